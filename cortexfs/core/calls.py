@@ -1,0 +1,125 @@
+"""What daemon, fork server and hosts say to each other, as values.
+
+Two channels. A host's control socket (SOCK_SEQPACKET) carries one-byte packets b"c", each with the
+call's own stream socket and the caller's working directory as SCM_RIGHTS; that stream then speaks
+core/wire.py and begins with one `Request`. The fork server's control socket (SOCK_SEQPACKET) takes
+`Spawn` packets and answers with `Spawned` and, later, `Exited`.
+A call has a socket of its own so that one slow reader never holds another up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+
+class Invocation(msgspec.Struct, frozen=True, array_like=True):
+    """The seed's InvocationContext, as far as the daemon knows it."""
+
+    tool_name: str
+    session_id: str | None = None
+    actor: str | None = None
+    source: str | None = None
+    background: bool = False
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
+    """Run one tool. Either `args` (argv, and standard input when wanted) or `input` (JSON) is set."""
+
+    run: str
+    invocation: Invocation
+    args: list[bytes] | None
+    input: bytes | None
+    umask: int
+    environment: dict[bytes, bytes]
+
+
+class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
+    """Answer with the plugin's tools, as DESCRIPTORS."""
+
+
+Request: TypeAlias = Call | Describe
+
+
+class Effect(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A declared side effect; the words are the seed's (sdk.ToolEffect)."""
+
+    kind: str
+    reversibility: str
+    confirmation: str
+    dry_run: str
+    target: str = ""
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    emits_progress: bool = False
+    emits_observer_text: bool = False
+    background_safe: bool = False
+    effects: tuple[Effect, ...] = ()
+
+
+class Descriptor(msgspec.Struct, frozen=True):
+    """A tool as its plugin describes it; the same JSON as the native ABI's descriptor."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    timeout_secs: int | None = None
+    capabilities: Capabilities = Capabilities()
+
+
+class Plugin(msgspec.Struct, frozen=True, array_like=True):
+    """Which code a host is to hold. kind "python": `target` is "module:attribute"."""
+
+    name: str
+    version: str
+    kind: str
+    target: str
+    path: str = ""  # a directory to put first on sys.path; empty for installed packages
+
+
+class Identity(msgspec.Struct, frozen=True, array_like=True):
+    """Who a host is: everything that decides what its code can reach, and so the pool's key."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    capabilities: int = 0  # a bit mask as in CapEff
+    # Inode numbers of /proc/PID/ns/{user,mnt,pid,net,ipc,uts,cgroup}; empty: the daemon's own.
+    namespaces: tuple[int, ...] = ()
+    root: tuple[int, int] = (0, 0)  # st_dev and st_ino of a changed root; zeroes: unchanged
+    label: str = ""  # the agent label that calls from inside it inherit
+    depth: int = 0  # how many runs it is nested in
+
+
+class Limits(msgspec.Struct, frozen=True, array_like=True):
+    memory_bytes: int
+    processes: int
+    open_files: int
+
+
+class Spawn(msgspec.Struct, frozen=True, array_like=True):
+    """Start a host. Rights: its control socket; then, when namespaces or root are set, the caller's
+    pidfd and, when root is set, the caller's root directory."""
+
+    host: int
+    plugin: Plugin
+    identity: Identity
+    limits: Limits
+
+
+class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
+    """The host runs; rights: its pidfd. A `fault` says why it does not."""
+
+    host: int
+    pid: int
+    fault: tuple[str, str] | None = None
+
+
+class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
+    host: int
+    status: int  # as os.waitstatus_to_exitcode: negative for a signal
+
+
+FromForkServer: TypeAlias = Spawned | Exited

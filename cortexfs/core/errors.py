@@ -1,0 +1,60 @@
+"""The one table from error codes to errno and exit status.
+
+Rules: a code is a stable errno name, for frames, exit status and FUSE alike (abi.md 4 and 6).
+A `Fault` says whose fault it was and what to do, in one sentence; it is raised where the fault is
+found and translated once, at the edge that owes somebody an answer.
+This file must never know what a frame, a file or a socket is.
+"""
+
+from __future__ import annotations
+
+import errno
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+
+# Everything that is not in this table exits 1 (abi.md 4, "The run failed ... and all others").
+EXIT_STATUS = {
+    "EINVAL": 2,
+    "EMSGSIZE": 2,
+    "EACCES": 13,
+    "EPERM": 13,
+    "EHOSTDOWN": 69,
+    "EPROTO": 70,
+    "ECANCELED": 130,
+}
+
+
+class Fault(Exception):
+    """A failure with a stable code and a sentence for a person."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    @property
+    def errno(self) -> int:
+        return errno_of(self.code)
+
+
+def is_code(name: str) -> bool:
+    """Whether `name` is an errno name that a frame may carry."""
+    return name.startswith("E") and isinstance(getattr(errno, name, None), int)
+
+
+def errno_of(code: str) -> int:
+    number: int = getattr(errno, code, errno.EIO)
+    return number
+
+
+def code_of(number: int | None) -> str:
+    """The code for an errno number; a number without a name is EIO."""
+    return errno.errorcode.get(number or 0, "EIO")
+
+
+def exit_status(code: str) -> int:
+    return EXIT_STATUS.get(code, EXIT_FAILED)

@@ -1,0 +1,135 @@
+"""The frames of exec, sockets and session logs (abi.md 6): one JSON object a line.
+
+Rules: the field order on the wire is type, id, run, the rest, and it is the order of the fields
+here. A field that is None is not sent. Readers ignore what they do not know, so a new field needs
+a default. `encode` owes its caller exactly one newline, at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+MAX_LINE = 1 << 20  # the seed: max frame size v1 is 1 MiB, newline included
+
+Status = Literal["ok", "error", "cancelled"]
+
+
+class Frame(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """What every frame of a run carries; `id` only on sockets and in logs."""
+
+    FINAL: ClassVar[bool] = False
+
+    id: str | None = None
+    run: str | None = None
+    request: str | None = None
+
+
+class Start(Frame, frozen=True, tag="start", kw_only=True):
+    model: str | None = None
+    agent: str | None = None
+    tool: str | None = None
+
+
+class Delta(Frame, frozen=True, tag="delta", kw_only=True):
+    text: str
+
+
+class Text(msgspec.Struct, frozen=True, tag="text", tag_field="type"):
+    text: str
+
+
+class Message(Frame, frozen=True, tag="message", kw_only=True):
+    role: str
+    content: list[Text]
+
+
+class ReasoningDelta(Frame, frozen=True, tag="reasoning_delta", kw_only=True):
+    text: str
+
+
+class ToolCall(Frame, frozen=True, tag="tool_call", kw_only=True):
+    call: str
+    name: str
+    input: Any
+
+
+class ToolResult(Frame, frozen=True, tag="tool_result", kw_only=True):
+    call: str
+    name: str
+    output: str
+    is_error: bool
+
+
+class Progress(Frame, frozen=True, tag="progress", kw_only=True):
+    message: str
+
+
+class Observer(Frame, frozen=True, tag="observer", kw_only=True):
+    source: str | None = None
+    content: str
+
+
+class Media(Frame, frozen=True, tag="media", kw_only=True):
+    attachment: Any
+
+
+class Usage(Frame, frozen=True, tag="usage", kw_only=True):
+    input_tokens: int
+    output_tokens: int
+
+
+class Approval(Frame, frozen=True, tag="approval", kw_only=True):
+    call: str
+    name: str
+    input: Any
+    effects: list[str]
+    reason: str
+
+
+class Error(Frame, frozen=True, tag="error", kw_only=True):
+    code: str
+    message: str
+
+
+class Done(Frame, frozen=True, tag="done", kw_only=True):
+    FINAL: ClassVar[bool] = True
+
+    status: Status
+    code: str | None = None
+
+
+class Pong(Frame, frozen=True, tag="pong", kw_only=True):
+    pass
+
+
+AnyFrame: TypeAlias = (
+    Start
+    | Delta
+    | Message
+    | ReasoningDelta
+    | ToolCall
+    | ToolResult
+    | Progress
+    | Observer
+    | Media
+    | Usage
+    | Approval
+    | Error
+    | Done
+    | Pong
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyFrame] = msgspec.json.Decoder(AnyFrame)
+
+
+def encode(frame: Frame) -> bytes:
+    line = _encoder.encode(frame)
+    assert b"\n" not in line  # msgspec.Raw is emitted verbatim; whoever sets one compacts it
+    return line + b"\n"
+
+
+def decode(line: bytes) -> AnyFrame:
+    return _decoder.decode(line)

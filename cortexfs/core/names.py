@@ -1,0 +1,57 @@
+"""The grammar of names (abi.md 2), and nothing else.
+
+A name is checked where it enters: plugin load, symlink, mkdir, configuration, session. What is in
+the tree has passed here, so nothing further in checks again.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cortexfs.core.errors import Fault
+
+MAX_COMPONENT = 64
+_COMPONENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", re.ASCII)
+_OUTSIDE = re.compile(r"[^a-zA-Z0-9._+-]", re.ASCII)
+RESERVED_SUFFIXES = (".sock", ".d")
+CLASSES = ("model", "agent", "tool")
+
+
+def fault_of(name: str) -> str | None:
+    """The rule that `name` breaks, as a phrase that completes "the name ...", or None."""
+    if not name:
+        return "is empty"
+    if len(name) > MAX_COMPONENT:
+        return f"is longer than {MAX_COMPONENT} characters"
+    if name.endswith(RESERVED_SUFFIXES):
+        return "ends in .sock or .d, which the tree keeps for itself"
+    if not _COMPONENT.fullmatch(name):
+        return "may hold only letters, digits and . _ + -, and begins with a letter or digit"
+    return None
+
+
+def check(name: str) -> str:
+    """Return `name`, or raise EINVAL with the rule that it breaks."""
+    if broken := fault_of(name):
+        raise Fault("EINVAL", f"the name {name!r} {broken}")
+    return name
+
+
+def check_object(class_: str, name: str) -> str:
+    """Check an object's whole name: one component, or provider/model."""
+    parts = name.split("/")
+    if class_ == "model" and len(parts) != 2:
+        raise Fault("EINVAL", f"the model name {name!r} is not of the form provider/model")
+    if class_ != "model" and len(parts) != 1:
+        raise Fault("EINVAL", f"the {class_} name {name!r} must be one component, without /")
+    for part in parts:
+        check(part)
+    return name
+
+
+def clean(text: str) -> str:
+    """A foreign id as a component: characters outside the grammar become '-' (abi.md 2)."""
+    text = _OUTSIDE.sub("-", text)[:MAX_COMPONENT].lstrip("._+-")
+    while text.endswith(RESERVED_SUFFIXES):
+        text = text.rpartition(".")[0]
+    return check(text or "unnamed")

@@ -1,0 +1,123 @@
+"""The bytes between runner, daemon and hosts: a hello, then messages of kind, length and payload.
+
+    runner  -> daemon   HELLO (one sendmsg, the working directory as SCM_RIGHTS), then STDIN
+    daemon  -> runner   STDOUT STDERR WANT LAST_WORDS REPLACE EXIT
+    daemon  -> host     REQUEST, then STDIN
+    host    -> daemon   DELTA PROGRESS OBSERVER MEDIA WANT DESCRIPTORS FAULT DONE
+
+Rules: one connection is one run. The asking side half-closes to cancel, and that is the only way.
+STDIN is sent only against WANT, at most as many bytes as were wanted; an empty STDIN is its end.
+A connection that ends before EXIT or DONE is a peer that died. Numbers are little-endian.
+runner/cortexfs-object-runner.c holds the same table in C; a test compares them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from cortexfs.core.errors import Fault
+
+PROTOCOL = 1
+MAGIC = b"CTX1"
+SOCKET_NAME = ".run.sock"
+
+# magic, protocol, inode of the object, flags, umask, argc, envc, bytes of strings that follow:
+# argc arguments, then envc NAME=VALUE strings, each ending in NUL.
+HELLO = struct.Struct("<4sIQIIIII")
+TTY_STDIN, TTY_STDOUT, TTY_STDERR = 1, 2, 4
+# More than execve(2) can pass (ARG_MAX is a quarter of the stack limit, 6 MiB at most), and what
+# abi.md 4 allows as input.
+MAX_STRINGS = 17 << 20
+
+HEADER = struct.Struct("<BI")
+# Larger than any chunk that we send; a stranger who announces more is cut off.
+MAX_MESSAGE = 1 << 20
+
+STDIN = ord("i")  # bytes; empty: end of input
+
+STDOUT = ord("o")  # bytes for standard output
+STDERR = ord("e")  # bytes for standard error
+WANT = ord("w")  # u32: that many more bytes of standard input may be sent
+LAST_WORDS = ord("l")  # u32 length, bytes for stdout, the rest for stderr: said if we vanish
+REPLACE = ord("c")  # NUL-ended argv: become this program (the interactive client)
+EXIT = ord("x")  # u8 exit status
+
+REQUEST = ord("q")  # msgpack calls.Request
+DELTA = ord("d")  # UTF-8 text
+PROGRESS = ord("p")  # UTF-8 text
+OBSERVER = ord("n")  # msgpack [source or nil, content]
+MEDIA = ord("m")  # JSON attachment
+DESCRIPTORS = ord("t")  # JSON list of calls.Descriptor
+FAULT = ord("f")  # msgpack [code, message]; DONE follows
+DONE = ord("z")  # empty
+
+U32 = struct.Struct("<I")
+
+
+class Hello(NamedTuple):
+    inode: int
+    flags: int
+    umask: int
+    argc: int
+    envc: int
+    size: int
+
+
+def hello(data: bytes) -> Hello:
+    """Decode the fixed part of a HELLO; raise EINVAL or EPROTO, never struct.error."""
+    if len(data) != HELLO.size:
+        raise Fault("EINVAL", "the greeting is cut short")
+    magic, protocol, *rest = HELLO.unpack(data)
+    if magic != MAGIC:
+        raise Fault("EINVAL", "this socket speaks to cortexfs-object-runner only")
+    if protocol != PROTOCOL:
+        raise Fault("EPROTO", f"the runner speaks protocol {protocol}, this daemon {PROTOCOL}")
+    greeting = Hello(*rest)
+    if greeting.size > MAX_STRINGS:
+        raise Fault("EMSGSIZE", "the arguments and environment are over 17 MiB")
+    if greeting.argc + greeting.envc > greeting.size:
+        raise Fault("EINVAL", "the greeting counts more strings than it holds")
+    return greeting
+
+
+def strings(greeting: Hello, data: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Arguments and environment out of the bytes that follow a HELLO."""
+    parts = data.split(b"\0")
+    if parts.pop() or len(parts) != greeting.argc + greeting.envc:
+        raise Fault("EINVAL", "the greeting does not hold the strings that it counts")
+    return parts[: greeting.argc], parts[greeting.argc :]
+
+
+def message(kind: int, payload: bytes | memoryview = b"") -> bytes:
+    return HEADER.pack(kind, len(payload)) + payload
+
+
+class Splitter:
+    """Bytes in, whole messages out, in order; never holds more than one message."""
+
+    def __init__(self, limit: int = MAX_MESSAGE) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+
+    @property
+    def clean(self) -> bool:
+        """Whether the peer is between messages."""
+        return not self._buffer
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, bytes]]:
+        buffer = self._buffer
+        buffer += data
+        out: list[tuple[int, bytes]] = []
+        start, end = 0, len(buffer)
+        while end - start >= HEADER.size:
+            kind, size = HEADER.unpack_from(buffer, start)
+            if size > self._limit:
+                raise Fault("EPROTO", f"a message of {size} bytes is over the limit")
+            stop = start + HEADER.size + size
+            if stop > end:
+                break
+            out.append((kind, bytes(buffer[start + HEADER.size : stop])))
+            start = stop
+        del buffer[:start]
+        return out
