@@ -1,0 +1,149 @@
+"""JSON from outside, bounded before it is trusted, and the words in which its faults are told.
+
+Rules: whatever bytes come in, a value or a `Fault` comes out. What is deeper than MAX_DEPTH or holds a
+number that 64 bits cannot, is refused here, so that no later reader (a validator, another language's
+parser, the encoder of a frame) can be brought down by it. Of duplicate keys the last one counts.
+This file must never know what a schema, an argument or a tool is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+
+ROOT = "input"
+# serde_json stops at 128 levels, so a native plugin could not read more; a frame adds a few of its own.
+MAX_DEPTH = 100
+# What i64 and u64 hold: further out, languages disagree about what the number is.
+INTEGERS = range(-(1 << 63), 1 << 64)
+
+_LONG_NUMBER = re.compile(rb"\d{19}")
+# CPython refuses to read integers this long, and msgspec then cannot say where they stood.
+_UNREADABLE = re.compile(rb"(?<![\d.])\d{400,}")
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+", re.ASCII)
+_SHOWN = 60  # characters of a value that a message quotes
+
+_TYPES = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+
+
+def type_name(value: object) -> str:
+    """The JSON name of a value's type."""
+    return "null" if value is None else _TYPES.get(type(value), type(value).__name__)
+
+
+def shown(value: object) -> str:
+    """A value as JSON, short enough for a sentence."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return type_name(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def path_text(path: Iterable[str | int], root: str = "") -> str:
+    """items[2].name; the root itself is called input."""
+    text = root
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _PLAIN_KEY.fullmatch(step):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{shown(step)}]"
+    return text or ROOT
+
+
+def decode(data: bytes | str, root: str = "") -> Any:
+    """One JSON value; EINVAL with what was found and where."""
+    raw = data.encode() if isinstance(data, str) else data
+    try:
+        value = msgspec.json.decode(raw)
+    except RecursionError:
+        raise _too_deep(root) from None
+    except msgspec.ValidationError:
+        raise _number_fault(raw, root) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        reason = str(error).removeprefix("JSON is malformed: ")
+        raise Fault("EINVAL", f"{path_text((), root)}: is not one JSON value: {reason}") from None
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+        check_depth(value, root)
+    if _LONG_NUMBER.search(raw):
+        _check_numbers(value, root)
+    return value
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """The JSON object that `data` is; nothing at all, or white space, is the empty object."""
+    if not data.strip():
+        return {}
+    value = decode(data)
+    if not isinstance(value, dict):
+        raise Fault("EINVAL", f"{ROOT}: expected object, got {type_name(value)}")
+    return value
+
+
+def check_depth(value: object, root: str = "", limit: int = MAX_DEPTH) -> None:
+    """Refuse containers nested in more than `limit` levels, level by level and without recursion."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
+        if not level:
+            return
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+    if level:
+        raise _too_deep(root, limit)
+
+
+def check_integer(number: int, path: str) -> int:
+    if number not in INTEGERS:
+        raise Fault("EINVAL", f"{path}: is an integer that 64 bits cannot hold; send it as a string")
+    return number
+
+
+def check_float(number: float, path: str) -> float:
+    if not math.isfinite(number):
+        raise Fault("EINVAL", f"{path}: is out of the range of numbers; send it as a string")
+    return number
+
+
+def _too_deep(root: str, limit: int = MAX_DEPTH) -> Fault:
+    return Fault("EINVAL", f"{path_text((), root)}: is nested in more than {limit} levels")
+
+
+def _number_fault(raw: bytes, root: str) -> Fault:
+    """Read again with infinities where msgspec gave up, to say which number it was."""
+    try:
+        value = msgspec.json.Decoder(float_hook=float).decode(_UNREADABLE.sub(b"1e999", raw))
+        _check_numbers(value, root)
+    except Fault as fault:
+        return fault
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # broken in a second way, behind the number
+    return Fault("EINVAL", f"{path_text((), root)}: holds a number that is out of range")
+
+
+def _check_numbers(value: object, root: str) -> None:
+    pending: list[tuple[str, Any]] = [(root, value)]
+    while pending:
+        path, node = pending.pop()
+        if isinstance(node, dict | list):
+            children = node.items() if isinstance(node, dict) else enumerate(node)
+            pending += [
+                (path_text((step,), path), child)
+                for step, child in children
+                if isinstance(child, dict | list | int | float)
+            ]
+        elif isinstance(node, int):
+            check_integer(node, path or ROOT)
+        elif isinstance(node, float):
+            check_float(node, path or ROOT)

@@ -1,0 +1,155 @@
+"""What a JSON Schema says to someone who types: property names, and which types a word may become.
+
+Rules: any dict is answered, also a wrong schema, which validation refuses elsewhere; only references
+into the schema itself (`#/...`) are followed, and only so far. Nothing here judges an input.
+This file must never know what an argument, a flag or a host is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from cortexfs.core.jsontext import type_name
+
+Schema = Mapping[str, Any]
+
+ANY = frozenset({"null", "boolean", "integer", "number", "array", "object", "string"})
+_CHOICES = ("anyOf", "oneOf")
+# References and combinations deeper than this read as "any type"; that also ends every cycle.
+_MAX_HOPS = 16
+# Branches that one question looks at: two references to itself double a schema at every hop.
+_MAX_BRANCHES = 1000
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What one property, or one element, may be."""
+
+    types: frozenset[str] = ANY
+    choices: tuple[Any, ...] = ()
+    items: Schema = msgspec.field(default_factory=dict)
+
+    @property
+    def flag(self) -> bool:
+        """Whether naming it is saying it: a boolean and nothing else."""
+        return "boolean" in self.types and self.types <= {"boolean", "null"}
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """The properties of the input object, and the names of the required ones in schema order."""
+
+    root: Schema
+    properties: Mapping[str, Schema]
+    required: tuple[str, ...]
+
+    def kind(self, name: str) -> Kind:
+        return kind_of(self.properties[name], self.root)
+
+    def items(self, kind: Kind) -> Kind:
+        return kind_of(kind.items, self.root)
+
+
+def shape_of(root: Schema) -> Shape:
+    """The shape of the input, gathered from the schema and from what it combines at the top."""
+    properties: dict[str, Schema] = {}
+    required: dict[str, None] = {}
+    for part, certain in _parts(root, root, iter(range(_MAX_BRANCHES))):
+        for name, schema in _mapping(part.get("properties")).items():
+            properties.setdefault(name, _mapping(schema))
+        if certain:
+            required |= dict.fromkeys(name for name in _list(part.get("required")) if isinstance(name, str))
+    return Shape(root, properties, tuple(name for name in required if name in properties))
+
+
+def resolve(schema: Schema, root: Schema) -> Schema:
+    """Follow local references; one that leads nowhere, or in circles, says nothing."""
+    for _ in range(_MAX_HOPS):
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return schema
+        siblings = {key: value for key, value in schema.items() if key != "$ref"}
+        schema = {**_pointed(reference, root), **siblings}
+    return {}
+
+
+def kind_of(schema: Schema, root: Schema) -> Kind:
+    """What the schema allows; one that says nothing about types allows all of them."""
+    return _kind(schema, root, iter(range(_MAX_BRANCHES)))
+
+
+def _kind(schema: Schema, root: Schema, fuel: Iterator[int], hops: int = _MAX_HOPS) -> Kind:
+    schema = resolve(schema, root)
+    branches = _branches(schema) if hops else []
+    below = [_kind(branch, root, fuel, hops - 1) for branch, _ in zip(branches, fuel, strict=False)]
+    choices = _values(schema)
+    items = _mapping(schema.get("items"))
+    if not choices and any(kind.choices for kind in below):
+        choices = tuple(choice for kind in below for choice in kind.choices)
+    if not items:
+        items = next((kind.items for kind in below if kind.items), {})
+    return Kind(_types(schema, choices if not below else (), below), choices, items)
+
+
+def _types(schema: Schema, choices: tuple[Any, ...], below: list[Kind]) -> frozenset[str]:
+    named = schema.get("type")
+    if isinstance(named, str):
+        named = [named]
+    if isinstance(named, list):
+        found = frozenset(name for name in named if isinstance(name, str) and name in ANY)
+        return found or ANY
+    if choices:
+        return frozenset(_type_of(choice) for choice in choices)
+    if not below:
+        return ANY
+    if any(key in schema for key in _CHOICES):
+        return frozenset().union(*(kind.types for kind in below))
+    together = ANY.intersection(*(kind.types for kind in below))
+    return together or ANY
+
+
+def _type_of(value: object) -> str:
+    return "integer" if type(value) is int else type_name(value)
+
+
+def _values(schema: Schema) -> tuple[Any, ...]:
+    if "const" in schema:
+        return (schema["const"],)
+    return tuple(_list(schema.get("enum")))
+
+
+def _branches(schema: Schema) -> list[Schema]:
+    for key in (*_CHOICES, "allOf"):
+        if listed := _list(schema.get(key)):
+            return [_mapping(branch) for branch in listed]
+    return []
+
+
+def _parts(
+    schema: Schema, root: Schema, fuel: Iterator[int], certain: bool = True, hops: int = _MAX_HOPS
+) -> Iterator[tuple[Schema, bool]]:
+    """The schema and all that it combines, each with whether it must hold."""
+    schema = resolve(schema, root)
+    yield schema, certain
+    for key in ("allOf", *_CHOICES) if hops else ():
+        for branch, _ in zip(_list(schema.get(key)), fuel, strict=False):
+            yield from _parts(_mapping(branch), root, fuel, certain and key == "allOf", hops - 1)
+
+
+def _pointed(reference: str, root: Schema) -> Schema:
+    if not reference.startswith("#"):
+        return {}
+    node: Any = root
+    for step in reference[1:].split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        node = node.get(key) if isinstance(node, Mapping) else None
+    return _mapping(node)
+
+
+def _mapping(value: object) -> Schema:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
