@@ -5,17 +5,15 @@ new values, for every value is frozen. One tool instance serves all calls, from 
 A host runs any tool through `run` and finds a plugin's tools through `tools_of`.
 This file must never import the rest of cortexfs: that it does not is what makes it an SDK.
 
-Importing it is on the way of every plugin's tests. Measured over a bare interpreter (10 ms): these
-dataclasses 23 ms, the same as msgspec Structs 31 ms. So msgspec is imported where `@tool` and JSON
-need it, and asyncio (60 ms) where an async tool runs. msgspec reads and writes dataclasses too.
+Importing it is on the way of every plugin's tests, so it costs 17 ms over a bare interpreter. With
+dataclasses, which import inspect, it were 29 ms; msgspec alone is 29 ms, so it is imported where
+`@tool` and JSON need it, and asyncio (60 ms) where an async tool runs.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
 from types import ModuleType
@@ -24,8 +22,8 @@ from typing import (
     Annotated,
     Any,
     Generic,
+    NamedTuple,
     ParamSpec,
-    Protocol,
     TypedDict,
     TypeVar,
     Unpack,
@@ -121,35 +119,41 @@ _FINAL = {
 }
 
 
-@dataclass(frozen=True)
-class ToolEffect:
-    """One declared side effect; what is left out follows from its kind."""
-
+class _Effect(NamedTuple):
     kind: ToolEffectKind
-    target: str = ""  # a path, host, channel or other name
-    reversibility: EffectReversibility = None  # type: ignore[assignment]  # see __post_init__
-    confirmation: EffectConfirmation = None  # type: ignore[assignment]
-    dry_run: DryRunSupport = DryRunSupport.NOT_SUPPORTED
+    target: str
+    reversibility: EffectReversibility
+    confirmation: EffectConfirmation
+    dry_run: DryRunSupport
 
-    def __post_init__(self) -> None:
-        kind = ToolEffectKind(self.kind)
-        put = object.__setattr__  # the class is frozen
-        put(self, "kind", kind)
-        put(self, "reversibility", EffectReversibility(self.reversibility or kind.default_reversibility))
-        put(self, "confirmation", EffectConfirmation(self.confirmation or kind.default_confirmation))
-        put(self, "dry_run", DryRunSupport(self.dry_run))
+
+class ToolEffect(_Effect):
+    """One declared side effect on a target: a path, a host, a channel or another name."""
+
+    def __new__(
+        cls,
+        kind: ToolEffectKind,
+        target: str = "",
+        reversibility: EffectReversibility | None = None,  # None: as the kind has it
+        confirmation: EffectConfirmation | None = None,
+        dry_run: DryRunSupport = DryRunSupport.NOT_SUPPORTED,
+    ) -> ToolEffect:
+        kind = ToolEffectKind(kind)  # so the plain words do as well
+        undone = EffectReversibility(reversibility or kind.default_reversibility)
+        asked = EffectConfirmation(confirmation or kind.default_confirmation)
+        return super().__new__(cls, kind, target, undone, asked, DryRunSupport(dry_run))
 
     def with_target(self, target: str) -> ToolEffect:
-        return replace(self, target=target)
+        return self._replace(target=target)
 
     def with_reversibility(self, reversibility: EffectReversibility) -> ToolEffect:
-        return replace(self, reversibility=reversibility)
+        return self._replace(reversibility=reversibility)
 
     def with_confirmation(self, confirmation: EffectConfirmation) -> ToolEffect:
-        return replace(self, confirmation=confirmation)
+        return self._replace(confirmation=confirmation)
 
     def with_dry_run(self, dry_run: DryRunSupport) -> ToolEffect:
-        return replace(self, dry_run=dry_run)
+        return self._replace(dry_run=dry_run)
 
     @property
     def is_mutating(self) -> bool:
@@ -162,8 +166,7 @@ class ToolEffect:
         return f"{kind}:{self.target}" if self.target else kind
 
 
-@dataclass(frozen=True)
-class ToolCapabilities:
+class ToolCapabilities(NamedTuple):
     """How a tool takes part in a run; hints, which policy reads."""
 
     emits_progress: bool = False
@@ -175,11 +178,10 @@ class ToolCapabilities:
         return self.with_effects([effect])
 
     def with_effects(self, effects: Iterable[ToolEffect]) -> ToolCapabilities:
-        return replace(self, effects=(*self.effects, *effects))
+        return self._replace(effects=(*self.effects, *effects))
 
 
-@dataclass(frozen=True)
-class Attachment:
+class Attachment(NamedTuple):
     """An image, audio, video or file that a tool made."""
 
     media_type: str  # image, audio, video or file
@@ -189,8 +191,7 @@ class Attachment:
     size: int | None = None  # in bytes
 
 
-@dataclass(frozen=True)
-class ToolResult:
+class ToolResult(NamedTuple):
     """What a tool answers. An error here is one that the asking model should see and may mend."""
 
     output: str
@@ -209,7 +210,7 @@ class ToolResult:
         return self.with_media_many([attachment])
 
     def with_media_many(self, media: Iterable[Attachment]) -> ToolResult:
-        return replace(self, media=(*self.media, *media))
+        return self._replace(media=(*self.media, *media))
 
 
 class ToolError(Exception):
@@ -239,8 +240,7 @@ class ExecutionFailed(ToolError):
         self.code = code
 
 
-@dataclass(frozen=True)
-class InvocationContext:
+class InvocationContext(NamedTuple):
     """Who calls, and from where."""
 
     tool_name: str
@@ -258,79 +258,65 @@ class InvocationContext:
         return self.execution_scope is ExecutionScope.FOREGROUND
 
 
-class ToolRuntime(Protocol):
-    """The host, as a running tool sees it. All of it may be used from any thread."""
+class ToolRuntime:
+    """The host, as a running tool sees it; a host overrides the three `emit` methods.
 
-    @property
-    def invocation(self) -> InvocationContext: ...
+    All of it may be used from any thread of the tool.
+    """
 
-    @property
-    def environ(self) -> Mapping[str, str]:
-        """The caller's environment, as far as it is passed on. `os.environ` is the host's."""
-        ...
+    def __init__(self, invocation: InvocationContext, environ: Mapping[str, str] | None = None) -> None:
+        self.invocation = invocation
+        self.environ: Mapping[str, str] = environ or {}  # the caller's; `os.environ` is the host's
+        self.cancelled = False  # the caller wants no more: long loops look at it
+        self._on_cancel: list[Callable[[], object]] = []
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether the caller has gone or wants no more. Long loops look at it."""
-        ...
-
-    def on_cancel(self, callback: Callable[[], object], /) -> None:
-        """Call `callback` once, from another thread, on cancel; at once if that has happened."""
-
-    def emit(self, text: str, /) -> None:
+    def emit(self, text: str) -> None:
         """Send a piece of output now. It may block while the caller is slow to read."""
 
-    def emit_progress(self, message: str, /) -> None:
+    def emit_progress(self, message: str) -> None:
         """Say how far the work is."""
 
-    def emit_observer(self, source: str | None, content: str, /) -> None:
+    def emit_observer(self, source: str | None, content: str) -> None:
         """Leave a note for the parent turn. It is never shown to the user."""
 
+    def on_cancel(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once, from another thread, on cancel; at once if that has happened."""
+        self._on_cancel.append(callback)  # before the look, as cancel() does it the other way round
+        if self.cancelled:
+            self.cancel()
 
-class MemoryRuntime:
-    """A runtime for tests: it keeps what the tool emits, and `cancel` cancels."""
+    def cancel(self) -> None:
+        """For hosts and tests: the caller wants no more."""
+        self.cancelled = True
+        while self._on_cancel:
+            try:
+                callback = self._on_cancel.pop()
+            except IndexError:  # another thread has taken the last one
+                return
+            callback()
 
-    def __init__(
-        self,
-        tool_name: str = "test",
-        *,
-        invocation: InvocationContext | None = None,
-        environ: Mapping[str, str] | None = None,
-    ) -> None:
-        self.invocation = invocation or InvocationContext(tool_name)
-        self.environ: Mapping[str, str] = environ or {}
-        self.cancelled = False
+
+class MemoryRuntime(ToolRuntime):
+    """A runtime for tests, which keeps what the tool emits."""
+
+    def __init__(self, tool_name: str = "test", environ: Mapping[str, str] | None = None) -> None:
+        super().__init__(InvocationContext(tool_name), environ)
         self.emitted: list[str] = []
         self.progress: list[str] = []
         self.observed: list[tuple[str | None, str]] = []
-        self._callbacks: list[Callable[[], object]] = []
 
     @property
     def text(self) -> str:
         return "".join(self.emitted)
 
-    def emit(self, text: str, /) -> None:
+    def emit(self, text: str) -> None:
         self.emitted.append(text)
 
-    def emit_progress(self, message: str, /) -> None:
+    def emit_progress(self, message: str) -> None:
         self.progress.append(message)
 
-    def emit_observer(self, source: str | None, content: str, /) -> None:
+    def emit_observer(self, source: str | None, content: str) -> None:
         self.observed.append((source, content))
-
-    def on_cancel(self, callback: Callable[[], object], /) -> None:
-        # Append, then look: with cancel's order the other way round, no callback is missed.
-        self._callbacks.append(callback)
-        if self.cancelled:
-            self._call_back()
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        self._call_back()
-
-    def _call_back(self) -> None:
-        while self._callbacks:
-            self._callbacks.pop()()
 
 
 class Tool:
@@ -353,8 +339,7 @@ class Tool:
         return self.execute(input)
 
 
-@dataclass(frozen=True)
-class PluginInfo:
+class PluginInfo(NamedTuple):
     """What a plugin is; `name` is that of its manifest."""
 
     name: str
@@ -380,28 +365,24 @@ def run(tool: Tool, input: dict[str, Any], runtime: ToolRuntime) -> ToolResult:
     as an async function or generator, an awaitable or async iterator of these, run by asyncio.
     The whole output is what was emitted, followed by the result's `output`.
     """
-    return _result(tool.execute_with_runtime(input, runtime), runtime)
+    value = tool.execute_with_runtime(input, runtime)
+    while not isinstance(value, ToolResult):
+        if isinstance(value, Awaitable | AsyncIterator):
+            value = _awaited(value, runtime)
+        elif isinstance(value, Iterator):
+            value = _streamed(value, runtime)
+        else:
+            value = ToolResult(_text(value))
+    return value
 
 
-def _result(value: object, runtime: ToolRuntime) -> ToolResult:
-    if isinstance(value, ToolResult):
-        return value
-    if isinstance(value, str):
-        return ToolResult(value)
-    if value is None:
-        return ToolResult("")
-    if isinstance(value, Awaitable | AsyncIterator):
-        return _result(_awaited(value, runtime), runtime)
-    if isinstance(value, Iterator):
-        return _result(_streamed(value, runtime), runtime)
-    return ToolResult(_json(value))
-
-
-def _json(value: object) -> str:
-    import msgspec
-
+def _text(value: object) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
     if isinstance(value, bytes | bytearray | memoryview):
         raise TypeError("a tool returned bytes; return text, or an Attachment that names a file")
+    import msgspec
+
     return msgspec.json.encode(value).decode()
 
 
@@ -412,7 +393,7 @@ def _emit(piece: object, runtime: ToolRuntime) -> None:
 
 
 def _streamed(pieces: Iterator[object], runtime: ToolRuntime) -> object:
-    """Emit each piece; stop between two when the call is cancelled. Returns the return value."""
+    """Emit each piece, until the call is cancelled; the return value."""
     try:
         while not runtime.cancelled:
             try:
@@ -432,7 +413,12 @@ def _awaited(value: Awaitable[object] | AsyncIterator[object], runtime: ToolRunt
     async def main() -> object:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        runtime.on_cancel(lambda: loop.is_closed() or loop.call_soon_threadsafe(task.cancel))
+
+        def cancel() -> None:
+            with suppress(RuntimeError):  # the loop has closed: there is nothing left to cancel
+                loop.call_soon_threadsafe(task.cancel)
+
+        runtime.on_cancel(cancel)
         if isinstance(value, Awaitable):
             return await value
         async for piece in value:
@@ -450,13 +436,12 @@ def _cancelled() -> ExecutionFailed:
 
 
 def descriptor(tool: Tool) -> dict[str, Any]:
-    """The tool as JSON-able values, as the native ABI has them."""
-    capabilities = asdict(tool.capabilities)
-    effects = [
-        {key: str(word) for key, word in asdict(effect).items() if key != "target" or word}
-        for effect in tool.capabilities.effects
-    ]
-    del capabilities["effects"]
+    """The tool as JSON-able values, in the form of the native ABI."""
+    capabilities = tool.capabilities._asdict()
+    effects = [effect._asdict() for effect in capabilities.pop("effects")]
+    for effect in effects:
+        if not effect["target"]:
+            del effect["target"]
     if effects:
         capabilities["effects"] = effects
     return {
@@ -469,50 +454,45 @@ def descriptor(tool: Tool) -> dict[str, Any]:
 
 
 _EXPECTED = "expected a MultiToolPlugin, a Tool, a list of Tools, or a module with `plugin` or tools"
-
-
-def tools_of(target: object) -> tuple[PluginInfo | None, list[Tool]]:
-    """The tools that an entry point of group `cortexfs.plugins` names; a later name wins."""
-    if isinstance(target, type) and issubclass(target, MultiToolPlugin | Tool):
-        target = target()
-    if isinstance(target, ModuleType):
-        if hasattr(target, "plugin"):
-            return tools_of(target.plugin)
-        found = [value for value in vars(target).values() if isinstance(value, Tool)]
-        if not found:
-            raise TypeError(f"the module {target.__name__} holds no tools; {_EXPECTED}")
-        return None, _by_name(found)
-    if isinstance(target, MultiToolPlugin):
-        info = getattr(target, "plugin_info", None)
-        if not isinstance(info, PluginInfo):
-            raise TypeError(f"{type(target).__name__}.plugin_info is not a PluginInfo")
-        return info, _by_name(target.create_tools())
-    if isinstance(target, Tool):
-        return None, _by_name([target])
-    if isinstance(target, list | tuple):
-        return None, _by_name(target)
-    raise TypeError(f"{_EXPECTED}; got {type(target).__name__}")
-
-
-def _by_name(tools: Iterable[object]) -> list[Tool]:
-    return list({tool.name: tool for tool in map(_checked, tools)}.values())
-
-
-# What a tool must have, and as what.
-_MEMBERS: dict[str, type | tuple[type, ...]] = {
+_MEMBERS: dict[str, Any] = {
     "name": str,
     "description": str,
     "input_schema": Mapping,
-    "timeout_secs": (int, type(None)),
+    "timeout_secs": int | None,
     "capabilities": ToolCapabilities,
 }
+
+
+def tools_of(target: object) -> tuple[PluginInfo | None, list[Tool]]:
+    """The tools that an entry point of the group `cortexfs.plugins` names."""
+    while isinstance(target, ModuleType):  # `plugin` may be a module again
+        found = [value for value in vars(target).values() if isinstance(value, Tool)]
+        target = getattr(target, "plugin", found)
+    if isinstance(target, type) and issubclass(target, MultiToolPlugin):
+        target = target()
+    if isinstance(target, MultiToolPlugin):
+        info = getattr(target, "plugin_info", None)
+        if not isinstance(info, PluginInfo):
+            raise TypeError(f"{type(target).__name__}.plugin_info must be a PluginInfo")
+        return info, _by_name(target.create_tools())
+    tools = target if isinstance(target, list | tuple) else [target]
+    if not tools:
+        raise TypeError(f"{_EXPECTED}; found none")
+    return None, _by_name(tools)
+
+
+def _by_name(tools: Iterable[object]) -> list[Tool]:
+    """Checked instances; of two with one name the later wins."""
+    if not isinstance(tools, Iterable):
+        raise TypeError(f"{_EXPECTED}; got {tools!r}")
+    return list({tool.name: tool for tool in map(_checked, tools)}.values())
 
 
 def _checked(tool: object) -> Tool:
     if isinstance(tool, type) and issubclass(tool, Tool):
         tool = tool()
     if not isinstance(tool, Tool):
-        raise TypeError(f"expected a Tool in the list of tools, got {type(tool).__name__}")
+        raise TypeError(f"{_EXPECTED}; got {tool!r}")
     for member, kind in _MEMBERS.items():
         value = getattr(tool, member, None)
         if not isinstance(value, kind) or value == "":
@@ -524,28 +504,37 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Options(TypedDict, total=False):
+    """What `@tool(...)` takes; name and description come from the function otherwise."""
+
+    name: str
+    description: str
+    timeout_secs: int | None
+    effects: Iterable[ToolEffect]
+    emits_progress: bool
+    emits_observer_text: bool
+    background_safe: bool
+
+
 class FunctionTool(Tool, Generic[P, R]):
     """A tool made of a function by `@tool`; calling it calls the function."""
 
-    def __init__(
-        self,
-        function: Callable[P, R],
-        *,
-        name: str = "",
-        description: str = "",
-        timeout_secs: int | None = None,
-        effects: Iterable[ToolEffect] = (),
-        **capabilities: Any,  # the booleans of ToolCapabilities
-    ) -> None:
+    def __init__(self, function: Callable[P, R], **options: Unpack[Options]) -> None:
+        import inspect
+
         self.function = function
-        self.name = name or function.__name__
-        self.description = description or inspect.getdoc(function) or ""
-        self.timeout_secs = timeout_secs
+        self.name = options.pop("name", function.__name__)
+        self.description = options.pop("description", inspect.getdoc(function) or "")
+        self.timeout_secs = options.pop("timeout_secs", None)
+        effects = options.pop("effects", ())
+        capabilities: Any = options  # what is left
         self.capabilities = ToolCapabilities(**capabilities).with_effects(effects)
         try:
-            self._arguments, self.input_schema, self._runtime = _arguments(function)
+            self._arguments, self._runtime = _arguments(function)
+            self.input_schema = _schema(self._arguments)
+            _checked(self)
         except (TypeError, NameError) as error:
-            raise TypeError(f"the tool {self.name}: {error}") from error
+            raise TypeError(f"@tool cannot make {self.name} a tool: {error}") from error
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -561,20 +550,7 @@ class FunctionTool(Tool, Generic[P, R]):
         except msgspec.ValidationError as error:
             raise InvalidInput(_with_path(str(error))) from None
         call: Callable[..., object] = self.function
-        runtimes = {name: runtime for name in self._runtime}
-        return call(**msgspec.structs.asdict(arguments), **runtimes)
-
-
-class Options(TypedDict, total=False):
-    """What `@tool(...)` takes; without them, name and docstring of the function count."""
-
-    name: str
-    description: str
-    timeout_secs: int | None
-    effects: Iterable[ToolEffect]
-    emits_progress: bool
-    emits_observer_text: bool
-    background_safe: bool
+        return call(**msgspec.structs.asdict(arguments), **dict.fromkeys(self._runtime, runtime))
 
 
 @overload
@@ -582,7 +558,7 @@ def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
 @overload
 def tool(**options: Unpack[Options]) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a typed function: its annotations are the schema, a ToolRuntime is passed in."""
+    """Make a tool of a typed function. Its parameters are the input; a ToolRuntime is handed in."""
     return FunctionTool(function, **options) if function else partial(FunctionTool, **options)
 
 
@@ -593,29 +569,24 @@ def _with_path(message: str) -> str:
     return f"{where.replace('$.', '')}: {what}" if where else what
 
 
-def _arguments(function: Callable[..., object]) -> tuple[type[msgspec.Struct], dict[str, Any], list[str]]:
-    """The function's parameters as a struct and as JSON Schema, and those that take the runtime."""
+def _arguments(function: Callable[..., object]) -> tuple[type[msgspec.Struct], list[str]]:
+    """The function's parameters as a struct, and the names of those that take the runtime."""
+    import inspect
+
     import msgspec
 
     hints = get_type_hints(function, include_extras=True)
     fields: list[tuple[str, Any, Any]] = []
-    defaults: dict[str, object] = {}
-    runtime: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise TypeError(f"the parameter {parameter} cannot be given by name")
         if name not in hints:
             raise TypeError(f"the parameter {name} needs a type annotation")
-        if hints[name] is ToolRuntime:
-            runtime.append(name)
-        elif parameter.default is parameter.empty:
-            fields.append((name, _described(hints[name]), msgspec.NODEFAULT))
-        else:
-            defaults[name] = parameter.default
-            default = msgspec.field(default_factory=partial(defaults.get, name))
-            fields.append((name, _described(hints[name]), default))
-    struct = msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True)
-    return struct, _schema(struct, defaults), runtime
+        default = msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
+        fields.append((name, _described(hints[name]), default))
+    runtime = [name for name, hint, _ in fields if hint is ToolRuntime]
+    fields = [field for field in fields if field[0] not in runtime]
+    return msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True), runtime
 
 
 def _described(hint: Any) -> Any:
@@ -628,16 +599,16 @@ def _described(hint: Any) -> Any:
     return Annotated[(hint.__origin__, *notes)]
 
 
-def _schema(struct: type[msgspec.Struct], defaults: Mapping[str, object]) -> dict[str, Any]:
+_REF = "#/$defs/"
+
+
+def _schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     import msgspec
 
-    (top,), definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
-    schema: dict[str, Any] = _inlined(top, definitions)
+    (top,), definitions = msgspec.json.schema_components([struct], ref_template=_REF + "{name}")
+    schema: dict[str, Any] = _inlined(definitions.pop(top["$ref"].removeprefix(_REF)), definitions)
     del schema["title"]
-    for name, value in defaults.items():
-        with suppress(TypeError):  # a default that is not JSON stays between the function and us
-            schema["properties"][name]["default"] = msgspec.to_builtins(value, str_keys=True)
-    if "#/$defs/" in str(schema):  # a type that contains itself cannot be written in place
+    if _REF in str(schema):  # a type that contains itself cannot be written in place
         schema["$defs"] = definitions
     return schema
 
@@ -648,7 +619,7 @@ def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...] 
         return [_inlined(item, definitions, inside) for item in node]
     if not isinstance(node, dict):
         return node
-    name = str(node.get("$ref")).removeprefix("#/$defs/")
+    name = str(node.get("$ref")).removeprefix(_REF)
     if name in definitions and name not in inside:
         inside = (*inside, name)
         node = {**definitions[name], **node}
