@@ -1,0 +1,197 @@
+/*
+ * What goes to the daemon: the greeting, then standard input as far as the daemon wants it.
+ *
+ * Rules: standard input is not touched before the daemon asks (a shell's `while read` loop must keep
+ * its lines), and sending it never keeps us from reading, or two full sockets would wait for each
+ * other. A daemon that takes no more is no error here: what it says, or its silence, decides.
+ */
+#define _GNU_SOURCE
+#include "outgoing.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "wire.h"
+
+enum {
+    CHUNK = 64 << 10,        /* the size of a pipe: more at once gains nothing */
+    MAX_VARIABLE = 32 << 10, /* a longer variable is none of the few below */
+};
+
+/* What a tool may see of the caller's environment; a name that ends in '_' is a prefix. */
+static const char *const ALLOWED[] = {
+    "PATH", "HOME", "USER",    "LOGNAME", "SHELL",    "LANG",   "LANGUAGE",   "LC_",
+    "TZ",   "TERM", "COLUMNS", "LINES",   "NO_COLOR", "TMPDIR", "CTX_OUTPUT", "CTX_ROOT",
+};
+
+/* Bytes on their way: all of the greeting, then one STDIN message at a time. */
+static struct {
+    uint8_t bytes[HEADER_SIZE + CHUNK];
+    size_t start, end;
+    int daemon, directory;
+    bool refused;
+} out;
+
+static uint64_t credit; /* bytes of standard input that the daemon still wants */
+static bool input_ended;
+
+/* The working directory travels with the first byte. */
+static void attach_directory(struct msghdr *message, char *space)
+{
+    message->msg_control = space;
+    message->msg_controllen = CMSG_SPACE(sizeof(int));
+    struct cmsghdr *control = CMSG_FIRSTHDR(message);
+    control->cmsg_level = SOL_SOCKET;
+    control->cmsg_type = SCM_RIGHTS;
+    control->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(control), &out.directory, sizeof(int));
+}
+
+/* Send what the socket takes. */
+static void push(int flags)
+{
+    _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec bytes = {out.bytes + out.start, out.end - out.start};
+    struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
+    if (out.directory >= 0)
+        attach_directory(&message, space);
+    ssize_t n = sendmsg(out.daemon, &message, MSG_NOSIGNAL | flags);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        return;
+    out.directory = -1;
+    out.refused = n < 0; /* the daemon closed, or our SIGINT did */
+    out.start += n < 0 ? 0 : (size_t)n;
+    if (out.refused || out.start == out.end)
+        out.start = out.end = 0;
+}
+
+static void put(const void *data, size_t size)
+{
+    while (size && !out.refused) {
+        size_t room = sizeof out.bytes - out.end;
+        size_t part = size < room ? size : room;
+        memcpy(out.bytes + out.end, data, part);
+        out.end += part;
+        data = (const uint8_t *)data + part;
+        size -= part;
+        while (out.end == sizeof out.bytes)
+            push(0);
+    }
+}
+
+static void put_number(uint64_t number, size_t size)
+{
+    for (; size; size--, number >>= 8)
+        put(&(uint8_t){(uint8_t)number}, 1);
+}
+
+static bool allowed(const char *variable)
+{
+    for (size_t i = 0; i < sizeof ALLOWED / sizeof *ALLOWED; i++) {
+        size_t size = strlen(ALLOWED[i]);
+        if (strncmp(variable, ALLOWED[i], size))
+            continue;
+        if (ALLOWED[i][size - 1] == '_' ? strchr(variable, '=') != NULL : variable[size] == '=')
+            return strlen(variable) <= MAX_VARIABLE;
+    }
+    return false;
+}
+
+static bool any(const char *string)
+{
+    (void)string;
+    return true;
+}
+
+/* Count those that pass, and their bytes; say them too if `aloud`. */
+static uint32_t strings(char **each, bool (*pass)(const char *), bool aloud, size_t *bytes)
+{
+    uint32_t count = 0;
+    for (; *each; each++) {
+        if (!pass(*each))
+            continue;
+        size_t size = strlen(*each) + 1;
+        *bytes += size;
+        count++;
+        if (aloud)
+            put(*each, size);
+    }
+    return count;
+}
+
+static mode_t current_umask(void)
+{
+    mode_t mask = umask(077);
+    umask(mask);
+    return mask;
+}
+
+static unsigned terminals(void)
+{
+    return (isatty(0) ? TTY_STDIN : 0) | (isatty(1) ? TTY_STDOUT : 0) | (isatty(2) ? TTY_STDERR : 0);
+}
+
+void greet(int daemon, int directory, ino_t inode, char **arguments)
+{
+    size_t size = 0;
+    uint32_t argc = strings(arguments, any, false, &size);
+    uint32_t envc = strings(environ, allowed, false, &size);
+    out.daemon = daemon;
+    out.directory = directory;
+    put(MAGIC, 4);
+    put_number(PROTOCOL, 4);
+    put_number(inode, 8);
+    put_number(terminals(), 4);
+    put_number(current_umask(), 4);
+    put_number(argc, 4);
+    put_number(envc, 4);
+    put_number(size, 4);
+    strings(arguments, any, true, &size);
+    strings(environ, allowed, true, &size);
+    while (out.end)
+        push(0);
+}
+
+void grant(uint32_t bytes)
+{
+    credit += bytes;
+}
+
+static void read_input(void)
+{
+    size_t most = credit < CHUNK ? (size_t)credit : CHUNK;
+    ssize_t n = read(STDIN_FILENO, out.bytes + HEADER_SIZE, most);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        return;
+    if (n <= 0) { /* what cannot be read (a directory, a lost terminal) has ended */
+        input_ended = true;
+        n = 0;
+    }
+    credit -= (uint64_t)n;
+    put(&(uint8_t){STDIN}, 1);
+    put_number((uint64_t)n, 4);
+    out.end += (size_t)n; /* read into its place above */
+}
+
+bool wait_for_daemon(void)
+{
+    bool sending = out.end > 0;
+    bool reading = !sending && credit && !input_ended && !out.refused;
+    if (!sending && !reading)
+        return true; /* recv() waits for one peer as well as poll() does */
+    struct pollfd ready[] = {
+        {out.daemon, (short)(sending ? POLLIN | POLLOUT : POLLIN), 0},
+        {reading ? STDIN_FILENO : -1, POLLIN, 0},
+    };
+    if (poll(ready, 2, -1) < 0)
+        return false;
+    if (ready[1].revents)
+        read_input();
+    if (out.end)
+        push(MSG_DONTWAIT);
+    return ready[0].revents & ~POLLOUT;
+}

@@ -1,0 +1,18 @@
+/* What goes to the daemon: the greeting, then standard input. */
+#ifndef CORTEXFS_OUTGOING_H
+#define CORTEXFS_OUTGOING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Say over `daemon` who is called with what; `directory` (or -1) is the working directory. */
+void greet(int daemon, int directory, ino_t inode, char **arguments);
+
+/* The daemon takes `bytes` more of standard input. */
+void grant(uint32_t bytes);
+
+/* Move standard input along until the daemon has something to say; false: ask again. */
+bool wait_for_daemon(void);
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * The bytes between runner and daemon: the table of cortexfs/core/wire.py in C; a test compares them.
+ * Numbers are little-endian.
+ */
+#ifndef CORTEXFS_WIRE_H
+#define CORTEXFS_WIRE_H
+
+#define PROTOCOL 1
+#define MAGIC "CTX1"
+#define SOCKET_NAME ".run.sock"
+
+/* kind: u8, size of the payload: u32 */
+#define HEADER_SIZE 5
+#define MAX_MESSAGE (1 << 20)
+
+/* magic, protocol u32, inode u64, then u32 each: flags, umask, argc, envc, bytes of strings */
+#define HELLO_SIZE 36
+enum { TTY_STDIN = 1, TTY_STDOUT = 2, TTY_STDERR = 4 };
+
+enum {
+    STDIN = 'i',      /* bytes; empty: end of input */
+    STDOUT = 'o',     /* bytes for standard output */
+    STDERR = 'e',     /* bytes for standard error */
+    WANT = 'w',       /* u32: that many more bytes of standard input may be sent */
+    LAST_WORDS = 'l', /* u32 length, bytes for stdout, the rest for stderr: said if the daemon vanishes */
+    REPLACE = 'c',    /* NUL-ended argv: become this program */
+    EXIT = 'x'        /* u8 exit status */
+};
+
+#endif
