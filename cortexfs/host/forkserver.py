@@ -1,0 +1,374 @@
+"""The process that makes hosts: imported once, then forked for each.
+
+    python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION]
+
+FD is the control socket of core/calls.py. The daemon starts this before it opens anything, with a
+clean environment (/proc/PID/environ of every host shows it), no standard input, and as standard
+error what hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool.
+--serve names what a host does once it is the caller; tests put something small there.
+
+Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
+socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
+ends with all its descendants: one host, or all of them when the control socket ends.
+This file must never know what a call or a tool is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.host import identity, limits, linux
+
+Serve = Callable[[socket.socket, calls.Plugin], NoReturn]
+
+# Besides what `serve` imports: the built-in tools, so that a fork is all that a cold call costs.
+PRELOAD = "cortexfs.tools"
+SERVE = "cortexfs.host.serve:serve"
+
+_PACKET = 64 << 10
+_MAX_RIGHTS = 3
+_SWEEP_MS = 5  # between two looks at whether what was killed is dead
+# A process in an uninterruptible wait dies when that ends; nobody is kept waiting for it longer.
+_SWEEP_SECONDS = 2.0
+
+# What a host that starts says on its status socket.
+_MOVED = b"p"  # and a pid in decimal: it goes on in another process; wants one byte in answer
+_READY = b"k"
+_FAILED = b"f"  # and msgpack (code, message)
+
+_pack = msgspec.msgpack.Encoder().encode
+_spawns: msgspec.msgpack.Decoder[calls.Spawn] = msgspec.msgpack.Decoder(calls.Spawn)
+_faults: msgspec.msgpack.Decoder[tuple[str, str]] = msgspec.msgpack.Decoder(tuple[str, str])
+
+
+class Child:
+    """One host as its parent sees it."""
+
+    def __init__(self, number: int, pid: int, status: socket.socket, group: limits.Group | None) -> None:
+        self.number = number
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)  # the daemon's, with its Spawned
+        self.announced = False
+        self.status: socket.socket | None = status  # None once the daemon has had its Spawned
+        self.group = group
+
+
+class Dead(NamedTuple):
+    """A host that has ended, until nothing is left of it."""
+
+    number: int
+    status: int
+    group: limits.Group | None
+    announced: bool  # whether the daemon was ever told of it
+    deadline: float
+
+
+class Message(NamedTuple):
+    data: bytes
+    rights: list[int]  # ours until they are sent
+
+
+class ForkServer:
+    def __init__(self, control: socket.socket, serve: Serve) -> None:
+        self._control = control
+        self._control.setblocking(False)
+        self._serve = serve
+        self._groups = limits.Groups.find()
+        self._children: dict[int, Child] = {}  # by pid, starting and running
+        self._dead: list[Dead] = []
+        self._outbox: deque[Message] = deque()
+        self._woken, wake = socket.socketpair()
+        for each in (self._woken, wake):
+            each.setblocking(False)
+        self._wake = wake
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # What a dead host leaves becomes our child, so that it can be found and ended.
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+
+    def run(self) -> None:
+        """Serve until the daemon is gone, and then end everything."""
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._end()
+
+    def _turn(self) -> bool:
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        poll.register(self._control, select.POLLIN | (select.POLLOUT if self._outbox else 0))
+        starting = {child.status.fileno(): child for child in self._children.values() if child.status}
+        for fd in starting:
+            poll.register(fd, select.POLLIN)
+        ready = dict(poll.poll(_SWEEP_MS if self._dead else None))
+        # Reports before deaths: a host may report and die at once.
+        for fd in ready.keys() & starting.keys():
+            self._report(starting[fd])
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+        self._reap()
+        self._sweep()
+        alive = self._hear() if ready.get(self._control.fileno(), 0) & ~select.POLLOUT else True
+        return self._flush() and alive
+
+    # -- the daemon
+
+    def _hear(self) -> bool:
+        """Take one Spawn; whether the daemon is there."""
+        try:
+            data, rights, flags, _ = socket.recv_fds(
+                self._control, _PACKET, _MAX_RIGHTS, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if not data:
+            return False
+        try:
+            spawn = _spawns.decode(data)
+            try:
+                self._spawn(spawn, rights, whole=not flags & socket.MSG_CTRUNC)
+            except Fault as fault:
+                self._say(calls.Spawned(spawn.host, 0, (fault.code, fault.message)))
+        except msgspec.MsgspecError as error:
+            print(f"fork server: not a Spawn: {error}", file=sys.stderr)
+        finally:
+            for fd in rights:
+                os.close(fd)
+        return True
+
+    def _say(self, message: calls.FromForkServer, rights: list[int] | None = None) -> None:
+        self._outbox.append(Message(_pack(message), rights or []))
+
+    def _flush(self) -> bool:
+        while self._outbox:
+            message = self._outbox[0]
+            try:
+                socket.send_fds(self._control, [message.data], message.rights)
+            except (BlockingIOError, InterruptedError):
+                return True
+            except OSError:
+                return False
+            self._outbox.popleft()
+            for fd in message.rights:
+                os.close(fd)
+        return True
+
+    # -- beginnings
+
+    def _spawn(self, spawn: calls.Spawn, rights: list[int], *, whole: bool) -> None:
+        expected = 1 + bool(spawn.identity.namespaces or spawn.identity.root != (0, 0))
+        expected += spawn.identity.root != (0, 0)
+        if not whole or len(rights) != expected:
+            raise Fault("EHOSTDOWN", "no host can start: file descriptors were lost; too many are open")
+        if spawn.identity.label and self._groups is None and identity.enters_pid_namespace(spawn.identity):
+            # caller.ancestor_host says why.
+            raise Fault("EACCES", "an agent's run cannot enter a container: there is no cgroup to hold it")
+        group = None
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                if self._groups is not None:
+                    group = self._groups.create(spawn.host, spawn.limits.processes)
+                ours.setblocking(False)
+                pid = os.fork()
+                if not pid:
+                    _host(spawn, rights, theirs, group, self._serve)
+                self._children[pid] = Child(spawn.host, pid, ours, group)
+        except OSError as error:
+            if group is not None:
+                group.kill()
+            raise Fault("EHOSTDOWN", f"no host can start: {error.strerror}") from error
+
+    def _report(self, child: Child) -> None:
+        """What a starting host says, or that it died without a word."""
+        status = child.status
+        assert status is not None
+        while child.status is not None:
+            try:
+                said = status.recv(_PACKET)
+            except BlockingIOError:
+                return
+            except OSError:
+                said = b""
+            if said.startswith(_MOVED):
+                self._moved(child, int(said[1:]))
+                with suppress(OSError):
+                    status.send(b"k")
+                continue
+            child.status = None
+            status.close()
+            if said == _READY:
+                self._say(calls.Spawned(child.number, child.pid), [child.pidfd])
+                child.announced = True
+            else:
+                os.close(child.pidfd)
+                fault = _faults.decode(said[1:]) if said else ("EHOSTDOWN", "the host died while it started")
+                self._say(calls.Spawned(child.number, 0, fault))
+
+    def _moved(self, child: Child, pid: int) -> None:
+        """The host is in a pid namespace. Its first process waits for our answer before it ends, so
+        that `pid` cannot have been reaped and given away."""
+        os.close(child.pidfd)
+        del self._children[child.pid]
+        child.pid, child.pidfd = pid, os.pidfd_open(pid)
+        self._children[pid] = child
+
+    # -- ends
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            child = self._children.get(pid)
+            if child is None:
+                continue  # an orphan of a host
+            if child.status is not None:
+                self._report(child)
+            # Reading its report may have shown that the host goes on in another process.
+            if child.pid == pid:
+                del self._children[pid]
+                exit_ = os.waitstatus_to_exitcode(status)
+                deadline = time.monotonic() + _SWEEP_SECONDS
+                self._dead.append(Dead(child.number, exit_, child.group, child.announced, deadline))
+
+    def _sweep(self) -> None:
+        """Kill what dead hosts left; say that they are gone once nothing is left."""
+        if not self._dead:
+            return
+        quiet = limits.kill_strays(self._children.keys())
+        left = []
+        for dead in self._dead:
+            empty = (dead.group is None or dead.group.kill()) and quiet
+            if not empty and time.monotonic() < dead.deadline:
+                left.append(dead)
+            elif dead.announced:
+                self._say(calls.Exited(dead.number, dead.status))
+        self._dead = left
+
+    def _end(self) -> None:
+        """The daemon is gone: no host outlives it."""
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        found = [child.group for child in self._children.values()] + [dead.group for dead in self._dead]
+        groups = [group for group in found if group is not None]
+        while time.monotonic() < deadline:
+            # Every group is killed before the result is looked at.
+            gone = [group.kill() for group in groups]
+            quiet = limits.kill_strays(())
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            if quiet and all(gone):
+                break
+            select.poll().poll(_SWEEP_MS)
+        if self._groups is not None:
+            self._groups.remove()
+
+
+# -- in the child
+
+
+def _host(
+    spawn: calls.Spawn, rights: list[int], status: socket.socket, group: limits.Group | None, serve: Serve
+) -> NoReturn:
+    """Become the caller, tell the parent, serve. Never returns into the parent's code."""
+    try:
+        control, pidfd, root_fd = _settle(rights, status)
+        try:
+            # Both before /proc and /sys become the caller's.
+            if group is not None:
+                group.enter()
+            counted = group is not None and group.counts
+            tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
+            identity.become(spawn.identity, pidfd, root_fd, lambda pid: _hand_over(status, pid))
+            limits.restrict(spawn.limits, None if counted else tasks)
+        except Fault as fault:
+            status.send(_FAILED + _pack((fault.code, fault.message)))
+            os._exit(os.EX_NOPERM)
+        except OSError as error:
+            status.send(_FAILED + _pack(("EHOSTDOWN", f"no host can start: {error.strerror}")))
+            os._exit(os.EX_OSERR)
+        for fd in (pidfd, root_fd):
+            if fd is not None:
+                os.close(fd)
+        # Fails when the fork server died before PR_SET_PDEATHSIG was set; then this must end, too.
+        status.send(_READY)
+        status.close()
+        gc.enable()
+        serve(control, spawn.plugin)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(os.EX_SOFTWARE)
+
+
+def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, int | None, int | None]:
+    """Keep standard error, what this host was given, and nothing else of the fork server's."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):  # the C library keeps two for itself
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python does at its start
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    kept = sorted({2, status.fileno(), *rights})
+    for low, high in zip(kept, [*kept[1:], resource.getrlimit(resource.RLIMIT_NOFILE)[1]], strict=True):
+        os.closerange(low + 1, high)
+    control, pidfd, root_fd = (*rights, None, None)[:3]
+    return socket.socket(fileno=control), pidfd, root_fd
+
+
+def _hand_over(status: socket.socket, pid: int) -> None:
+    status.send(_MOVED + str(pid).encode())
+    status.recv(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="cortexfs.host.forkserver")
+    parser.add_argument("fd", type=int)
+    parser.add_argument("--serve", default=SERVE)
+    options = parser.parse_args()
+    control = socket.socket(fileno=options.fd)
+    control.set_inheritable(False)
+    serve = _function(options.serve)
+    importlib.import_module(PRELOAD)
+    # No collection runs here, and hosts share these pages for as long as none touches them.
+    gc.disable()
+    gc.freeze()
+    ForkServer(control, serve).run()
+
+
+def _function(name: str) -> Serve:
+    module, _, attribute = name.partition(":")
+    serve: Serve = getattr(importlib.import_module(module), attribute)
+    return serve
+
+
+if __name__ == "__main__":
+    main()

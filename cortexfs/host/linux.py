@@ -1,0 +1,113 @@
+"""The Linux calls that Python 3.11 does not offer, by ctypes, and nothing built on them.
+
+Rules: every function is one system call (`permitted` and `mount_and_inode` decode its answer) and
+raises OSError as `os` does. Needs Linux 5.8 for the mount id of statx(2).
+This file must never know what a host or a caller is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Callable
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# The flag of setns(2) for each /proc/PID/ns/NAME, in the order of calls.Identity.namespaces.
+NAMESPACES = {
+    "user": 0x10000000,
+    "mnt": 0x00020000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+    "ipc": 0x08000000,
+    "uts": 0x04000000,
+    "cgroup": 0x02000000,
+}
+
+# prctl(2)
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_KEEPCAPS = 8
+PR_CAPBSET_READ = 23
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+CAP_SETPCAP = 8
+
+# capset(2): header of version and pid (0: self), then low and high words of each set in turn.
+_CAP_HEADER = struct.Struct("=Ii")
+_CAP_DATA = struct.Struct("=6I")
+_CAP_VERSION_3 = 0x20080522
+
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_STATX_INO = 0x100
+_STATX_MNT_ID = 0x1000
+
+
+def _checked(call: Callable[..., int], *arguments: object) -> int:
+    result = call(*arguments)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def prctl(option: int, *arguments: int) -> int:
+    # The kernel refuses many options unless the unused arguments are zero, as unsigned longs.
+    padded = (*arguments, 0, 0, 0, 0)[:4]
+    return _checked(_libc.prctl, option, *map(ctypes.c_ulong, padded))
+
+
+def setns(fd: int, kind: int) -> None:
+    _checked(_libc.setns, fd, kind)
+
+
+def permitted() -> int:
+    """This process's permitted capabilities."""
+    data = ctypes.create_string_buffer(_CAP_DATA.size)
+    _checked(_libc.capget, _CAP_HEADER.pack(_CAP_VERSION_3, 0), data)
+    words = _CAP_DATA.unpack(data.raw)
+    return int(words[1]) | int(words[4]) << 32
+
+
+def set_capabilities(mask: int) -> None:
+    """Make `mask` the effective and permitted set, and the inheritable one empty."""
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    data = _CAP_DATA.pack(low, low, 0, high, high, 0)
+    _checked(_libc.capset, _CAP_HEADER.pack(_CAP_VERSION_3, 0), data)
+
+
+def new_session_keyring() -> None:
+    number = _KEYCTL.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, "keyctl(2) has no known number on this machine")
+    # The syscall's name argument is NULL: an anonymous keyring.
+    _checked(_libc.syscall, ctypes.c_long(number), ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), None)
+
+
+_statx_buffer = ctypes.create_string_buffer(256)
+
+
+def mount_and_inode(place: bytes | int) -> tuple[int, int]:
+    """The mount id and inode of a path (links followed) or descriptor; not for use in threads.
+
+    st_dev would not do: a bind mount of / has the device and inode of / and other mounts below.
+    """
+    fd, path, flags = (_AT_FDCWD, place, 0) if isinstance(place, bytes) else (place, b"", _AT_EMPTY_PATH)
+    _checked(_libc.statx, fd, path, flags, _STATX_INO | _STATX_MNT_ID, _statx_buffer)
+    mask, inode, mount = _STATX.unpack_from(_statx_buffer)
+    if not mask & _STATX_MNT_ID:
+        raise OSError(errno.ENOSYS, "statx(2) gives no mount ids: CortexFS needs Linux 5.8")
+    return mount, inode
+
+
+_STATX = struct.Struct("=I28xQ104xQ")  # stx_mask, stx_ino at 32, stx_mnt_id at 144
