@@ -1,0 +1,70 @@
+"""Asking something that may never answer: a path on a mount whose daemon hangs.
+
+Rules: such a system call can be ended by SIGKILL alone, so it is made in a forked child that we can
+kill, and leave behind when not even that helps. The child makes system calls and nothing else. This
+process must have a single thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+# A status text is a page or two; more is not one.
+MAX_ANSWER = 1 << 20
+_OK = 0
+
+
+def ask(question: Callable[[], bytes], seconds: float) -> bytes:
+    """What `question` returns, or the OSError that it raised; TimeoutError after `seconds`."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _answer(question, writer)
+    os.close(writer)
+    try:
+        said = _collect(reader, time.monotonic() + seconds)
+        os.waitpid(child, 0)
+    except TimeoutError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, os.WNOHANG)  # waiting for an unkillable child would hang us with it
+        raise
+    finally:
+        os.close(reader)
+    return _opened(said)
+
+
+def _answer(question: Callable[[], bytes], writer: int) -> NoReturn:
+    """The child: one byte of errno, then the answer; it never returns into the caller's code."""
+    try:
+        said = bytes([_OK]) + question()[:MAX_ANSWER]
+    except OSError as problem:
+        said = bytes([(problem.errno or errno.EIO) & 0xFF])
+    except BaseException:  # a bug in the question must not unwind into a second copy of us
+        said = bytes([errno.EPROTO])
+    with contextlib.suppress(OSError):
+        while said:
+            said = said[os.write(writer, said) :]
+    os._exit(0)
+
+
+def _collect(reader: int, deadline: float) -> bytes:
+    said = b""
+    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if not (part := os.read(reader, 65536)):
+            return said
+        said += part
+    raise TimeoutError(errno.ETIMEDOUT, "it does not answer")
+
+
+def _opened(said: bytes) -> bytes:
+    number = said[0] if said else errno.EPROTO
+    if number != _OK:
+        raise OSError(number, os.strerror(number))
+    return said[1:]

@@ -1,0 +1,82 @@
+"""The program `ctx`: find the command, run it, and turn whatever happens into an exit status.
+
+Rules: this is the one guard of the command line. Every failure leaves as one sentence on stderr and
+a status of abi.md 4; a traceback is shown to those who set CTX_DEBUG. Nothing here imports trio,
+pyfuse3 or msgspec.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from cortexfs.cli import parser
+from cortexfs.cli.output import say
+from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
+
+SIGNALLED = 128
+SIGINT, SIGPIPE = 2, 13
+
+
+def main(line: Sequence[str] | None = None) -> int:
+    """Run one command line; an exit status."""
+    words = list(sys.argv[1:] if line is None else line)
+    said = parser.program()
+    try:
+        try:
+            own, rest = parser.split(words)
+            top = parser.top().parse_args(own)
+            if rest:
+                said = f"{said} {rest[0]}"
+            return _run(top, rest)
+        finally:
+            # Here and not at exit, where a closed pipe could no longer be reported quietly.
+            sys.stdout.flush()
+    except SystemExit as exit_:  # argparse, after printing help
+        return int(exit_.code or EXIT_OK)
+    except Fault as fault:
+        say(f"{said}: {fault.message}")
+        return exit_status(fault.code)
+    except KeyboardInterrupt:
+        return SIGNALLED + SIGINT
+    except BrokenPipeError:
+        _abandon_stdout()
+        return SIGNALLED + SIGPIPE
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else ""
+        say(f"{said}: {where}{problem.strerror or problem}")
+        return exit_status(code_of(problem.errno))
+    except Exception as bug:
+        if os.environ.get("CTX_DEBUG"):
+            raise
+        say(f"{said}: a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")
+        return exit_status("EPROTO")
+
+
+def _run(top: argparse.Namespace, rest: list[str]) -> int:
+    if top.version:
+        rest = ["version"]
+    if not rest:
+        parser.top().print_help()
+        return EXIT_OK
+    command, *words = rest
+    loaded = parser.module(command)
+    if command in parser.HIDDEN:
+        options = argparse.Namespace(root=top.root, words=words)
+    else:
+        options = parser.of_command(command).parse_args(words, argparse.Namespace(root=top.root))
+    status: int = loaded.run(options)
+    return status
+
+
+def _abandon_stdout() -> None:
+    """Nobody reads us: let the flush at exit go nowhere instead of failing aloud."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

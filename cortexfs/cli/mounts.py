@@ -1,0 +1,133 @@
+"""Which CortexFS mounts there are, which one a command means, and whether it answers.
+
+Rules: /proc/self/mountinfo says what is mounted and never blocks; a path on a mount may block for
+ever, so it is only touched through `bounded.ask`. What a mount says about itself is believed as far
+as the user who mounted it is trusted: a pid counts only when the process is that user's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cortexfs.cli.bounded import ask
+from cortexfs.core.errors import Fault, code_of
+
+DEFAULT_ROOT = "/ctx"
+FSTYPE = "fuse.cortexfs"
+ANSWER_SECONDS = 2.0
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+class Mount(NamedTuple):
+    point: str
+    connection: int  # the name of its directory below /sys/fs/fuse/connections
+    owner: int
+    everyone: bool  # mounted with allow_other
+
+
+def mounts(table: str | None = None) -> list[Mount]:
+    """The CortexFS mounts of this mount namespace, in mounting order (proc(5), mountinfo)."""
+    if table is None:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            table = file.read()
+    return [mount for line in table.splitlines() if (mount := _parsed(line))]
+
+
+def _parsed(line: str) -> Mount | None:
+    left, _, right = line.partition(" - ")
+    _, _, device, inside, point, *_ = left.split(" ")
+    fstype, _, options = right.split(" ", 2)
+    # A bind mount of a part (of tool/, say) is no mount of the whole tree.
+    if fstype != FSTYPE or inside != "/":
+        return None
+    words = options.split(",")
+    owner = next((int(word[8:]) for word in words if word.startswith("user_id=")), 0)
+    point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), point)
+    return Mount(point, int(device.partition(":")[2]), owner, "allow_other" in words)
+
+
+def absolute(path: str) -> str:
+    """A mount point as mountinfo spells it, without touching the mount point itself."""
+    parent, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+    return os.path.join(os.path.realpath(parent), name)
+
+
+def mounted_at(point: str) -> Mount | None:
+    """The mount that a lookup of `point` reaches: the last one made there."""
+    return next((mount for mount in reversed(mounts()) if mount.point == point), None)
+
+
+def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """The mount that a command means: --root, CTX_ROOT, the one and only, else /ctx."""
+    if named := given or environ.get("CTX_ROOT"):
+        return absolute(named)
+    usable = [mount for mount in mounts() if mount.everyone or mount.owner == os.getuid()]
+    points = sorted({mount.point for mount in usable})
+    if len(points) > 1:
+        raise Fault(
+            "EINVAL", f"there are several mounts, {', '.join(points)}; name one with --root or CTX_ROOT"
+        )
+    return points[0] if points else DEFAULT_ROOT
+
+
+def status_text(point: str, seconds: float = ANSWER_SECONDS) -> str:
+    """The text of <root>/status; a Fault that says what is wrong with the mount."""
+    try:
+        return ask(lambda: _read(f"{point}/status"), seconds).decode(errors="replace")
+    except TimeoutError:
+        why = f"the daemon of {point} does not answer; end it with: ctx umount {point}"
+    except OSError as problem:
+        if problem.errno == errno.ENOTCONN:
+            why = f"{point} is the mount of a dead daemon; replace it with: ctx mount {point}"
+        elif problem.errno in (errno.ENOENT, errno.ENOTDIR):
+            why = f"no CortexFS is mounted at {point}; mount one with: ctx mount {point}"
+        else:
+            why = f"{point}/status cannot be read: {problem.strerror}"
+            raise Fault(code_of(problem.errno), why) from None
+    raise Fault("EHOSTDOWN", why)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def is_stale(point: str) -> bool:
+    """Whether the mount at `point` has lost its daemon."""
+    try:
+        ask(lambda: repr(os.listdir(point)).encode(), ANSWER_SECONDS)
+    except OSError as problem:
+        return problem.errno == errno.ENOTCONN
+    return False
+
+
+def facts(text: str) -> dict[str, list[str]]:
+    """The `key: value` lines of a status text; keys may repeat."""
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, colon, value = line.partition(": ")
+        if colon:
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def daemon_pid(text: str, owner: int) -> int | None:
+    """The daemon's pid as its status tells, if that process belongs to the mount's owner.
+
+    A user's mount may say what it likes, and root may be asking in order to send a signal.
+    """
+    said = facts(text).get("pid", [""])[0]
+    return int(said) if said.isdecimal() and owned_by(int(said), owner) else None
+
+
+def owned_by(pid: int, owner: int) -> bool:
+    """Whether the process runs as `owner` (its /proc directory may be root's: PR_SET_DUMPABLE)."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return f"\nUid:\t{owner}\t" in file.read()
+    except OSError:
+        return False

@@ -1,0 +1,119 @@
+"""The command table and how a command line is taken apart.
+
+Rules: a command is one module of this package with `declare(parser)` and `run(options) -> status`;
+the table names them all, so that help and completion need not import them. Only the module of the
+command that was asked for is imported: start-up is part of every command's price.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+from typing import NoReturn
+
+from cortexfs.core.errors import Fault
+
+COMMANDS = {
+    "mount": "mount CortexFS and start its daemon",
+    "umount": "unmount it and end its daemon, also a dead or hung one",
+    "status": "what the mount says about itself",
+    "doctor": "check the installation and the mount, and say how to mend them",
+    "ls": "list objects",
+    "run": "run an object",
+    "env": "print the environment of a shell that works with the mount",
+    "plugin": "list, enable and disable plugins",
+    "completion": "print a completion script for bash, zsh or fish",
+    "version": "print the version",
+}
+# Called by completion scripts; in no help.
+HIDDEN = {"complete"}
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Fault("EINVAL", f"{message}; see: {self.prog} --help")
+
+
+def program() -> str:
+    """`cortex` is the same program; anything else (python -m) is called ctx."""
+    return "cortex" if os.path.basename(sys.argv[0]) == "cortex" else "ctx"
+
+
+def top() -> Parser:
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items())
+    parser = Parser(
+        prog=program(),
+        usage="%(prog)s [--root ROOT] COMMAND ...",
+        description="CortexFS: models, agents and tools as files that you can run.",
+        epilog=f"commands:\n{lines}\n\n%(prog)s COMMAND --help shows options and examples.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="the same as the command version")
+    _root(parser, None)
+    return parser
+
+
+def split(words: list[str]) -> tuple[list[str], list[str]]:
+    """The options of `ctx` itself, and the command with its own words."""
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        place += 2 if words[place] == "--root" else 1
+    return words[:place], words[place:]
+
+
+def module(command: str) -> ModuleType:
+    """The module of a command; EINVAL with the nearest name when there is none."""
+    if command not in COMMANDS and command not in HIDDEN:
+        raise Fault("EINVAL", f"there is no command {command!r}{nearest(command, COMMANDS)}")
+    return importlib.import_module(f"cortexfs.cli.{command}")
+
+
+def of_command(command: str) -> Parser:
+    """The parser of one command."""
+    loaded = module(command)
+    parser = Parser(
+        prog=f"{program()} {command}",
+        description=f"{COMMANDS.get(command, '')[:1].upper()}{COMMANDS.get(command, '')[1:]}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _root(parser, argparse.SUPPRESS)
+    loaded.declare(parser)
+    return parser
+
+
+def _root(parser: argparse.ArgumentParser, default: str | None) -> None:
+    text = "the mount that is meant (default: CTX_ROOT, else the one and only, else /ctx)"
+    parser.add_argument("--root", metavar="DIR", default=default, help=text)
+
+
+def examples(parser: argparse.ArgumentParser, *lines: str) -> None:
+    """Give a command its examples; ctx stands for the program's name."""
+    parser.epilog = "examples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def places_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state", metavar="DIR", help="where sessions, logs and secrets are (default: CTX_STATE)"
+    )
+    parser.add_argument("--config", metavar="DIR", help="where config.toml is (default: CTX_CONFIG)")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence: "; did you mean X?" or nothing."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    found = get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(found)}?" if found else ""

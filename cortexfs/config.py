@@ -1,0 +1,258 @@
+"""Places and settings: where CortexFS keeps things, and what config.toml says.
+
+Rules: every key has a default, a bound and a sentence (its description, which docs/config.md
+repeats and a test compares). An unknown key is refused with the nearest known one, so that no
+misspelt limit is silently without effect. config.toml is a person's and is never written here;
+what `ctx plugin enable` decides is kept beside it, in plugins.json, and wins over it.
+This file must never know what a mount or a run is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from cortexfs.core import names
+from cortexfs.core.calls import Plugin
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.plugins.found import found
+
+FILE = "config.toml"
+CHOICES = "plugins.json"
+LOCK = "lock"
+# A configuration is read by people; a larger one is a mistake (a log, a device) and not parsed.
+MAX_FILE = 1 << 20
+
+
+class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tool_timeout_secs: Annotated[
+        int | float,
+        Meta(
+            gt=0, le=604800, description="Seconds after which a call of a tool that declares no timeout ends."
+        ),
+    ] = 1800
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    memory_mib: Annotated[
+        int, Meta(ge=64, description="Memory that one host may use, in MiB; over it, the host is replaced.")
+    ] = 2048
+    processes: Annotated[int, Meta(ge=1, description="Processes and threads that one host may have.")] = 512
+    open_files: Annotated[int, Meta(ge=64, description="File descriptors that one host may have open.")] = (
+        1024
+    )
+    output_gib: Annotated[
+        int, Meta(ge=1, description="Total output of one run, in GiB; a run that writes more is ended.")
+    ] = 16
+    calls_per_user: Annotated[
+        int, Meta(ge=1, description="Runs that one user may have active at a time.")
+    ] = 256
+    connections: Annotated[
+        int, Meta(ge=1, description="Socket connections that the daemon serves at a time, for all users.")
+    ] = 4096
+    depth: Annotated[
+        int, Meta(ge=1, le=64, description="How deep runs may nest: a tool that calls a tool, and so on.")
+    ] = 8
+    idle_secs: Annotated[
+        int | float,
+        Meta(gt=0, description="Seconds without a call after which the host of a built-in tool exits."),
+    ] = 60
+    log_kib: Annotated[
+        int, Meta(ge=4, description="Size at which the log of an object is rotated, in KiB.")
+    ] = 1024
+
+
+class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    enabled: Annotated[
+        tuple[str, ...],
+        Meta(description="Names of the plugins to load; `ctx plugin enable` and `disable` decide beside it."),
+    ] = ()
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What config.toml may hold."""
+
+    turn: Turn = Turn()
+    limits: Limits = Limits()
+    plugins: Plugins = Plugins()
+
+
+class Places(NamedTuple):
+    state: Path
+    config: Path
+
+
+class Config(msgspec.Struct, frozen=True):
+    """Everything that the daemon is configured with."""
+
+    state: Path
+    directory: Path
+    turn: Turn = Turn()
+    limits: Limits = Limits()
+    plugins: Plugins = Plugins()
+
+
+def places(
+    environ: Mapping[str, str], uid: int, *, state: str | None = None, config: str | None = None
+) -> Places:
+    """The places of abi.md 8: the arguments, else CTX_STATE and CTX_CONFIG, else those of `uid`."""
+    state = state or environ.get("CTX_STATE")
+    config = config or environ.get("CTX_CONFIG")
+    return Places(
+        _absolute(state) if state else _default(environ, uid, "/var/lib", "XDG_STATE_HOME", ".local/state"),
+        _absolute(config) if config else _default(environ, uid, "/etc", "XDG_CONFIG_HOME", ".config"),
+    )
+
+
+def _absolute(path: str) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def _default(environ: Mapping[str, str], uid: int, system: str, variable: str, below_home: str) -> Path:
+    if uid == 0:
+        return Path(system, "cortexfs")
+    # The XDG base directory specification: a relative path counts as unset.
+    if (base := environ.get(variable, "")).startswith("/"):
+        return Path(base, "cortexfs")
+    if (home := environ.get("HOME", "")).startswith("/"):
+        return Path(home, below_home, "cortexfs")
+    raise Fault(
+        "EINVAL", f"neither {variable} nor HOME is set; name the directories with --state and --config"
+    )
+
+
+def load(where: Places) -> Config:
+    """Read config.toml, and plugins.json to see that it is sound; missing ones mean the defaults."""
+    settings = settings_of(_read(where.config / FILE), where.config / FILE)
+    choices(where.config)
+    return Config(where.state, where.config, settings.turn, settings.limits, settings.plugins)
+
+
+def enabled(config: Config) -> list[str]:
+    """The names of the enabled plugins, in order; plugins.json is read anew at each call."""
+    decided = choices(config.directory)
+    listed = dict.fromkeys(config.plugins.enabled, True) | decided
+    return sorted(name for name, on in listed.items() if on)
+
+
+def enabled_plugins(config: Config) -> list[Plugin]:
+    """The enabled plugins that are installed and sound; `broken_plugins` says about the others."""
+    wanted = set(enabled(config))
+    return [one.plugin for one in found() if one.plugin.name in wanted and not one.fault]
+
+
+def broken_plugins(config: Config) -> dict[str, str]:
+    """Why enabled plugins cannot be loaded, as far as their metadata tells."""
+    offered = {one.plugin.name: one.fault for one in found()}
+    missing = "it is enabled and not installed; install its package, or: ctx plugin disable"
+    faults = {name: offered.get(name, f"{missing} {name}") for name in enabled(config)}
+    return {name: fault for name, fault in faults.items() if fault}
+
+
+def settings_of(data: bytes, path: Path) -> Settings:
+    """Decode the text of a config.toml; every fault names the file and the key."""
+    try:
+        table = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise Fault("EINVAL", f"{path} is not TOML: {problem}") from None
+    _refuse_unknown(table, Settings, path, ())
+    try:
+        settings = msgspec.convert(table, Settings)
+    except msgspec.ValidationError as problem:
+        what, _, key = str(problem).partition(" - at `$")
+        key = key.strip("`.") or "the file"
+        raise Fault("EINVAL", f"{path}: {key}: {what[:1].lower()}{what[1:]}") from None
+    for name in settings.plugins.enabled:
+        if broken := names.fault_of(name):
+            raise Fault("EINVAL", f"{path}: plugins.enabled: the name {name!r} {broken}")
+    return settings
+
+
+def _refuse_unknown(table: Mapping[str, Any], struct: type, path: Path, above: tuple[str, ...]) -> None:
+    known = {field.name: field.type for field in msgspec.structs.fields(struct)}
+    for key, value in table.items():
+        if key not in known:
+            raise Fault(
+                "EINVAL", f"{path}: unknown key {'.'.join((*above, key))}{_nearest(key, list(known))}"
+            )
+        if isinstance(value, dict) and isinstance(known[key], type):
+            _refuse_unknown(value, known[key], path, (*above, key))
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    found = get_close_matches(key.replace("-", "_"), known, n=1)
+    return f"; did you mean {found[0]}?" if found else f"; known are {', '.join(sorted(known))}"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+    if len(data) > MAX_FILE:
+        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no configuration is")
+    return data
+
+
+def choices(directory: Path) -> dict[str, bool]:
+    """What `ctx plugin enable` and `disable` decided, by plugin name."""
+    path = directory / CHOICES
+    if not (data := _read(path)):
+        return {}
+    try:
+        return msgspec.json.decode(data, type=dict[str, bool])
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Fault("EINVAL", f"{path} is not a table of plugin names to true or false: {problem}") from None
+
+
+def choose(directory: Path, name: str, on: bool) -> None:
+    """Enable or disable a plugin, durably; a reader sees the old choices or the new ones."""
+    decided = choices(directory) | {names.check(name): on}
+    text = msgspec.json.format(msgspec.json.encode(dict(sorted(decided.items()))), indent=2)
+    directory.mkdir(parents=True, exist_ok=True)
+    _replace(directory / CHOICES, text + b"\n")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+
+
+def create(where: Places) -> None:
+    """Make the missing directories; sessions and secrets will lie in state, so it is 0700."""
+    try:
+        where.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        where.config.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        mend = "name others with --state and --config"
+        raise Fault(
+            code_of(problem.errno), f"{problem.filename} cannot be made: {problem.strerror}; {mend}"
+        ) from None
+
+
+def holder(state: Path) -> int | None:
+    """The pid in the lock file of a state directory; its process may be gone."""
+    try:
+        return int((state / LOCK).read_text(errors="replace"))
+    except (OSError, ValueError):
+        return None
