@@ -454,12 +454,12 @@ def descriptor(tool: Tool) -> dict[str, Any]:
 
 
 _EXPECTED = "expected a MultiToolPlugin, a Tool, a list of Tools, or a module with `plugin` or tools"
-_MEMBERS: dict[str, Any] = {
-    "name": str,
-    "description": str,
-    "input_schema": Mapping,
-    "timeout_secs": int | None,
-    "capabilities": ToolCapabilities,
+_MEMBERS: dict[str, tuple[Any, str]] = {
+    "name": (str, "a string that is not empty"),
+    "description": (str, "a string that is not empty"),
+    "input_schema": (Mapping, "a JSON Schema, as a dict"),
+    "timeout_secs": (int | None, "whole seconds or None"),
+    "capabilities": (ToolCapabilities, "ToolCapabilities"),
 }
 
 
@@ -493,10 +493,10 @@ def _checked(tool: object) -> Tool:
         tool = tool()
     if not isinstance(tool, Tool):
         raise TypeError(f"{_EXPECTED}; got {tool!r}")
-    for member, kind in _MEMBERS.items():
+    for member, (kind, words) in _MEMBERS.items():
         value = getattr(tool, member, None)
         if not isinstance(value, kind) or value == "":
-            raise TypeError(f"the tool {type(tool).__name__} needs a {member}, not {value!r}")
+            raise TypeError(f"{type(tool).__name__}.{member} must be {words}, not {value!r}")
     return tool
 
 
