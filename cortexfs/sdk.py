@@ -6,7 +6,7 @@ A host runs any tool through `run` and finds a plugin's tools through `tools_of`
 This file must never import the rest of cortexfs: that it does not is what makes it an SDK.
 
 Importing it is on the way of every plugin's tests, so it costs 17 ms over a bare interpreter. With
-dataclasses, which import inspect, it were 29 ms; msgspec alone is 29 ms, so it is imported where
+dataclasses, which import inspect, it took 29 ms. msgspec alone takes 29 ms: it is imported where
 `@tool` and JSON need it, and asyncio (60 ms) where an async tool runs.
 """
 
@@ -286,14 +286,20 @@ class ToolRuntime:
             self.cancel()
 
     def cancel(self) -> None:
-        """For hosts and tests: the caller wants no more."""
+        """For hosts and tests: the caller wants no more. What the first bad callback raised passes out."""
         self.cancelled = True
+        failure: Exception | None = None
         while self._on_cancel:
             try:
                 callback = self._on_cancel.pop()
             except IndexError:  # another thread has taken the last one
-                return
-            callback()
+                break
+            try:
+                callback()
+            except Exception as error:  # it keeps no other from its turn
+                failure = failure or error
+        if failure:
+            raise failure
 
 
 class MemoryRuntime(ToolRuntime):
@@ -500,11 +506,11 @@ def _checked(tool: object) -> Tool:
     return tool
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-class Options(TypedDict, total=False):
+class ToolOptions(TypedDict, total=False):
     """What `@tool(...)` takes; name and description come from the function otherwise."""
 
     name: str
@@ -516,10 +522,10 @@ class Options(TypedDict, total=False):
     background_safe: bool
 
 
-class FunctionTool(Tool, Generic[P, R]):
+class FunctionTool(Tool, Generic[_P, _R]):
     """A tool made of a function by `@tool`; calling it calls the function."""
 
-    def __init__(self, function: Callable[P, R], **options: Unpack[Options]) -> None:
+    def __init__(self, function: Callable[_P, _R], **options: Unpack[ToolOptions]) -> None:
         import inspect
 
         self.function = function
@@ -536,7 +542,7 @@ class FunctionTool(Tool, Generic[P, R]):
         except (TypeError, NameError) as error:
             raise TypeError(f"@tool cannot make {self.name} a tool: {error}") from error
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         return self.function(*args, **kwargs)
 
     def execute(self, input: dict[str, Any]) -> object:
@@ -554,9 +560,9 @@ class FunctionTool(Tool, Generic[P, R]):
 
 
 @overload
-def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+def tool(function: Callable[_P, _R], /) -> FunctionTool[_P, _R]: ...
 @overload
-def tool(**options: Unpack[Options]) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[_P, _R]], FunctionTool[_P, _R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a typed function. Its parameters are the input; a ToolRuntime is handed in."""
     return FunctionTool(function, **options) if function else partial(FunctionTool, **options)

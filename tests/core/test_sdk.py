@@ -341,6 +341,16 @@ def test_on_cancel_calls_each_callback_once() -> None:
     assert calls == ["before", "after"]
 
 
+def test_a_callback_that_raises_keeps_no_other_from_its_turn() -> None:
+    calls: list[str] = []
+    runtime = MemoryRuntime()
+    runtime.on_cancel(lambda: calls.append("last"))
+    runtime.on_cancel(partial(int, "seven"))
+    with pytest.raises(ValueError, match="seven"):
+        runtime.cancel()
+    assert calls == ["last"]
+
+
 def test_on_cancel_loses_no_callback_to_a_race() -> None:
     for _ in range(200):
         runtime = MemoryRuntime()
