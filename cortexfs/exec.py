@@ -1,0 +1,198 @@
+"""Answering the runner: one connection to `.run.sock` is one run of one object (abi.md 4).
+
+Main path: `Exec.serve` accepts; `_converse` reads the greeting, learns who calls and which object is
+meant; what needs no tool is answered here, the rest is a Relay.
+
+Rules: the caller is who connected, never what the greeting says. Nothing here touches a path for a
+caller. Every conversation ends in an exit status, unless the runner has gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+import trio
+
+from cortexfs.caller import Caller, caller_of
+from cortexfs.core import calls, usage, wire
+from cortexfs.core.arguments import wants_help
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
+from cortexfs.hosts import Pool
+from cortexfs.relay import Limits, Relay, farewell, receive, send
+from cortexfs.runs import Runs
+from cortexfs.voice import Jsonl, Text, Voice
+
+GREETING_SECONDS = 5.0
+ACCEPT_PAUSE = 0.05
+
+# What a tool may see of the caller's environment; the runner sends no more, docs/ctx.md lists it.
+ENVIRONMENT = frozenset(
+    b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
+    b" CTX_OUTPUT CTX_ROOT".split()
+)
+
+
+class Settings(Limits, Protocol):
+    """What exec needs of the configuration."""
+
+    @property
+    def tool_timeout(self) -> float: ...
+    @property
+    def connections(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+
+
+class Exec:
+    """The service behind `.run.sock`."""
+
+    def __init__(
+        self, find: Callable[[int], Object | None], pool: Pool, runs: Runs, settings: Settings
+    ) -> None:
+        self._find = find
+        self._pool = pool
+        self._runs = runs
+        self._settings = settings
+        self._open = 0
+
+    async def serve(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        """Accept for ever. Over the limit, connections are closed, which the runner reports."""
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            try:
+                stream, _ = listener.accept()
+            except BlockingIOError:
+                continue
+            except OSError:  # no file descriptors left: others must end first
+                await trio.sleep(ACCEPT_PAUSE)
+                continue
+            if self._open >= self._settings.connections:
+                stream.close()
+                continue
+            stream.setblocking(False)
+            self._open += 1
+            nursery.start_soon(self._connection, stream)
+
+    async def _connection(self, stream: socket.socket) -> None:
+        rights: list[int] = []
+        try:
+            with stream, contextlib.suppress(OSError):  # the runner has gone: nobody to tell
+                await self._converse(stream, rights)
+        finally:
+            self._open -= 1
+            for number in rights:
+                os.close(number)
+
+    async def _converse(self, stream: socket.socket, rights: list[int]) -> None:
+        voice: Voice = Jsonl("")
+        try:
+            with trio.move_on_after(GREETING_SECONDS) as patience:
+                greeting, arguments, environ = await _greeting(stream, rights)
+            if patience.cancelled_caught:
+                return
+            object_ = self._find(greeting.inode)
+            voice = _voice(object_.name if object_ else "ctx", greeting.flags, environ)
+            if object_ is None:
+                raise Fault("ENOENT", "this is no object of the mount (any more); see: ctx ls")
+            if answer := _without_running(object_, greeting, arguments):
+                await send(stream, answer)
+                return
+            with caller_of(stream, self._pool.by_pid, rights[0] if rights else None) as caller:
+                call = _call(object_, caller, greeting, arguments, environ)
+                await self._run(stream, voice, object_, caller, call)
+        except Fault as fault:
+            await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
+
+    async def _run(
+        self, stream: socket.socket, voice: Voice, object_: Object, caller: Caller, call: calls.Call
+    ) -> None:
+        if caller.identity.depth > self._settings.depth:
+            raise Fault("EAGAIN", f"tools call tools {self._settings.depth} deep already, which is the limit")
+        if object_.plugin is None:
+            raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
+        run = self._runs.open(object_.class_, object_.name, caller.identity.uid, "exec")
+        voice.run = run.id
+        relay = Relay(stream, voice, run, self._settings)
+        timeout = object_.timeout or self._settings.tool_timeout
+        try:
+            call = msgspec.structs.replace(call, run=run.id)
+            await relay.answer(self._pool, object_.plugin, call, caller, timeout)
+        finally:
+            self._runs.close(run, relay.status, relay.fault)
+
+
+async def _greeting(
+    stream: socket.socket, rights: list[int]
+) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]]:
+    """Read a whole HELLO: who says it in pieces, or too much, is not let further."""
+    data, received = await _first(stream)
+    rights += received
+    while len(data) < wire.HELLO.size:
+        data += await _more(stream)
+    greeting = wire.hello(data[: wire.HELLO.size])
+    words = bytearray(data[wire.HELLO.size :])
+    while len(words) < greeting.size:
+        words += await _more(stream)
+    arguments, environment = wire.strings(greeting, bytes(words))
+    return greeting, arguments, _environment(environment)
+
+
+async def _first(stream: socket.socket) -> tuple[bytes, list[int]]:
+    while True:
+        try:
+            data, rights, _, _ = socket.recv_fds(stream, 64 << 10, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(stream)
+        else:
+            return data, list(rights)
+
+
+async def _more(stream: socket.socket) -> bytes:
+    data = await receive(stream)
+    if not data:
+        raise ConnectionResetError
+    return data
+
+
+def _environment(strings: list[bytes]) -> dict[bytes, bytes]:
+    pairs = (string.partition(b"=") for string in strings)
+    return {name: value for name, _, value in pairs if name in ENVIRONMENT or name.startswith(b"LC_")}
+
+
+def _voice(name: str, flags: int, environ: dict[bytes, bytes]) -> Voice:
+    """abi.md 4: JSONL when stdout is not a terminal, text on one; CTX_OUTPUT decides otherwise."""
+    terminal = bool(flags & wire.TTY_STDOUT)
+    chosen = environ.get(b"CTX_OUTPUT", b"")
+    if chosen == b"text" or (terminal and chosen != b"jsonl"):
+        return Text(name, terminal, bool(flags & wire.TTY_STDERR))
+    return Jsonl(name)
+
+
+def _without_running(object_: Object, greeting: wire.Hello, arguments: list[bytes]) -> bytes:
+    """The answers that need no tool: --help, and usage on a terminal without arguments."""
+    if wants_help(arguments):
+        schema = msgspec.json.decode(object_.schema)
+        effects = object_.capabilities.effects
+        text = usage.help_text(object_.name, object_.description, schema, effects, object_.class_)
+        return wire.message(wire.STDOUT, text.encode()) + farewell(None)
+    if not arguments and greeting.flags & wire.TTY_STDIN:
+        text = usage.usage(object_.name, msgspec.json.decode(object_.schema))
+        return wire.message(wire.STDERR, text.encode()) + farewell(Fault("EINVAL", ""))
+    return b""
+
+
+def _call(
+    object_: Object,
+    caller: Caller,
+    greeting: wire.Hello,
+    arguments: list[bytes],
+    environ: dict[bytes, bytes],
+) -> calls.Call:
+    invocation = calls.Invocation(object_.name, None, str(caller.identity.uid), "exec")
+    return calls.Call("", invocation, arguments, None, greeting.umask, environ)

@@ -1,0 +1,283 @@
+"""The hosts that run tool code as their callers: one per plugin and identity, started on first use.
+
+Main path: `Pool.acquire` gives a live host, `Host.call` opens one call on it. The fork server makes
+the processes and tells of their ends; this side only decides who gets which.
+
+Rules: everything between two awaits is atomic, so a host found in the table is alive or retired, and
+never half-entered. A host that is stuck or replaced is retired: it gets no new calls and is killed
+when its other calls have ended, or after RETIRED_SECONDS.
+This file must never know of frames, runners or the tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from array import array
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from cortexfs.core import calls, wire
+from cortexfs.core.errors import Fault
+
+RETIRED_SECONDS = 30.0
+SPAWN_SECONDS = 10.0
+FORK_SERVER_PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
+# A caller can make namespaces without end; each would get a host of some MiB.
+HOSTS_PER_USER = 32
+# Larger than one message, so that a host seldom waits for the daemon in mid-answer.
+CALL_BUFFER = 512 << 10
+_PACKET = 64 << 10
+
+_pack = msgspec.msgpack.Encoder().encode
+_replies: msgspec.msgpack.Decoder[calls.FromForkServer] = msgspec.msgpack.Decoder(calls.FromForkServer)
+
+
+class Host:
+    """One host process, from the daemon's side."""
+
+    def __init__(self, number: int, key: tuple[calls.Plugin, calls.Identity], control: socket.socket) -> None:
+        self.number = number
+        self.plugin, self.identity = key
+        self.control = control
+        self.pid = 0
+        self.pidfd = -1
+        self.calls = 0
+        self.retired = False
+        self.status: int | None = None
+        self.idle_since = trio.current_time()
+        self.ready = trio.Event()
+        self.exited = trio.Event()
+        self.fault: Fault | None = None
+
+    def call(self, cwd: int | None) -> socket.socket:
+        """Open a call: the daemon's end of its stream. Pair with `Pool.release`."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
+            ours.setblocking(False)
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CALL_BUFFER)
+            try:
+                self.control.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            except BlockingIOError:
+                ours.close()
+                raise Fault("EAGAIN", "the plugin's host does not take more calls now; try again") from None
+            except OSError:
+                ours.close()
+                raise Fault("EPROTO", f"the host of the plugin {self.plugin.name} has died") from None
+        return ours
+
+    def end(self) -> None:
+        """Ask an idle host to leave: it exits when its control socket ends."""
+        self.control.close()
+
+    def kill(self) -> None:
+        if self.pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def describe_end(self) -> str:
+        if self.status is None:
+            return "broke off"
+        if self.status < 0:
+            name = signal.Signals(-self.status).name if -self.status in list(signal.Signals) else "a signal"
+            return f"was killed by {name}"
+        return f"exited with status {self.status}"
+
+
+class ForkServer:
+    """The process that makes hosts, and the channel to it."""
+
+    def __init__(self) -> None:
+        """Start it. Call this before the daemon opens anything that hosts must not inherit."""
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "cortexfs.host.forkserver", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+                start_new_session=True,
+            )
+        self.socket.setblocking(False)
+
+    def send(self, spawn: calls.Spawn, rights: list[int]) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", rights))]
+        try:
+            self.socket.sendmsg([_pack(spawn)], ancillary)
+        except BlockingIOError:
+            raise Fault("EAGAIN", "too many hosts are being started at once; try again") from None
+        except OSError:
+            raise Fault("EHOSTDOWN", "the fork server is gone and is being started again; retry") from None
+
+    async def receive(self) -> tuple[calls.FromForkServer, list[int]] | None:
+        """The next message and its rights, or None when the fork server is gone."""
+        while True:
+            try:
+                data, rights, _, _ = socket.recv_fds(self.socket, _PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self.socket)
+            except ConnectionResetError:
+                return None
+            else:
+                return (_replies.decode(data), list(rights)) if data else None
+
+    def stop(self) -> None:
+        """End it and with it every host; reaped before this returns."""
+        self.socket.close()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Pool:
+    """Hosts by plugin and identity."""
+
+    def __init__(self, limits: calls.Limits, fork_server: Callable[[], ForkServer] = ForkServer) -> None:
+        self._limits = limits
+        self._make = fork_server
+        self._forks = fork_server()
+        self._hosts: dict[tuple[calls.Plugin, calls.Identity], Host] = {}
+        self._all: dict[int, Host] = {}
+        self._by_pid: dict[int, Host] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def by_pid(self) -> dict[int, Host]:
+        """Live hosts by process id: who asks from inside one is a nested caller."""
+        return self._by_pid
+
+    async def run(self) -> None:
+        """Hear the fork server; when it dies, its hosts are dead, and another takes its place."""
+        while True:
+            while (received := await self._forks.receive()) is not None:
+                self._heard(*received)
+            self._forks.stop()
+            for host in list(self._all.values()):
+                self._gone(host, -signal.SIGKILL)
+            await trio.sleep(FORK_SERVER_PAUSE)
+            self._forks = self._make()
+
+    def _heard(self, message: calls.FromForkServer, rights: list[int]) -> None:
+        host = self._all.get(message.host)
+        if host is None:
+            for number in rights:
+                os.close(number)
+        elif isinstance(message, calls.Exited):
+            self._gone(host, message.status)
+        elif message.fault is not None:
+            host.fault = Fault(*message.fault)
+            self._gone(host, None)
+        else:
+            host.pid, host.pidfd = message.pid, rights[0]
+            self._by_pid[host.pid] = host
+            host.ready.set()
+
+    def _gone(self, host: Host, status: int | None) -> None:
+        host.status = status
+        self._forget(host)
+        del self._all[host.number]
+        if host.pidfd >= 0:
+            self._by_pid.pop(host.pid, None)
+            os.close(host.pidfd)
+            host.pidfd = -1
+        host.control.close()
+        host.ready.set()
+        host.exited.set()
+
+    def _forget(self, host: Host) -> None:
+        host.retired = True
+        key = (host.plugin, host.identity)
+        if self._hosts.get(key) is host:
+            del self._hosts[key]
+
+    async def acquire(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
+        """A live host for this plugin as this caller; `rights` are for a Spawn, if one is needed."""
+        host = self._hosts.get((plugin, identity)) or self._spawn(plugin, identity, rights)
+        if not host.ready.is_set():
+            with trio.move_on_after(SPAWN_SECONDS):
+                await host.ready.wait()
+        if host.fault is not None:
+            raise Fault(host.fault.code, host.fault.message)
+        if host.pid == 0 or host.exited.is_set():
+            raise Fault("EHOSTDOWN", f"the host of the plugin {plugin.name} did not start")
+        host.calls += 1
+        return host
+
+    def _spawn(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
+        self._make_room(identity.uid)
+        self._number += 1
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        host = Host(self._number, (plugin, identity), ours)
+        try:
+            with theirs:
+                spawn = calls.Spawn(host.number, plugin, identity, self._limits)
+                self._forks.send(spawn, [theirs.fileno(), *rights])
+        except Fault:
+            ours.close()
+            raise
+        self._hosts[plugin, identity] = self._all[host.number] = host
+        return host
+
+    def _make_room(self, uid: int) -> None:
+        """Keep one user's hosts bounded: an idle one that holds no plugin state goes first."""
+        owned = [host for host in self._hosts.values() if host.identity.uid == uid]
+        if len(owned) < HOSTS_PER_USER:
+            return
+        idle = [host for host in owned if not host.calls and host.plugin.name == "builtin"]
+        if not idle:
+            raise Fault("EAGAIN", f"uid {uid} has {len(owned)} hosts at work, which is the limit; try again")
+        self._dismiss(min(idle, key=lambda host: host.idle_since))
+
+    def release(self, host: Host, stuck: bool = False) -> None:
+        """A call has ended. A stuck one did not let go of its thread: its host is replaced."""
+        host.calls -= 1
+        host.idle_since = trio.current_time()
+        if stuck:
+            self._forget(host)
+        if host.retired and not host.calls:
+            host.kill()
+
+    def _dismiss(self, host: Host) -> None:
+        self._forget(host)
+        host.end()
+
+    def replace(self, keep: Callable[[calls.Plugin], bool]) -> None:
+        """Retire the hosts of plugins that are not to be kept; running calls finish."""
+        for host in list(self._hosts.values()):
+            if not keep(host.plugin):
+                self._forget(host)
+                if not host.calls:
+                    host.end()
+
+    def sweep(self, idle_seconds: float) -> None:
+        """End the built-in tools' hosts that nobody used, and retired ones that do not end."""
+        now = trio.current_time()
+        for host in list(self._all.values()):
+            idle = now - host.idle_since
+            if host.retired and idle > RETIRED_SECONDS:
+                host.kill()
+            elif host.plugin.name == "builtin" and not host.calls and host.pid and idle > idle_seconds:
+                self._dismiss(host)
+
+    def stop(self) -> None:
+        self._forks.stop()
+
+
+def announce(request: calls.Request) -> bytes:
+    """The first message of a call."""
+    return wire.message(wire.REQUEST, _pack(request))

@@ -1,0 +1,92 @@
+"""The objects' logs: one JSON line a finished run, bounded by rotation (abi.md 3).
+
+A line is kept in memory for at most FLUSH_SECONDS and then appended, so that a call does not pay
+for a write; whoever reads or stats a log gets what was logged up to then. `NAME.1` is the rotated
+half and is not shown in the tree.
+This file must never know what a line says; who calls it keeps inputs, outputs and secrets out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+FLUSH_SECONDS = 0.1
+
+
+class Logs:
+    def __init__(
+        self, directory: Path, limit: int, grew: Callable[[str, str], None] = lambda *_: None
+    ) -> None:
+        self._directory = directory
+        self._limit = limit
+        self.grew = grew
+        self._pending: dict[tuple[str, str], list[bytes]] = {}
+        self._wake = trio.Event()
+        self.error = ""
+
+    def append(self, class_: str, name: str, line: bytes) -> None:
+        """Log one line, which ends in a newline."""
+        self._pending.setdefault((class_, name), []).append(line)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what was appended, until cancelled; nothing is written when nothing happens."""
+        while True:
+            await self._wake.wait()
+            await trio.sleep(FLUSH_SECONDS)
+            self._wake = trio.Event()
+            self.flush()
+
+    def flush(self) -> None:
+        pending, self._pending = self._pending, {}
+        for (class_, name), lines in pending.items():
+            try:
+                self._write(self._path(class_, name), b"".join(lines))
+            except OSError as error:  # a full disk must not end the service
+                self.error = f"the log of {class_}/{name} cannot be written: {error.strerror}"
+            else:
+                self.grew(class_, name)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab", buffering=0) as file:
+            size = file.tell()
+            if not size or size + len(data) <= self._limit:
+                file.write(data)
+                return
+        os.replace(path, path.with_name(path.name + ".1"))
+        path.write_bytes(data)
+
+    def size(self, class_: str, name: str) -> int:
+        return self._stat(class_, name)[0]
+
+    def mtime(self, class_: str, name: str) -> float:
+        """When the log last grew; 0 when it never did."""
+        return self._stat(class_, name)[1]
+
+    def read(self, class_: str, name: str, offset: int, size: int) -> bytes:
+        self._settle(class_, name)
+        try:
+            with open(self._path(class_, name), "rb", buffering=0) as file:
+                return os.pread(file.fileno(), size, offset)
+        except FileNotFoundError:
+            return b""
+
+    def _stat(self, class_: str, name: str) -> tuple[int, float]:
+        self._settle(class_, name)
+        try:
+            found = os.stat(self._path(class_, name))
+        except FileNotFoundError:
+            return 0, 0.0
+        return found.st_size, found.st_mtime
+
+    def _settle(self, class_: str, name: str) -> None:
+        if (class_, name) in self._pending:
+            self.flush()
+
+    def _path(self, class_: str, name: str) -> Path:
+        return self._directory / class_ / f"{name}.jsonl"

@@ -1,0 +1,268 @@
+"""One run of a tool: what a host says becomes frames, what the runner sends becomes its input.
+
+Main path: `Relay.answer`. A run ends in one of these ways, and `_fault` says which: the host is done;
+it died; the time or the output is over its limit; the caller left; the daemon stops.
+
+Rules: bytes are not piled up: what came from the host is passed on before more is taken, so a runner
+that does not read holds back its own host and nobody else. Bytes that a cancellation interrupts stay
+in `_out` and are sent first the next time, so a frame is never cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Protocol
+
+import msgspec
+import trio
+
+from cortexfs.core import calls, frames, wire
+from cortexfs.core.errors import Fault, exit_status, is_code
+from cortexfs.hosts import Host, Pool, announce
+from cortexfs.runs import Run
+from cortexfs.voice import Voice
+
+# A second is what a cancel may take (abi.md 5); the rest of it is for the answer.
+LET_GO_SECONDS = 0.8
+# Most calls end before this; only longer ones pay for a task that watches for the caller leaving.
+WATCH_AFTER_SECONDS = 0.01
+EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
+LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
+RECEIVE = 256 << 10
+
+_observers = msgspec.msgpack.Decoder(tuple[str | None, str])
+_faults = msgspec.msgpack.Decoder(tuple[str, str])
+
+
+class Limits(Protocol):
+    """What a relay needs of the configuration."""
+
+    @property
+    def output_bytes(self) -> int: ...
+
+
+class Relay:
+    """A run between one runner and one host."""
+
+    def __init__(self, stream: socket.socket, voice: Voice, run: Run, limits: Limits) -> None:
+        self._stream = stream
+        self._voice = voice
+        self._run = run
+        self._output_bytes = limits.output_bytes
+        self._from_host = wire.Splitter()
+        self._from_runner = wire.Splitter()
+        self._out = memoryview(b"")
+        self._wanted = 0
+        self._left = False  # the caller has gone, or wants to
+        self._let_go = True  # the host has no part in this run any more
+        self.fault: Fault | None = None
+
+    @property
+    def status(self) -> frames.Status:
+        if self.fault is None:
+            return "ok"
+        return "cancelled" if self.fault.code == "ECANCELED" else "error"
+
+    async def answer(
+        self, pool: Pool, plugin: calls.Plugin, asked: calls.Call, caller: Callerish, seconds: float
+    ) -> None:
+        """The whole run, from its start frame to its exit status."""
+        try:
+            await send(self._stream, self._voice.start())
+            host = await pool.acquire(plugin, caller.identity, caller.rights)
+            try:
+                await self._call(host, asked, caller.cwd, seconds)
+            finally:
+                pool.release(host, stuck=not self._let_go)
+        except Fault as fault:
+            self.fault = fault
+        except OSError:
+            self._left = True
+        except trio.Cancelled:
+            self.fault = Fault("EHOSTDOWN", "the daemon was stopped during the call")
+            with trio.move_on_after(LAST_SECONDS, shield=True):
+                await self._finish()
+            raise
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Say how it ended; a caller who has only half left still hears it."""
+        if self._left:
+            self.fault = Fault("ECANCELED", "")
+        code = self.fault.code if self.fault else None
+        message = self.fault.message if self.fault else ""
+        try:
+            await self._flush()
+            await send(self._stream, self._voice.end(self.status, code, message) + farewell(self.fault))
+        except OSError:
+            self.fault = self.fault or Fault("ECANCELED", "")
+
+    async def _call(self, host: Host, asked: calls.Call, cwd: int | None, seconds: float) -> None:
+        with host.call(cwd) as call:
+            self._let_go = False
+            with trio.move_on_after(seconds) as clock:
+                await send(call, announce(asked))
+                await self._relay(call)
+            if clock.cancelled_caught:
+                self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
+            if not self._let_go:
+                await self._release(call)
+        if self.fault and self.fault.code == "EHOSTDOWN":
+            await self._name_the_end(host)
+
+    async def _relay(self, call: socket.socket) -> None:
+        try:
+            with trio.move_on_after(WATCH_AFTER_SECONDS):
+                if await self._pump(call, watched=False):
+                    return
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch, call, nursery.cancel_scope)
+                await self._pump(call, watched=True)
+                nursery.cancel_scope.cancel()
+        except OSError:
+            self._left = True
+
+    async def _pump(self, call: socket.socket, watched: bool) -> bool:
+        """Pass on what the host says until it is done or faulty (True), or wants input unwatched."""
+        while True:
+            await self._flush()
+            if self._let_go or self.fault:
+                return True
+            if self._wanted and not watched:
+                return False
+            try:
+                data = call.recv(RECEIVE)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(call)
+                continue
+            except ConnectionResetError:
+                data = b""
+            self._hear(data)
+            if len(data) >= RECEIVE // 4:  # a host that floods must not keep the others waiting
+                await trio.lowlevel.checkpoint()
+
+    def _hear(self, data: bytes) -> None:
+        if not data:
+            self._let_go = True
+            self.fault = self.fault or Fault("EHOSTDOWN", "the host ended")
+            return
+        try:
+            spoken = [self._heard(kind, payload) for kind, payload in self._from_host.feed(data)]
+        except (Fault, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
+            return
+        self._out = memoryview(b"".join(spoken))
+
+    def _heard(self, kind: int, payload: bytes) -> bytes:
+        """One message of the host, as bytes for the runner."""
+        voice, run = self._voice, self._run
+        if kind == wire.DELTA:
+            run.bytes_out += len(payload)
+            if run.bytes_out > self._output_bytes:
+                self.fault = Fault("EMSGSIZE", f"the output is over {self._output_bytes} bytes")
+                return b""
+            return voice.say(frames.Delta(run=run.id, text=payload.decode()))
+        if kind == wire.DONE:
+            self._let_go = True
+        elif kind == wire.PROGRESS:
+            return voice.say(frames.Progress(run=run.id, message=payload.decode()))
+        elif kind == wire.OBSERVER:
+            source, content = _observers.decode(payload)
+            return voice.say(frames.Observer(run=run.id, source=source, content=content))
+        elif kind == wire.MEDIA:
+            return voice.say(frames.Media(run=run.id, attachment=msgspec.json.decode(payload)))
+        elif kind == wire.FAULT:
+            code, message = _faults.decode(payload)
+            self.fault = Fault(code if is_code(code) else "EPROTO", message)
+        elif kind == wire.WANT:
+            (more,) = wire.U32.unpack(payload)
+            self._wanted += more
+            return wire.message(wire.WANT, payload)
+        return b""
+
+    async def _watch(self, call: socket.socket, scope: trio.CancelScope) -> None:
+        """Pass standard input on; notice a caller who leaves."""
+        while not self._left:
+            await trio.lowlevel.wait_readable(self._stream)
+            try:
+                data = self._stream.recv(RECEIVE)
+                messages = self._from_runner.feed(data)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except (OSError, Fault):
+                data = b""
+            if not data:
+                self._left = True
+                break
+            for kind, payload in messages:
+                if kind == wire.STDIN:
+                    await self._input(call, payload)
+        scope.cancel()
+
+    async def _input(self, call: socket.socket, payload: bytes) -> None:
+        self._run.bytes_in += len(payload)
+        self._wanted -= len(payload)
+        if self._wanted < 0:  # sent without being wanted: not a runner of ours
+            self._left = True
+            return
+        with contextlib.suppress(OSError):  # the host is done or dead; the pump hears which
+            await send(call, wire.message(wire.STDIN, payload))
+
+    async def _flush(self) -> None:
+        while self._out:
+            try:
+                self._out = self._out[self._stream.send(self._out) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._stream)
+
+    async def _release(self, call: socket.socket) -> None:
+        """Half-close the call, which cancels it, and give the host a moment to let go."""
+        with trio.move_on_after(LET_GO_SECONDS, shield=True):
+            try:
+                call.shutdown(socket.SHUT_WR)
+                while await receive(call):
+                    pass
+            except OSError:
+                pass
+            self._let_go = True
+
+    async def _name_the_end(self, host: Host) -> None:
+        """The host closed the call without an answer: it has died, or is dying."""
+        with trio.move_on_after(EXIT_SECONDS):
+            await host.exited.wait()
+        self.fault = Fault("EPROTO", f"the tool's process {host.describe_end()} during the call")
+
+
+class Callerish(Protocol):
+    """What a relay needs to know of who calls."""
+
+    @property
+    def identity(self) -> calls.Identity: ...
+    @property
+    def rights(self) -> list[int]: ...
+    @property
+    def cwd(self) -> int | None: ...
+
+
+def farewell(fault: Fault | None) -> bytes:
+    """The message that ends a runner."""
+    return wire.message(wire.EXIT, bytes([exit_status(fault.code) if fault else 0]))
+
+
+async def send(stream: socket.socket, data: bytes) -> None:
+    """Send all of it; a stream that is interrupted in here is good for nothing but closing."""
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[stream.send(left) :]
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(stream)
+
+
+async def receive(stream: socket.socket) -> bytes:
+    while True:
+        try:
+            return stream.recv(RECEIVE)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(stream)

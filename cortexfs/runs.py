@@ -1,0 +1,110 @@
+"""What runs now and what ran: ids, the table of active runs, and one log line for each that ended.
+
+Every way to run an object (exec, sockets, agents) opens a `Run` here and closes it once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Status
+from cortexfs.logs import Logs
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of an object's log. Never inputs, outputs or secrets (abi.md 3)."""
+
+    ts: str
+    run: str
+    uid: int
+    source: str
+    status: str
+    ms: int
+    bytes_in: int
+    bytes_out: int
+    code: str | None = None
+
+
+class Run:
+    """One run, from its first frame to its last."""
+
+    __slots__ = ("began", "bytes_in", "bytes_out", "class_", "id", "name", "source", "uid")
+
+    def __init__(self, id_: str, class_: str, name: str, uid: int, source: str) -> None:
+        self.id = id_
+        self.class_ = class_
+        self.name = name
+        self.uid = uid
+        self.source = source
+        self.began = time.monotonic()
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+
+class Runs:
+    """The runs of this daemon."""
+
+    def __init__(self, logs: Logs, per_user: int) -> None:
+        self._logs = logs
+        self._per_user = per_user
+        # Unique for ever (abi.md 5): when the daemon began, which process it was, which run it is.
+        self._prefix = f"r{time.time_ns() // 1000:x}-{os.getpid():x}"
+        self._by_user: dict[int, int] = {}
+        self.active: dict[str, Run] = {}
+        self.total = 0
+        self.last_error = ""
+        self._closing = False
+        self._idle = trio.Event()
+
+    def open(self, class_: str, name: str, uid: int, source: str) -> Run:
+        if self._closing:
+            raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no new runs")
+        if self._by_user.get(uid, 0) >= self._per_user:
+            raise Fault(
+                "EAGAIN", f"uid {uid} has {self._per_user} runs at once, which is the limit; try again"
+            )
+        self._by_user[uid] = self._by_user.get(uid, 0) + 1
+        self.total += 1
+        run = Run(f"{self._prefix}-{self.total:x}", class_, name, uid, source)
+        self.active[run.id] = run
+        return run
+
+    async def drained(self) -> None:
+        """Take no more runs, and wait until none is active."""
+        self._closing = True
+        if self.active:
+            await self._idle.wait()
+
+    def close(self, run: Run, status: Status, fault: Fault | None = None) -> None:
+        del self.active[run.id]
+        left = self._by_user[run.uid] - 1
+        if left:
+            self._by_user[run.uid] = left
+        else:
+            del self._by_user[run.uid]
+        if self._closing and not self.active:
+            self._idle.set()
+        now = datetime.now(UTC)
+        code = fault.code if fault else None
+        if fault and fault.code == "EPROTO":
+            self.last_error = f"{now:%Y-%m-%dT%H:%M:%SZ} {run.class_}/{run.name}: {fault}"
+        line = Line(
+            ts=now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            run=run.id,
+            uid=run.uid,
+            source=run.source,
+            status=status,
+            code=code,
+            ms=round((time.monotonic() - run.began) * 1000),
+            bytes_in=run.bytes_in,
+            bytes_out=run.bytes_out,
+        )
+        self._logs.append(run.class_, run.name, _encode(line) + b"\n")

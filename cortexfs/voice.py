@@ -1,0 +1,101 @@
+"""How a run speaks to a runner: frames as JSONL, or text for people (abi.md 4, "Output").
+
+Both voices have the same methods, each of which returns the bytes to send, as core/wire.py
+messages. What the runner is to say when the daemon vanishes (its last words) is sent ahead.
+This file must never know of sockets, hosts or policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cortexfs.core import frames, wire
+
+VANISHED = "the CortexFS daemon went away during the call; start it again with: ctx mount"
+
+
+class Voice:
+    """What both voices share: which object and run is speaking."""
+
+    def __init__(self, object_: str) -> None:
+        self.object = object_
+        self.run: str | None = None
+
+    def start(self) -> bytes:
+        raise NotImplementedError
+
+    def say(self, frame: frames.Frame) -> bytes:
+        """One frame, between start and the end."""
+        raise NotImplementedError
+
+    def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
+        """The last frame; with a message, the error frame before it."""
+        raise NotImplementedError
+
+
+class Jsonl(Voice):
+    """Frames, one line each."""
+
+    def start(self) -> bytes:
+        lost = self._lines("error", "EHOSTDOWN", VANISHED)
+        words = wire.message(wire.LAST_WORDS, wire.U32.pack(len(lost)) + lost)
+        return words + self.say(frames.Start(run=self.run, tool=self.object))
+
+    def say(self, frame: frames.Frame) -> bytes:
+        return wire.message(wire.STDOUT, frames.encode(frame))
+
+    def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
+        return wire.message(wire.STDOUT, self._lines(status, code, message))
+
+    def _lines(self, status: frames.Status, code: str | None, message: str) -> bytes:
+        done = frames.encode(frames.Done(run=self.run, status=status, code=code))
+        if not message or code is None:
+            return done
+        return frames.encode(frames.Error(run=self.run, code=code, message=message)) + done
+
+
+class Text(Voice):
+    """The output as it is, and everything else as lines on standard error."""
+
+    def __init__(self, object_: str, terminal_out: bool, terminal_err: bool) -> None:
+        super().__init__(object_)
+        self._terminal_out = terminal_out
+        self._terminal_err = terminal_err
+        self._mid_line = False
+
+    def start(self) -> bytes:
+        line = self._complaint("EHOSTDOWN", VANISHED)
+        return wire.message(wire.LAST_WORDS, wire.U32.pack(0) + line)
+
+    def say(self, frame: frames.Frame) -> bytes:
+        match frame:
+            case frames.Delta():
+                self._mid_line = not frame.text.endswith("\n")
+                return wire.message(wire.STDOUT, frame.text.encode())
+            case frames.Progress() if self._terminal_err:
+                return self._note(frame.message)
+            case frames.Observer() if self._terminal_err:
+                return self._note(frame.content)
+            case frames.Media():
+                return self._media(frame.attachment)
+        return b""
+
+    def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
+        out = b""
+        if self._mid_line and self._terminal_out:  # a prompt must not stick to the last line
+            out = wire.message(wire.STDOUT, b"\n")
+        if message and code:
+            out += wire.message(wire.STDERR, self._complaint(code, message))
+        return out
+
+    def _complaint(self, code: str, message: str) -> bytes:
+        return f"{self.object}: {code}: {message.rstrip()}\n".encode()
+
+    def _note(self, text: str) -> bytes:
+        return wire.message(wire.STDERR, f"{self.object}: {text.rstrip()}\n".encode())
+
+    def _media(self, attachment: Any) -> bytes:
+        fields = attachment if isinstance(attachment, dict) else {}
+        text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}\n"
+        self._mid_line = False
+        return wire.message(wire.STDOUT, text.encode())

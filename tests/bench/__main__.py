@@ -1,0 +1,173 @@
+"""`make bench`: every figure that is promised, in one run, as JSON and as docs/performance.md's table.
+
+Each row says what was measured, the figure, the goal, and whether it is met. Figures are medians and
+ratios of this run on this machine; nothing here is a test that can fail a build.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench import measure
+from tests.mounted.ctx_mount import Ctx, interpreter, mounted
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
+MARK = "<!-- make bench writes below this line -->\n"
+PAIRS = 300
+
+
+class Row:
+    def __init__(self, what: str, figure: float, unit: str, goal: str, met: bool | None) -> None:
+        self.what, self.figure, self.unit, self.goal, self.met = what, figure, unit, goal, met
+
+
+def below(what: str, figure: float, unit: str, limit: float) -> Row:
+    return Row(what, figure, unit, f"<= {limit:g}", figure <= limit)
+
+
+def above(what: str, figure: float, unit: str, limit: float) -> Row:
+    return Row(what, figure, unit, f">= {limit:g}", figure >= limit)
+
+
+def fact(what: str, figure: float, unit: str) -> Row:
+    return Row(what, figure, unit, "", None)
+
+
+def calls(ctx: Ctx) -> Iterator[Row]:
+    small = ctx.work / "small"
+    small.write_text("x" * 1023 + "\n")
+    tool = [ctx.tool("fs.read"), str(small)]
+    ours, cat, ratio = measure.paired(
+        lambda: measure.spawn(tool, ctx.environ),
+        lambda: measure.spawn(["/bin/cat", str(small)], ctx.environ),
+        PAIRS,
+    )
+    yield below("fs.read of 1 KiB, spawn to exit, over cat", ratio, "x", 2.0)
+    yield below("fs.read of 1 KiB, spawn to exit", ours, "ms", 1.6)
+    yield fact("cat of 1 KiB, spawn to exit", cat, "ms")
+    daemon = measure.cpu_ms(ctx.pid)
+    rate, took = measure.parallel(lambda: measure.spawn(tool, ctx.environ), 16, 2000)
+    yield above("calls from 16 callers, 2,000 without an error", rate, "/s", 1000)
+    yield fact("the daemon's CPU for one of these", (measure.cpu_ms(ctx.pid) - daemon) / 2000, "ms")
+    yield fact("p99 of these", sorted(took)[int(len(took) * 0.99)], "ms")
+    rate, _ = measure.parallel(lambda: measure.spawn(["/bin/cat", str(small)], ctx.environ), 16, 2000)
+    yield fact("cat from 16 callers", rate, "/s")
+
+
+def stream(ctx: Ctx) -> Iterator[Row]:
+    large = ctx.work / "large"
+    line = "the quick brown fox jumps over the lazy dog, again and again\n"
+    large.write_text(line * (100_000_000 // len(line)))
+    size = large.stat().st_size / 1e6
+    before = measure.rss_mib(ctx.pid)
+    took = sorted(measure.spawn([ctx.tool("fs.read"), str(large)], ctx.environ) for _ in range(7))[3]
+    yield above("fs.read of 100 MB as JSONL", size / took * 1e3, "MB/s", 200)
+    yield fact("the daemon's memory grew by", measure.rss_mib(ctx.pid) - before, "MiB")
+    large.unlink()
+
+
+def metadata(ctx: Ctx) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as shm:
+        peer = Path(shm) / "tool" / "fs.read"
+        peer.parent.mkdir()
+        peer.touch()
+        missing = ctx.tool("no.such"), f"{peer}.no"
+        for what, pair in {"stat": (ctx.tool("fs.read"), str(peer)), "lookup": missing}.items():
+            mine, theirs = (measure.per_call(functools.partial(os.path.exists, path), 20_000) for path in pair)
+            yield below(f"cached {what}, over tmpfs", mine / theirs, "x", 1.3)
+
+
+def life(ctx: Ctx) -> Iterator[Row]:
+    ctx.umount()
+    began = time.perf_counter()
+    ctx.mount()
+    ctx.call("text.word_count", "x")
+    yield below("ctx mount to the first answer", time.perf_counter() - began, "s", 1.0)
+    before = measure.cpu_ms(ctx.pid)
+    time.sleep(5)
+    yield below("CPU when idle for 5 s", measure.cpu_ms(ctx.pid) - before, "ms", 10)
+    yield fact("the daemon's memory, at rest", measure.rss_mib(ctx.pid), "MiB")
+
+
+def listing(python: Path, count: int) -> tuple[float, float]:
+    """Microseconds an entry to list tool/, and the daemon's MiB."""
+    site = next((python.parent.parent / "lib").glob("python3*/site-packages"))
+    (site / "ctx_test_many.py").write_text(
+        "from cortexfs.sdk import Tool, ToolResult\n"
+        "class T(Tool):\n"
+        "    description = 'One of many.'\n"
+        "    input_schema = {'type': 'object', 'properties': {'x': {'type': 'string'}}}\n"
+        "    def __init__(self, n): self.name = f'many.{n}'\n"
+        "    def execute(self, input): return ToolResult.success('')\n"
+        f"tools = [T(n) for n in range({count})]\n"
+    )
+    info = site / "ctx_test_many-1.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ctx-test-many\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[cortexfs.plugins]\nmany = ctx_test_many:tools\n")
+    with mounted(python, ["many"]) as ctx:
+        directory = str(ctx.root / "tool")
+
+        def walk() -> None:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    entry.stat(follow_symlinks=False)
+
+        walk()
+        took = measure.per_call(walk, max(1, 10_000 // count)) / (2 * count)
+        return took, measure.rss_mib(ctx.pid)
+
+
+def scale(python: Path) -> Iterator[Row]:
+    few, _ = listing(python, 100)
+    many, memory = listing(python, 10_000)
+    yield below("an entry of 10,000 tools listed with stat, over one of 100", many / few, "x", 1.5)
+    yield fact("an entry of 10,000 tools listed with stat", many, "µs")
+    yield below("the daemon's memory with 10,000 tools", memory, "MiB", 150)
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| what | figure | goal | |", "|---|---|---|---|"]
+    mark = {True: "met", False: "**short**", None: ""}
+    lines += [f"| {r.what} | {r.figure:.3g} {r.unit} | {r.goal} | {mark[r.met]} |" for r in rows]
+    return "\n".join(lines) + "\n"
+
+
+def machine() -> str:
+    cpu = next((x for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), ": unknown")
+    return (
+        f"{cpu.split(': ')[1]}, {os.cpu_count()} cores, Linux {platform.release()},"
+        f" Python {platform.python_version()}"
+    )
+
+
+def main() -> int:
+    rows: list[Row] = []
+    with interpreter() as python:
+        with mounted(python) as ctx:
+            for part in (calls, stream, metadata, life):
+                rows += part(ctx)
+        rows += scale(python)
+    text = table(rows)
+    print(text)
+    Path("build").mkdir(exist_ok=True)
+    Path("build/bench.json").write_text(json.dumps([vars(row) for row in rows], indent=1))
+    if "--write" in sys.argv and DOCUMENT.exists():
+        head = DOCUMENT.read_text().partition(MARK)[0]
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        )
+        DOCUMENT.write_text(f"{head}{MARK}\n{machine()}; at {commit.stdout.strip()}.\n\n{text}")
+    return 0
+
+
+sys.exit(main())

@@ -1,0 +1,89 @@
+"""Measuring whole commands and loops: medians, pairs, and what a process holds."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DEVNULL = os.open(os.devnull, os.O_RDWR)
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def spawn(words: list[str], environ: dict[str, str], out: int = DEVNULL) -> float:
+    """Milliseconds from spawn to exit; the command must succeed."""
+    actions = [(os.POSIX_SPAWN_DUP2, DEVNULL, 0), (os.POSIX_SPAWN_DUP2, out, 1)]
+    began = time.perf_counter()
+    pid = os.posix_spawn(words[0], words, environ, file_actions=actions)
+    _, status = os.waitpid(pid, 0)
+    took = (time.perf_counter() - began) * 1e3
+    if status:
+        raise RuntimeError(f"{words} ended with {os.waitstatus_to_exitcode(status)}")
+    return took
+
+
+def paired(first: Callable[[], float], second: Callable[[], float], pairs: int) -> tuple[float, float, float]:
+    """Medians of both and of the ratio first/second, taken in turn so that drift hits both."""
+    for _ in range(10):
+        first(), second()
+    rows = [(first(), second()) for _ in range(pairs)]
+    return (
+        statistics.median(a for a, _ in rows),
+        statistics.median(b for _, b in rows),
+        statistics.median(a / b for a, b in rows),
+    )
+
+
+def parallel(call: Callable[[], float], callers: int, count: int) -> tuple[float, list[float]]:
+    """Calls a second from `callers` threads, and each call's milliseconds."""
+    took: list[float] = []
+    left = iter(range(count))
+    lock = threading.Lock()
+    faults: list[BaseException] = []
+
+    def work() -> None:
+        while True:
+            with lock:
+                if next(left, None) is None:
+                    return
+            try:
+                took.append(call())
+            except RuntimeError as error:
+                faults.append(error)
+                return
+
+    threads = [threading.Thread(target=work) for _ in range(callers)]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if faults:
+        raise faults[0]
+    return count / (time.perf_counter() - began), took
+
+
+def per_call(loop: Callable[[], object], count: int) -> float:
+    """Microseconds for one turn of `loop`, the best of five rounds."""
+    rounds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(count):
+            loop()
+        rounds.append((time.perf_counter() - began) / count * 1e6)
+    return min(rounds)
+
+
+def rss_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)
+
+
+def cpu_ms(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICK * 1e3

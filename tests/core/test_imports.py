@@ -1,0 +1,66 @@
+"""Imports go one way (docs/design.md, "Imports go one way"), and core is pure."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent.parent / "cortexfs"
+MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+
+# Which of our own modules a layer may import: prefixes of their dotted names.
+LAYERS = {
+    "core/": ("core",),
+    "sdk.py": (),
+    "host/": ("core", "sdk", "host", "tools"),
+    "tools/": ("sdk", "tools"),
+    "plugins/": ("core", "plugins", "version"),
+}
+SHELLS_NEVER = ("cli", "daemon")  # what nothing but the commands and the daemon itself may import
+PURE = {
+    "__future__", "abc", "base64", "binascii", "bisect", "cortexfs", "collections", "contextlib",
+    "dataclasses", "decimal",
+    "difflib", "enum", "errno", "functools", "itertools", "math", "msgspec", "re", "string", "struct",
+    "textwrap", "types", "typing", "shlex", "json", "operator", "stat", "fnmatch", "heapq",
+}  # fmt: skip
+
+
+def imported(module: str) -> set[str]:
+    tree = ast.parse((PACKAGE / module).read_text())
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert not node.level, f"{module} has a relative import"
+            found.add(node.module)
+            if node.module == "cortexfs":
+                found |= {f"cortexfs.{alias.name}" for alias in node.names}
+    return found
+
+
+def ours(module: str) -> set[str]:
+    return {name.split(".")[1] for name in imported(module) if name.startswith("cortexfs.")}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_layer_imports_only_what_lies_below(module: str) -> None:
+    for layer, allowed in LAYERS.items():
+        if module.startswith(layer):
+            assert ours(module) <= set(allowed)
+            return
+    if not module.startswith(("cli/", "daemon")):
+        assert not ours(module) & set(SHELLS_NEVER)
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.startswith("core/")])
+def test_core_is_pure(module: str) -> None:
+    # design: "no trio, pyfuse3, os, socket, time, logging"
+    assert {name.split(".")[0] for name in imported(module)} <= PURE
+
+
+def test_the_package_itself_is_empty() -> None:
+    # whoever imports a part of it must not pay for the whole
+    assert not (PACKAGE / "__init__.py").read_text().strip()

@@ -1,0 +1,180 @@
+"""A real mount for tests: an interpreter of its own that sees the fixture plugin, a state and a
+configuration of its own, and `ctx` as a user would call it. Nothing of it may outlive its test."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+NOBODY = 65534
+SECONDS = 60
+
+
+class Ctx:
+    """One mount, and how to run things on it."""
+
+    def __init__(self, base: Path, python: Path) -> None:
+        self.base = base
+        self.python = python
+        self.root = base / "ctx"
+        self.state = base / "state"
+        self.config = base / "config"
+        self.work = base / "work"
+        self.work.mkdir(mode=0o777)
+        self.work.chmod(0o777)
+        self.environ = {
+            "PATH": f"{sysconfig.get_path('scripts')}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(base),
+            "LANG": "C.UTF-8",
+            "CTX_STATE": str(self.state),
+            "CTX_CONFIG": str(self.config),
+            "CTX_ROOT": str(self.root),
+        }
+
+    def ctx(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """The `ctx` program, of the interpreter that has the fixture plugin."""
+        return self.run([str(self.python), "-I", "-m", "cortexfs.cli.main", *words], check=check)
+
+    def mount(self) -> None:
+        self.ctx("mount", str(self.root))
+
+    def umount(self) -> None:
+        self.ctx("umount", str(self.root), check=False)
+
+    def tool(self, name: str) -> str:
+        return str(self.root / "tool" / name)
+
+    @property
+    def pid(self) -> int:
+        return int(self.status["pid"])
+
+    @property
+    def status(self) -> dict[str, str]:
+        lines = (self.root / "status").read_text().splitlines()
+        return dict(line.split(": ", 1) for line in lines)
+
+    def run(
+        self,
+        words: Sequence[str | bytes],
+        *,
+        input: str | bytes | None = None,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        uid: int | None = None,
+        check: bool = False,
+        text: bool = True,
+        **options: Any,
+    ) -> subprocess.CompletedProcess[Any]:
+        """Run a command as a user at a shell would, optionally as another uid."""
+        if uid is not None:
+            options |= {"user": uid, "group": uid, "extra_groups": []}
+        if input is None:
+            options.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.run(
+            words,
+            input=input,
+            cwd=cwd or self.work,
+            env=self.environ | dict(env or {}),
+            check=check,
+            text=text,
+            capture_output=True,
+            timeout=SECONDS,
+            **options,
+        )
+
+    def call(self, name: str, *arguments: str | bytes, **options: Any) -> Answer:
+        """Exec a tool with its output piped, so JSONL."""
+        return Answer(self.run([self.tool(name), *arguments], text=False, **options))
+
+
+class Answer:
+    """What came of a call: exit status, frames, and the output that the deltas make."""
+
+    def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
+        self.status = done.returncode
+        self.stderr = done.stderr.decode()
+        self.lines = done.stdout.splitlines()
+        self.frames: list[dict[str, Any]] = [json.loads(line) for line in self.lines]
+        self.types = [frame["type"] for frame in self.frames]
+        self.output = "".join(frame["text"] for frame in self.frames if frame["type"] == "delta")
+        errors = [frame for frame in self.frames if frame["type"] == "error"]
+        self.code: str | None = errors[-1]["code"] if errors else None
+        self.message: str = errors[-1]["message"] if errors else ""
+
+    def __repr__(self) -> str:
+        return f"<exit {self.status} {self.lines!r} {self.stderr!r}>"
+
+
+@contextlib.contextmanager
+def interpreter() -> Iterator[Path]:
+    """A virtual environment that has everything of ours and the fixture plugin as an installed package."""
+    base = Path(tempfile.mkdtemp(prefix="ctx-venv-"))
+    try:
+        base.chmod(0o755)
+        venv.create(base, with_pip=False, symlinks=True)
+        site = Path(sysconfig.get_path("purelib", "venv", {"base": str(base), "platbase": str(base)}))
+        shutil.copytree(FIXTURES / "site", site, dirs_exist_ok=True)
+        parents = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        lines = [f"import site; site.addsitedir({parent!r})" for parent in sorted(parents)]
+        (site / "parent.pth").write_text("\n".join(lines) + "\n")
+        scripts = Path(sysconfig.get_path("scripts"))
+        for name in ("ctx", "cortexfs-object-runner"):
+            (base / "bin" / name).symlink_to(scripts / name)
+        yield base / "bin" / "python"
+    finally:
+        shutil.rmtree(base)
+
+
+@contextlib.contextmanager
+def mounted(python: Path, enable: Sequence[str] = (), config: str = "") -> Iterator[Ctx]:
+    """A mounted tree; unmounted, reaped and removed afterwards."""
+    base = Path(tempfile.mkdtemp(prefix="ctx-test-"))
+    base.chmod(0o755)
+    mount = Ctx(base, python)
+    mount.config.mkdir()
+    (mount.config / "config.toml").write_text(config)
+    try:
+        for name in enable:
+            mount.ctx("plugin", "enable", name)
+        mount.mount()
+        yield mount
+    finally:
+        mount.umount()
+        subprocess.run(["umount", "-l", str(mount.root)], stderr=subprocess.DEVNULL, check=False)
+        shutil.rmtree(base)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_gone(pid: int, seconds: float = 5) -> bool:
+    """Wait for a process that is not our child, without polling."""
+    import select
+
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([pidfd], [], [], seconds)[0])
+    finally:
+        os.close(pidfd)
+
+
+assert sys.platform == "linux"
