@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import json_object, shown
+from cortexfs.core.jsontext import clipped, json_object, shown
 from cortexfs.core.schema import Shape, shape_of
 from cortexfs.core.words import elements_of, value_of
 
@@ -42,6 +42,7 @@ Reader: TypeAlias = Callable[[], bytes]  # standard input to its end; EMSGSIZE p
 Prompt: TypeAlias = str | dict[str, Any]
 
 _STDIN = "-"
+_LONGEST_NAME = 100  # difflib's cost is quadratic
 _SHORT_FLAG = re.compile(r"-[^\W\d_]")
 _PROMPT_KEYS = ("messages", "input", "task")
 
@@ -60,6 +61,8 @@ def wants_help(args: Sequence[bytes]) -> bool:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A phrase that offers the likely name, or nothing."""
+    if len(name) > _LONGEST_NAME:
+        return ""
     found = get_close_matches(name.replace("-", "_").lower(), list(known), n=1)
     return f"; did you mean {found[0]}?" if found else ""
 
@@ -175,9 +178,10 @@ class _Words:
     def _unknown(self, flag: str, label: str) -> Fault:
         if flag == "--help":
             return Fault("EINVAL", "--help must be the only argument")
-        known = "".join(f" --{name}" for name in self._shape.properties)
+        offer = nearest(label, self._shape.properties)
+        known = " ".join(f"--{name}" for name in self._shape.properties) or "none"
         return Fault(
-            "EINVAL", f"unknown flag {flag}{nearest(label, self._shape.properties) or f'; known are:{known}'}"
+            "EINVAL", clipped(f"unknown flag {clipped(flag, 60)}{offer or f'; known flags: {known}'}")
         )
 
 

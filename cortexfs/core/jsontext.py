@@ -26,8 +26,9 @@ INTEGERS = range(-(1 << 63), 1 << 64)
 _LONG_NUMBER = re.compile(rb"\d{19}")
 # CPython refuses to read integers this long, and msgspec then cannot say where they stood.
 _UNREADABLE = re.compile(rb"(?<![\d.])\d{400,}")
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+", re.ASCII)
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]{1,60}", re.ASCII)
 _SHOWN = 60  # characters of a value that a message quotes
+_SENTENCE = 500  # characters of a message: a frame has 1 MiB, a reader less
 
 _TYPES = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
 
@@ -43,7 +44,11 @@ def shown(value: object) -> str:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         return type_name(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return clipped(text, _SHOWN)
+
+
+def clipped(text: str, limit: int = _SENTENCE) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."
 
 
 def path_text(path: Iterable[str | int], root: str = "") -> str:
@@ -70,6 +75,8 @@ def decode(data: bytes | str, root: str = "") -> Any:
         raise _number_fault(raw, root) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = str(error).removeprefix("JSON is malformed: ")
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"it is not UTF-8, from byte {error.start} on"
         raise Fault("EINVAL", f"{path_text((), root)}: is not one JSON value: {reason}") from None
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
         check_depth(value, root)
