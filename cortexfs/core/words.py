@@ -39,8 +39,8 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def value_of(word: str, kind: Kind, shape: Shape, path: str) -> Any:
-    """The one value that `word` is."""
+def value_of(word: str, kind: Kind, shape: Shape, path: str, element: bool = False) -> Any:
+    """The one value that `word` is; an element of an array does not become an array without its brackets."""
     for choice in kind.choices:
         if choice == word or (not isinstance(choice, str) and _json(choice) == word):
             return choice
@@ -52,7 +52,7 @@ def value_of(word: str, kind: Kind, shape: Shape, path: str) -> Any:
     for name, read in _READERS.items():
         if name in kind.types and not isinstance(value := read(trimmed, path), _Nothing):
             return value
-    if "array" in kind.types:
+    if "array" in kind.types and not element:
         return elements_of(word, kind, shape, path)
     expected = " or ".join(sorted(kind.types))
     raise Fault("EINVAL", f"{path}: expected {expected}, got {shown(word)}")
@@ -62,7 +62,7 @@ def elements_of(word: str, kind: Kind, shape: Shape, path: str, start: int = 0) 
     """The elements that `word` adds to an array that has `start` of them."""
     inner = shape.items(kind)
     if not word.lstrip(_JSON_SPACE).startswith("["):
-        return [value_of(word, inner, shape, path_text((start,), path))]
+        return [value_of(word, inner, shape, path_text((start,), path), element=True)]
     values = decode(word, path)
     assert isinstance(values, list)  # it begins with [ and it is JSON
     # In an array of arrays [1,2] is an element, and [[1,2],[3]] are two.

@@ -1,0 +1,77 @@
+"""The prompt of models and agents (abi.md 4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cortexfs.core.arguments import MAX_INPUT, Prompt, prompt
+from cortexfs.core.errors import Fault
+
+
+def no_stdin() -> bytes:
+    raise AssertionError("standard input was read")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        # "arguments are joined by spaces into the prompt"
+        (["say", "hello  you"], "say hello  you"),
+        (["--", "--flag", "a=b"], "-- --flag a=b"),
+        # "one argument that is a JSON object with messages, input or task is taken as such"
+        (['{"input":"hi"}'], {"input": "hi"}),
+        (['{"messages":[{"role":"user"}],"x":1}'], {"messages": [{"role": "user"}], "x": 1}),
+        (['{"task":"t"}'], {"task": "t"}),
+        (['{"other":1}'], '{"other":1}'),
+        (["{input}"], "{input}"),
+        (['{"input":"a"}', "b"], '{"input":"a"} b'),
+        (['["input"]'], '["input"]'),
+    ],
+)
+def test_arguments_are_the_prompt(words: list[str], expected: Prompt) -> None:
+    # "With arguments, standard input is NOT read"
+    assert prompt([word.encode() for word in words], no_stdin) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "data", "expected"),
+    [
+        ([], b"hello\n", "hello"),
+        ([], b"  two\n\nlines \r\n\n", "  two\n\nlines "),
+        ([], b'{"input":"hi"}\n', {"input": "hi"}),
+        ([], b'{"no":"hi"}\n', '{"no":"hi"}'),
+        # "its text is appended to the prompt after a blank line"
+        (["sum", "-", "up"], b"text\n", "sum up\n\ntext"),
+        (["sum", "-"], b"", "sum"),
+        (["-"], b"text", "text"),
+        (["-"], b'{"task":"t"}', {"task": "t"}),
+        (["sum", "-"], b'{"task":"t"}', 'sum\n\n{"task":"t"}'),
+        (['{"task":"t"}', "-"], b"x", '{"task":"t"}\n\nx'),
+        (['{"task":"t"}', "-"], b"", '{"task":"t"}'),
+    ],
+)
+def test_standard_input_is_the_prompt_or_follows_it(words: list[str], data: bytes, expected: Prompt) -> None:
+    assert prompt([word.encode() for word in words], lambda: data) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "data", "code"),
+    [
+        ([], b"", "EINVAL"),  # "An empty prompt is EINVAL"
+        ([], b" \n", "EINVAL"),
+        ([b""], b"", "EINVAL"),
+        ([b" ", b" "], b"", "EINVAL"),
+        ([b"-"], b"\n", "EINVAL"),
+        ([b'{"input":""}'], b"", "EINVAL"),
+        ([b'{"messages":[]}'], b"", "EINVAL"),
+        ([b"a", b"-", b"-"], b"x", "EINVAL"),
+        ([b"\xff"], b"", "EINVAL"),
+        ([], b"a\xff", "EINVAL"),
+        ([b"a" * (MAX_INPUT + 1)], b"", "EMSGSIZE"),
+        ([b"a", b"-"], b"a" * MAX_INPUT, "EMSGSIZE"),
+    ],
+)
+def test_what_is_no_prompt_is_refused(args: list[bytes], data: bytes, code: str) -> None:
+    with pytest.raises(Fault) as caught:
+        prompt(args, lambda: data)
+    assert caught.value.code == code
