@@ -21,7 +21,6 @@ This file must never know of objects, frames or policy.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import os
@@ -29,7 +28,7 @@ import re
 import signal
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -44,10 +43,6 @@ SO_PEERPIDFD = 77
 
 _CREDENTIALS = struct.Struct("=iII")
 _MAX_GROUPS = 65536  # NGROUPS_MAX
-_STATUS = re.compile(
-    rb"\nUid:\t(\d+)\t(\d+)\t(\d+)\t(\d+)\n.*\nCapPrm:\t(\w+)\nCapEff:\t(\w+)\n.*\nNoNewPrivs:\t(\d)",
-    re.DOTALL,
-)
 # A chain of parents is as deep as its processes; pids.max is far below.
 _MAX_ANCESTORS = 4096
 
@@ -83,12 +78,24 @@ class Credentials(NamedTuple):
     groups: tuple[int, ...]
 
 
-class _Seen(NamedTuple):
-    """What /proc says of a process."""
+class _Status(NamedTuple):
+    """What is of use in /proc/PID/status."""
 
-    uids: tuple[int, ...]
-    capabilities: int
+    uids: frozenset[int]
+    permitted: int
+    effective: int
     no_new_privs: bool
+    deeper: bool  # in a pid namespace below the daemon's
+
+
+class _Place(NamedTuple):
+    """Where a process is: as Identity has it, empty and zeroes for where the daemon is."""
+
+    namespaces: tuple[int, ...]
+    root: tuple[int, int]
+
+
+_HERE = _Place((), (0, 0))
 
 
 def caller_of(sock: socket.socket, hosts: Mapping[int, KnownHost], cwd: int | None) -> Caller:
@@ -97,17 +104,22 @@ def caller_of(sock: socket.socket, hosts: Mapping[int, KnownHost], cwd: int | No
     Raises Fault EACCES or ESRCH when it is not admitted, or not to be known for certain.
     """
     who = credentials(sock)
-    with contextlib.ExitStack() as kept:
-        rights = [_pidfd(sock, who.pid)]
-        kept.callback(_close, rights)
-        with _readable():
-            identity, nested = _identity(who, rights)
-            if nested:
-                identity = _inherit(identity, who.pid, hosts)
-            signal.pidfd_send_signal(rights[0], 0)  # ESRCH: it is gone, and the pid perhaps another's
-        if not identity.namespaces and identity.root == (0, 0):
-            os.close(rights.pop())
-        kept.pop_all()
+    rights = [_pidfd(sock, who.pid)]
+    try:
+        place, status = _look(who, rights)
+        powers = _powers(who, place, status)
+        identity = Identity(who.uid, who.gid, who.groups, powers, place.namespaces, place.root)
+        if status.no_new_privs:
+            identity = _inherit(identity, who.pid, hosts)
+        signal.pidfd_send_signal(rights[0], 0)  # ESRCH: it is gone, and the pid perhaps another's
+    except OSError as error:
+        _close(rights)
+        raise _gone(error) from error
+    except Fault:
+        _close(rights)
+        raise
+    if place == _HERE:
+        os.close(rights.pop())
     return Caller(who.pid, identity, rights, cwd)
 
 
@@ -128,15 +140,16 @@ def credentials(sock: socket.socket) -> Credentials:
 
 
 def _groups(sock: socket.socket) -> tuple[int, ...]:
-    for count in (64, _MAX_GROUPS):
+    try:
         try:
-            data = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, count * 4)
+            data = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)  # the most that Python asks for
         except OSError as error:
-            if error.errno == errno.ERANGE and count < _MAX_GROUPS:
-                continue
-            raise Fault("EACCES", "the daemon cannot read your groups") from error
-        return struct.unpack(f"={len(data) // 4}I", data)
-    raise AssertionError("the second count is the kernel's own limit")
+            if error.errno != errno.ERANGE:
+                raise
+            data = linux.getsockopt(sock.fileno(), socket.SOL_SOCKET, SO_PEERGROUPS, _MAX_GROUPS * 4)
+    except OSError as error:
+        raise Fault("EACCES", f"the daemon cannot read your groups: {error.strerror}") from error
+    return struct.unpack(f"={len(data) // 4}I", data)
 
 
 def _pidfd(sock: socket.socket, pid: int) -> int:
@@ -173,63 +186,90 @@ def _gone(error: OSError | None) -> Fault:
     return Fault("EACCES", f"the daemon cannot find out who you are: {error.strerror}")
 
 
-@contextlib.contextmanager
-def _readable() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _gone(error) from error
-
-
-def _identity(who: Credentials, rights: list[int]) -> tuple[Identity, bool]:
-    """The identity, with a changed root added to `rights`; and whether it may be nested."""
-    own_namespaces, own_root = _own()
-    namespaces = _namespaces(who.pid)
-    root_path = b"/proc/%d/root" % who.pid
-    root = linux.mount_and_inode(root_path)
-    elsewhere = namespaces != own_namespaces
-    # In another mount namespace a root is never ours, whatever its inode.
-    moved = root != own_root or namespaces[1] != own_namespaces[1]
-    if moved:
-        rights.append(os.open(root_path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-        root = linux.mount_and_inode(rights[-1])
-    seen = _status(who.pid)
-    steady = all(uid == who.uid for uid in seen.uids)
-    if not steady and (elsewhere or moved):
+def _look(who: Credentials, rights: list[int]) -> tuple[_Place, _Status]:
+    """Where the caller is, with a changed root added to `rights`, and its status."""
+    # Nearly every caller is where the daemon is, and is found to be there in half the time that
+    # its namespaces' numbers would take.
+    away = any([os.readlink(path % who.pid) != own for path, own in _own_links()])
+    away = away or linux.mount_and_inode(b"/proc/%d/root" % who.pid) != _own_root()
+    status = _status(who.pid)
+    if not (away or status.deeper):
+        return _HERE, status
+    place = _place(who.pid, rights)
+    status = _status(who.pid)
+    if place != _HERE and status.uids != {who.uid}:
         raise Fault("EACCES", "you have changed your user since you connected, and are in other namespaces")
-    powers = seen.capabilities if steady and seen.capabilities else 0
-    if powers and not _is_root(who, namespaces[0] != own_namespaces[0]):
-        powers = 0
-    identity = Identity(
-        who.uid,
-        who.gid,
-        who.groups,
-        powers,
-        namespaces if elsewhere else (),
-        root if moved else (0, 0),
-    )
-    return identity, seen.no_new_privs
+    return place, status
 
 
-@functools.cache
-def _own() -> tuple[tuple[int, ...], tuple[int, int]]:
-    """The daemon's own namespaces and root, which it never leaves."""
-    return _namespaces(os.getpid()), linux.mount_and_inode(b"/")
+def _place(pid: int, rights: list[int]) -> _Place:
+    namespaces, own = _namespaces(pid), _own_namespaces()
+    rights.append(os.open(b"/proc/%d/root" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    root = linux.mount_and_inode(rights[1])
+    # In another mount namespace a root is never ours, whatever its number.
+    if root == _own_root() and namespaces[_MNT] == own[_MNT]:
+        os.close(rights.pop())
+        root = (0, 0)
+    return _Place(namespaces if namespaces != own else (), root)
 
 
 def _namespaces(pid: int) -> tuple[int, ...]:
-    return tuple([os.stat(path % pid).st_ino for path in _NAMESPACE_PATHS])
+    return tuple([os.stat(f"/proc/{pid}/ns/{name}").st_ino for name in linux.NAMESPACES])
 
 
-_NAMESPACE_PATHS = tuple(b"/proc/%%d/ns/%s" % name.encode() for name in linux.NAMESPACES)
+_MNT = list(linux.NAMESPACES).index("mnt")
 
 
-def _status(pid: int) -> _Seen:
-    found = _STATUS.search(_contents(b"/proc/%d/status" % pid))
-    if found is None:
-        raise OSError(errno.EPROTO, "/proc/PID/status is not as documented in proc(5)")
-    *uids, permitted, effective, sealed = found.groups()
-    return _Seen(tuple(map(int, uids)), int(permitted, 16) & int(effective, 16), sealed != b"0")
+# The daemon's own place, which it never leaves.
+
+
+@functools.cache
+def _own_namespaces() -> tuple[int, ...]:
+    return _namespaces(os.getpid())
+
+
+@functools.cache
+def _own_root() -> tuple[int, int]:
+    return linux.mount_and_inode(b"/")
+
+
+@functools.cache
+def _own_links() -> tuple[tuple[bytes, bytes], ...]:
+    """Path and target of what must agree for a caller to be where the daemon is.
+
+    Not mnt: a mount belongs to one mount namespace, so whoever has the daemon's root mount sees the
+    daemon's files. Not pid: NSpid in status tells.
+    """
+    names = [name.encode() for name in linux.NAMESPACES if name not in ("mnt", "pid")]
+    return tuple((b"/proc/%d/ns/" + name, os.readlink(b"/proc/self/ns/" + name)) for name in names)
+
+
+def _status(pid: int) -> _Status:
+    data = _contents(b"/proc/%d/status" % pid)
+    return _Status(
+        frozenset(map(int, _field(data, b"\nUid:\t").split())),
+        int(_field(data, b"\nCapPrm:\t"), 16),
+        int(_field(data, b"\nCapEff:\t"), 16),
+        _field(data, b"\nNoNewPrivs:\t") != b"0",
+        b"\t" in _field(data, b"\nNSpid:\t"),
+    )
+
+
+def _field(data: bytes, name: bytes) -> bytes:
+    start = data.index(name) + len(name)
+    return data[start : data.index(b"\n", start)]
+
+
+def _powers(who: Credentials, place: _Place, status: _Status) -> int:
+    """The capabilities that a host of the caller's may have."""
+    powers = status.permitted & status.effective
+    if not powers or status.uids != {who.uid}:
+        return 0
+    foreign = bool(place.namespaces) and place.namespaces[_USER] != _own_namespaces()[_USER]
+    return powers if _is_root(who, foreign) else 0
+
+
+_USER = list(linux.NAMESPACES).index("user")
 
 
 def _contents(path: bytes) -> bytes:

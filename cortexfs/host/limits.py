@@ -131,13 +131,14 @@ def _bases() -> Iterator[Path]:
     """Cgroup directories that may take ours: our own, then the top, of v1 pids, then of v2."""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     own = {kind: path.lstrip("/") for _, kinds, path in lines for kind in kinds.split(",")}
-    for kind, mount in _mounts():
+    for kind, mount in hierarchies():
         if kind in own:
             yield mount / own[kind]
             yield mount
 
 
-def _mounts() -> list[tuple[str, Path]]:
+def hierarchies() -> list[tuple[str, Path]]:
+    """Kind (as in /proc/PID/cgroup; empty for v2) and place of the mounted ones that could serve."""
     found = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, place, kind, options, *_ = line.split()

@@ -94,6 +94,14 @@ def new_session_keyring() -> None:
     _checked(_libc.syscall, ctypes.c_long(number), ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), None)
 
 
+def getsockopt(fd: int, level: int, option: int, size: int) -> bytes:
+    """As the socket's, without its limit of 1024 bytes."""
+    data = ctypes.create_string_buffer(size)
+    length = ctypes.c_uint(size)
+    _checked(_libc.getsockopt, fd, level, option, data, ctypes.byref(length))
+    return data.raw[: length.value]
+
+
 _statx_buffer = ctypes.create_string_buffer(256)
 
 

@@ -1,0 +1,307 @@
+"""abi.md 4: "The caller is the process that connected (SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD), never
+what it says it is." """
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cortexfs.caller import Caller, caller_of
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.host import limits, linux
+from tests.shell.forks import AS_NOBODY, NOBODY, PATIENCE, Forks, connected, ended, public_directory
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes callers of other users")
+
+NO_POWERS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+
+
+@pytest.fixture
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
+
+
+def identity_of(*prefix: str, after: str = "") -> calls.Identity:
+    with connected(*prefix, after=after) as sock, caller_of(sock, {}, None) as caller:
+        return caller.identity
+
+
+def as_user(work: Callable[[], object]) -> object:
+    """What `work` returns (JSON) in a process of nobody's: a user's daemon."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.setgroups([NOBODY, 1])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        try:
+            answer = work()
+        except Fault as fault:
+            answer = fault.code
+        os.write(write, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(pid, 0)
+    return json.loads(data)
+
+
+# -- user and groups
+
+
+def test_user_and_groups_are_those_that_connected() -> None:
+    identity = identity_of(*AS_NOBODY)
+    assert (identity.uid, identity.gid, sorted(identity.groups)) == (NOBODY, NOBODY, [1, NOBODY])
+
+
+def test_many_groups_are_all_known() -> None:
+    groups = list(range(1000, 1400))
+    prefix = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={','.join(map(str, groups))}")
+    assert sorted(identity_of(*prefix).groups) == groups
+
+
+def test_a_change_of_user_after_connecting_does_not_count() -> None:
+    assert identity_of(after="import os; os.setresuid(65534, 65534, 65534)").uid == 0
+
+
+def test_a_caller_where_the_daemon_is_needs_no_way_followed() -> None:
+    with connected(*AS_NOBODY) as sock, caller_of(sock, {}, 7) as caller:
+        assert (caller.identity.namespaces, caller.identity.root) == ((), (0, 0))
+        assert (caller.rights, caller.cwd) == ([], 7)
+
+
+def test_a_caller_that_is_gone_is_nobody() -> None:
+    with connected() as sock:
+        pidfd = sock.getsockopt(socket.SOL_SOCKET, 77)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        assert ended(pidfd)
+        os.close(pidfd)
+        with pytest.raises(Fault) as raised:
+            caller_of(sock, {}, None)
+    assert raised.value.code == "ESRCH"
+
+
+def test_no_descriptor_is_left_open() -> None:
+    with connected("unshare", "-m") as away, connected() as here:
+        before = os.listdir("/proc/self/fd")
+        for sock in (here, away):
+            with caller_of(sock, {}, None):
+                pass
+        assert os.listdir("/proc/self/fd") == before
+
+
+# -- powers: "at most its capabilities"
+
+
+def test_root_has_the_powers_that_it_has() -> None:
+    assert identity_of().capabilities == linux.permitted()
+
+
+@pytest.mark.parametrize("prefix", [NO_POWERS, ("capsh", "--drop=all", "--shell=/usr/bin/env", "--")])
+def test_root_without_powers_has_none(prefix: tuple[str, ...]) -> None:
+    identity = identity_of(*prefix)
+    assert (identity.uid, identity.capabilities) == (0, 0)
+
+
+def test_powers_that_are_not_in_effect_do_not_count() -> None:
+    drop = """
+import ctypes, struct
+header = struct.pack("=Ii", 0x20080522, 0)
+data = ctypes.create_string_buffer(24)
+ctypes.CDLL(None).capget(header, data)
+words = list(struct.unpack("=6I", data.raw))
+words[0] = words[3] = 0
+assert ctypes.CDLL(None).capset(header, struct.pack("=6I", *words)) == 0
+"""
+    assert identity_of(after=drop).capabilities == 0
+
+
+def test_a_user_has_no_powers_even_if_lent_some() -> None:
+    prefix = (*AS_NOBODY, "--inh-caps=+net_raw", "--ambient-caps=+net_raw")
+    assert identity_of(*prefix).capabilities == 0
+
+
+def test_a_setuid_program_run_after_connecting_lends_nothing() -> None:
+    with public_directory() as path:
+        program = path / "cat"
+        shutil.copy("/bin/cat", program)
+        program.chmod(0o4755)
+        after = "import os; s.set_inheritable(True); os.write(1, b'connected\\n');"
+        after += f"os.execv({str(program)!r}, ['cat'])"
+        with connected(*AS_NOBODY, after=after) as sock:
+            pid = _pid(sock)
+            # The line above came just before the exec: it is done when the exe has changed.
+            while os.readlink(f"/proc/{pid}/exe") != str(program):
+                os.sched_yield()
+            assert os.stat(f"/proc/{pid}").st_uid == 0
+            with caller_of(sock, {}, None) as caller:
+                assert (caller.identity.uid, caller.identity.capabilities) == (NOBODY, 0)
+
+
+def _pid(sock: socket.socket) -> int:
+    return int.from_bytes(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], "little")
+
+
+def test_root_of_a_user_namespace_has_powers_there_and_who_is_mapped_to_another_none() -> None:
+    root = identity_of(*AS_NOBODY, "unshare", "-Ur")
+    assert root.uid == NOBODY
+    assert root.capabilities
+    assert root.namespaces
+    other = identity_of(*AS_NOBODY, "unshare", "-U", "--map-user=1000", "--keep-caps")
+    assert other.namespaces
+    assert other.capabilities == 0
+
+
+# -- places: "inside its namespaces"
+
+
+@pytest.mark.parametrize("name", ["mnt", "pid", "net", "ipc", "uts", "cgroup", "user"])
+def test_every_other_namespace_is_noticed(name: str) -> None:
+    flag = {"mnt": "-m", "pid": "-pf", "net": "-n", "ipc": "-i", "uts": "-u", "cgroup": "-C", "user": "-U"}[
+        name
+    ]
+    with connected("unshare", flag) as sock, caller_of(sock, {}, None) as caller:
+        theirs = [os.stat(f"/proc/{caller.pid}/ns/{each}").st_ino for each in linux.NAMESPACES]
+        ours = [os.stat(f"/proc/self/ns/{each}").st_ino for each in linux.NAMESPACES]
+        assert list(caller.identity.namespaces) == theirs
+        differs = [each for each, a, b in zip(linux.NAMESPACES, theirs, ours, strict=True) if a != b]
+        assert differs == [name]
+        # A root in another mount namespace is another root.
+        assert (caller.identity.root != (0, 0)) == (name == "mnt")
+        assert len(caller.rights) == (2 if name == "mnt" else 1)
+
+
+@contextmanager
+def at_root(path: Path) -> Iterator[Caller]:
+    with connected(after=f"import os; os.chroot({str(path)!r})") as sock, caller_of(sock, {}, None) as caller:
+        yield caller
+
+
+def test_a_changed_root_is_noticed() -> None:
+    with public_directory() as path, at_root(path) as caller:
+        assert caller.identity.namespaces == ()
+        assert caller.identity.root[1] == path.stat().st_ino
+        assert os.fstat(caller.rights[1]).st_ino == path.stat().st_ino
+
+
+def test_a_second_mount_of_the_root_directory_is_another_root() -> None:
+    # Same device, same inode, and none of the mounts below.
+    with public_directory() as path:
+        subprocess.run(["mount", "--bind", "/", path], check=True)
+        try:
+            with at_root(path) as caller:
+                assert os.path.samestat(os.fstat(caller.rights[1]), os.stat("/"))
+                assert caller.identity.root != (0, 0)
+        finally:
+            subprocess.run(["umount", path], check=True)
+
+
+def test_who_changed_user_since_is_not_followed_into_namespaces() -> None:
+    after = "import os, ctypes; ctypes.CDLL(None).unshare(0x20000); os.setresuid(65534, 65534, 65534)"
+    with connected(after=after) as sock, pytest.raises(Fault) as raised:
+        caller_of(sock, {}, None)
+    assert raised.value.code == "EACCES"
+
+
+# -- abi.md 4: "A user's daemon serves that user alone."
+
+
+def test_a_users_daemon_refuses_others() -> None:
+    with connected() as sock:
+        assert as_user(lambda: caller_of(sock, {}, None).identity.uid) == "EACCES"
+
+
+def test_a_users_daemon_admits_its_user_also_from_a_user_namespace() -> None:
+    with connected(*AS_NOBODY) as sock:
+        assert as_user(lambda: caller_of(sock, {}, None).identity.uid) == NOBODY
+    with connected(*AS_NOBODY, "unshare", "-Ur") as sock:
+        assert as_user(lambda: len(caller_of(sock, {}, None).identity.namespaces)) == 7
+
+
+# -- abi.md 4: "A call made from inside a run inherits that run's label, confinement and depth, recognised
+#    in a way that descendants cannot shed"
+
+# Connects from an orphan of an orphan in a session of its own.
+ESCAPE = """
+import os, socket, sys
+s = socket.socket(socket.AF_UNIX)
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        s.connect({address!r})
+        s.recv(1)
+    os._exit(0)
+"""
+
+
+def _listener(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.settimeout(PATIENCE)
+    listener.bind(str(path / "socket"))
+    os.chmod(path / "socket", 0o777)
+    listener.listen()
+    return listener
+
+
+@pytest.mark.parametrize("in_cgroup", [True, False])
+def test_a_descendant_of_a_host_inherits_its_label_and_depth(forks: Forks, in_cgroup: bool) -> None:
+    with public_directory() as path, _listener(path) as listener:
+        host = forks.spawn(calls.Identity(NOBODY, NOBODY, (), label="worker", depth=2))
+        if not in_cgroup:
+            for _, place in limits.hierarchies():
+                (place / "cgroup.procs").write_text(str(host.pid))
+        host.ask(ESCAPE.format(address=str(path / "socket")))
+        sock, _ = listener.accept()
+        with sock:
+            with caller_of(sock, forks.by_pid, None) as caller:
+                assert caller.pid != host.pid
+                assert (caller.identity.label, caller.identity.depth) == ("worker", 3)
+            # When the host is no longer known, its call is not taken for one of the user's own.
+            with pytest.raises(Fault) as raised:
+                caller_of(sock, {}, None)
+            assert raised.value.code == "EACCES"
+
+
+def test_the_host_itself_is_nested_too(forks: Forks) -> None:
+    with public_directory() as path, _listener(path) as listener:
+        host = forks.spawn(calls.Identity(NOBODY, NOBODY, (), label="worker"))
+        host.ask(f"import socket; global s; s = socket.socket(1); s.connect({str(path / 'socket')!r})")
+        sock, _ = listener.accept()
+        with sock, caller_of(sock, forks.by_pid, None) as caller:
+            assert (caller.pid, caller.identity.label, caller.identity.depth) == (host.pid, "worker", 1)
+
+
+def test_who_has_no_new_privileges_from_someone_else_is_not_nested(forks: Forks) -> None:
+    with connected("setpriv", "--no-new-privs") as sock:
+        forks.spawn(calls.Identity(0, 0, (), label="worker"))
+        with caller_of(sock, forks.by_pid, None) as caller:
+            assert (caller.identity.label, caller.identity.depth) == ("", 0)
+
+
+def test_a_process_in_a_hosts_cgroup_is_nested_whatever_its_parents_are(forks: Forks) -> None:
+    if not limits.hierarchies():
+        pytest.skip("no cgroups here")
+    host = forks.spawn(calls.Identity(NOBODY, NOBODY, (), label="worker"))
+    group = limits.hierarchies()[0][1] / f"cortexfs-{os.getpid()}.0" / str(host.number)
+    with connected("setpriv", "--no-new-privs") as sock:
+        group.mkdir(parents=True)
+        try:
+            (group / "cgroup.procs").write_text(str(_pid(sock)))
+            with caller_of(sock, forks.by_pid, None) as caller:
+                assert caller.identity.label == "worker"
+        finally:
+            (group.parents[1] / "cgroup.procs").write_text(str(_pid(sock)))
+            group.rmdir()
+            group.parent.rmdir()
