@@ -1,0 +1,63 @@
+"""Between the tree's attributes and the kernel's.
+
+Rules: how long the kernel may remember follows from `Keep` alone, here. Owner and mode of a control
+are what the tree says: setting them to what they are is no error, and neither are other permission
+bits, which have no effect (`install` sets 0755, rsync what its source has); another owner is EPERM.
+This file must never know the tree.
+"""
+
+from __future__ import annotations
+
+from pyfuse3 import EntryAttributes, SetattrFields
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.places import Attributes, Keep
+from cortexfs.core.temporaries import MODES, Temporary
+
+FOREVER = 1e9  # seconds; we say when it ends
+SECTOR = 512  # what st_blocks counts in (stat(2))
+
+
+def entry(inode: int, found: Attributes) -> EntryAttributes:
+    out = EntryAttributes()
+    out.st_ino = inode
+    out.entry_timeout = 0 if found.keep is Keep.NOTHING else FOREVER
+    out.attr_timeout = FOREVER if found.keep is Keep.ALWAYS else 0
+    out.st_mode = found.mode
+    out.st_nlink = found.links
+    out.st_uid = found.uid
+    out.st_gid = found.gid
+    out.st_size = found.size
+    out.st_blocks = -(-found.size // SECTOR)
+    out.st_atime_ns = out.st_mtime_ns = out.st_ctime_ns = found.mtime
+    return out
+
+
+def missing() -> EntryAttributes:
+    """There is nothing of that name, which the kernel may remember."""
+    out = EntryAttributes()
+    out.st_ino = 0
+    out.entry_timeout = FOREVER
+    return out
+
+
+def check_change(found: Attributes, wanted: EntryAttributes, fields: SetattrFields) -> None:
+    """Whether a control may be given this owner and mode."""
+    if fields.update_mode and wanted.st_mode & 0o7000:
+        raise Fault("EPERM", "a control has no set-id or sticky bit")
+    if fields.update_uid and wanted.st_uid != found.uid:
+        raise Fault("EPERM", "the owner of a control is the tree's to say")
+    if fields.update_gid and wanted.st_gid != found.gid:
+        raise Fault("EPERM", "the group of a control is the tree's to say")
+
+
+def change_temporary(temporary: Temporary, wanted: EntryAttributes, fields: SetattrFields) -> None:
+    """The kernel has checked that the caller may."""
+    if fields.update_mode:
+        temporary.mode = wanted.st_mode & MODES
+    if fields.update_uid:
+        temporary.uid = wanted.st_uid
+    if fields.update_gid:
+        temporary.gid = wanted.st_gid
+    if fields.update_mtime:
+        temporary.mtime = wanted.st_mtime_ns

@@ -1,0 +1,224 @@
+"""What people change in the tree: checked, then kept on disk, then shown.
+
+Rules: one change at a time (the lock); between checking and showing nothing else can change the
+tree but a new registry, so what may have gone by then is looked up again. A refused value is said
+in the log, as not every program shows the error of a close. The disk is written in a thread.
+This file must never know FUSE: it raises Fault, and fuse.py says it to the kernel.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeAlias
+
+import trio
+
+from cortexfs.core import controls, places
+from cortexfs.core.controls import Control
+from cortexfs.core.edits import Edit
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.places import HOME, Alias
+from cortexfs.core.registry import Object
+from cortexfs.core.temporaries import Temporary
+from cortexfs.core.tree import Tree
+from cortexfs.opened import ControlFile
+from cortexfs.store import Store
+
+P = ParamSpec("P")
+Source: TypeAlias = Temporary | tuple[Object, Control]  # a file in a .d/ that may be renamed
+
+log = logging.getLogger("cortexfs.tree")
+
+
+def read_only() -> Fault:
+    return Fault("EROFS", "this part of the tree is read-only")
+
+
+class Changes:
+    def __init__(self, tree: Tree, store: Store, clock: Callable[[], int]) -> None:
+        self._tree = tree
+        self._store = store
+        self._clock = clock
+        self._lock = trio.Lock()
+
+    def load(self) -> None:
+        """Show what is on disk; before the mount."""
+        kept = self._store.load()
+        tree, now = self._tree, self._clock()
+        for uid in kept.homes:
+            tree.home(uid, tree.owner[1], now)
+        for alias in kept.aliases:
+            tree.add_alias(tree.find(alias.folder), alias.name, alias.target, alias.mtime)
+        for key, written in kept.values.items():
+            tree.values.load(key, written)
+
+    async def _keep(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            await trio.to_thread.run_sync(lambda: work(*args, **kwargs))
+        except OSError as error:
+            log.error("a change cannot be kept: %s", error)
+            raise Fault(code_of(error.errno), f"the change cannot be kept: {error}") from None
+
+    # Controls.
+
+    def judge(self, object_: Object, control: Control, data: bytes) -> bytes:
+        try:
+            return controls.judge(control, data)
+        except Fault as fault:
+            place = f"{object_.class_}/{object_.name}.d/{control.name}"
+            log.warning("%s stays as it is: %s", place, fault.message)
+            raise
+
+    def edit(self, object_: Object, control: Control, *, truncated: bool, appending: bool) -> ControlFile:
+        incarnation = self._tree.values.incarnation(object_.key, control.name)
+        edit = Edit(
+            self._tree.value(object_, control),
+            lambda data: self.judge(object_, control, data),
+            truncated=truncated,
+            appending=appending,
+        )
+        return ControlFile(object_.key, control, incarnation, edit)
+
+    async def take_over(self, file: ControlFile) -> bool:
+        """Let the written value count; whether there was one."""
+        async with self._lock:
+            values, name = self._tree.values, file.control.name
+            value = file.edit.pending()
+            if value is None or values.incarnation(file.key, name) != file.incarnation:
+                return False
+            now = self._clock()
+            try:
+                await self._keep(self._store.put_value, file.key, name, value, now)
+            except Fault:
+                file.edit.put_back()
+                raise
+            values.put(file.key, name, value, now)
+            return True
+
+    async def touch(self, inode: int, object_: Object, control: Control, mtime: int) -> None:
+        async with self._lock:
+            written = self._tree.values.find(object_.key, control.name)
+            if written is None or written.data is None:
+                self._tree.touch(inode, mtime)
+                return
+            await self._keep(self._store.touch_value, object_.key, control.name, mtime)
+            self._tree.values.put(object_.key, control.name, written.data, mtime)
+
+    # Names.
+
+    async def create(self, folder: int, name: str, owner: tuple[int, int], mode: int) -> int:
+        """A temporary file, or a control that was removed."""
+        async with self._lock:
+            if found := self._tree.lookup(folder, name):
+                return found
+            object_ = self._tree.owner_object(folder)
+            control = controls.find(object_.class_, name) if object_ else None
+            if object_ is None or control is None:
+                return self._tree.add_temporary(folder, name, owner, mode, self._clock()).inode
+            await self._keep(self._store.restore_value, object_.key, name)
+            self._tree.values.restore(object_.key, name)
+            return self._found(folder, name)
+
+    async def symlink(self, folder: int, name: str, target: bytes) -> int:
+        async with self._lock:
+            self._tree.check_alias(folder, name, target)
+            if self._tree.lookup(folder, name) is not None:
+                raise Fault("EEXIST", f"{name} is there already")
+            await self._keep(self._store.put_alias, self._tree.path(folder), name, target)
+            return self._tree.add_alias(folder, name, target, self._clock())
+
+    async def make_home(self, folder: int, name: str) -> int:
+        async with self._lock:
+            if folder != HOME:
+                raise read_only()
+            uid = places.uid_of(name)
+            await self._keep(self._store.put_home, uid)
+            return self._tree.home(uid, self._tree.owner[1], self._clock())
+
+    async def unlink(self, folder: int, name: str) -> None:
+        async with self._lock:
+            inode = self._found(folder, name)
+            if alias := self._tree.alias_at(inode):
+                await self._keep(self._store.remove_alias, self._tree.path(folder), name)
+                self._tree.remove_alias(alias, self._clock())
+            elif temporary := self._tree.temporary_at(inode):
+                self._tree.temporaries.remove(temporary)
+                self._tree.touch(folder, self._clock())
+            else:
+                await self._remove(*self._writable(inode))
+                self._tree.touch(folder, self._clock())
+
+    async def rename(self, folder: int, name: str, new_folder: int, new: str, *, replace: bool) -> None:
+        async with self._lock:
+            inode = self._found(folder, name)
+            if not replace and self._tree.lookup(new_folder, new) is not None:
+                raise Fault("EEXIST", f"{new} is there already")
+            if alias := self._tree.alias_at(inode):
+                await self._move_alias(alias, new_folder, new)
+            elif folder != new_folder:
+                self._temporary_or_writable(inode)
+                raise Fault("EXDEV", "a file stays in its .d/; copy it")  # which makes mv copy
+            else:
+                await self._rename_in_controls(inode, folder, new)
+            now = self._clock()
+            self._tree.touch(folder, now)
+            self._tree.touch(new_folder, now)
+
+    async def _move_alias(self, alias: Alias, folder: int, name: str) -> None:
+        tree = self._tree
+        tree.check_alias(folder, name, alias.target)
+        await self._keep(self._store.move_alias, tree.path(alias.folder), alias.name, tree.path(folder), name)
+        tree.move_alias(alias, folder, name, self._clock())
+
+    async def _rename_in_controls(self, inode: int, folder: int, new: str) -> None:
+        object_ = self._tree.owner_object(folder)
+        control = controls.find(object_.class_, new) if object_ else None
+        source = self._temporary_or_writable(inode)
+        if object_ and control:
+            await self._replace(source, object_, control)
+        elif isinstance(source, Temporary):
+            self._tree.rename_temporary(source, new)
+        else:
+            await self._rename_away(source, folder, new)
+
+    async def _replace(self, source: Source, object_: Object, control: Control) -> None:
+        """A file takes a control's name, and its bytes become the value, or it stays where it is."""
+        if control.check is None:
+            raise read_only()
+        data = bytes(source.data) if isinstance(source, Temporary) else self._tree.value(*source)
+        value = self.judge(object_, control, data)
+        now = source.mtime if isinstance(source, Temporary) else self._clock()
+        await self._keep(self._store.put_value, object_.key, control.name, value, now)
+        self._tree.values.replace(object_.key, control.name, value, now)
+        if isinstance(source, Temporary):
+            self._tree.temporaries.remove(source)
+        else:
+            await self._remove(*source)
+
+    async def _rename_away(self, source: tuple[Object, Control], folder: int, new: str) -> None:
+        """An editor makes its backup: the bytes go on under the new name."""
+        value = self._tree.value(*source)
+        self._tree.check_temporary(folder, new)
+        await self._remove(*source)
+        backup = self._tree.add_temporary(folder, new, self._tree.owner, 0o644, self._clock())
+        backup.data[:] = value
+
+    async def _remove(self, object_: Object, control: Control) -> None:
+        await self._keep(self._store.remove_value, object_.key, control.name)
+        self._tree.values.replace(object_.key, control.name, None, self._clock())
+
+    def _found(self, folder: int, name: str) -> int:
+        inode = self._tree.lookup(folder, name)
+        if inode is None:
+            raise Fault("ENOENT", f"{name} is not there")
+        return inode
+
+    def _writable(self, inode: int) -> tuple[Object, Control]:
+        found = self._tree.control_at(inode)
+        if found is None or found[1].check is None:
+            raise read_only()
+        return found
+
+    def _temporary_or_writable(self, inode: int) -> Source:
+        return self._tree.temporary_at(inode) or self._writable(inode)

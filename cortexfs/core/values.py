@@ -1,0 +1,51 @@
+"""The control values that people wrote over the defaults.
+
+Rules: a control has a written value, or was removed (and is absent until it is created again), or
+neither: then its default is shown. Each removal and replacement begins a new incarnation, so that a
+file that was open across it writes into nothing, as unlinked files do.
+This file must never know what a value means, or where it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from cortexfs.core.registry import Key
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    data: bytes | None  # None: removed
+    mtime: int
+
+
+class Values:
+    def __init__(self) -> None:
+        self._written: dict[Key, dict[str, Written]] = {}
+        self._incarnations: dict[tuple[Key, str], int] = {}
+
+    def load(self, key: Key, written: Mapping[str, Written]) -> None:
+        self._written[key] = dict(written)
+
+    def find(self, key: Key, name: str) -> Written | None:
+        return self._written.get(key, {}).get(name)
+
+    def is_absent(self, key: Key, name: str) -> bool:
+        written = self.find(key, name)
+        return written is not None and written.data is None
+
+    def incarnation(self, key: Key, name: str) -> int:
+        return self._incarnations.get((key, name), 0)
+
+    def put(self, key: Key, name: str, data: bytes, now: int) -> None:
+        self._written.setdefault(key, {})[name] = Written(data, now)
+
+    def replace(self, key: Key, name: str, data: bytes | None, now: int) -> None:
+        """Another file stands there from now on, or none."""
+        self._incarnations[key, name] = self.incarnation(key, name) + 1
+        self._written.setdefault(key, {})[name] = Written(data, now)
+
+    def restore(self, key: Key, name: str) -> None:
+        """An absent control is created again, with its default."""
+        self._written.get(key, {}).pop(name, None)

@@ -1,0 +1,91 @@
+"""What an open file of the tree is, one class a kind; fuse.py has the handles.
+
+    Snapshot        the bytes as they were at open, so that paged reads agree
+    LogFile         an object's log, which grows under its readers
+    TemporaryFile   an editor's file; all opens share its bytes
+    ControlFile     a writable control; each open has its own buffer (core/edits.py)
+
+Rules: reading and writing never wait. Whoever may not write was refused at open.
+This file must never know inodes, or what the kernel keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from cortexfs.core.controls import Control
+from cortexfs.core.edits import Edit
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Key
+from cortexfs.core.temporaries import Temporary
+
+
+class LogSource(Protocol):
+    def size(self, class_: str, name: str) -> int: ...
+    def mtime(self, class_: str, name: str) -> float: ...
+    def read(self, class_: str, name: str, offset: int, size: int) -> bytes: ...
+
+
+class Opened:
+    """An open file; what a kind does not support is refused."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        raise NotImplementedError
+
+    def write(self, offset: int, data: bytes) -> int:
+        raise Fault("EBADF", "this file is not open for writing")
+
+    def truncate(self, size: int) -> None:
+        raise Fault("EBADF", "this file is not open for writing")
+
+
+class Snapshot(Opened):
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._data[offset : offset + size]
+
+
+class LogFile(Opened):
+    def __init__(self, logs: LogSource, key: Key) -> None:
+        self._logs = logs
+        self._key = key
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._logs.read(*self._key, offset, size)
+
+
+class TemporaryFile(Opened):
+    def __init__(self, temporary: Temporary, clock: Callable[[], int], *, appending: bool) -> None:
+        self._temporary = temporary
+        self._clock = clock
+        self._appending = appending
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._temporary.read(offset, size)
+
+    def write(self, offset: int, data: bytes) -> int:
+        start = len(self._temporary.data) if self._appending else offset
+        return self._temporary.write(start, data, self._clock())
+
+    def truncate(self, size: int) -> None:
+        self._temporary.truncate(size, self._clock())
+
+
+class ControlFile(Opened):
+    def __init__(self, key: Key, control: Control, incarnation: int, edit: Edit) -> None:
+        self.key = key
+        self.control = control
+        self.incarnation = incarnation
+        self.edit = edit
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self.edit.read(offset, size)
+
+    def write(self, offset: int, data: bytes) -> int:
+        return self.edit.write(offset, data)
+
+    def truncate(self, size: int) -> None:
+        self.edit.truncate(size)
