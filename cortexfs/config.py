@@ -33,7 +33,7 @@ MAX_FILE = 1 << 20
 
 class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_timeout_secs: Annotated[
-        int | float,
+        float,
         Meta(
             gt=0, le=604800, description="Seconds after which a call of a tool that declares no timeout ends."
         ),
@@ -61,7 +61,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int, Meta(ge=1, le=64, description="How deep runs may nest: a tool that calls a tool, and so on.")
     ] = 8
     idle_secs: Annotated[
-        int | float,
+        float,
         Meta(gt=0, description="Seconds without a call after which the host of a built-in tool exits."),
     ] = 60
     log_kib: Annotated[

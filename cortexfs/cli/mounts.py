@@ -74,10 +74,10 @@ def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
     return points[0] if points else DEFAULT_ROOT
 
 
-def status_text(point: str, seconds: float = ANSWER_SECONDS) -> str:
+def status_text(point: str, seconds: float | None = None) -> str:
     """The text of <root>/status; a Fault that says what is wrong with the mount."""
     try:
-        return ask(lambda: _read(f"{point}/status"), seconds).decode(errors="replace")
+        return ask(lambda: _read(f"{point}/status"), seconds or ANSWER_SECONDS).decode(errors="replace")
     except TimeoutError:
         why = f"the daemon of {point} does not answer; end it with: ctx umount {point}"
     except OSError as problem:

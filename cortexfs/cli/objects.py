@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from cortexfs.cli import parser
@@ -52,15 +51,14 @@ def paths_of(root: str, class_: str) -> list[str]:
 
 
 def _named(directory: str) -> list[str]:
+    """The objects in a directory: names with a `.d` (which a provider lacks), and aliases."""
     names = _entries(directory)
-    # Every object has its .d; that tells it from a provider's directory without asking the daemon.
     controls = {name for name in names if name.endswith(".d")}
-    aliases = {name for name in names if directory.endswith(("/model", "/agent")) and f"{name}.d" not in controls}
-    return [
-        f"{directory}/{name}"
-        for name in names
-        if f"{name}.d" in controls or (name in aliases and os.path.islink(f"{directory}/{name}"))
-    ]
+    return [path for name in names if _is_object(path := f"{directory}/{name}", f"{name}.d" in controls)]
+
+
+def _is_object(path: str, has_controls: bool) -> bool:
+    return has_controls or (not path.endswith(RESERVED_SUFFIXES) and os.path.islink(path))
 
 
 def _entries(directory: str) -> list[str]:
@@ -75,6 +73,12 @@ def short(root: str, path: str) -> str:
     return path.removeprefix(f"{root}/")
 
 
+def bare(name: str) -> str:
+    """The name without its class, and without the home that it lies in."""
+    parts = name.split("/")
+    return "/".join(parts[3:] if parts[0] == "home" else parts[1:])
+
+
 def resolve(root: str, name: str) -> str:
     """The path of the object that is called `name`: fs.read, tool/fs.read, openai/gpt, or a path."""
     if name.startswith(("/", "./", "../", "~/")):
@@ -84,7 +88,12 @@ def resolve(root: str, name: str) -> str:
         places = [f"{tier}/{name}" for tier in tiers(root)]
         found = [path for path in places if os.path.lexists(path)][:1]
     else:
-        found = [path for class_ in ORDER for tier in tiers(root) if os.path.lexists(path := f"{tier}/{class_}/{name}")]
+        found = [
+            path
+            for class_ in ORDER
+            for tier in tiers(root)
+            if os.path.lexists(path := f"{tier}/{class_}/{name}")
+        ]
     classes = sorted({short(root, path) for path in found})
     if len(classes) > 1:
         raise Fault("EINVAL", f"{name!r} may mean {' or '.join(classes)}; say which")
@@ -98,7 +107,9 @@ def _checked(path: str, name: str) -> str:
     if not os.path.lexists(path):
         raise Fault("ENOENT", f"there is no {name}")
     if os.path.isdir(path) or path.endswith(RESERVED_SUFFIXES):
-        raise Fault("EINVAL", f"{name!r} is no object that can be run; give a tool, model or agent, see: ctx ls")
+        raise Fault(
+            "EINVAL", f"{name!r} is no object that can be run; give a tool, model or agent, see: ctx ls"
+        )
     return path
 
 
@@ -106,7 +117,7 @@ def _nearest(root: str, name: str) -> str:
     known: dict[str, None] = {}
     for path in paths(root):
         whole = short(root, path)
-        known |= dict.fromkeys((whole, whole.partition("/")[2]))
+        known |= dict.fromkeys((whole, bare(whole)))
     return parser.nearest(name, known) or "; see: ctx ls"
 
 
@@ -120,17 +131,7 @@ def listed(root: str, path: str) -> Listed:
         return Listed(name, "unreadable", "-", problem.strerror or "")
     if os.path.islink(path):
         said["description"] = f"alias of {short(root, os.readlink(path))}"
-    return Listed(name, said.get("status", "-"), _origin(path, said), said.get("description", ""))
-
-
-def _origin(path: str, said: dict[str, str]) -> str:
-    if origin := said.get("origin") or said.get("plugin"):
-        return origin
-    try:
-        with open(f"{os.path.realpath(path)}.d/origin", encoding="utf-8", errors="replace") as file:
-            return file.readline().strip()
-    except OSError:
-        return "-"
+    return Listed(name, said.get("status", "-"), said.get("plugin", "-"), said.get("description", ""))
 
 
 def select(root: str, name: str | None) -> list[str]:
@@ -148,7 +149,3 @@ def select(root: str, name: str | None) -> list[str]:
 def first_sentence(text: str) -> str:
     found = _SENTENCE.match(text)
     return found[1] if found else text
-
-
-def each(root: str, chosen: list[str]) -> Iterator[Listed]:
-    return (listed(root, path) for path in chosen)

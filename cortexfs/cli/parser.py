@@ -57,7 +57,7 @@ def top() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="the same as the command version")
-    _root(parser, None)
+    root_option(parser, None)
     return parser
 
 
@@ -85,12 +85,12 @@ def of_command(command: str) -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _root(parser, argparse.SUPPRESS)
+    root_option(parser)
     loaded.declare(parser)
     return parser
 
 
-def _root(parser: argparse.ArgumentParser, default: str | None) -> None:
+def root_option(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
     text = "the mount that is meant (default: CTX_ROOT, else the one and only, else /ctx)"
     parser.add_argument("--root", metavar="DIR", default=default, help=text)
 

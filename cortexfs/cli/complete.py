@@ -1,0 +1,160 @@
+"""`ctx complete -- WORDS...`: what the last word may become, one candidate a line.
+
+WORDS is a command line up to the cursor: of `ctx` itself, or of an object typed as a path. Without
+WORDS it prints the paths of all objects, which bash wants to have registered one by one.
+
+Rules: for scripts, so no candidate, no mount and no such command are the same empty answer; the
+shell then offers files. Options come from the parsers, so nothing is listed twice in this program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+
+from cortexfs.cli import mounts, objects, parser
+from cortexfs.cli.completion import SHELLS
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.names import CLASSES
+
+PROGRAMS = ("ctx", "cortex")
+# Completion is typed ahead of: a mount that takes longer has no candidates.
+SECONDS = 1.0
+
+
+def run(options: argparse.Namespace) -> int:
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    try:
+        found = candidates(words, options.root) if words else _all(options.root)
+    except Fault:
+        found = []
+    for candidate in found:
+        if candidate.isprintable():
+            print(candidate)
+    return EXIT_OK
+
+
+def candidates(words: list[str], root: str | None = None) -> list[str]:
+    """What the last of `words` may become."""
+    if os.path.basename(words[0]) not in PROGRAMS:
+        return _of_object(os.path.expanduser(words[0]), words[1:])
+    own, rest = parser.split(words[1:-1])
+    top = parser.top().parse_args(own)
+    root = top.root or root
+    current = words[-1]
+    if rest:
+        return _of_command(parser.of_command(rest[0]), rest[1:], current, root)
+    known = _visible(parser.top()) if current.startswith("-") else list(parser.COMMANDS)
+    return _matching(known, current)
+
+
+def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, root: str | None) -> list[str]:
+    """Follow the words through the parser to the argument that the cursor is in."""
+    places = [action for action in of._actions if not action.option_strings]
+    waiting: argparse.Action | None = None
+    for number, word in enumerate(before):
+        option = of._option_string_actions.get(word)
+        if waiting or option:
+            waiting = option if option and option.nargs is None and not waiting else None
+        elif places and isinstance(places[0].choices, dict):
+            return _of_command(places[0].choices[word], before[number + 1 :], current, root)
+        elif places and places[0].metavar == "OBJECT" and places[1:]:
+            return _of_object(objects.resolve(_live(root), word), [*before[number + 1 :], current])
+        elif not word.startswith("-"):
+            places = places[1:]
+    if current.startswith("-") and not waiting:
+        return _matching(_visible(of), current)
+    here = waiting or next(iter(places), None)
+    return _matching(_values(here, current, root), current) if here else []
+
+
+def _values(action: argparse.Action, current: str, root: str | None) -> list[str]:
+    if isinstance(action.choices, dict):
+        return list(action.choices)
+    known = VALUES.get(str(action.metavar))
+    return known(current, root) if known else []
+
+
+def _objects(current: str, root: str | None) -> list[str]:
+    """Bare names, and whole ones as soon as a class has been typed."""
+    point = _live(root)
+    whole = [objects.short(point, path) for path in objects.paths(point)]
+    return (
+        whole if current.partition("/")[0] in (*CLASSES, "home") else [objects.bare(name) for name in whole]
+    )
+
+
+def _classes_and_objects(current: str, root: str | None) -> list[str]:
+    return [*CLASSES, *_objects(current, root)]
+
+
+def _plugins(current: str, root: str | None) -> list[str]:
+    from cortexfs.plugins.found import found  # reads the metadata of every installed package
+
+    return [one.plugin.name for one in found()]
+
+
+def _shells(current: str, root: str | None) -> list[str]:
+    return list(SHELLS)
+
+
+VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
+    "OBJECT": _objects,
+    "CLASS|OBJECT": _classes_and_objects,
+    "PLUGIN": _plugins,
+    "SHELL": _shells,
+}
+
+
+def _of_object(path: str, words: list[str]) -> list[str]:
+    """The arguments of an object, by its schema; models and agents take words of any kind."""
+    from cortexfs.core import usage
+
+    try:
+        with open(f"{path}.d/schema", encoding="utf-8") as file:
+            schema = json.load(file)
+    except (OSError, ValueError):
+        return _matching(["--help"], words[-1]) if len(words) == 1 and words[0].startswith("-") else []
+    found = usage.complete(schema, words)
+    return [name for candidate in found for name in _spelt(candidate, words[-1], usage.FILES)]
+
+
+def _spelt(candidate: str, current: str, files: str) -> list[str]:
+    """The candidate, or the file names that it stands for."""
+    if not candidate.endswith(files):
+        return [candidate]
+    lead = candidate.removesuffix(files)
+    typed = current.removeprefix(lead)
+    directory, slash, start = typed.rpartition("/")
+    try:
+        entries = sorted(
+            os.scandir(os.path.expanduser(directory + slash) or "."), key=lambda entry: entry.name
+        )
+    except OSError:
+        return []
+    return [
+        f"{lead}{directory}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
+        for entry in entries
+        if entry.name.startswith(start) and (start or not entry.name.startswith("."))
+    ]
+
+
+def _all(root: str | None) -> list[str]:
+    return objects.paths(_live(root))
+
+
+def _live(root: str | None) -> str:
+    point = mounts.root(root)
+    mounts.status_text(point, SECONDS)
+    return point
+
+
+def _visible(of: argparse.ArgumentParser) -> list[str]:
+    shown = [action for action in of._actions if action.help != argparse.SUPPRESS]
+    return [option for action in shown for option in action.option_strings if option.startswith("--")]
+
+
+def _matching(known: list[str], current: str) -> list[str]:
+    return [word for word in dict.fromkeys(known) if word.startswith(current)]

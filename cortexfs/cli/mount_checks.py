@@ -1,0 +1,83 @@
+"""Checks of the mount; whatever touches it is asked in a child that may hang (bounded.ask)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from cortexfs.cli import mounts
+from cortexfs.cli.bounded import ask
+from cortexfs.cli.checks import FAIL, Check, Finding, Subject, fail, ok, warn
+from cortexfs.core.errors import Fault
+from cortexfs.core.wire import SOCKET_NAME
+
+
+def stale(subject: Subject) -> Finding:
+    mine = [mount.point for mount in mounts.mounts() if subject.uid in (0, mount.owner)]
+    dead = [point for point in dict.fromkeys(mine) if mounts.is_stale(point)]
+    if dead:
+        return fail(f"{', '.join(dead)} lost its daemon", f"ctx umount {dead[0]}, or mount it again")
+    return ok("no mount has lost its daemon")
+
+
+def answers(subject: Subject) -> Finding:
+    try:
+        mounts.status_text(subject.root)
+    except Fault as fault:
+        why, _, mend = fault.message.partition("; ")
+        return fail(why, mend)
+    return ok(f"{subject.root} answers")
+
+
+def run_socket(subject: Subject) -> Finding:
+    if _silent(subject):
+        return ok("no mount to ask")
+    try:
+        ask(lambda: _connected(f"{subject.root}/{SOCKET_NAME}"), mounts.ANSWER_SECONDS)
+    except OSError as problem:
+        return fail(f"{SOCKET_NAME} does not take connections: {problem.strerror}", "see: ctx status")
+    return ok(f"{SOCKET_NAME} takes connections")
+
+
+def _silent(subject: Subject) -> bool:
+    """Whether there is no use in asking further; `answers` has said why."""
+    return answers(subject).level == FAIL
+
+
+def _connected(path: str) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as runner:
+        # By a descriptor of the directory: the path of a socket may have 107 bytes only (unix(7)).
+        directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+        runner.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
+    return b""
+
+
+def broken_plugins(subject: Subject) -> Finding:
+    if _silent(subject):
+        return ok("no mount to ask")
+    broken = mounts.facts(mounts.status_text(subject.root)).get("broken plugin", [])
+    if broken:
+        return warn(" / ".join(broken), "mend or disable it: ctx plugin disable NAME")
+    return ok("every enabled plugin is sound")
+
+
+def allow_other(subject: Subject) -> Finding:
+    if subject.uid == 0:
+        return ok("root's mount is everyone's")
+    try:
+        lines = Path("/etc/fuse.conf").read_text().split("\n")
+    except OSError:
+        lines = []
+    if "user_allow_other" in (line.strip() for line in lines):
+        return ok("users may share mounts, though a user's daemon serves that user alone")
+    return ok("a user's mount is that user's alone")
+
+
+CHECKS: dict[str, Check] = {
+    "stale mounts": stale,
+    "mount answers": answers,
+    "run socket": run_socket,
+    "plugins": broken_plugins,
+    "other users": allow_other,
+}

@@ -1,0 +1,43 @@
+"""`ctx run`: become the object's runner, so that exit status, streams and signals are its own."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+
+from cortexfs.cli import mounts, objects, parser
+from cortexfs.core.errors import Fault
+
+# What execve(2) of an object can say, whose fault it is and what to do.
+FAULTS = {
+    errno.ENOENT: ("EHOSTDOWN", "the runner that its first line names is not installed; see: ctx doctor"),
+    errno.ENOTCONN: ("EHOSTDOWN", "its daemon is dead; see: ctx mount"),
+    errno.EACCES: ("EACCES", "you may not execute it; its mode bits or its policy say so"),
+    errno.ENOEXEC: ("EPROTO", "it is no program; see: ctx doctor"),
+}
+
+
+def declare(into: parser.Parser) -> None:
+    into.add_argument("object", metavar="OBJECT", help="fs.read, tool/fs.read, model/main, or a path")
+    words = into.add_argument("words", metavar="ARGS", nargs=argparse.REMAINDER, help="passed on as they are")
+    words.required = False  # or the error about a missing OBJECT asks for both
+    parser.examples(
+        into,
+        "ctx run fs.read README.md",
+        "ctx run tool/fs.read --path README.md",
+        "echo hello | ctx run model/main",
+        "ctx run fs.read --help",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    root = mounts.root(options.root)
+    if not options.object.startswith(("/", ".", "~")):
+        mounts.status_text(root)
+    path = objects.resolve(root, options.object)
+    try:
+        os.execv(path, [path, *options.words])
+    except OSError as problem:
+        code, why = FAULTS.get(problem.errno or 0, ("EIO", problem.strerror))
+        raise Fault(code, f"{objects.short(root, path)} cannot be run: {why}") from None

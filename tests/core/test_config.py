@@ -1,0 +1,197 @@
+"""config.toml, plugins.json and the places: what is refused, with which sentence, and what wins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cortexfs import config
+from cortexfs.config import Limits, Places, Plugins, Turn
+from cortexfs.core.errors import Fault
+
+DOCS = Path(__file__).parents[2] / "docs" / "config.md"
+SECTIONS: dict[str, type[msgspec.Struct]] = {"turn": Turn, "limits": Limits, "plugins": Plugins}
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Places:
+    (tmp_path / "config").mkdir()
+    return Places(tmp_path / "state", tmp_path / "config")
+
+
+def written(where: Places, text: str) -> config.Config:
+    (where.config / "config.toml").write_text(text)
+    return config.load(where)
+
+
+def refused(where: Places, text: str) -> str:
+    with pytest.raises(Fault) as caught:
+        written(where, text)
+    assert caught.value.code == "EINVAL"
+    return caught.value.message.removeprefix(f"{where.config}/config.toml")
+
+
+def test_every_key_has_a_default(where: Places) -> None:
+    # abi.md 8: "`[turn] tool_timeout_secs` is 1800"
+    loaded = config.load(where)
+    assert loaded.turn.tool_timeout_secs == 1800
+    assert loaded.limits == Limits()
+    assert config.enabled(loaded) == []
+    assert (loaded.state, loaded.directory) == (where.state, where.config)
+
+
+def test_a_file_sets_what_it_names_and_nothing_else(where: Places) -> None:
+    loaded = written(where, "[turn]\ntool_timeout_secs = 0.5\n[limits]\ndepth = 3\n")
+    assert loaded.turn.tool_timeout_secs == 0.5
+    assert loaded.limits == Limits(depth=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[limits]\nmemory-mib = 1", ": unknown key limits.memory-mib; did you mean memory_mib?"),
+        ("[limit]\ndepth = 1", ": unknown key limit; did you mean limits?"),
+        ("[turn]\nqqq = 1", ": unknown key turn.qqq; known are tool_timeout_secs"),
+        ('[limits]\ndepth = "8"', ": limits.depth: expected `int`, got `str`"),
+        ("[limits]\ndepth = 0", ": limits.depth: expected `int` >= 1"),
+        ("[turn]\ntool_timeout_secs = nan", ": turn.tool_timeout_secs: expected `float` > 0.0"),
+        ("[turn]\ntool_timeout_secs = inf", ": turn.tool_timeout_secs: expected `float` <= 604800.0"),
+        ("limits = 3", ": limits: expected `object`, got `int`"),
+        ("[limits", " is not TOML: Expected ']' at the end of a table declaration (at end of document)"),
+        ('[plugins]\nenabled = ["a/b"]', None),
+        ('[plugins]\nenabled = "notes"', ": plugins.enabled: expected `array`, got `str`"),
+    ],
+)
+def test_a_fault_names_the_file_the_key_and_the_mend(where: Places, text: str, sentence: str | None) -> None:
+    message = refused(where, text)
+    if sentence is None:
+        assert message.startswith(": plugins.enabled: the name 'a/b' may hold only letters")
+    else:
+        assert message == sentence
+
+
+def test_bytes_that_are_no_text_are_refused(where: Places) -> None:
+    (where.config / "config.toml").write_bytes(b"\xff")
+    with pytest.raises(Fault, match="is not TOML"):
+        config.load(where)
+
+
+def test_a_file_without_end_is_not_read(where: Places) -> None:
+    (where.config / "config.toml").write_bytes(b"#" * (config.MAX_FILE + 1))
+    with pytest.raises(Fault) as caught:
+        config.load(where)
+    assert caught.value.code == "EMSGSIZE"
+
+
+def test_decisions_win_over_the_file(where: Places) -> None:
+    loaded = written(where, '[plugins]\nenabled = ["notes", "maps"]\n')
+    config.choose(where.config, "maps", False)
+    config.choose(where.config, "alarm", True)
+    assert config.enabled(loaded) == ["alarm", "notes"]
+    config.choose(where.config, "maps", True)
+    assert config.enabled(loaded) == ["alarm", "maps", "notes"]
+
+
+def test_deciding_leaves_a_persons_file_alone(where: Places) -> None:
+    text = '# ours\n[plugins]\nenabled = ["notes"]  # keep\n'
+    written(where, text)
+    config.choose(where.config, "notes", False)
+    assert (where.config / "config.toml").read_text() == text
+    assert sorted(path.name for path in where.config.iterdir()) == ["config.toml", "plugins.json"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"notes": 1}', "\xff"])
+def test_damaged_decisions_are_said_at_start(where: Places, text: str) -> None:
+    (where.config / "plugins.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(Fault, match=r"plugins\.json is not a table"):
+        config.load(where)
+
+
+def test_a_name_that_cannot_be_one_is_not_decided(where: Places) -> None:
+    # abi.md 2: "An invalid name is refused where it enters"
+    with pytest.raises(Fault, match="the name 'a/b'"):
+        config.choose(where.config, "a/b", True)
+    assert list(where.config.iterdir()) == []
+
+
+def test_what_is_enabled_and_not_installed_is_broken(where: Places) -> None:
+    loaded = written(where, '[plugins]\nenabled = ["no-such-plugin"]\n')
+    assert config.enabled_plugins(loaded) == []
+    mend = "install its package, or: ctx plugin disable no-such-plugin"
+    assert config.broken_plugins(loaded) == {"no-such-plugin": f"it is enabled and not installed; {mend}"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "uid", "state", "directory"),
+    [
+        # abi.md 8, the table of places
+        ({}, 0, "/var/lib/cortexfs", "/etc/cortexfs"),
+        ({"HOME": "/root", "XDG_STATE_HOME": "/x"}, 0, "/var/lib/cortexfs", "/etc/cortexfs"),
+        ({"XDG_STATE_HOME": "/s", "XDG_CONFIG_HOME": "/c"}, 7, "/s/cortexfs", "/c/cortexfs"),
+        ({"HOME": "/home/u"}, 7, "/home/u/.local/state/cortexfs", "/home/u/.config/cortexfs"),
+        ({"HOME": "/h", "XDG_STATE_HOME": "s"}, 7, "/h/.local/state/cortexfs", "/h/.config/cortexfs"),
+        ({"CTX_STATE": "/s", "CTX_CONFIG": "/c"}, 0, "/s", "/c"),
+        ({"CTX_STATE": "/s/../t", "CTX_CONFIG": "/c/"}, 7, "/t", "/c"),
+    ],
+)
+def test_places(environ: dict[str, str], uid: int, state: str, directory: str) -> None:
+    assert config.places(environ, uid) == Places(Path(state), Path(directory))
+
+
+def test_arguments_win_over_the_environment() -> None:
+    found = config.places({"CTX_STATE": "/s", "CTX_CONFIG": "/c"}, 0, state="/mine", config="/own")
+    assert found == Places(Path("/mine"), Path("/own"))
+
+
+def test_a_user_without_home_is_told_what_to_do() -> None:
+    with pytest.raises(Fault, match="name the directories with --state and --config"):
+        config.places({}, 7)
+
+
+def test_state_is_made_for_its_owner_alone(where: Places) -> None:
+    config.create(where)
+    assert where.state.stat().st_mode & 0o777 == 0o700
+    config.create(where)
+
+
+def test_a_place_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Fault, match=r"cannot be made: .*; name others with --state and --config"):
+        config.create(Places(tmp_path / "file" / "state", tmp_path))
+
+
+@pytest.mark.parametrize("text", [None, "", "x\n", "12 13\n"])
+def test_a_lock_file_without_pid_names_nobody(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "lock").write_text(text)
+    assert config.holder(tmp_path) is None
+
+
+def test_a_lock_file_names_the_daemon(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("4711\n")
+    assert config.holder(tmp_path) == 4711
+
+
+def test_the_page_has_every_key_with_default_and_sentence() -> None:
+    # abi.md 8: "every key has a default and a sentence in docs/"
+    rows = re.findall(r"^\| `(\S+)` \| `(.*)` \| (.*) \|$", DOCS.read_text(), re.MULTILINE)
+    documented = {key: (default, sentence) for key, default, sentence in rows}
+    assert documented == {
+        f"{section}.{field.name}": (_toml(field.default), _sentence(field))
+        for section, struct in SECTIONS.items()
+        for field in msgspec.structs.fields(struct)
+    }
+
+
+def _toml(default: object) -> str:
+    return "[]" if default == () else str(default)
+
+
+def _sentence(field: msgspec.structs.FieldInfo) -> str:
+    kind = msgspec.inspect.type_info(field.type)
+    assert isinstance(kind, msgspec.inspect.Metadata)
+    assert kind.extra_json_schema is not None
+    return str(kind.extra_json_schema["description"])

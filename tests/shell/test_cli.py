@@ -1,0 +1,306 @@
+"""The command line: the one guard, help, status, env and version; before and without a daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cortexfs.cli import main as program
+from cortexfs.cli import mounts, output, parser
+from cortexfs.cli import version as version_command
+from cortexfs.cli.bounded import MAX_ANSWER, ask
+from cortexfs.core.errors import Fault
+from tests.shell.cli_tree import STATUS, ctx, plant
+
+EVERY = sorted(parser.COMMANDS)
+WITH_DATA = ("status", "doctor", "ls", "env", "version")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return plant(tmp_path / "ctx")
+
+
+@pytest.fixture
+def here(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The planted tree as the mount that commands of this process mean."""
+    monkeypatch.setenv("CTX_ROOT", str(root))
+    return root
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    # abi.md 8: "Every command: --help with examples"
+    assert program.main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "examples:\n  " in text
+    assert "ctx " in text.partition("examples:")[2]
+
+
+@pytest.mark.parametrize("command", WITH_DATA)
+def test_every_command_that_prints_data_prints_json(
+    command: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # abi.md 8: "--json where it prints data"
+    program.main([command, "--json"])
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main([]) == 0
+    listed = [
+        line.split()[0] for line in capsys.readouterr().out.partition("commands:\n")[2].splitlines() if line
+    ]
+    assert listed[: len(parser.COMMANDS)] == list(parser.COMMANDS)
+    assert "complete" not in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["stat"], "ctx stat: there is no command 'stat'; did you mean status?"),
+        (["status", "--frob"], "ctx status: unrecognized arguments: --frob; see: ctx status --help"),
+        (["run"], "ctx run: the following arguments are required: OBJECT; see: ctx run --help"),
+        (["--frob"], "ctx: unrecognized arguments: --frob; see: ctx --help"),
+        (["--root"], "ctx: argument --root: expected one argument; see: ctx --help"),
+        (["plugin"], "ctx plugin: the following arguments are required: VERB; see: ctx plugin --help"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # abi.md 4: "2 | bad arguments or input"
+    assert program.main(words) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"{sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "sentence"),
+    [
+        (Fault("EACCES", "not yours"), 13, "ctx version: not yours\n"),
+        (PermissionError(13, "Permission denied", "/x"), 13, "ctx version: /x: Permission denied\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (
+            ZeroDivisionError("oops"),
+            70,
+            "ctx version: a bug in CortexFS: ZeroDivisionError: oops; CTX_DEBUG=1 shows",
+        ),
+    ],
+)
+def test_the_guard_knows_every_end(
+    raised: BaseException,
+    status: int,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(options: object) -> int:
+        raise raised
+
+    monkeypatch.setattr(version_command, "run", fails)
+    assert program.main(["version"]) == status
+    assert capsys.readouterr().err.startswith(sentence)
+
+
+def test_a_bug_shows_where_to_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version_command, "run", lambda options: 1 // 0)
+    monkeypatch.setenv("CTX_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        program.main(["version"])
+
+
+def test_a_closed_pipe_is_no_news(root: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "cortexfs.cli.main", "status"],
+        env={"CTX_ROOT": str(root)},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writer)
+    # As a shell reports cat: 128 + SIGPIPE.
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_cortex_is_the_same_program(tmp_path: Path) -> None:
+    # abi.md 8: "`cortex` is the same program"
+    link = tmp_path / "cortex"
+    link.write_text(f"#!{sys.executable}\nfrom cortexfs.cli.main import main\nraise SystemExit(main())\n")
+    link.chmod(0o755)
+    project = str(Path(program.__file__).parents[2])
+    done = subprocess.run(
+        [link, "nix"], env={"PYTHONPATH": project}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (2, "cortex nix: there is no command 'nix'\n")
+
+
+def test_status_is_what_the_mount_says(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["status"]) == 0
+    assert capsys.readouterr().out == STATUS
+
+
+def test_status_as_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "version": "0.1.0",
+        "uptime": 61,
+        "pid": 4194999,
+        "mount": "/ctx",
+        "tools": 2,
+        "models": 1,
+        "agents": 0,
+        "runs": {"active": 3, "total": 120},
+        "hosts": 2,
+        "last_error": "none",
+        "broken_plugins": {"notes": "its process was killed by SIGSEGV"},
+    }
+
+
+@pytest.mark.parametrize("place", ["before", "after", "environment"])
+def test_a_command_means_the_mount_that_it_is_given(place: str, root: Path) -> None:
+    words = {"before": ["--root", str(root), "status"], "after": ["status", "--root", str(root)]}
+    elsewhere = {"CTX_ROOT": "/nowhere"} if place in words else {}
+    assert ctx(*words.get(place, ["status"]), root=root, **elsewhere).stdout == STATUS
+
+
+def test_no_mount_is_69_and_says_how_to_get_one(tmp_path: Path) -> None:
+    # abi.md 4: "69 | object there, runtime not"
+    done = ctx("status", root=tmp_path)
+    mend = f"mount one with: ctx mount {tmp_path}"
+    assert (done.returncode, done.stderr) == (
+        69,
+        f"ctx status: no CortexFS is mounted at {tmp_path}; {mend}\n",
+    )
+
+
+def test_env_is_evaluated_by_a_shell(tmp_path: Path) -> None:
+    root = tmp_path / "it's a mount"
+    script = (
+        f'eval "$({sys.executable} -m cortexfs.cli.main env)"; printf "%s\\n" "$CTX_ROOT" "$CTX_PATH" "$PATH"'
+    )
+    environ = {"CTX_ROOT": str(root), "PATH": f"/bin:{root}/bin:/usr/bin"}
+    done = subprocess.run(["sh", "-c", script], env=environ, capture_output=True, text=True, check=True)
+    home = f"{root}/home/{os.getuid()}"
+    assert done.stdout.splitlines() == [str(root), f"{root}/tool:{home}/tool", f"{root}/bin:/bin:/usr/bin"]
+
+
+def test_starting_costs_no_library_of_the_daemon() -> None:
+    code = (
+        "import sys; from cortexfs.cli.main import main; main(['status', '--root', '/nowhere']);"
+        "print(sorted({'trio', 'pyfuse3', 'msgspec', 'importlib.metadata', 'json'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_question_is_answered_or_its_error_raised() -> None:
+    assert ask(lambda: b"yes", 5) == b"yes"
+    with pytest.raises(FileNotFoundError):
+        ask(lambda: os.readlink("/no/such").encode(), 5)
+
+
+def test_a_question_that_hangs_is_left() -> None:
+    never, held = os.pipe()
+    try:
+        with pytest.raises(TimeoutError):
+            ask(lambda: os.read(never, 1), 0.05)
+    finally:
+        os.close(never)
+        os.close(held)
+
+
+def test_an_answer_is_bounded() -> None:
+    assert len(ask(lambda: bytes(2 * MAX_ANSWER), 5)) == MAX_ANSWER
+
+
+MOUNTINFO = r"""
+25 1 0:23 / / rw - ext4 /dev/root rw
+40 25 0:41 / /ctx rw,nosuid - fuse.cortexfs cortexfs rw,user_id=0,group_id=0,allow_other
+41 25 0:42 / /home/a/my\040ctx rw master:2 - fuse.cortexfs cortexfs rw,user_id=1000,group_id=1000
+42 25 0:41 /tool /srv/tool rw - fuse.cortexfs cortexfs rw,user_id=0,group_id=0,allow_other
+43 25 0:43 / /other rw - fuse.sshfs host: rw,user_id=0
+""".strip()
+
+
+def test_mounts_are_read_from_mountinfo() -> None:
+    assert mounts.mounts(MOUNTINFO) == [
+        mounts.Mount("/ctx", 41, 0, True),
+        mounts.Mount("/home/a/my ctx", 42, 1000, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("known", "meant"),
+    [
+        ([], "/ctx"),
+        ([("/mnt/a", True)], "/mnt/a"),
+        ([("/mnt/a", False)], "/ctx"),
+        ([("/a", True), ("/a", True)], "/a"),
+    ],
+)
+def test_the_default_is_the_one_and_only_mount(
+    known: list[tuple[str, bool]], meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 8: "CTX_ROOT names the mount that a command means (default: the one and only, else /ctx)"
+    stranger = os.getuid() + 1
+    monkeypatch.setattr(
+        mounts, "mounts", lambda: [mounts.Mount(point, 1, stranger, all_) for point, all_ in known]
+    )
+    assert mounts.root(None, {}) == meant
+
+
+def test_several_mounts_are_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "mounts", lambda: [mounts.Mount(point, 1, 0, True) for point in ("/b", "/a")])
+    with pytest.raises(Fault, match="there are several mounts, /a, /b; name one with --root or CTX_ROOT"):
+        mounts.root(None, {})
+
+
+def test_a_pid_counts_only_if_the_process_is_the_owners() -> None:
+    mine = f"pid: {os.getpid()}\n"
+    assert mounts.daemon_pid(mine, os.getuid()) == os.getpid()
+    assert mounts.daemon_pid(mine, os.getuid() + 1) is None
+    assert mounts.daemon_pid("pid: 1; rm\n", 0) is None
+    assert mounts.daemon_pid("", 0) is None
+
+
+def on_terminal(*words: str, root: Path, **environ: str) -> str:
+    """What a command prints on a terminal."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cortexfs.cli.main", *words],
+        env={"CTX_ROOT": str(root), "TERM": "xterm", **environ},
+        stdout=follower,
+    )
+    os.close(follower)
+    text = b""
+    try:
+        while part := os.read(leader, 4096):
+            text += part
+    except OSError:  # EIO: the last process on the terminal is gone
+        pass
+    finally:
+        os.close(leader)
+        process.wait()
+    return text.decode()
+
+
+def test_colour_is_for_terminals(root: Path) -> None:
+    # no-color.org: "when present and not an empty string ... prevents the addition of ANSI color"
+    assert "\x1b[32mready" in on_terminal("ls", root=root)
+    assert "\x1b" not in on_terminal("ls", root=root, NO_COLOR="1")
+    assert "\x1b" not in on_terminal("ls", root=root, TERM="dumb")
+    assert "\x1b" not in ctx("ls", root=root).stdout
+
+
+def test_foreign_text_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("a", "b"), [("x\x1b[2J", "\u202ey")])
+    assert capsys.readouterr().out.splitlines()[1] == "x\\x1b[2J  \\u202ey"

@@ -1,0 +1,161 @@
+"""`ctx umount` and what `ctx mount` makes of mounts that are there, on real mounts of a tiny daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from cortexfs.cli import mounts, umount
+from cortexfs.cli.main import main
+from tests.shell.cli_fuse import served
+
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and FUSE"
+)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(umount, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(umount, "HUNG_SECONDS", 0.2)
+    monkeypatch.setattr(mounts, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setenv("CTX_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config"))
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_daemon_that_answers_is_asked_to_stop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 8: "`ctx umount`, SIGTERM and SIGINT stop cleanly"
+    monkeypatch.setattr(umount, "STOP_SECONDS", 10)
+    root = tmp_path / "ctx"
+    with served(root) as daemon:
+        assert main(["umount", str(root)]) == 0
+        assert daemon.wait() == 0
+        assert mounts.mounted_at(str(root)) is None
+    assert said(capsys) == [f"unmounted {root}"]
+
+
+def test_a_deaf_daemon_is_aborted_and_detached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "ctx"
+    with served(root, "deaf") as daemon:
+        assert main(["umount", str(root)]) == 0
+        daemon.wait()
+        assert mounts.mounted_at(str(root)) is None
+    lines = said(capsys)
+    assert lines[0].startswith(f"the daemon (pid {daemon.pid}) did not stop")
+    assert lines[-1] == f"detached {root} and ended its daemon (pid {daemon.pid})"
+
+
+def test_a_hung_daemon_is_found_by_its_lock_and_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "ctx"
+    with served(root) as daemon:
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state" / "lock").write_text(f"{daemon.pid}\n")
+        daemon.send_signal(signal.SIGSTOP)
+        assert main(["umount", str(root)]) == 0
+        assert daemon.wait() == -signal.SIGKILL
+        assert mounts.mounted_at(str(root)) is None
+    lines = said(capsys)
+    assert lines[0] == f"the daemon of {root} does not answer"
+    assert lines[-1] == f"detached {root} and ended its daemon (pid {daemon.pid})"
+
+
+def test_a_hung_daemon_that_nobody_knows_is_detached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "ctx"
+    with served(root) as daemon:
+        daemon.send_signal(signal.SIGSTOP)
+        assert main(["umount", str(root)]) == 0
+        assert mounts.mounted_at(str(root)) is None
+    assert said(capsys)[-1].startswith(f"detached {root}; its daemon was not found")
+
+
+def test_the_lock_of_another_daemon_kills_nobody(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "lock").write_text(f"{os.getpid()}\n")
+    root = tmp_path / "ctx"
+    with served(root) as daemon:
+        daemon.send_signal(signal.SIGSTOP)
+        assert main(["umount", str(root)]) == 0
+
+
+def test_a_dead_daemons_mount_is_detached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "ctx"
+    with served(root) as daemon:
+        daemon.kill()
+        daemon.wait()
+        assert mounts.is_stale(str(root))
+        assert main(["status", "--root", str(root)]) == 69
+        assert main(["umount", str(root)]) == 0
+        assert os.listdir(root) == []
+    status, done = said(capsys)
+    assert status == f"ctx status: {root} is the mount of a dead daemon; replace it with: ctx mount {root}"
+    assert done == f"detached {root}; its daemon was dead already"
+
+
+def test_nothing_to_unmount_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["umount", str(tmp_path)]) == 1
+    assert said(capsys) == [f"nothing of CortexFS is mounted at {tmp_path}"]
+
+
+def test_another_users_mount_is_not_ours_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "ctx"
+    monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, 1001, False))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert main(["umount", str(root)]) == 13
+    assert said(capsys) == [
+        f"ctx umount: {root} was mounted by uid 1001; only that user and root may unmount it"
+    ]
+
+
+def test_a_live_mount_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "ctx"
+    with served(root) as daemon:
+        assert main(["mount", str(root)]) == 0
+        assert daemon.poll() is None
+    assert said(capsys) == [f"{root} is mounted already (pid {daemon.pid})"]
+
+
+def test_a_hung_mount_is_not_mounted_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "ctx"
+    with served(root) as daemon:
+        daemon.send_signal(signal.SIGSTOP)
+        assert main(["mount", str(root)]) == 69
+    assert said(capsys) == [
+        f"ctx mount: the daemon of {root} does not answer; end it with: ctx umount {root}"
+    ]
+
+
+def test_a_dead_daemons_mount_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # abi.md 8: "A stale mount of a killed daemon is detected and replaced by the next `ctx mount`."
+    root = tmp_path / "ctx"
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.toml").write_text("[limits]\ndept = 1\n")  # so that it goes no further
+    with served(root) as daemon:
+        daemon.kill()
+        daemon.wait()
+        assert main(["mount", str(root)]) == 2
+        assert mounts.mounted_at(str(root)) is None
+    assert said(capsys)[0] == f"detached the mount that a dead daemon left at {root}"
+
+
+def test_doctor_finds_dead_mounts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "ctx"
+    with served(root) as daemon:
+        daemon.kill()
+        daemon.wait()
+        assert main(["doctor", "--root", str(root)]) == 69
+    assert f"{root} lost its daemon" in capsys.readouterr().out
