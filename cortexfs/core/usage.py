@@ -42,9 +42,7 @@ def usage(name: str, schema: Schema) -> str:
     synopsis = _synopsis(name, shape_of(schema)).splitlines()
     if len(synopsis) > 4:
         synopsis = [f"usage: {name} [--name VALUE]... {' '.join(_places(shape_of(schema)))}".rstrip()[:WIDTH]]
-    return _lines(
-        *synopsis, f"or one JSON object, as an argument or on standard input; {name} --help says more"
-    )
+    return _lines(*synopsis, f"Or give one JSON object on standard input. {name} --help says more.")
 
 
 def help_text(
@@ -238,7 +236,7 @@ def _offers(shape: Shape, name: str) -> list[str]:
     if "array" in kind.types and not kind.choices:
         kind = shape.items(kind)
     if kind.choices:
-        return [_plain(_word(choice)) for choice in kind.choices]
+        return [_word(choice) for choice in kind.choices]
     if kind.flag:
         return ["true", "false"]
     return [FILES] if "string" in kind.types and _FILE_NAME.search(name) else []
@@ -246,6 +244,7 @@ def _offers(shape: Shape, name: str) -> list[str]:
 
 def _matching(partial: str, offers: list[str]) -> list[str]:
     files = not partial.startswith("-")
+    offers = [offer for offer in offers if offer.removesuffix(FILES).isprintable()]
     return [o for o in offers if (files or "=" in partial if o.endswith(FILES) else o.startswith(partial))]
 
 

@@ -2,8 +2,8 @@
 
 Rules: the answer to a wrong input is EINVAL with one sentence, `path: what is wrong`; to a wrong schema
 EPROTO, for that is the plugin's fault. Formats are held, not only noted. References outside the schema are
-never fetched. Patterns without lookaround and backreferences take linear time; the others give up after
-BACKTRACKS steps and then count as not matched.
+never fetched. Patterns without lookaround and backreferences take linear time; where the others give up after
+BACKTRACKS steps, the input is refused.
 This file must never know which tool it is, or where the input came from.
 """
 
@@ -212,12 +212,20 @@ def _contains(error: Error, kind: Any) -> str:
     return f"has {amount} elements of the kind that the schema asks for"
 
 
+def _pattern(error: Error, kind: Any) -> str:
+    if isinstance(kind, jsonschema_rs.ValidationErrorKind.Pattern):
+        return f"must match the pattern {clipped(kind.pattern, 200)}, got {shown(error.instance)}"
+    return "takes too long to match with the schema's pattern"
+
+
 def _beyond(error: Error, kind: Any) -> str:
     return "has more elements than the schema has places for"
 
 
 _SAY: dict[str, Callable[[Error, Any], str]] = {
-    "type": lambda e, k: f"expected {' or '.join(k.types)}, got {type_name(e.instance)}",
+    "type": lambda e, k: (
+        f"expected {' or '.join(sorted(k.types, key='null'.__eq__))}, got {type_name(e.instance)}"
+    ),
     "enum": lambda e, k: _expected(list(k.options), e.instance),
     "const": lambda e, k: _expected([k.expected_value], e.instance),
     "minimum": _bound("at least"),
@@ -231,7 +239,7 @@ _SAY: dict[str, Callable[[Error, Any], str]] = {
     "maxItems": _count("element", "most"),
     "minProperties": _count("property", "least", "properties"),
     "maxProperties": _count("property", "most", "properties"),
-    "pattern": lambda e, k: f"must match the pattern {k.pattern}, got {shown(e.instance)}",
+    "pattern": _pattern,
     "format": lambda e, k: f"must be a valid {k.format}, got {shown(e.instance)}",
     "uniqueItems": lambda e, k: "must not have the same element twice",
     "contains": _contains,
