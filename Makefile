@@ -1,0 +1,62 @@
+# From a checkout to a mounted tree, and to its tests.
+#   make up     build into .venv, mount, make a first call    make down   unmount
+#   make test   every test      make lint   style and types   make bench  the figures of docs/performance.md
+#   make soak   long fuzzing    make lock   renew the pins    make clean  remove what was built
+# PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point.
+
+MAKEFLAGS += --no-print-directory
+.PHONY: up down test lint bench soak lock clean packages test-packages
+
+PYTHON ?=
+BIN := .venv/bin
+PACKAGES := python3-venv python3-dev gcc pkg-config libfuse3-dev fuse3 musl-tools
+TEST_PACKAGES := procps rsync attr bubblewrap vim-tiny strace socat git tmux jq fish zsh
+
+up: .venv/.built
+	@.ci/up
+
+down:
+	@.ci/down
+
+packages:
+	@.ci/packages $(PACKAGES)
+
+test-packages:
+	@.ci/packages $(TEST_PACKAGES)
+
+.venv/.pins: requirements-dev.lock | packages
+	@echo "installing Python packages into .venv"
+	@python=$$(.ci/interpreter $(PYTHON)) && $$python -m venv .venv
+	@$(BIN)/pip install -qq --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+# Editable: a change of Python code needs no build, one of the runner or of the packaging does.
+.venv/.built: .venv/.pins pyproject.toml cortexfs/version.py $(wildcard runner/*)
+	@echo "building cortexfs into .venv"
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+test: .venv/.built test-packages
+	@.ci/running >.venv/.running
+	@$(BIN)/python -m pytest -q
+	@.ci/running .venv/.running
+
+lint: .venv/.built
+	@$(BIN)/ruff check -q .
+	@$(BIN)/ruff format -q --check .
+	@$(BIN)/mypy
+
+bench: .venv/.built test-packages
+	@$(BIN)/python -m tests.bench
+
+soak: .venv/.built test-packages
+	@CORTEXFS_SOAK=1 $(BIN)/python -m pytest -q tests/fuzz tests/runner
+
+lock: .venv/.pins
+	@python3 -m venv .venv/lock && .venv/lock/bin/pip install -qq pip-tools
+	@CUSTOM_COMPILE_COMMAND="make lock" .venv/lock/bin/pip-compile -q --upgrade --generate-hashes --strip-extras \
+		--no-emit-options --extra all --extra dev -o requirements-dev.lock pyproject.toml
+
+clean: down
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
