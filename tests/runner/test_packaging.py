@@ -1,0 +1,64 @@
+"""What is shipped: an sdist that builds by itself, and a wheel that puts the runner beside ctx."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from cortexfs.version import VERSION
+
+ROOT = Path(__file__).parents[2]
+BUILD = "import scikit_build_core.build as b, sys; getattr(b, sys.argv[1])(sys.argv[2])"
+SHIPPED = ["LICENSE", "README.md", "cortexfs", "docs", "pyproject.toml", "runner", "tests"]
+
+
+def build(what: str, source: Path, target: Path) -> Path:
+    """Run a build backend's entry (PEP 517) in `source`; the one file that it makes."""
+    target.mkdir()
+    command = [sys.executable, "-c", BUILD, f"build_{what}", str(target)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (made,) = target.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+    """A wheel made from nothing but what an sdist of this checkout holds."""
+    folder = tmp_path_factory.mktemp("packages")
+    checkout = folder / "checkout"
+    checkout.mkdir()
+    for name in SHIPPED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif (ROOT / name).exists():
+            shutil.copy(ROOT / name, checkout)
+    sdist = build("sdist", checkout, folder / "sdist")
+    subprocess.run(["tar", "xf", sdist, "-C", folder], check=True)
+    return zipfile.Path(build("wheel", folder / f"cortexfs-{VERSION}", folder / "wheel"))
+
+
+def test_the_wheel_installs_the_runner_beside_ctx(wheel: zipfile.Path, tmp_path: Path) -> None:
+    runner = tmp_path / "runner"
+    script = wheel / f"cortexfs-{VERSION}.data" / "scripts" / "cortexfs-object-runner"
+    runner.write_bytes(script.read_bytes())
+    runner.chmod(0o755)
+    said = subprocess.run([runner, "--version"], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(f"cortexfs-object-runner {VERSION} ")
+
+
+# abi.md 8: "The program is `ctx`; `cortex` is the same program"
+def test_the_wheel_has_both_names_of_the_program(wheel: zipfile.Path) -> None:
+    lines = (wheel / f"cortexfs-{VERSION}.dist-info" / "entry_points.txt").read_text().split("\n")
+    assert {"ctx = cortexfs.cli.main:main", "cortex = cortexfs.cli.main:main"} <= set(lines)
+
+
+def test_the_wheel_has_every_module_and_no_tests(wheel: zipfile.Path) -> None:
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "cortexfs").rglob("*.py")}
+    shipped = set(wheel.root.namelist())
+    assert modules <= shipped
+    assert not [name for name in shipped if name.startswith(("tests/", "runner/"))]
