@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 
 from cortexfs.cli import mounts, objects, parser
+from cortexfs.cli.bounded import ask
 from cortexfs.cli.completion import SHELLS
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.names import CLASSES
@@ -113,12 +114,22 @@ def _of_object(path: str, words: list[str]) -> list[str]:
     from cortexfs.core import usage
 
     try:
-        with open(f"{path}.d/schema", encoding="utf-8") as file:
-            schema = json.load(file)
+        schema = json.loads(ask(lambda: _schema(path), SECONDS) or b"null")
     except (OSError, ValueError):
-        return _matching(["--help"], words[-1]) if len(words) == 1 and words[0].startswith("-") else []
+        return []
+    if schema is None:
+        return _matching(["--help"], words[-1]) if words[-1].startswith("-") and len(words) == 1 else []
     found = usage.complete(schema, words)
     return [name for candidate in found for name in _spelt(candidate, words[-1], usage.FILES)]
+
+
+def _schema(path: str) -> bytes:
+    """A tool's schema; nothing for an object without one; OSError for what is no object."""
+    controls = f"{os.path.realpath(path)}.d"
+    if "schema" not in os.listdir(controls):
+        return b""
+    with open(f"{controls}/schema", "rb") as file:
+        return file.read()
 
 
 def _spelt(candidate: str, current: str, files: str) -> list[str]:

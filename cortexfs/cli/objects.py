@@ -114,10 +114,9 @@ def _checked(path: str, name: str) -> str:
 
 
 def _nearest(root: str, name: str) -> str:
-    known: dict[str, None] = {}
-    for path in paths(root):
-        whole = short(root, path)
-        known |= dict.fromkeys((whole, bare(whole)))
+    """The end of the sentence: names of the kind that was typed, whole or bare."""
+    whole = [short(root, path) for path in paths(root)]
+    known = whole if name.partition("/")[0] in (*CLASSES, "home") else [bare(one) for one in whole]
     return parser.nearest(name, known) or "; see: ctx ls"
 
 

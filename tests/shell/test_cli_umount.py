@@ -21,9 +21,15 @@ pytestmark = pytest.mark.skipif(
 def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(umount, "STOP_SECONDS", 0.2)
     monkeypatch.setattr(umount, "HUNG_SECONDS", 0.2)
-    monkeypatch.setattr(mounts, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(mounts, "ANSWER_SECONDS", 30)
     monkeypatch.setenv("CTX_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config"))
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For daemons that never answer, so that nobody waits long for them."""
+    monkeypatch.setattr(mounts, "ANSWER_SECONDS", 0.1)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -34,7 +40,7 @@ def test_a_daemon_that_answers_is_asked_to_stop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # abi.md 8: "`ctx umount`, SIGTERM and SIGINT stop cleanly"
-    monkeypatch.setattr(umount, "STOP_SECONDS", 10)
+    monkeypatch.setattr(umount, "STOP_SECONDS", 30)
     root = tmp_path / "ctx"
     with served(root) as daemon:
         assert main(["umount", str(root)]) == 0
@@ -54,6 +60,7 @@ def test_a_deaf_daemon_is_aborted_and_detached(tmp_path: Path, capsys: pytest.Ca
     assert lines[-1] == f"detached {root} and ended its daemon (pid {daemon.pid})"
 
 
+@pytest.mark.usefixtures("hung")
 def test_a_hung_daemon_is_found_by_its_lock_and_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +77,7 @@ def test_a_hung_daemon_is_found_by_its_lock_and_killed(
     assert lines[-1] == f"detached {root} and ended its daemon (pid {daemon.pid})"
 
 
+@pytest.mark.usefixtures("hung")
 def test_a_hung_daemon_that_nobody_knows_is_detached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +89,7 @@ def test_a_hung_daemon_that_nobody_knows_is_detached(
     assert said(capsys)[-1].startswith(f"detached {root}; its daemon was not found")
 
 
+@pytest.mark.usefixtures("hung")
 def test_the_lock_of_another_daemon_kills_nobody(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "lock").write_text(f"{os.getpid()}\n")
@@ -129,6 +138,7 @@ def test_a_live_mount_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert said(capsys) == [f"{root} is mounted already (pid {daemon.pid})"]
 
 
+@pytest.mark.usefixtures("hung")
 def test_a_hung_mount_is_not_mounted_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "ctx"
     with served(root) as daemon:

@@ -1,0 +1,210 @@
+"""`ctx mount` up to the daemon, and `ctx doctor`; what needs the daemon is tested on a real mount."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from cortexfs import shebang
+from cortexfs.cli import doctor, mount, mount_checks, system_checks
+from cortexfs.cli.checks import FAIL, OK, WARN, Check, Finding, Subject
+from cortexfs.cli.main import main
+from cortexfs.config import Places
+from cortexfs.core.wire import PROTOCOL
+from tests.shell.cli_tree import ctx, plant
+
+
+@pytest.fixture
+def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    where = Places(tmp_path / "state", tmp_path / "config")
+    where.config.mkdir()
+    monkeypatch.setenv("CTX_STATE", str(where.state))
+    monkeypatch.setenv("CTX_CONFIG", str(where.config))
+    monkeypatch.setenv("CTX_ROOT", str(tmp_path / "ctx"))
+    return Subject(str(tmp_path / "ctx"), where, os.getuid())
+
+
+def test_mounting_would_hide_what_is_there(subject: Subject, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(subject.root).mkdir()
+    (Path(subject.root) / "thesis.tex").write_text("")
+    assert main(["mount"]) == 2
+    sentence = f"{subject.root} is not empty, and the mount would hide what is in it; name an empty directory"
+    assert capsys.readouterr().err == f"ctx mount: {sentence}\n"
+    assert not subject.where.state.exists()
+
+
+def test_a_mount_point_that_cannot_be_made_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "no" / "such"
+    assert main(["mount", str(root)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"ctx mount: {root} cannot be the mount point: No such file or directory; name")
+
+
+@pytest.mark.parametrize("words", [[], ["--foreground"]])
+def test_a_wrong_configuration_is_said_wherever_it_is_found(words: list[str], subject: Subject) -> None:
+    """Detached, the daemon's own process finds it; the sentence and the status arrive all the same."""
+    (subject.where.config / "config.toml").write_text("[limits]\ndept = 1\n")
+    environ = {"CTX_STATE": str(subject.where.state), "CTX_CONFIG": str(subject.where.config)}
+    done = ctx("mount", *words, root=Path(subject.root), **environ)
+    sentence = (
+        f"ctx mount: {subject.where.config}/config.toml: unknown key limits.dept; did you mean depth?\n"
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (2, sentence, "")
+    assert stat.S_IMODE(subject.where.state.stat().st_mode) == 0o700
+    # An empty mount point with a README is one (a checkout has that), so the next try gets as far.
+    (Path(subject.root) / "README").write_text("")
+    assert ctx("mount", *words, root=Path(subject.root), **environ).stderr == sentence
+
+
+def test_a_daemon_that_dies_at_once_is_said(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mount, "_command", lambda *words: ["/bin/sh", "-c", "echo cannot go on >&2; exit 3"])
+    # abi.md 4: "70 | internal error"
+    assert main(["mount"]) == 70
+    log = subject.where.state / "daemon.log"
+    sentence = f"the daemon ended while it started (cannot go on); its log is {log}"
+    assert capsys.readouterr().err == f"ctx mount: {sentence}\n"
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_a_daemon_that_does_not_start_is_ended(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(mount, "START_SECONDS", 0.1)
+    monkeypatch.setattr(mount, "_command", lambda *words: ["/bin/sleep", "60"])
+    assert main(["mount"]) == 69
+    assert "the daemon did not start within" in capsys.readouterr().err
+
+
+def test_a_daemon_inherits_nothing(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell = "env; pwd; readlink /proc/$$/fd/0; ps -o sid= -p $$; echo $$; echo ready >&"
+    monkeypatch.setattr(mount, "_command", lambda *words: ["bash", "-c", f"{tell}{words[2]}"])
+    monkeypatch.setenv("PYTHONPATH", "/evil")
+    monkeypatch.setenv("LD_PRELOAD", "")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    monkeypatch.setenv("https_proxy", "http://proxy")
+    assert main(["mount"]) == 0
+    assert capsys.readouterr().err.startswith(f"mounted at {subject.root} (pid ")
+    log = (subject.where.state / "daemon.log").read_text().splitlines()
+    names = {line.partition("=")[0] for line in log if "=" in line}
+    assert not names & {"PYTHONPATH", "LD_PRELOAD", "OPENAI_API_KEY"}
+    assert names >= {"CTX_ROOT", "CTX_STATE", "PATH", "https_proxy"}
+    *_, directory, stdin, session, pid = log
+    assert (directory, stdin, session.strip()) == ("/", "/dev/null", pid)
+
+
+def test_a_long_log_is_put_aside(subject: Subject) -> None:
+    subject.where.state.mkdir()
+    log = mount.log_path(subject.where)
+    log.write_bytes(b"x" * (mount.MAX_LOG + 1))
+    with mount._log(subject.where) as file:
+        os.write(file, b"new\n")
+    assert log.read_bytes() == b"new\n"
+    assert log.with_name("daemon.log.1").stat().st_size == mount.MAX_LOG + 1
+
+
+def test_doctor_prints_a_line_for_each_check(subject: Subject, capsys: pytest.CaptureFixture[str]) -> None:
+    # abi.md 4: "69 | object there, runtime not"
+    assert main(["doctor", "--json"]) == 69
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["check"] for row in rows] == list(doctor.CHECKS)
+    assert all(row["why"] for row in rows)
+    assert all(row["mend"] for row in rows if row["level"] != OK)
+    # One cause is one failure: what cannot be asked without a mount does not fail on its own.
+    assert [row["check"] for row in rows if row["level"] == FAIL and "mount" in row["why"]] == [
+        "mount answers"
+    ]
+
+
+@pytest.mark.parametrize(("level", "status"), [(OK, 0), (WARN, 0), (FAIL, 1)])
+def test_doctor_fails_only_for_failures(level: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: dict[str, Check] = {
+        "mount answers": lambda subject: Finding(OK, "it does"),
+        "other": lambda subject: Finding(level, "so it is", "mend"),
+    }
+    monkeypatch.setattr(doctor, "CHECKS", checks)
+    assert main(["doctor"]) == status
+
+
+def test_a_check_that_cannot_look_is_a_finding(monkeypatch: pytest.MonkeyPatch, subject: Subject) -> None:
+    def breaks(subject: Subject) -> Finding:
+        raise PermissionError(13, "Permission denied", "/x")
+
+    assert doctor._checked(breaks, subject).level == FAIL
+
+
+def test_a_mount_that_answers_is_well(subject: Subject) -> None:
+    root = plant(Path(subject.root))
+    assert mount_checks.answers(subject).level == OK
+    assert mount_checks.run_socket(subject).level == FAIL
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{root}/.run.sock")
+        listener.listen()
+        assert mount_checks.run_socket(subject) == Finding(OK, ".run.sock takes connections")
+    plugins = mount_checks.broken_plugins(subject)
+    assert (plugins.level, plugins.why) == (WARN, "notes: its process was killed by SIGSEGV")
+
+
+@pytest.mark.parametrize(("mode", "level"), [(0o700, OK), (0o750, FAIL), (0o701, FAIL)])
+def test_secrets_lie_in_a_closed_directory(mode: int, level: str, subject: Subject) -> None:
+    subject.where.state.mkdir()
+    subject.where.state.chmod(mode)
+    assert system_checks.state(subject).level == level
+
+
+def test_a_configuration_is_its_owners_alone(subject: Subject) -> None:
+    file = subject.where.config / "config.toml"
+    assert system_checks.configuration(subject).level == OK
+    file.write_text("")
+    assert system_checks.configuration(subject).level == OK
+    file.chmod(0o666)
+    assert system_checks.configuration(subject).level == FAIL
+    file.write_text("x = 1")
+    assert "unknown key x" in system_checks.configuration(subject).why
+
+
+def test_a_closed_directory_on_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for step in (*tmp_path.parents, tmp_path):
+        if not step.stat().st_mode & stat.S_IXOTH:  # pytest's own directories are 0700
+            assert system_checks._closed(str(tmp_path / "a" / "b")) is not None
+            break
+    assert system_checks._closed("/usr/bin") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "packaged", "system"),
+    [
+        (f"cortexfs-object-runner 1 protocol {PROTOCOL}", OK, OK),
+        (f"cortexfs-object-runner 1 protocol {PROTOCOL + 1}", FAIL, WARN),
+        ("something else", FAIL, WARN),
+        (None, FAIL, WARN),
+    ],
+)
+def test_runners_have_to_speak_our_protocol(
+    answer: str | None,
+    packaged: str,
+    system: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    subject: Subject,
+) -> None:
+    # abi.md 1: "when that file is installed and speaks this daemon's protocol version"
+    runner = tmp_path / "runner"
+    if answer is not None:
+        runner.write_text(f"#!/bin/sh\necho {answer}\n")
+        runner.chmod(0o755)
+    monkeypatch.setattr(shebang, "SYSTEM", runner)
+    monkeypatch.setattr(shebang, "program", lambda name: str(runner))
+    assert system_checks.packaged_runner(subject).level == packaged
+    assert system_checks.system_runner(subject).level == system

@@ -1,0 +1,192 @@
+"""Finding plugins by their metadata, and `ctx plugin`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cortexfs import config
+from cortexfs.cli import mounts
+from cortexfs.cli.main import main
+from cortexfs.core.calls import Plugin
+from cortexfs.plugins.found import FoundPlugin, found
+from tests.shell.cli_tree import STATUS, add, plant
+
+
+def installed(
+    site: Path, distribution: str, version: str, *points: str, group: str = "cortexfs.plugins"
+) -> None:
+    """A distribution as an installer leaves it; its code would fail if anybody imported it."""
+    information = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    )
+    (information / "entry_points.txt").write_text(f"[{group}]\n" + "".join(f"{point}\n" for point in points))
+    (site / f"{distribution.replace('-', '_')}.py").write_text("raise SystemExit('imported')\n")
+
+
+def names(plugins: list[FoundPlugin]) -> list[str]:
+    return [one.plugin.name for one in plugins]
+
+
+def test_a_plugin_is_found_without_its_code(tmp_path: Path) -> None:
+    installed(tmp_path, "my-notes", "1.2", "notes = my_notes:plugin")
+    expected = Plugin("notes", "1.2", "python", "my_notes:plugin")
+    assert found([str(tmp_path)]) == [FoundPlugin(expected, "my-notes", str(tmp_path))]
+    assert "my_notes" not in sys.modules
+
+
+def test_other_groups_are_not_ours(tmp_path: Path) -> None:
+    installed(tmp_path, "my-notes", "1.2", "notes = my_notes:main", group="console_scripts")
+    assert found([str(tmp_path)]) == []
+
+
+def test_the_order_is_that_of_names(tmp_path: Path) -> None:
+    for letter in "cab":
+        installed(tmp_path / letter, f"dist-{letter}", "1", f"{letter} = m:p", f"z-{letter} = m:p")
+    path = [str(tmp_path / letter) for letter in "bca"]
+    assert names(found(path)) == names(found(path[::-1])) == ["a", "b", "c", "z-a", "z-b", "z-c"]
+
+
+def test_a_name_that_two_offer_belongs_to_neither(tmp_path: Path) -> None:
+    installed(tmp_path, "one", "1", "notes = one:plugin")
+    installed(tmp_path, "two", "1", "notes = two:plugin", "maps = two:maps")
+    offers = {(one.distribution, one.plugin.name): one.fault for one in found([str(tmp_path)])}
+    dispute = "the name notes is offered more than once, by one, two; uninstall all but one"
+    assert offers == {("one", "notes"): dispute, ("two", "notes"): dispute, ("two", "maps"): None}
+
+
+def test_a_shadowed_installation_of_the_same_package_does_not_count(tmp_path: Path) -> None:
+    installed(tmp_path / "new", "my-notes", "2", "notes = my_notes:plugin")
+    installed(tmp_path / "old", "My_Notes", "1", "notes = my_notes:plugin")
+    offers = found([str(tmp_path / "new"), str(tmp_path / "old")])
+    assert [(one.plugin.version, one.fault) for one in offers] == [("2", None)]
+
+
+@pytest.mark.parametrize(
+    ("point", "fault"),
+    [
+        ("a.d = m:p", "the name 'a.d' ends in .sock or .d, which the tree keeps for itself"),
+        ("a = m", "its entry point 'm' is not of the form module:attribute"),
+        ("a = m:p; import os", "its entry point 'm:p; import os' is not of the form module:attribute"),
+        ("a = m.n:p.q [extra]", None),
+    ],
+)
+def test_what_is_broken_is_listed_with_the_reason(point: str, fault: str | None, tmp_path: Path) -> None:
+    installed(tmp_path, "dist", "1", point)
+    assert [one.fault for one in found([str(tmp_path)])] == [fault]
+
+
+def test_debris_on_the_path_is_passed_over(tmp_path: Path) -> None:
+    installed(tmp_path, "dist", "1", "a = m:p")
+    (tmp_path / "empty-1.dist-info").mkdir()
+    assert names(found([str(tmp_path), str(tmp_path / "absent")])) == ["a"]
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Places:
+    """Two installed plugins, and no mount."""
+    installed(tmp_path / "site", "my-notes", "1.2", "notes = my_notes:plugin")
+    installed(tmp_path / "site", "twice", "3", "both = a:p")
+    installed(tmp_path / "site", "thrice", "3", "both = b:p")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("CTX_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("CTX_ROOT", str(tmp_path / "ctx"))
+    return config.Places(tmp_path / "state", tmp_path / "config")
+
+
+def row(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, object]:
+    capsys.readouterr()
+    assert main(["plugin", "list", "--json"]) == 0
+    rows: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+    return next(row for row in rows if row["name"] == name)
+
+
+def test_enabling_lasts(places: config.Places, capsys: pytest.CaptureFixture[str]) -> None:
+    # abi.md 3: "A change takes effect on the next run and survives a restart."
+    assert main(["plugin", "enable", "notes"]) == 0
+    assert capsys.readouterr().err == "enabled notes; it counts from the next ctx mount\n"
+    assert config.enabled(config.load(places)) == ["notes"]
+    assert main(["plugin", "disable", "notes"]) == 0
+    assert config.enabled(config.load(places)) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        ("enable nots", 1, "no installed package offers a plugin 'nots'; did you mean notes?"),
+        ("enable qqq", 1, "no installed package offers a plugin 'qqq'; install its package with pip first"),
+        ("enable both", 2, "the plugin both cannot be enabled: the name both is offered more than once"),
+        ("disable qqq", 1, "there is no plugin 'qqq'; see: ctx plugin list"),
+    ],
+)
+def test_what_cannot_be_enabled_is_said(
+    words: str, status: int, sentence: str, places: config.Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plugin", *words.split()]) == status
+    assert capsys.readouterr().err.startswith(f"ctx plugin: {sentence}")
+    assert not (places.config / "plugins.json").exists()
+
+
+def test_what_was_uninstalled_can_still_be_disabled(
+    places: config.Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.choose(places.config, "gone", True)
+    assert row(capsys, "gone")["reason"] == "no installed package offers it"
+    assert main(["plugin", "disable", "gone"]) == 0
+    assert config.enabled(config.load(places)) == []
+
+
+def test_the_running_daemon_is_told(
+    places: config.Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # abi.md 8: "A running mount follows what these commands change, without a restart."
+    daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    root = plant(tmp_path / "ctx")
+    (root / "status").write_text(f"pid: {daemon.pid}\n")
+    monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, os.getuid(), True))
+    assert main(["plugin", "enable", "notes"]) == 0
+    assert daemon.wait(30) == -signal.SIGHUP
+    assert capsys.readouterr().err == f"enabled notes; told the daemon of {root} (pid {daemon.pid})\n"
+
+
+def test_list_without_a_mount(places: config.Places, capsys: pytest.CaptureFixture[str]) -> None:
+    assert row(capsys, "notes")["status"] == "disabled"
+    config.choose(places.config, "notes", True)
+    assert row(capsys, "notes")["status"] == "not mounted"
+    assert main(["plugin", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NAME", "VERSION", "ENABLED", "STATUS", "TOOLS"]
+    assert ["notes", "1.2", "yes", "not", "mounted", "-"] in [line.split() for line in lines]
+
+
+def test_list_says_what_became_of_each(
+    places: config.Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.choose(places.config, "notes", True)
+    root = plant(tmp_path / "ctx")
+    # The planted status says that notes crashed; the planted note.add has the origin plugin:notes@1.2.
+    crashed = row(capsys, "notes")
+    assert (crashed["status"], crashed["reason"]) == ("broken", "its process was killed by SIGSEGV")
+    (root / "status").write_text(STATUS.replace("broken plugin", "was broken"))
+    assert row(capsys, "notes") == {
+        "name": "notes",
+        "version": "1.2",
+        "enabled": True,
+        "status": "loaded",
+        "tools": ["note.add"],
+        "reason": None,
+        "distribution": "my-notes",
+        "location": str(tmp_path / "site"),
+    }
+    add(root, "tool/other", "Of another version.", "plugin:notes@1.3", {})
+    assert row(capsys, "notes")["tools"] == ["note.add"]
+    assert row(capsys, "both")["status"] == "broken"
