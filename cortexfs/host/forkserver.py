@@ -1,11 +1,12 @@
 """The process that makes hosts: imported once, then forked for each.
 
-    python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION]
+    python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION] [--preload MODULE]
 
 FD is the control socket of core/calls.py. The daemon starts this before it opens anything, with a
 clean environment (/proc/PID/environ of every host shows it), no standard input, and as standard
 error what hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool.
---serve names what a host does once it is the caller; tests put something small there.
+--serve names what a host does once it is the caller, --preload what it finds imported besides; tests
+put something small there.
 
 Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
 socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
@@ -39,13 +40,11 @@ from cortexfs.host import identity, limits, linux
 
 Serve = Callable[[socket.socket, calls.Plugin], NoReturn]
 
-# Besides what `serve` imports: the built-in tools, so that a fork is all that a cold call costs.
 PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
 
 _PACKET = 64 << 10
 _MAX_RIGHTS = 3
-_SWEEP_MS = 5  # between two looks at whether what was killed is dead
 # A process in an uninterruptible wait dies when that ends; nobody is kept waiting for it longer.
 _SWEEP_SECONDS = 2.0
 
@@ -65,7 +64,6 @@ class Child:
     def __init__(self, number: int, pid: int, status: socket.socket, group: limits.Group | None) -> None:
         self.number = number
         self.pid = pid
-        self.pidfd = os.pidfd_open(pid)  # the daemon's, with its Spawned
         self.announced = False
         self.status: socket.socket | None = status  # None once the daemon has had its Spawned
         self.group = group
@@ -119,7 +117,7 @@ class ForkServer:
         starting = {child.status.fileno(): child for child in self._children.values() if child.status}
         for fd in starting:
             poll.register(fd, select.POLLIN)
-        ready = dict(poll.poll(_SWEEP_MS if self._dead else None))
+        ready = dict(poll.poll(limits.KILLING_SECONDS * 1000 if self._dead else None))
         # Reports before deaths: a host may report and die at once.
         for fd in ready.keys() & starting.keys():
             self._report(starting[fd])
@@ -219,19 +217,27 @@ class ForkServer:
             child.status = None
             status.close()
             if said == _READY:
-                self._say(calls.Spawned(child.number, child.pid), [child.pidfd])
-                child.announced = True
+                self._announce(child)
             else:
-                os.close(child.pidfd)
                 fault = _faults.decode(said[1:]) if said else ("EHOSTDOWN", "the host died while it started")
                 self._say(calls.Spawned(child.number, 0, fault))
+
+    def _announce(self, child: Child) -> None:
+        try:
+            pidfd = os.pidfd_open(child.pid)  # ours to reap, so that the pid cannot be another's
+        except OSError as error:
+            os.kill(child.pid, signal.SIGKILL)
+            fault = ("EHOSTDOWN", f"no host can start: {error.strerror}")
+            self._say(calls.Spawned(child.number, 0, fault))
+        else:
+            child.announced = True
+            self._say(calls.Spawned(child.number, child.pid), [pidfd])
 
     def _moved(self, child: Child, pid: int) -> None:
         """The host is in a pid namespace. Its first process waits for our answer before it ends, so
         that `pid` cannot have been reaped and given away."""
-        os.close(child.pidfd)
         del self._children[child.pid]
-        child.pid, child.pidfd = pid, os.pidfd_open(pid)
+        child.pid = pid
         self._children[pid] = child
 
     # -- ends
@@ -284,7 +290,7 @@ class ForkServer:
                     pass
             if quiet and all(gone):
                 break
-            select.poll().poll(_SWEEP_MS)
+            time.sleep(limits.KILLING_SECONDS)
         if self._groups is not None:
             self._groups.remove()
 
@@ -353,11 +359,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="cortexfs.host.forkserver")
     parser.add_argument("fd", type=int)
     parser.add_argument("--serve", default=SERVE)
+    parser.add_argument("--preload", default=PRELOAD)
     options = parser.parse_args()
     control = socket.socket(fileno=options.fd)
     control.set_inheritable(False)
     serve = _function(options.serve)
-    importlib.import_module(PRELOAD)
+    importlib.import_module(options.preload)
     # No collection runs here, and hosts share these pages for as long as none touches them.
     gc.disable()
     gc.freeze()

@@ -122,6 +122,9 @@ def _take_user(identity: Identity) -> None:
         linux.prctl(linux.PR_SET_KEEPCAPS, 1)
         os.setresuid(identity.uid, identity.uid, identity.uid)
         linux.prctl(linux.PR_SET_KEEPCAPS, 0)
+        # (uid_t) -1 means no change to these calls, and root would stay root.
+        if os.getresuid() != (identity.uid,) * 3 or os.getresgid() != (identity.gid,) * 3:
+            raise OSError(errno.EINVAL, "they are no ids")
         linux.set_capabilities(linux.permitted())
 
 

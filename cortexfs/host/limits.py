@@ -15,6 +15,7 @@ import os
 import re
 import resource
 import signal
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ from pathlib import Path
 from cortexfs.core.calls import Limits
 
 PREFIX = "cortexfs-"
+# Between two looks at whether what was killed is dead.
+KILLING_SECONDS = 0.005
+_CLEARINGS = 200
 _STOPS = 10  # rounds of stopping what was born meanwhile; a full fork bomb takes two or three
 
 
@@ -164,9 +168,11 @@ def _clear(base: Path) -> None:
     for stale in base.glob(f"{PREFIX}*"):
         with suppress(OSError):
             os.close(_locked(stale))
-            for path in stale.iterdir():
-                if path.is_dir():
-                    Group(path).kill()
+            groups = [Group(path) for path in stale.iterdir() if path.is_dir()]
+            for _ in range(_CLEARINGS):
+                if all([group.kill() for group in groups]):
+                    break
+                time.sleep(KILLING_SECONDS)
             stale.rmdir()
 
 
@@ -177,6 +183,13 @@ def kill_strays(known: Collection[int]) -> bool:
     killed fills the places of the dead. A process that does nothing but fork and exit can outrun
     this for a while, which is what cgroups are for.
     """
+    try:
+        return _kill_strays(known)
+    except OSError:  # no descriptors left to look: some will come free
+        return False
+
+
+def _kill_strays(known: Collection[int]) -> bool:
     strays = _strays(known)
     for _ in range(_STOPS):
         running = {pid for pid, (_, state) in strays.items() if state not in b"Tt"}
@@ -206,14 +219,14 @@ def _strays(known: Collection[int]) -> dict[int, tuple[int, bytes]]:
 def _parent_and_state(pid: int) -> tuple[int, bytes] | None:
     try:
         state, parent = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:2]
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     return int(parent), state
 
 
 def _signal(pid: int, parent: int, number: signal.Signals) -> None:
     """Send a signal to `pid` if it still is that child, and not a stranger with its number."""
-    with suppress(OSError):
+    with suppress(ProcessLookupError, PermissionError):
         pidfd = os.pidfd_open(pid)
         try:
             seen = _parent_and_state(pid)

@@ -44,7 +44,7 @@ FAKE = """
 import json, os, sys
 def serve(control, plugin):
     while source := control.recv(65536):
-        space = {"control": control, "plugin": plugin, "answer": None}
+        space = {"os": os, "control": control, "plugin": plugin, "answer": None}
         try:
             exec(source, space)
         except BaseException as error:
@@ -131,7 +131,7 @@ class Forks:
         command = [*prefix, sys.executable, "-m", "cortexfs.host.forkserver", str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
-                [*command, "--serve", "fake:serve"],
+                [*command, "--serve", "fake:serve", "--preload", "json"],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=self.errors,
