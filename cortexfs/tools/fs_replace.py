@@ -1,0 +1,183 @@
+"""fs.replace: change a part of a file, by text or by diff, in one step.
+
+Rules: what the caller has not seen is not overwritten. Two of these calls never lose each other's
+change: each locks the file while it works, and looks whether it is still the same before it puts
+the new one in its place.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from functools import partial
+from io import FileIO
+from typing import Annotated, TypeAlias
+
+from cortexfs.sdk import (
+    ExecutionFailed,
+    InvalidInput,
+    ToolEffect,
+    ToolEffectKind,
+    ToolResult,
+    ToolRuntime,
+    tool,
+)
+from cortexfs.tools import unified
+from cortexfs.tools.paths import checked, opened_regular, shown
+from cortexfs.tools.placing import put_over
+
+MAX_SIZE = 64 << 20  # the file is held in memory, several times over
+_NO_LOCKS = {errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EBADF}  # of filesystems without flock
+
+
+class _Unchanged(Exception):
+    """The change does not fit the file: for the asking model to mend, so a soft error."""
+
+
+@tool(
+    name="fs.replace",
+    effects=[ToolEffect(ToolEffectKind.READ_FILE), ToolEffect(ToolEffectKind.WRITE_FILE)],
+    description="""\
+Change a part of an existing file: give either old and new, or diff.
+With old and new, the text old is replaced by new. old must occur exactly once, so include enough of the \
+lines around it; all=true replaces every occurrence. An empty new removes it. White space counts.
+With diff, a unified diff of this one file is applied, all hunks or none. Its context must be in the \
+file exactly; line numbers may be off as long as the place is clear. The file names in the diff do not \
+matter.
+The change happens in one step, and a failure leaves the file as it was; permissions stay. In a file \
+whose lines all end in CR LF, plain newlines in your text are taken as CR LF.
+Use it for edits. Read the part with fs.read first. For new files or whole new content use fs.write.""",
+)
+def replace(
+    runtime: ToolRuntime,
+    path: Annotated[str, "The file to change."],
+    old: Annotated[str | None, "The text to replace, exactly as it is in the file."] = None,
+    new: Annotated[str | None, "What to put in its place."] = None,
+    all: Annotated[bool, "Replace every occurrence of old."] = False,
+    diff: Annotated[str | None, "A unified diff, in place of old and new."] = None,
+) -> ToolResult:
+    change = _change(old, new, all, diff)
+    with _locked(checked(path)) as file:
+        before = _Stamp(file)
+        data = file.readall()
+        try:
+            after, told = change(data)
+        except _Unchanged as error:
+            return ToolResult.error(f"{shown(path)} is unchanged: {error}")
+        put_over(path, after, file, runtime, before.check)
+    return ToolResult.success(f"{told} in {shown(path)}\n")
+
+
+Change: TypeAlias = Callable[[bytes], tuple[bytes, str]]  # to the new content, and what was done
+
+
+def _change(old: str | None, new: str | None, all: bool, diff: str | None) -> Change:
+    if diff is not None:
+        if (old, new, all) != (None, None, False):
+            raise InvalidInput("give either old and new, or diff")
+        try:
+            return partial(_patched, unified.parse(_encoded(diff, "diff")))
+        except unified.Malformed as error:
+            raise InvalidInput(f"diff: {error}") from None
+    if old is None or new is None:
+        raise InvalidInput("give old and new (which may be empty), or diff")
+    if not old:
+        raise InvalidInput("old: it is empty; fs.write makes a file or adds to its end")
+    if old == new:
+        raise InvalidInput("new: it is the same as old, so nothing would change")
+    return partial(_exchanged, _encoded(old, "old"), _encoded(new, "new"), all)
+
+
+def _encoded(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{name}: it holds what is no Unicode character") from None
+
+
+def _exchanged(old: bytes, new: bytes, all: bool, data: bytes) -> tuple[bytes, str]:
+    if _is_crlf(data) and b"\r\n" not in old + new:
+        old, new = _crlf(old), _crlf(new)
+    first = data.find(old)
+    if first < 0:
+        raise _Unchanged(
+            "old does not occur in it. Read that part again and copy it exactly, with its spaces"
+        )
+    if all:
+        return data.replace(old, new), _plural(data.count(old), "replacement")
+    if data.find(old, first + 1) >= 0:  # which may overlap the first
+        count = max(2, data.count(old))
+        raise _Unchanged(f"old occurs {count} times. Give more of the lines around it, or all=true")
+    return data.replace(old, new), _plural(1, "replacement")
+
+
+def _patched(hunks: list[unified.Hunk], data: bytes) -> tuple[bytes, str]:
+    if _is_crlf(data) and not any(b"\r" in line for hunk in hunks for line in hunk.old + hunk.new):
+        hunks = [hunk._replace(old=_all_crlf(hunk.old), new=_all_crlf(hunk.new)) for hunk in hunks]
+    try:
+        after, places = unified.apply(data, hunks)
+    except unified.Mismatch as error:
+        raise _Unchanged(f"{error}. Read the file again and make the diff anew") from None
+    lines = ", ".join(map(str, places))
+    return after, f"{_plural(len(hunks), 'hunk')} applied at line {lines}"
+
+
+def _is_crlf(data: bytes) -> bool:
+    return 0 < data.count(b"\n") == data.count(b"\r\n")
+
+
+def _crlf(text: bytes) -> bytes:
+    return text.replace(b"\n", b"\r\n")
+
+
+def _all_crlf(lines: list[bytes]) -> list[bytes]:
+    return [_crlf(line) for line in lines]
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _locked(path: str) -> FileIO:
+    file = opened_regular(path, os.O_RDWR)
+    try:
+        if os.fstat(file.fileno()).st_size > MAX_SIZE:
+            raise ExecutionFailed(f"{shown(path)} is over 64 MiB; change it with shell.exec", "EFBIG")
+        _lock(file.fileno(), path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _lock(fd: int, path: str) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _busy(path) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _busy(path: str) -> ExecutionFailed:
+    return ExecutionFailed(
+        f"{shown(path)} is being changed by somebody else; read it and try again", "EAGAIN"
+    )
+
+
+class _Stamp:
+    """What a file was when it was read."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._seen = _seen(os.fstat(file.fileno()))
+
+    def check(self, path: str) -> None:
+        if _seen(os.stat(path)) != self._seen:
+            raise _busy(path)
+
+
+def _seen(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

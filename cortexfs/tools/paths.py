@@ -1,0 +1,95 @@
+"""Paths as the tools meet them: checked, opened and shown.
+
+Rules: a relative path means the caller's working directory, which the kernel keeps for this thread
+alone, so nothing here resolves or remembers one. Nothing here may wait for a pipe's other end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from io import FileIO
+
+from cortexfs.sdk import ExecutionFailed, InvalidInput
+
+_SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_ODD = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_KINDS = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character device",
+    stat.S_IFBLK: "block device",
+}
+
+
+def checked(path: str, name: str = "path") -> str:
+    """`path`, if the kernel can be asked for it at all."""
+    if not path:
+        raise InvalidInput(f"{name}: it is empty; the working directory is '.'")
+    try:
+        if b"\0" in os.fsencode(path):
+            raise InvalidInput(f"{name}: it holds a NUL character, which no path can")
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{name}: it is not valid Unicode") from None
+    return path
+
+
+def at_least(least: int, **numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise InvalidInput(f"{name}: it is {number}, and must be at least {least}")
+
+
+def shown(name: str) -> str:
+    """`name` on one line of UTF-8: what would break that is written as a backslash escape."""
+    return _ODD.sub(_escape, name)
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    if 0xDC80 <= number <= 0xDCFF:  # how Python holds a byte that is not UTF-8
+        return f"\\x{number - 0xDC00:02x}"
+    return found[0].encode("unicode_escape", "surrogatepass").decode()
+
+
+def sorted_entries(directory: str) -> list[os.DirEntry[str]]:
+    with os.scandir(directory) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def kind_of(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "unknown")
+
+
+def opened(path: str, flags: int, mode: int = 0o666) -> FileIO:
+    """open(2), as an object that closes itself.
+
+    In one C call throughout: a cancellation that strikes while open(2) waits for a slow disk finds
+    an object to drop, and not the number of a descriptor that nobody knows.
+    """
+    return next(map(FileIO, map(os.open, [path], [flags | _SAFE], [mode])))
+
+
+def opened_regular(path: str, flags: int = os.O_RDONLY) -> FileIO:
+    """A regular file. Looked at before opening, as opening a device or a pipe may do something."""
+    _refuse_others(os.stat(path).st_mode, path)
+    file = opened(path, flags)
+    try:
+        _refuse_others(os.fstat(file.fileno()).st_mode, path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _refuse_others(mode: int, path: str) -> None:
+    if stat.S_ISDIR(mode):
+        raise ExecutionFailed(f"{shown(path)} is a directory; fs.list shows what is in it", "EISDIR")
+    if not stat.S_ISREG(mode):
+        raise ExecutionFailed(
+            f"{shown(path)} is a {kind_of(mode)}, and this tool takes regular files only", "EINVAL"
+        )
