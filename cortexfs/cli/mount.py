@@ -26,6 +26,7 @@ from cortexfs.config import Places, create, load, places
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 
 START_SECONDS = 20.0
+END_SECONDS = 5.0
 MAX_LOG = 1 << 20
 READY = b"ready\n"
 # Language, places, and how to reach the network; nothing that changes what code is loaded.
@@ -37,7 +38,7 @@ ENVIRONMENT = re.compile(
 
 def declare(into: parser.Parser) -> None:
     into.add_argument(
-        "point", metavar="ROOT", nargs="?", help="the directory to mount at (default: as --root)"
+        "point", metavar="ROOT", nargs="?", help="the directory to mount at (default: CTX_ROOT, else /ctx)"
     )
     into.add_argument("--foreground", action="store_true", help="stay, and write the log to stderr")
     into.add_argument("--strict", action="store_true", help=argparse.SUPPRESS)
@@ -49,7 +50,8 @@ def declare(into: parser.Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    root = mounts.root(options.point or options.root)
+    # Not the mount that is there already, which other commands would mean.
+    root = mounts.absolute(options.point or options.root or os.environ.get("CTX_ROOT") or mounts.DEFAULT_ROOT)
     where = places(os.environ, os.getuid(), state=options.state, config=options.config)
     if options.ready_fd is not None:
         return _serve(root, where, options)
@@ -94,6 +96,7 @@ def _start(root: str, where: Places, options: argparse.Namespace) -> int:
     """Start a detached daemon and wait until it is ready; its exit status when it will not be."""
     reader, writer = os.pipe()
     with _log(where) as log:
+        before = os.fstat(log).st_size
         daemon = subprocess.Popen(
             _command(root, where, writer, options.strict),
             stdin=subprocess.DEVNULL,
@@ -111,7 +114,9 @@ def _start(root: str, where: Places, options: argparse.Namespace) -> int:
         say(f"mounted at {root} (pid {daemon.pid})")
         daemon.returncode = EXIT_OK  # it outlives us; without this, Popen would warn
         return EXIT_OK
-    return _failed(daemon, said, where)
+    status = _ended(daemon, said is None)
+    _explain(said, where, before)
+    return status if status > 0 else exit_status("EHOSTDOWN")
 
 
 def _command(root: str, where: Places, ready: int, strict: bool) -> list[str]:
@@ -161,28 +166,33 @@ def _wait(reader: int) -> bytes | None:
     return None
 
 
-def _failed(daemon: subprocess.Popen[bytes], said: bytes | None, where: Places) -> int:
-    late = f"the daemon did not start within {START_SECONDS:.0f} s"
-    if said is None:
+def _ended(daemon: subprocess.Popen[bytes], late: bool) -> int:
+    """The exit status of a daemon that did not start; one that is still trying is ended."""
+    if late:
         daemon.terminate()
     try:
-        status = daemon.wait(5)
+        return daemon.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
         daemon.kill()
-        status = daemon.wait()
+        return daemon.wait()
+
+
+def _explain(said: bytes | None, where: Places, before: int) -> None:
+    """Why there is no mount; the last line of the log may hold what a library had to say."""
+    last = _last_line(where, before)
+    hint = f" ({last})" if last else ""
     if said is None:
+        late = f"the daemon did not start within {START_SECONDS:.0f} s{hint}"
         raise Fault("EHOSTDOWN", f"{late}; its log is {log_path(where)}")
     if not said:
-        raise Fault(
-            "EPROTO", f"the daemon ended while it started ({_last_line(where)}); its log is {log_path(where)}"
-        )
-    say(f"{parser.program()} mount: {said.decode(errors='replace').strip()}")
-    return status if status > 0 else exit_status("EHOSTDOWN")
+        raise Fault("EPROTO", f"the daemon ended while it started{hint}; its log is {log_path(where)}")
+    say(f"{parser.program()} mount: {said.decode(errors='replace').strip()}{hint}")
 
 
-def _last_line(where: Places) -> str:
-    lines = log_path(where).read_text(errors="replace").splitlines()
-    return lines[-1] if lines else "without a word"
+def _last_line(where: Places, before: int) -> str:
+    """The last line that the log has grown by."""
+    lines = log_path(where).read_bytes()[before:].decode(errors="replace").splitlines()
+    return lines[-1] if lines else ""
 
 
 def _serve(root: str, where: Places, options: argparse.Namespace) -> int:

@@ -62,16 +62,21 @@ def mounted_at(point: str) -> Mount | None:
 
 
 def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
-    """The mount that a command means: --root, CTX_ROOT, the one and only, else /ctx."""
+    """The mount that a command means: --root, CTX_ROOT, the one and only, else /ctx.
+
+    Where there are several and none is /ctx, a user's own single one is meant.
+    """
     if named := given or environ.get("CTX_ROOT"):
         return absolute(named)
-    usable = [mount for mount in mounts() if mount.everyone or mount.owner == os.getuid()]
-    points = sorted({mount.point for mount in usable})
-    if len(points) > 1:
-        raise Fault(
-            "EINVAL", f"there are several mounts, {', '.join(points)}; name one with --root or CTX_ROOT"
-        )
-    return points[0] if points else DEFAULT_ROOT
+    known = mounts()
+    own = sorted({mount.point for mount in known if mount.owner == os.getuid()})
+    points = sorted({mount.point for mount in known if mount.everyone} | set(own))
+    if DEFAULT_ROOT in points or not points:
+        return DEFAULT_ROOT
+    for choice in (points, own):
+        if len(choice) == 1:
+            return choice[0]
+    raise Fault("EINVAL", f"there are several mounts, {', '.join(points)}; name one with --root or CTX_ROOT")
 
 
 def status_text(point: str, seconds: float | None = None) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import pwd
 import shutil
 import socket
 import stat
@@ -45,6 +46,10 @@ def fusermount(subject: Subject) -> Finding:
     status = os.stat(found)
     if not (status.st_mode & stat.S_ISUID and status.st_uid == 0):
         return fail(f"{found} is not setuid root", f"as root: chown root {found} && chmod u+s {found}")
+    try:
+        pwd.getpwuid(subject.uid)
+    except KeyError:
+        return fail(f"uid {subject.uid} has no name, and {found} asks for one", "add it to /etc/passwd")
     return ok(found)
 
 

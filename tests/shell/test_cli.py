@@ -238,23 +238,26 @@ def test_mounts_are_read_from_mountinfo() -> None:
     ]
 
 
+US, THEM = os.getuid(), os.getuid() + 1
+
+
 @pytest.mark.parametrize(
     ("known", "meant"),
     [
         ([], "/ctx"),
-        ([("/mnt/a", True)], "/mnt/a"),
-        ([("/mnt/a", False)], "/ctx"),
-        ([("/a", True), ("/a", True)], "/a"),
+        ([("/mnt/a", THEM, True)], "/mnt/a"),
+        ([("/mnt/a", THEM, False)], "/ctx"),
+        ([("/a", US, True), ("/a", US, True)], "/a"),
+        ([("/ctx", THEM, True), ("/a", US, False)], "/ctx"),
+        ([("/b", THEM, True), ("/a", US, False)], "/a"),
     ],
 )
 def test_the_default_is_the_one_and_only_mount(
-    known: list[tuple[str, bool]], meant: str, monkeypatch: pytest.MonkeyPatch
+    known: list[tuple[str, int, bool]], meant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # abi.md 8: "CTX_ROOT names the mount that a command means (default: the one and only, else /ctx)"
-    stranger = os.getuid() + 1
-    monkeypatch.setattr(
-        mounts, "mounts", lambda: [mounts.Mount(point, 1, stranger, all_) for point, all_ in known]
-    )
+    listed = [mounts.Mount(point, 1, owner, everyone) for point, owner, everyone in known]
+    monkeypatch.setattr(mounts, "mounts", lambda: listed)
     assert mounts.root(None, {}) == meant
 
 

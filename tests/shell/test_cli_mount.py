@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs import shebang
-from cortexfs.cli import doctor, mount, mount_checks, system_checks
+from cortexfs.cli import doctor, mount, mount_checks, mounts, system_checks
 from cortexfs.cli.checks import FAIL, OK, WARN, Check, Finding, Subject
 from cortexfs.cli.main import main
 from cortexfs.config import Places
@@ -101,6 +101,18 @@ def test_a_daemon_inherits_nothing(
     assert names >= {"CTX_ROOT", "CTX_STATE", "PATH", "https_proxy"}
     *_, directory, stdin, session, pid = log
     assert (directory, stdin, session.strip()) == ("/", "/dev/null", pid)
+
+
+def test_mount_means_no_mount_that_is_there(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a name it makes /ctx, even while another is the one and only."""
+    monkeypatch.delenv("CTX_ROOT")
+    monkeypatch.setattr(mounts, "DEFAULT_ROOT", subject.root)
+    monkeypatch.setattr(mounts, "mounts", lambda: [mounts.Mount("/else", 1, os.getuid(), True)])
+    monkeypatch.setattr(mount, "_command", lambda *words: ["bash", "-c", f"echo ready >&{words[2]}"])
+    assert main(["mount"]) == 0
+    assert capsys.readouterr().err.startswith(f"mounted at {subject.root} (pid ")
 
 
 def test_a_long_log_is_put_aside(subject: Subject) -> None:
