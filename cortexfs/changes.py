@@ -9,6 +9,7 @@ This file must never know FUSE: it raises Fault, and fuse.py says it to the kern
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import ParamSpec, TypeAlias
 
@@ -22,7 +23,7 @@ from cortexfs.core.places import HOME, Alias
 from cortexfs.core.registry import Object
 from cortexfs.core.temporaries import Temporary
 from cortexfs.core.tree import Tree
-from cortexfs.opened import ControlFile
+from cortexfs.opened import ControlFile, Opened, TemporaryFile
 from cortexfs.store import Store
 
 P = ParamSpec("P")
@@ -40,6 +41,7 @@ class Changes:
         self._tree = tree
         self._store = store
         self._clock = clock
+        self._path = tree.nodes.path_of_aliases
         self._lock = trio.Lock()
 
     def load(self) -> None:
@@ -49,7 +51,7 @@ class Changes:
         for uid in kept.homes:
             tree.home(uid, tree.owner[1], now)
         for alias in kept.aliases:
-            tree.add_alias(tree.find(alias.folder), alias.name, alias.target, alias.mtime)
+            tree.add_alias(tree.nodes.folder_of_aliases(alias.folder), alias.name, alias.target, alias.mtime)
         for key, written in kept.values.items():
             tree.values.load(key, written)
 
@@ -70,14 +72,21 @@ class Changes:
             log.warning("%s stays as it is: %s", place, fault.message)
             raise
 
-    def edit(self, object_: Object, control: Control, *, truncated: bool, appending: bool) -> ControlFile:
-        incarnation = self._tree.values.incarnation(object_.key, control.name)
+    def open(self, inode: int, flags: int) -> Opened:
+        """For writing, with the flags of open(2); a temporary file also for reading."""
+        appending, truncated = bool(flags & os.O_APPEND), bool(flags & os.O_TRUNC)
+        if temporary := self._tree.temporary_at(inode):
+            if truncated:
+                temporary.truncate(0, self._clock())
+            return TemporaryFile(temporary, self._clock, appending=appending)
+        object_, control = self._writable(inode)
         edit = Edit(
             self._tree.value(object_, control),
             lambda data: self.judge(object_, control, data),
             truncated=truncated,
             appending=appending,
         )
+        incarnation = self._tree.values.incarnation(object_.key, control.name)
         return ControlFile(object_.key, control, incarnation, edit)
 
     async def take_over(self, file: ControlFile) -> bool:
@@ -87,7 +96,7 @@ class Changes:
             value = file.edit.pending()
             if value is None or values.incarnation(file.key, name) != file.incarnation:
                 return False
-            now = self._clock()
+            now = file.mtime or self._clock()
             try:
                 await self._keep(self._store.put_value, file.key, name, value, now)
             except Fault:
@@ -125,7 +134,7 @@ class Changes:
             self._tree.check_alias(folder, name, target)
             if self._tree.lookup(folder, name) is not None:
                 raise Fault("EEXIST", f"{name} is there already")
-            await self._keep(self._store.put_alias, self._tree.path(folder), name, target)
+            await self._keep(self._store.put_alias, self._path(folder), name, target)
             return self._tree.add_alias(folder, name, target, self._clock())
 
     async def make_home(self, folder: int, name: str) -> int:
@@ -140,7 +149,7 @@ class Changes:
         async with self._lock:
             inode = self._found(folder, name)
             if alias := self._tree.alias_at(inode):
-                await self._keep(self._store.remove_alias, self._tree.path(folder), name)
+                await self._keep(self._store.remove_alias, self._path(folder), name)
                 self._tree.remove_alias(alias, self._clock())
             elif temporary := self._tree.temporary_at(inode):
                 self._tree.temporaries.remove(temporary)
@@ -168,7 +177,9 @@ class Changes:
     async def _move_alias(self, alias: Alias, folder: int, name: str) -> None:
         tree = self._tree
         tree.check_alias(folder, name, alias.target)
-        await self._keep(self._store.move_alias, tree.path(alias.folder), alias.name, tree.path(folder), name)
+        await self._keep(
+            self._store.move_alias, self._path(alias.folder), alias.name, self._path(folder), name
+        )
         tree.move_alias(alias, folder, name, self._clock())
 
     async def _rename_in_controls(self, inode: int, folder: int, new: str) -> None:

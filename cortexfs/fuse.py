@@ -31,22 +31,28 @@ from pyfuse3 import (
     StatvfsData,
 )
 
-from cortexfs import attributes
+from cortexfs import kernel
 from cortexfs.changes import Changes, read_only
-from cortexfs.core import controls, places, temporaries, xattrs
+from cortexfs.core import places, temporaries, xattrs
 from cortexfs.core.errors import Fault, errno_of
-from cortexfs.core.places import HOME, RUN_SOCKET, STATUS, Attributes, Keep
+from cortexfs.core.places import HOME, RUN_SOCKET
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import Stale, Tree
 from cortexfs.core.wire import SOCKET_NAME
-from cortexfs.opened import ControlFile, LogFile, LogSource, Opened, Snapshot, TemporaryFile
+from cortexfs.entries import Entries
+from cortexfs.opened import (
+    FIRST_HANDLE,
+    ControlFile,
+    Handles,
+    LogFile,
+    LogSource,
+    Opened,
+)
 from cortexfs.store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-STATUS_SECONDS = 1_000_000_000  # nanoseconds that one rendering of a generated file serves (abi.md 1)
-FIRST_HANDLE = 1 << 62  # above all inodes: an executable's handle is its inode
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 BLOCK = 4096
 ROOM = temporaries.MAX_IN_TREE * temporaries.MAX_SIZE  # what df shows: all that may be written here
@@ -77,16 +83,6 @@ def guarded(handler: Handler[P, T]) -> Callable[Concatenate[Filesystem, P], Coro
     return guard
 
 
-def forget(stale: Stale) -> None:
-    """Make the kernel forget; blocks, and must not run on the trio thread."""
-    for folder, name in stale.entries:
-        with contextlib.suppress(OSError):  # ENOENT: it did not know; ENODEV: the mount has gone
-            pyfuse3.invalidate_entry(folder, name.encode())
-    for inode in stale.inodes:
-        with contextlib.suppress(OSError):
-            pyfuse3.invalidate_inode(inode)
-
-
 class Filesystem(pyfuse3.Operations):
     supports_dot_lookup = False
     enable_writeback_cache = False
@@ -104,15 +100,13 @@ class Filesystem(pyfuse3.Operations):
         tool_timeout: float = 1800.0,
         strict: bool = False,
         clock: Callable[[], int] = time.time_ns,
-        forget: Callable[[Stale], None] = forget,
+        forget: Callable[[Stale], None] = kernel.forget,
     ) -> None:
         super().__init__()
         self.errors = 0
         self._strict = strict
         self._clock = clock
         self._logs = logs
-        self._render_status = status
-        self._status: tuple[int, bytes] | None = None
         self._forget = forget
         self._tree = Tree(
             owner=owner or (os.getuid(), os.getgid()),
@@ -127,12 +121,9 @@ class Filesystem(pyfuse3.Operations):
         self._tree.apply(registry, clock())
         self._binder: int | None = None
         self._bound = False
-        self._missing = attributes.missing()
-        self._kept: dict[int, EntryAttributes] = {}
-        self._opened: dict[int, Opened] = {}
-        self._listings: dict[int, list[tuple[str, int]]] = {}
-        self._last_handle = FIRST_HANDLE
-        self._lookups: dict[int, int] = {}  # of temporary files, which go when nobody knows them
+        self._missing = kernel.missing()
+        self._entries = Entries(self._tree, logs, status, clock)
+        self._handles = Handles()
         self.object_of: Callable[[int], Object | None] = self._tree.object_at
 
     # For the daemon.
@@ -148,7 +139,7 @@ class Filesystem(pyfuse3.Operations):
     async def apply(self, registry: Registry) -> None:
         """Show another registry; nobody sees the older one once this returns."""
         stale = self._tree.apply(registry, self._clock())
-        self._kept.clear()
+        self._entries.clear()
         await trio.to_thread.run_sync(self._forget, stale)
 
     @contextlib.contextmanager
@@ -162,51 +153,17 @@ class Filesystem(pyfuse3.Operations):
 
     # Attributes.
 
-    def _attributes(self, inode: int) -> Attributes:
-        found = self._tree.attributes(inode)
-        if found is None:
-            raise Fault("ENOENT", "it was removed")
-        if inode == STATUS:
-            rendered, text = self._status_now()
-            return found._replace(size=len(text), mtime=rendered)
-        if found.keep is Keep.ENTRY and (object_ := self._tree.owner_object(inode)):
-            size, mtime = self._logs.size(*object_.key), int(self._logs.mtime(*object_.key) * 1e9)
-            return found._replace(size=size, mtime=mtime or found.mtime)
-        return found
-
-    def _entry(self, inode: int) -> EntryAttributes:
-        kept = self._kept.get(inode)
-        if kept is not None:
-            return kept
-        found = self._attributes(inode)
-        entry = attributes.entry(inode, found)
-        if found.keep is Keep.ALWAYS and places.slot(inode) < places.CONTROL:
-            self._kept[inode] = entry
-        return entry
-
-    def _seen(self, inode: int) -> EntryAttributes:
-        """An entry for the kernel, which counts it as a lookup."""
-        if self._tree.temporary_at(inode):
-            self._lookups[inode] = self._lookups.get(inode, 0) + 1
-        return self._entry(inode)
-
-    def _status_now(self) -> tuple[int, bytes]:
-        now = self._clock()
-        if self._status is None or not 0 <= now - self._status[0] < STATUS_SECONDS:
-            self._status = (now, self._render_status().encode())
-        return self._status
-
     @guarded
     async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
         text = os.fsdecode(name)
         if text == SOCKET_NAME:
             if not self._bound:
                 raise FUSEError(errno_of("ENOENT"))
-            return self._entry(RUN_SOCKET)
+            return self._entries.entry(RUN_SOCKET)
         found = self._tree.lookup(parent_inode, text)
         if found is None and parent_inode == HOME:
             found = self._own_home(text, ctx)
-        return self._seen(found) if found else self._missing
+        return self._entries.seen(found) if found else self._missing
 
     def _own_home(self, name: str, ctx: RequestContext) -> int:
         """A user who looks for his home has one; for others that is no answer to remember."""
@@ -215,46 +172,37 @@ class Filesystem(pyfuse3.Operations):
         return self._tree.home(ctx.uid, ctx.gid, self._clock())
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
-        for inode, count in inode_list:
-            if inode in self._lookups:
-                self._lookups[inode] -= count
-                self._drop(inode)
-
-    def _drop(self, inode: int) -> None:
-        temporary = self._tree.temporary_at(inode)
-        if temporary and not temporary.linked and self._lookups[inode] <= 0:
-            del self._lookups[inode]
-            self._tree.drop_node(temporary)
+        self._entries.forget(inode_list)
 
     @guarded
     async def getattr(self, inode: int, ctx: RequestContext) -> EntryAttributes:
-        return self._entry(inode)
+        return self._entries.entry(inode)
 
     @guarded
     async def setattr(
         self, inode: int, attr: EntryAttributes, fields: SetattrFields, fh: int | None, ctx: RequestContext
     ) -> EntryAttributes:
-        found = self._attributes(inode)
+        found = self._entries.attributes(inode)
         temporary, control = self._tree.temporary_at(inode), self._tree.control_at(inode)
         if temporary is None and (control is None or control[1].check is None):
             raise read_only()
         if fields.update_size:
             await self._resize(inode, attr.st_size, fh)
         if temporary:
-            attributes.change_temporary(temporary, attr, fields)
+            kernel.change_temporary(temporary, attr, fields)
         elif control:
-            attributes.check_change(found, attr, fields)
+            kernel.check_change(found, attr, fields)
             if fields.update_mtime:
+                self._handles.set_mtime(control[0].key, control[1], attr.st_mtime_ns)
                 await self._changes.touch(inode, *control, attr.st_mtime_ns)
-        return self._entry(inode)
+        return self._entries.entry(inode)
 
     async def _resize(self, inode: int, size: int, fh: int | None) -> None:
         """ftruncate counts at flush as writes do; truncate(2) has no flush, so it counts now."""
-        opened = self._opened.get(fh) if fh else None
-        if opened is not None:
+        if opened := self._handles.find(fh):
             opened.truncate(size)
             return
-        opened = self._open_for_writing(inode, 0)
+        opened = self._changes.open(inode, 0)
         opened.truncate(size)
         await self._take_over(opened)
 
@@ -272,13 +220,13 @@ class Filesystem(pyfuse3.Operations):
         if not expected or self._bound or self._binder is None or ctx.pid != self._binder:
             raise read_only()
         self._bound = True
-        return self._entry(RUN_SOCKET)
+        return self._entries.entry(RUN_SOCKET)
 
     @guarded
     async def mkdir(self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:
         inode = await self._changes.make_home(parent_inode, os.fsdecode(name))
-        self._kept.clear()
-        return self._seen(inode)
+        self._entries.clear()
+        return self._entries.seen(inode)
 
     @guarded
     async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
@@ -289,8 +237,8 @@ class Filesystem(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
     ) -> EntryAttributes:
         inode = await self._changes.symlink(parent_inode, os.fsdecode(name), target)
-        self._kept.clear()
-        return self._seen(inode)
+        self._entries.clear()
+        return self._entries.seen(inode)
 
     @guarded
     async def link(
@@ -301,7 +249,8 @@ class Filesystem(pyfuse3.Operations):
     @guarded
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
         await self._changes.unlink(parent_inode, os.fsdecode(name))
-        self._kept.clear()
+        self._entries.clear()
+        await self._metadata_changed(parent_inode)
 
     @guarded
     async def rename(
@@ -317,16 +266,19 @@ class Filesystem(pyfuse3.Operations):
             raise Fault("EINVAL", "files here cannot be exchanged")
         old, new = os.fsdecode(name_old), os.fsdecode(name_new)
         await self._changes.rename(parent_inode_old, old, parent_inode_new, new, replace=not flags)
-        self._kept.clear()
+        self._entries.clear()
+        await self._metadata_changed(parent_inode_old)
 
     @guarded
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
         inode = await self._changes.create(parent_inode, os.fsdecode(name), (ctx.uid, ctx.gid), mode)
-        self._kept.clear()
-        opened = self._open_for_writing(inode, flags | os.O_TRUNC)
-        return FileInfo(fh=self._handle(opened), direct_io=True, keep_cache=False), self._seen(inode)
+        self._entries.clear()
+        opened = self._changes.open(inode, flags | os.O_TRUNC)
+        return FileInfo(fh=self._handles.add(opened), direct_io=True, keep_cache=False), self._entries.seen(
+            inode
+        )
 
     # Open files.
 
@@ -337,95 +289,70 @@ class Filesystem(pyfuse3.Operations):
                 raise FUSEError(errno_of("EROFS"))
             return FileInfo(fh=inode, keep_cache=True)
         writing = flags & WRITING or self._tree.temporary_at(inode) is not None
-        opened = self._open_for_writing(inode, flags) if writing else self._open_for_reading(inode)
-        return FileInfo(fh=self._handle(opened), direct_io=not isinstance(opened, LogFile), keep_cache=True)
-
-    def _open_for_reading(self, inode: int) -> Opened:
-        if inode == STATUS:
-            return Snapshot(self._status_now()[1])
-        found = self._tree.control_at(inode)
-        if found is None:
-            raise Fault("ENOENT", "it was removed")
-        object_, control = found
-        if control.name == controls.LOG:
-            return LogFile(self._logs, object_.key)
-        return Snapshot(self._tree.value(object_, control))
-
-    def _open_for_writing(self, inode: int, flags: int) -> Opened:
-        appending = bool(flags & os.O_APPEND)
-        if temporary := self._tree.temporary_at(inode):
-            if flags & os.O_TRUNC:
-                temporary.truncate(0, self._clock())
-            return TemporaryFile(temporary, self._clock, appending=appending)
-        found = self._tree.control_at(inode)
-        if found is None or found[1].check is None:
-            raise read_only()
-        return self._changes.edit(*found, truncated=bool(flags & os.O_TRUNC), appending=appending)
-
-    def _handle(self, opened: Opened) -> int:
-        self._last_handle += 1
-        self._opened[self._last_handle] = opened
-        return self._last_handle
+        opened = self._changes.open(inode, flags) if writing else self._entries.open(inode)
+        paged = isinstance(opened, LogFile)
+        return FileInfo(fh=self._handles.add(opened), direct_io=not paged, keep_cache=paged)
 
     @guarded
     async def read(self, fh: int, off: int, size: int) -> bytes:
-        if fh < FIRST_HANDLE:
-            object_ = self._tree.object_at(fh)
-            return self._tree.executable(object_)[off : off + size] if object_ else b""
-        return self._opened[fh].read(off, size)
+        if opened := self._handles.find(fh):
+            return opened.read(off, size)
+        object_ = self._tree.object_at(fh)
+        return self._tree.executable(object_)[off : off + size] if object_ else b""
 
     @guarded
     async def write(self, fh: int, off: int, buf: bytes) -> int:
-        if fh < FIRST_HANDLE:
+        opened = self._handles.find(fh)
+        if opened is None:
             raise read_only()
-        return self._opened[fh].write(off, buf)
+        return opened.write(off, buf)
 
     @guarded
     async def flush(self, fh: int) -> None:
-        if fh >= FIRST_HANDLE:
-            await self._take_over(self._opened[fh])
+        await self._take_over(self._handles.find(fh))
 
     @guarded
     async def fsync(self, fh: int, datasync: bool) -> None:
-        if fh >= FIRST_HANDLE:
-            await self._take_over(self._opened[fh])
+        await self._take_over(self._handles.find(fh))
 
-    async def _take_over(self, opened: Opened) -> None:
-        if not isinstance(opened, ControlFile) or not await self._changes.take_over(opened):
-            return
-        executable = self._tree.executable_inode(opened.key)
-        self._kept.pop(executable, None)
-        # Its metadata shows some controls. No folder is involved, so this may wait in a handler.
-        await trio.to_thread.run_sync(self._forget, Stale([], [executable]))
+    async def _take_over(self, opened: Opened | None) -> None:
+        if isinstance(opened, ControlFile) and opened.edit.written:
+            await self._changes.take_over(opened)
+            await self._metadata_changed(self._tree.nodes.object_inode(opened.key))
+
+    async def _metadata_changed(self, inode: int) -> None:
+        """An executable shows some of its controls. No folder is involved, so a handler may wait."""
+        if self._tree.owner_object(inode):
+            executable = places.base(inode)
+            self._entries.clear()
+            await trio.to_thread.run_sync(self._forget, Stale([], [executable]))
 
     async def release(self, fh: int) -> None:
         if fh >= FIRST_HANDLE:
-            self._opened.pop(fh, None)
+            self._handles.remove(fh)
 
     # Folders.
 
     @guarded
     async def opendir(self, inode: int, ctx: RequestContext) -> int:
-        self._last_handle += 1
-        self._listings[self._last_handle] = self._tree.listing(inode)
-        return self._last_handle
+        return self._handles.add_listing(self._tree.listing(inode))
 
     @guarded
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
-        listing = self._listings[fh]
+        listing = self._handles.listing(fh)
         for position in range(start_id, len(listing)):
             name, inode = listing[position]
             try:
-                entry = self._entry(inode)
+                entry = self._entries.entry(inode)
             except Fault:  # it went since the folder was opened
                 continue
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
                 return
-            if inode in self._lookups:
-                self._lookups[inode] += 1
+            if not entry.entry_timeout:
+                self._entries.count(inode)
 
     async def releasedir(self, fh: int) -> None:
-        self._listings.pop(fh, None)
+        self._handles.remove_listing(fh)
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         """Names are on disk before a change returns."""
@@ -457,7 +384,7 @@ class Filesystem(pyfuse3.Operations):
 
     def _xattrs(self, inode: int) -> dict[bytes, bytes]:
         return xattrs.of(
-            inode, self._attributes(inode), self._tree.owner_object(inode), self._tree.name(inode)
+            inode, self._entries.attributes(inode), self._tree.owner_object(inode), self._tree.name(inode)
         )
 
     @guarded

@@ -5,20 +5,25 @@
     TemporaryFile   an editor's file; all opens share its bytes
     ControlFile     a writable control; each open has its own buffer (core/edits.py)
 
-Rules: reading and writing never wait. Whoever may not write was refused at open.
-This file must never know inodes, or what the kernel keeps.
+Rules: reading and writing never wait. An executable needs no handle of its own: its inode serves,
+so that a call, which begins with opening one, leaves nothing behind here.
+This file must never know what the kernel keeps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from cortexfs.core.controls import Control
 from cortexfs.core.edits import Edit
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key
 from cortexfs.core.temporaries import Temporary
+
+Listing: TypeAlias = list[tuple[str, int]]
+
+FIRST_HANDLE = 1 << 62  # above all inodes
 
 
 class LogSource(Protocol):
@@ -80,12 +85,53 @@ class ControlFile(Opened):
         self.control = control
         self.incarnation = incarnation
         self.edit = edit
+        self.mtime: int | None = None  # what somebody set it to after the last write (cp -p)
 
     def read(self, offset: int, size: int) -> bytes:
         return self.edit.read(offset, size)
 
     def write(self, offset: int, data: bytes) -> int:
+        self.mtime = None
         return self.edit.write(offset, data)
 
     def truncate(self, size: int) -> None:
+        self.mtime = None
         self.edit.truncate(size)
+
+
+class Handles:
+    """All open files, and the listings of open folders, by the kernel's handle."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, Opened] = {}
+        self._listings: dict[int, Listing] = {}
+        self._last = FIRST_HANDLE
+
+    def add(self, opened: Opened) -> int:
+        self._last += 1
+        self._files[self._last] = opened
+        return self._last
+
+    def find(self, handle: int | None) -> Opened | None:
+        """None for an executable's."""
+        return self._files.get(handle) if handle else None
+
+    def remove(self, handle: int) -> None:
+        self._files.pop(handle, None)
+
+    def add_listing(self, listing: Listing) -> int:
+        self._last += 1
+        self._listings[self._last] = listing
+        return self._last
+
+    def listing(self, handle: int) -> Listing:
+        return self._listings[handle]
+
+    def remove_listing(self, handle: int) -> None:
+        self._listings.pop(handle, None)
+
+    def set_mtime(self, key: Key, control: Control, mtime: int) -> None:
+        """A time that is set while a value waits to be taken over is the value's."""
+        for opened in self._files.values():
+            if isinstance(opened, ControlFile) and (opened.key, opened.control) == (key, control):
+                opened.mtime = mtime

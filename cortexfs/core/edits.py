@@ -46,58 +46,60 @@ class Edit:
         self._judge = judge
         self._truncated = truncated
         self._appending = appending
-        self._written = False
-        self._spoiled = False
+        self.written = False  # something that was not handed over
+        self._spoiled: Fault | None = None
         self._refusal: Fault | None = None  # of the buffer as it is
 
     def read(self, offset: int, size: int) -> bytes:
         """What this open has written, or the value as it was at open."""
-        data = self._data if self._written or self._truncated else self._shown
+        data = self._data if self.written or self._truncated else self._shown
         return bytes(data[offset : offset + size])
 
     def write(self, offset: int, patch: bytes) -> int:
         """Raises what is wrong with the value, if that can be said now."""
         # The kernel's idea of the end may be older than our buffer, so O_APPEND is ours to keep.
         start = len(self._data) if self._appending else offset
-        self._change()
-        patched(self._data, start, patch, MAX_VALUE)
-        self._written = True
-        if self._truncated and offset == 0 and patch.endswith(b"\n"):
-            self._spoiled = True
-            self._judged()
-            self._spoiled = False
+        at_once = self._truncated and offset == 0 and patch.endswith(b"\n")
+        self._change(lambda: patched(self._data, start, patch, MAX_VALUE), at_once)
         return len(patch)
 
     def truncate(self, size: int) -> None:
-        self._change()
-        resized(self._data, size, MAX_VALUE)
-        self._written = True
+        self._change(lambda: resized(self._data, size, MAX_VALUE), at_once=False)
 
-    def _change(self) -> None:
-        if self._spoiled and self._refusal:
-            raise self._refusal
-        self._refusal = None
-
-    def _judged(self) -> bytes:
-        """The same refusal as before while the buffer is the same, so that it is said only once."""
-        if self._refusal:
-            raise self._refusal
+    def _change(self, change: Callable[[], None], at_once: bool) -> None:
+        """A change that fails spoils this open: the rest of a value must not count without it."""
+        if self._spoiled:
+            raise self._spoiled
         try:
-            return self._judge(bytes(self._data))
+            change()
+            self.written = True
+            self._refusal = None
+            if at_once:
+                self._judge(bytes(self._data))
         except Fault as fault:
-            self._refusal = fault
+            self._spoiled = fault
+            self.written = True
             raise
 
     def pending(self) -> bytes | None:
-        """Hand over the judged value; None when nothing was written since the last time."""
-        if not self._written:
+        """Hand over the judged value; None when nothing was written since the last time.
+
+        A refusal is the same one, and is judged once, until something else is written.
+        """
+        if not self.written:
             return None
-        value = self._judged()
-        self._written = False
+        if refusal := self._spoiled or self._refusal:
+            raise refusal
+        try:
+            value = self._judge(bytes(self._data))
+        except Fault as fault:
+            self._refusal = fault
+            raise
+        self.written = False
         self._truncated = False
         self._shown = value
         return value
 
     def put_back(self) -> None:
         """What `pending` gave could not be kept; the next flush tries again."""
-        self._written = True
+        self.written = True

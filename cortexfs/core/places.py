@@ -97,6 +97,10 @@ def block(inode: int) -> int:
     return inode >> BITS
 
 
+def base(inode: int) -> int:
+    return inode & ~SLOT
+
+
 def slot(inode: int) -> int:
     return inode & SLOT
 

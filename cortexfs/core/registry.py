@@ -53,6 +53,7 @@ class Registry:
         self._names: dict[str, tuple[str, ...]] = {
             class_: tuple(name for owner, name in self.objects if owner == class_) for class_ in names.CLASSES
         }
+        self.providers: Mapping[str, tuple[str, ...]] = _by_provider(self._names["model"])
 
     def __len__(self) -> int:
         return len(self.objects)
@@ -75,3 +76,11 @@ def diff(old: Registry, new: Registry) -> Changes:
             key for key, object_ in new.objects.items() if old.objects.get(key, object_) != object_
         ),
     )
+
+
+def _by_provider(models: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    providers: dict[str, list[str]] = {}
+    for name in models:
+        provider, _, leaf = name.partition("/")
+        providers.setdefault(provider, []).append(leaf)
+    return {provider: tuple(leaves) for provider, leaves in providers.items()}

@@ -17,6 +17,7 @@ import msgspec
 from cortexfs.core import controls, metadata, places, temporaries
 from cortexfs.core.controls import Control
 from cortexfs.core.errors import Fault
+from cortexfs.core.nodes import Nodes
 from cortexfs.core.places import (
     CLASS_FOLDERS,
     CONTROL,
@@ -33,7 +34,6 @@ from cortexfs.core.places import (
     Keep,
     OfObject,
     Provider,
-    block,
     slot,
 )
 from cortexfs.core.registry import Key, Object, Registry, diff
@@ -46,7 +46,6 @@ _PROGRAM = stat.S_IFREG | 0o555
 _SOCKET = stat.S_IFSOCK | 0o666
 _LINK = stat.S_IFLNK | 0o777
 _DIRECTORY = stat.S_IFDIR | 0o755
-_FOLDERS = {class_: folder for folder, class_ in CLASS_FOLDERS.items()}
 _PRIVATE = stat.S_IFDIR | 0o700
 
 
@@ -73,60 +72,26 @@ class Tree:
         self._tool_timeout = tool_timeout
         self._began = now
         self._mtimes: dict[int, int] = {}  # where it is not the time of mounting
-        self._nodes: dict[int, OfObject | Provider | Home | Alias | Temporary] = {}
-        self._next = 1
+        self.nodes = Nodes()
         self._fixed = {(parent, name): inode for inode, (parent, name, _) in FIXED.items() if name[:1] != "."}
         self._programs = {places.FIRST_PROGRAM + at: item for at, item in enumerate(sorted(programs.items()))}
         self._fixed |= {(places.BIN, name): inode for inode, (name, _) in self._programs.items()}
-        self._objects: dict[Key, int] = {}  # to the inode of the executable
-        self._models: dict[str, tuple[str, ...]] = {}  # by provider
-        self._providers: dict[str, int] = {}
-        self._homes: dict[int, int] = {}
         self._aliases: dict[int, dict[str, Alias]] = {}
         self.temporaries = Temporaries()
         self.values = Values()
-
-    # Every node gets its inode here and keeps it.
-
-    def _new(self) -> int:
-        self._next += 1
-        return (self._next - 1) << places.BITS
-
-    def _object_inode(self, key: Key) -> int:
-        inode = self._objects.get(key)
-        if inode is None:
-            inode = self._objects[key] = self._new()
-            self._nodes[block(inode)] = OfObject(key, *self._place(key))
-        return inode
-
-    def _provider_inode(self, name: str) -> int:
-        inode = self._providers.get(name)
-        if inode is None:
-            inode = self._providers[name] = self._new()
-            self._nodes[block(inode)] = Provider(name)
-        return inode
-
-    def home(self, uid: int, gid: int, now: int) -> int:
-        """The home of a user, which is there from now on."""
-        inode = self._homes.get(uid)
-        if inode is None:
-            inode = self._homes[uid] = self._new()
-            self._nodes[block(inode)] = Home(uid, gid, now)
-            self._mtimes[HOME] = now
-        return inode
 
     # What is at an inode.
 
     def object_at(self, inode: int) -> Object | None:
         """The object whose executable this is; on the path of every call."""
-        node = self._nodes.get(inode >> places.BITS)
+        node = self.nodes.at_block.get(inode >> places.BITS)
         if inode & places.SLOT or type(node) is not OfObject:
             return None
         return self.registry.objects.get(node.key)
 
     def owner_object(self, inode: int) -> Object | None:
         """The object that the executable, socket, folder or control at this inode belongs to."""
-        node = self._nodes.get(block(inode))
+        node = self.nodes.find(inode)
         return self.registry.objects.get(node.key) if isinstance(node, OfObject) else None
 
     def control_at(self, inode: int) -> tuple[Object, Control] | None:
@@ -135,11 +100,11 @@ class Tree:
         return (object_, control) if object_ and control else None
 
     def alias_at(self, inode: int) -> Alias | None:
-        node = self._nodes.get(block(inode))
+        node = self.nodes.find(inode)
         return node if isinstance(node, Alias) else None
 
     def temporary_at(self, inode: int) -> Temporary | None:
-        node = self._nodes.get(block(inode))
+        node = self.nodes.find(inode)
         return node if isinstance(node, Temporary) else None
 
     def is_folder(self, inode: int) -> bool:
@@ -150,20 +115,8 @@ class Tree:
         """Whose aliases this folder holds; None when it holds none."""
         if folder in CLASS_FOLDERS:
             return self.owner
-        node = self._nodes.get(block(folder))
+        node = self.nodes.find(folder)
         return (node.uid, node.gid) if isinstance(node, Home) and slot(folder) else None
-
-    def parent(self, inode: int) -> int:
-        if inode in FIXED:
-            return FIXED[inode][0]
-        node = self._nodes.get(block(inode))
-        if isinstance(node, OfObject):
-            return node.folder if slot(inode) < CONTROL else block(inode) << places.BITS | FOLDER
-        if isinstance(node, Alias | Temporary):
-            return node.folder
-        if isinstance(node, Home):
-            return block(inode) << places.BITS if slot(inode) else HOME
-        return MODEL if isinstance(node, Provider) else places.BIN
 
     # Names.
 
@@ -174,11 +127,11 @@ class Tree:
             return self._in_class(class_, name) or self._alias(folder, name)
         if folder == HOME:
             return (
-                self._homes.get(int(name))
+                self.nodes.homes.get(int(name))
                 if name.isascii() and name.isdecimal() and name == str(int(name))
                 else None
             )
-        node = self._nodes.get(block(folder))
+        node = self.nodes.find(folder)
         if isinstance(node, Provider):
             return self._of_object("model", f"{node.name}/", name)
         if isinstance(node, OfObject) and slot(folder) == FOLDER:
@@ -190,7 +143,7 @@ class Tree:
 
     def _in_class(self, class_: str, name: str) -> int | None:
         if class_ == "model":
-            return self._provider_inode(name) if name in self._models else None
+            return self.nodes.provider_inode(name) if name in self.registry.providers else None
         return self._of_object(class_, "", name)
 
     def _of_object(self, class_: str, prefix: str, name: str) -> int | None:
@@ -198,7 +151,7 @@ class Tree:
         object_ = self.registry.objects.get((class_, prefix + leaf))
         if object_ is None or (wanted == SOCKET and not places.has_socket(object_)):
             return None
-        return self._object_inode(object_.key) | wanted
+        return self.nodes.object_inode(object_.key) | wanted
 
     def _alias(self, folder: int, name: str) -> int | None:
         alias = self._aliases.get(folder, {}).get(name)
@@ -209,24 +162,24 @@ class Tree:
             return None
         wanted = places.control_slot(key[0], name)
         if wanted is not None:
-            return None if self.values.is_absent(key, name) else self._object_inode(key) | wanted
+            return None if self.values.is_absent(key, name) else self.nodes.object_inode(key) | wanted
         temporary = self.temporaries.find(folder, name)
         return temporary.inode if temporary else None
 
     def listing(self, folder: int) -> list[tuple[str, int]]:
-        return [(".", folder), ("..", self.parent(folder)), *sorted(self._children(folder))]
+        return [(".", folder), ("..", self.nodes.parent(folder)), *sorted(self._children(folder))]
 
     def _children(self, folder: int) -> Iterator[tuple[str, int]]:
         yield from (
             (name, inode) for (parent, name), inode in self._fixed.items() if parent == folder and name
         )
-        node = self._nodes.get(block(folder))
+        node = self.nodes.find(folder)
         if class_ := CLASS_FOLDERS.get(folder):
             yield from self._objects_in(class_) if class_ != "model" else self._provider_entries()
         elif folder == HOME:
-            yield from ((str(uid), inode) for uid, inode in self._homes.items())
+            yield from ((str(uid), inode) for uid, inode in self.nodes.homes.items())
         elif isinstance(node, Provider):
-            for leaf in self._models.get(node.name, ()):
+            for leaf in self.registry.providers.get(node.name, ()):
                 yield from self._triple(("model", f"{node.name}/{leaf}"), leaf)
         elif isinstance(node, Home) and not slot(folder):
             yield from ((name, folder | at) for name, at in places.HOME_SLOTS.items())
@@ -238,21 +191,21 @@ class Tree:
                 yield name, alias.inode
 
     def _provider_entries(self) -> Iterator[tuple[str, int]]:
-        yield from ((name, self._provider_inode(name)) for name in self._models)
+        yield from ((name, self.nodes.provider_inode(name)) for name in self.registry.providers)
 
     def _objects_in(self, class_: str) -> Iterator[tuple[str, int]]:
         for name in self.registry.names(class_):
             yield from self._triple((class_, name), name)
 
     def _triple(self, key: Key, leaf: str) -> Iterator[tuple[str, int]]:
-        inode = self._object_inode(key)
+        inode = self.nodes.object_inode(key)
         yield leaf, inode
         yield leaf + SUFFIXES[FOLDER], inode | FOLDER
         if places.has_socket(self.registry.objects[key]):
             yield leaf + SUFFIXES[SOCKET], inode | SOCKET
 
     def _controls_in(self, key: Key) -> Iterator[tuple[str, int]]:
-        inode = self._object_inode(key)
+        inode = self.nodes.object_inode(key)
         for row, control in enumerate(controls.CONTROLS[key[0]]):
             if not self.values.is_absent(key, control.name):
                 yield control.name, inode | (CONTROL + row)
@@ -263,11 +216,11 @@ class Tree:
         """None when nothing is there (any more). Sizes of `status` and logs are not known here."""
         mtime = self._mtimes.get(inode, self._began)
         if fixed := FIXED.get(inode):
-            keep = Keep.ENTRY if inode == places.STATUS else Keep.ALWAYS
+            keep = Keep.ENTRY if inode in (places.STATUS, HOME) else Keep.ALWAYS
             return Attributes(fixed[2], *self.owner, 0, mtime, keep)
         if program := self._programs.get(inode):
             return Attributes(_LINK, *self.owner, len(program[1].encode()), mtime, Keep.ALWAYS)
-        node = self._nodes.get(block(inode))
+        node = self.nodes.find(inode)
         if isinstance(node, OfObject):
             object_ = self.registry.objects.get(node.key)
             return self._of_object_at(inode, object_) if object_ else None
@@ -335,27 +288,26 @@ class Tree:
         """Take over another registry; what the kernel never saw, it need not forget."""
         changes = diff(self.registry, registry)
         stale = Stale([], [])
+        moved = set()
+        for key in changes.added + changes.removed:
+            folder, leaf = self.nodes.place(key)
+            stale.entries.extend((folder, leaf + suffix) for suffix in SUFFIXES.values())
+            moved.add(folder)
         for key in changes.removed + changes.changed:
             self._outdate(key, stale)
-        for key in changes.added + changes.removed + changes.changed:
-            folder, leaf = self._place(key)
-            stale.entries.extend((folder, leaf + suffix) for suffix in SUFFIXES.values())
-        moved = {self._place(key)[0] for key in changes.added + changes.removed}
-        if any(class_ == "model" for class_, _ in changes.added + changes.removed):
-            stale.entries.extend((MODEL, name) for name, inode in self._providers.items() if inode in moved)
+        for key in changes.changed:  # their folder stays: whoever stands in it must not lose it
+            folder, leaf = self.nodes.place(key)
+            stale.entries.append((folder, leaf + SUFFIXES[SOCKET]))
+        if providers := self.registry.providers.keys() ^ registry.providers.keys():
+            stale.entries.extend((MODEL, name) for name in sorted(providers))
             moved.add(MODEL)
         self._mtimes |= dict.fromkeys(moved, now)
         stale.inodes.extend(sorted(moved))
         self.registry = registry
-        self._models = _by_provider(registry.names("model"))
         return stale
 
-    def _place(self, key: Key) -> tuple[int, str]:
-        provider, _, leaf = key[1].rpartition("/")
-        return (self._provider_inode(provider) if provider else _FOLDERS[key[0]]), leaf
-
     def _outdate(self, key: Key, stale: Stale) -> None:
-        inode = self._objects.get(key)
+        inode = self.nodes.objects.get(key)
         if inode is not None:
             rows = range(CONTROL, CONTROL + len(controls.CONTROLS[key[0]]))
             stale.inodes.extend([inode, inode | FOLDER, *(inode | row for row in rows)])
@@ -374,18 +326,18 @@ class Tree:
         return owner
 
     def add_alias(self, folder: int, name: str, target: bytes, now: int) -> int:
-        inode = self._new()
+        inode = self.nodes.new()
         self._put_alias(Alias(inode, folder, name, target, self.alias_owner(folder) or self.owner, now), now)
         return inode
 
     def _put_alias(self, alias: Alias, now: int) -> None:
-        self._nodes[block(alias.inode)] = alias
+        self.nodes.add(alias.inode, alias)
         self._aliases.setdefault(alias.folder, {})[alias.name] = alias
         self._mtimes[alias.folder] = now
 
     def remove_alias(self, alias: Alias, now: int) -> None:
         del self._aliases[alias.folder][alias.name]
-        del self._nodes[block(alias.inode)]
+        self.nodes.remove(alias.inode)
         self._mtimes[alias.folder] = now
 
     def move_alias(self, alias: Alias, folder: int, name: str, now: int) -> None:
@@ -411,8 +363,8 @@ class Tree:
         self.check_temporary(folder, name)
         if replaced := self.temporaries.find(folder, name):
             self.temporaries.remove(replaced)
-        temporary = Temporary(self._new(), folder, name, owner, mode, now)
-        self._nodes[block(temporary.inode)] = temporary
+        temporary = Temporary(self.nodes.new(), folder, name, owner, mode, now)
+        self.nodes.add(temporary.inode, temporary)
         self.temporaries.add(temporary)
         self._mtimes[folder] = now
         return temporary
@@ -421,48 +373,17 @@ class Tree:
         self.check_temporary(temporary.folder, name)
         self.temporaries.rename(temporary, name)
 
-    def drop_node(self, temporary: Temporary) -> None:
-        """Nobody can reach it any more."""
-        self._nodes.pop(block(temporary.inode), None)
-
-    def path(self, folder: int) -> tuple[str, ...]:
-        """The names that lead to a folder of aliases."""
-        if folder in CLASS_FOLDERS:
-            return (CLASS_FOLDERS[folder],)
-        node = self._nodes[block(folder)]
-        assert isinstance(node, Home)
-        return ("home", str(node.uid), places.HOME_CLASSES[slot(folder)])
-
-    def find(self, path: tuple[str, ...]) -> int:
-        """The folder of aliases at the end of `path`."""
-        if len(path) == 1:
-            return _FOLDERS[path[0]]
-        return self._homes[int(path[1])] | places.HOME_SLOTS[path[2]]
+    def home(self, uid: int, gid: int, now: int) -> int:
+        """The home of a user, which is there from now on."""
+        if uid not in self.nodes.homes:
+            self._mtimes[HOME] = now
+        return self.nodes.home_inode(uid, gid, now)
 
     def name(self, inode: int) -> str:
         """The last component of its path."""
         if inode in FIXED:
             return FIXED[inode][1]
-        if inode in self._programs:
-            return self._programs[inode][0]
-        node = self._nodes[block(inode)]
-        if isinstance(node, OfObject):
-            control = places.control_at(node.key[0], inode)
-            return control.name if control else node.leaf + SUFFIXES[slot(inode)]
-        if isinstance(node, Home):
-            return places.HOME_CLASSES[slot(inode)] if slot(inode) else str(node.uid)
-        return node.name
-
-    def executable_inode(self, key: Key) -> int:
-        return self._object_inode(key)
+        return self._programs[inode][0] if inode in self._programs else self.nodes.name(inode)
 
     def touch(self, inode: int, now: int) -> None:
         self._mtimes[inode] = now
-
-
-def _by_provider(models: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    providers: dict[str, list[str]] = {}
-    for name in models:
-        provider, _, leaf = name.partition("/")
-        providers.setdefault(provider, []).append(leaf)
-    return {provider: tuple(leaves) for provider, leaves in providers.items()}

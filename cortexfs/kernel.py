@@ -1,18 +1,24 @@
-"""Between the tree's attributes and the kernel's.
+"""What goes to the kernel and what it is told to forget.
 
 Rules: how long the kernel may remember follows from `Keep` alone, here. Owner and mode of a control
 are what the tree says: setting them to what they are is no error, and neither are other permission
 bits, which have no effect (`install` sets 0755, rsync what its source has); another owner is EPERM.
+`forget` blocks, and a notification waits for handlers that hold the same folder: it belongs in a
+thread, and one about a folder's entries is never awaited inside a handler.
 This file must never know the tree.
 """
 
 from __future__ import annotations
 
+import contextlib
+
+import pyfuse3
 from pyfuse3 import EntryAttributes, SetattrFields
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.places import Attributes, Keep
 from cortexfs.core.temporaries import MODES, Temporary
+from cortexfs.core.tree import Stale
 
 FOREVER = 1e9  # seconds; we say when it ends
 SECTOR = 512  # what st_blocks counts in (stat(2))
@@ -61,3 +67,13 @@ def change_temporary(temporary: Temporary, wanted: EntryAttributes, fields: Seta
         temporary.gid = wanted.st_gid
     if fields.update_mtime:
         temporary.mtime = wanted.st_mtime_ns
+
+
+def forget(stale: Stale) -> None:
+    """Make the kernel forget; nobody is given what was there once this returns."""
+    for folder, name in stale.entries:
+        with contextlib.suppress(OSError):  # ENOENT: it did not know; ENODEV: the mount has gone
+            pyfuse3.invalidate_entry(folder, name.encode())
+    for inode in stale.inodes:
+        with contextlib.suppress(OSError):
+            pyfuse3.invalidate_inode(inode)

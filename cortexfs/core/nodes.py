@@ -1,0 +1,121 @@
+"""Which inode was given to which path: a ledger that only grows, so that no number is used twice.
+
+Rules: every object, provider, home, alias and temporary file gets a block of inodes here when it is
+first asked for, and objects, providers and homes keep theirs for the life of the mount, whatever
+happens to them. Being in the ledger does not mean being there; that is core/tree.py.
+This file must never know what is registered.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from cortexfs.core import places
+from cortexfs.core.errors import Fault
+from cortexfs.core.places import (
+    CLASS_FOLDERS,
+    CONTROL,
+    FIXED,
+    FOLDER,
+    HOME,
+    MODEL,
+    SUFFIXES,
+    Alias,
+    Home,
+    OfObject,
+    Provider,
+    block,
+    slot,
+)
+from cortexfs.core.registry import Key
+from cortexfs.core.temporaries import Temporary
+
+Node: TypeAlias = OfObject | Provider | Home | Alias | Temporary
+
+MAX_HOMES = 65_536  # a user namespace can be as many users as that; each costs us memory
+FOLDER_OF_CLASS = {class_: folder for folder, class_ in CLASS_FOLDERS.items()}
+
+
+class Nodes:
+    def __init__(self) -> None:
+        self.at_block: dict[int, Node] = {}
+        self.objects: dict[Key, int] = {}  # to the inode of the executable
+        self.providers: dict[str, int] = {}
+        self.homes: dict[int, int] = {}
+        self._next = 1
+
+    def new(self) -> int:
+        inode = self._next << places.BITS
+        self._next += 1
+        return inode
+
+    def add(self, inode: int, node: Node) -> int:
+        self.at_block[block(inode)] = node
+        return inode
+
+    def remove(self, inode: int) -> None:
+        self.at_block.pop(block(inode), None)
+
+    def find(self, inode: int) -> Node | None:
+        return self.at_block.get(block(inode))
+
+    def object_inode(self, key: Key) -> int:
+        inode = self.objects.get(key)
+        if inode is None:
+            inode = self.objects[key] = self.add(self.new(), OfObject(key, *self.place(key)))
+        return inode
+
+    def place(self, key: Key) -> tuple[int, str]:
+        """The folder that an object is in, and its name there."""
+        provider, _, leaf = key[1].rpartition("/")
+        return (self.provider_inode(provider) if provider else FOLDER_OF_CLASS[key[0]]), leaf
+
+    def provider_inode(self, name: str) -> int:
+        inode = self.providers.get(name)
+        if inode is None:
+            inode = self.providers[name] = self.add(self.new(), Provider(name))
+        return inode
+
+    def home_inode(self, uid: int, gid: int, now: int) -> int:
+        inode = self.homes.get(uid)
+        if inode is None:
+            if len(self.homes) >= MAX_HOMES:
+                raise Fault("ENOSPC", f"there are {MAX_HOMES} homes already")
+            inode = self.homes[uid] = self.add(self.new(), Home(uid, gid, now))
+        return inode
+
+    def parent(self, inode: int) -> int:
+        if inode in FIXED:
+            return FIXED[inode][0]
+        node = self.find(inode)
+        if isinstance(node, OfObject):
+            return node.folder if slot(inode) < CONTROL else places.base(inode) | FOLDER
+        if isinstance(node, Alias | Temporary):
+            return node.folder
+        if isinstance(node, Home):
+            return places.base(inode) if slot(inode) else HOME
+        return MODEL if isinstance(node, Provider) else places.BIN
+
+    def name(self, inode: int) -> str:
+        """The last component of the path of what has a block."""
+        node = self.at_block[block(inode)]
+        if isinstance(node, OfObject):
+            control = places.control_at(node.key[0], inode)
+            return control.name if control else node.leaf + SUFFIXES[slot(inode)]
+        if isinstance(node, Home):
+            return places.HOME_CLASSES[slot(inode)] if slot(inode) else str(node.uid)
+        return node.name
+
+    def path_of_aliases(self, folder: int) -> tuple[str, ...]:
+        """The names that lead to a folder of aliases."""
+        if folder in CLASS_FOLDERS:
+            return (CLASS_FOLDERS[folder],)
+        node = self.find(folder)
+        assert isinstance(node, Home)
+        return ("home", str(node.uid), places.HOME_CLASSES[slot(folder)])
+
+    def folder_of_aliases(self, path: tuple[str, ...]) -> int:
+        """The folder of aliases at the end of `path`."""
+        if len(path) == 1:
+            return FOLDER_OF_CLASS[path[0]]
+        return self.homes[int(path[1])] | places.HOME_SLOTS[path[2]]
