@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cortexfs.cli import doctor, mounts, output, parser
 from cortexfs.cli import main as program
-from cortexfs.cli import mounts, output, parser
 from cortexfs.cli import version as version_command
 from cortexfs.cli.bounded import MAX_ANSWER, ask
 from cortexfs.core.errors import Fault
@@ -307,3 +308,11 @@ def test_colour_is_for_terminals(root: Path) -> None:
 def test_foreign_text_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     output.table(("a", "b"), [("x\x1b[2J", "\u202ey")])
     assert capsys.readouterr().out.splitlines()[1] == "x\\x1b[2J  \\u202ey"
+
+
+def test_the_page_has_every_command_and_check() -> None:
+    page = (Path(program.__file__).parents[2] / "docs" / "commands.md").read_text()
+    rows = dict(re.findall(r"^\| `ctx (\w+)[^`]*` \| (.*) \|$", page, re.MULTILINE))
+    assert rows == parser.COMMANDS
+    listed = " ".join(page.partition("The checks:\n")[2].partition(".\n")[0].split())
+    assert listed.split(", ") == list(doctor.CHECKS)
