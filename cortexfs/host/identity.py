@@ -14,7 +14,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
@@ -32,9 +32,7 @@ def become(identity: Identity, pidfd: int | None, root_fd: int | None, forked: F
     # Out of the daemon's session and terminal, and no file may be left readable by mistake.
     os.setsid()
     os.umask(0o077)
-    # A session keyring is inherited and searchable by whoever holds it, of whatever uid.
-    with suppress(OSError):  # a kernel without keyrings, or a container that forbids keyctl
-        linux.new_session_keyring()
+    _leave_keyring()
     # Both are opened and compared before anything is given up or joined: afterwards /proc may be
     # another or none, and a descriptor that was compared cannot change its meaning.
     namespaces = _open_namespaces(identity, pidfd)
@@ -73,6 +71,17 @@ def _step(what: str) -> Iterator[None]:
         reason = error.strerror or str(error)
         message = f"no tool can run as you here: the daemon could not {what} ({reason})"
         raise Fault("EACCES", message) from error
+
+
+def _leave_keyring() -> None:
+    """A session keyring is inherited, and may be searched by whoever holds it, of whatever uid."""
+    with _step("give up its own keyring"):
+        try:
+            linux.new_session_keyring()
+        except OSError as error:
+            # A kernel without keyrings, or a container that forbids keyctl(2), to the tool as well.
+            if error.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
 
 
 def _open_namespaces(identity: Identity, pidfd: int | None) -> dict[str, int]:

@@ -62,18 +62,16 @@ class Group:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.counts = False  # whether it limits the number of processes
 
     @classmethod
     def create(cls, base: Path, host: int, processes: int) -> Group:
         group = cls(base / str(host))
         group.path.mkdir()
-        with suppress(FileNotFoundError):  # v2 without the pids controller can still kill
+        with suppress(FileNotFoundError, PermissionError):  # v2 without the pids controller can still kill
             (group.path / "pids.max").write_text(str(processes))
+            group.counts = True
         return group
-
-    @property
-    def counts(self) -> bool:
-        return (self.path / "pids.max").exists()
 
     def enter(self) -> None:
         """Put this process, and so all that it will fork, into the group."""
@@ -110,17 +108,35 @@ class Groups:
 
     @classmethod
     def find(cls) -> Groups | None:
-        """Make a directory for hosts' cgroups, or None where that is not permitted."""
-        for base in _bases():
-            with suppress(OSError):
-                _clear(base)
-                path = base / f"{PREFIX}{os.getppid()}.{os.getpid()}"
-                path.mkdir()
-                for controllers in (base, path):
-                    with suppress(OSError):  # v1 has no such file; v2 may not let us
-                        (controllers / "cgroup.subtree_control").write_text("+pids")
-                return cls(path, _locked(path))
+        """Make a directory for hosts' cgroups, or None where that is not permitted.
+
+        Preferably one whose cgroups count processes. In v2 our own cannot give that controller on
+        while there are processes in it, the daemon for one; the top can.
+        """
+        for must_count in (True, False):
+            for base in _bases():
+                with suppress(OSError):
+                    groups = cls._make(base)
+                    if groups.count or not must_count:
+                        return groups
+                    groups.remove()
         return None
+
+    @classmethod
+    def _make(cls, base: Path) -> Groups:
+        _clear(base)
+        path = base / f"{PREFIX}{os.getppid()}.{os.getpid()}"
+        path.mkdir()
+        for controllers in (base, path):
+            with suppress(OSError):  # v1 has no such file; v2 may not let us
+                (controllers / "cgroup.subtree_control").write_text("+pids")
+        return cls(path, _locked(path))
+
+    @property
+    def count(self) -> bool:
+        """Whether these cgroups limit the number of processes."""
+        control = self.path / "cgroup.subtree_control"
+        return "pids" in control.read_text().split() if control.exists() else True
 
     def create(self, host: int, processes: int) -> Group:
         return Group.create(self.path, host, processes)

@@ -275,6 +275,33 @@ if not answer:
     assert descendants(forks.process.pid) == set()
 
 
+@pytest.mark.parametrize("place", [place for _, place in limits.hierarchies()], ids=str)
+def test_a_cgroup_of_either_version_ends_all_that_is_in_it(place: Path) -> None:
+    base = place / f"test-cortexfs-{os.getpid()}"
+    if not os.access(place, os.W_OK):
+        pytest.skip("no cgroups here")
+    base.mkdir()
+    try:
+        group = limits.Group.create(base, 7, 10)
+        child = os.fork()
+        if not child:
+            group.enter()
+            os.fork()
+            os.fork()
+            signal.pause()
+        pidfd = os.pidfd_open(child)
+        while len((group.path / "cgroup.procs").read_text().split()) < 4:
+            os.sched_yield()
+        while not group.kill():
+            os.sched_yield()
+        assert ended(pidfd)
+        os.close(pidfd)
+        os.waitpid(child, 0)
+        assert not group.path.exists()
+    finally:
+        base.rmdir()
+
+
 def test_an_escape_in_a_containers_pid_namespace_ends_too(roots_forks: Forks) -> None:
     # Orphans of a host that has died there go to the container's init: only the cgroup knows them.
     needs_cgroups()
@@ -341,10 +368,10 @@ def test_hosts_die_with_their_fork_server_and_the_next_one_ends_what_they_left()
         with forks.host(*AS_NOBODY, "unshare", "-Urpf") as inside:
             plain = forks.spawn(USER)
             escaped = [os.pidfd_open(pid) for pid in plain.ask(ESCAPE)]
+            (group,) = groups_of(forks)
             forks.process.kill()
             assert ended(plain.pidfd)
             assert ended(inside.pidfd)
-        (group,) = groups_of(forks)
         with Forks() as after:
             after.spawn(USER)
             assert not group.exists()
