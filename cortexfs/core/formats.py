@@ -45,7 +45,9 @@ def refuse(number: int, why: str) -> Fault:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    yield from enumerate(text.splitlines(), 1)
+    # Not splitlines(), which also ends lines where no other program does (form feed, U+2028).
+    if text:
+        yield from enumerate(text.removesuffix("\n").split("\n"), 1)
 
 
 def _rules(text: str) -> Iterator[tuple[int, str]]:
@@ -56,7 +58,7 @@ def _rules(text: str) -> Iterator[tuple[int, str]]:
 
 def _single(text: str, what: str) -> str:
     """The one line of a file that holds one value."""
-    lines = text.splitlines()
+    lines = [line for _, line in _lines(text)]
     if len(lines) != 1 or not lines[0].strip():
         raise Fault("EINVAL", f"the file holds one line, {what}, not {len(lines)}")
     return lines[0].strip()

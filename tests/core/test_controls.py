@@ -1,0 +1,116 @@
+"""The `.d/` table holds what abi.md 3 lists, and `judge` is its only way in."""
+
+from __future__ import annotations
+
+import pytest
+
+from cortexfs.core import controls
+from cortexfs.core.calls import Capabilities, Effect
+from cortexfs.core.controls import CONTROLS, MAX_VALUE, find, judge, line_ended
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
+
+# abi.md 3, the table; policy is among a model's writable files and therefore a file of models too.
+FILES = {
+    "tool": "name description schema cap effects timeout policy status log origin",
+    "model": "id driver cap effort default fallback limit session policy status log origin",
+    "agent": "owner uid gid groups label iso parent life root cwd env path mount model window system.md"
+    " tools approval policy status pid log meta.json",
+}
+WRITABLE = {
+    "tool": "policy",
+    "model": "default effort driver fallback policy",
+    "agent": "groups label cwd env path mount model window system.md tools approval policy",
+}
+
+
+def render(object_: Object, name: str) -> str:
+    control = find(object_.class_, name)
+    assert control is not None
+    return line_ended(control.render(object_)).decode()
+
+
+@pytest.mark.parametrize("class_", list(FILES))
+def test_the_table_is_the_abis(class_: str) -> None:
+    assert [control.name for control in CONTROLS[class_]] == FILES[class_].split()
+
+
+@pytest.mark.parametrize("class_", list(WRITABLE))
+def test_what_may_be_written_is_what_the_abi_says(class_: str) -> None:
+    writable = {control.name for control in CONTROLS[class_] if control.check}
+    assert writable == set(WRITABLE[class_].split())
+
+
+@pytest.mark.parametrize("class_", list(FILES))
+def test_values_are_text_that_ends_in_a_newline(class_: str) -> None:
+    # abi.md 3: "One value per file, text ending in a newline"
+    name = "p/m" if class_ == "model" else "x"
+    object_ = Object(class_=class_, name=name, description="two\nlines", timeout=1.5)
+    for control in CONTROLS[class_]:
+        if control.name != controls.LOG:
+            value = line_ended(control.render(object_))
+            assert not value or value.endswith(b"\n")
+
+
+@pytest.mark.parametrize("class_", list(FILES))
+def test_defaults_that_are_not_empty_pass_their_own_check(class_: str) -> None:
+    name = "p/m" if class_ == "model" else "x"
+    object_ = Object(class_=class_, name=name, description="")
+    for control in CONTROLS[class_]:
+        if control.check and (value := line_ended(control.render(object_))):
+            assert judge(control, value) == value
+
+
+def test_a_tools_effects_are_one_line_each() -> None:
+    # abi.md 3: "one `kind target reversibility confirmation dry_run` per line, `-` for an empty target"
+    effects = (
+        Effect("fs_write", "reversible", "always", "supported", "my files/100%"),
+        Effect("network", "irreversible", "never", "unsupported"),
+    )
+    object_ = Object(class_="tool", name="x", description="", capabilities=Capabilities(effects=effects))
+    assert render(object_, "effects") == (
+        "fs_write my%20files/100%25 reversible always supported\nnetwork - irreversible never unsupported\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("timeout", "text"), [(30.0, "30\n"), (1800, "1800\n"), (0.5, "0.5\n"), (1e7, "10000000\n")]
+)
+def test_a_timeout_is_decimal_seconds(timeout: float, text: str) -> None:
+    # abi.md 3: "timeout: decimal seconds"
+    assert render(Object(class_="tool", name="x", description="", timeout=timeout), "timeout") == text
+
+
+def test_a_models_id_is_the_native_one() -> None:
+    # abi.md 2: "the native id stays in .d/id"
+    object_ = Object(class_="model", name="p/m", description="", extra={"id": "vendor/m:free"})
+    assert render(object_, "id") == "vendor/m:free\n"
+
+
+@pytest.mark.parametrize("text", [b"low", b"low\n"])
+def test_a_missing_last_newline_is_added(text: bytes) -> None:
+    effort = find("model", "effort")
+    assert effort is not None
+    assert judge(effort, text) == b"low\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code"),
+    [
+        ("limit", b"4096\n", "EROFS"),
+        ("effort", b"\xff\n", "EINVAL"),
+        ("default", b"a=b\0c\n", "EINVAL"),
+        ("default", b"a=" + b"x" * MAX_VALUE, "EFBIG"),
+        ("effort", b"", "EINVAL"),
+    ],
+)
+def test_what_is_no_value_is_refused_before_it_is_parsed(name: str, data: bytes, code: str) -> None:
+    control = find("model", name)
+    assert control is not None
+    with pytest.raises(Fault) as raised:
+        judge(control, data)
+    assert raised.value.code == code
+
+
+def test_an_unknown_control_is_none() -> None:
+    assert find("tool", "efort") is None

@@ -1,0 +1,227 @@
+"""One open of a control (abi.md 3, the paragraph on writing), and editors' temporary files."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cortexfs.core import temporaries
+from cortexfs.core.controls import MAX_VALUE, find, judge
+from cortexfs.core.edits import Edit
+from cortexfs.core.errors import Fault
+from cortexfs.core.temporaries import Temporaries, Temporary, is_temporary
+
+EFFORT = find("model", "effort")
+PROMPT = find("agent", "system.md")
+
+
+class Judge:
+    """Judges `effort`, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+
+    def __call__(self, data: bytes) -> bytes:
+        self.asked.append(data)
+        assert EFFORT is not None
+        return judge(EFFORT, data)
+
+
+def prose(data: bytes) -> bytes:
+    assert PROMPT is not None
+    return judge(PROMPT, data)
+
+
+def opened(judge_: Judge, truncated: bool = False, appending: bool = False) -> Edit:
+    return Edit(b"auto\n", judge_, truncated=truncated, appending=appending)
+
+
+def test_echo_of_a_bad_value_fails_at_once_and_spoils_the_open() -> None:
+    # abi.md 3: "`echo bad > effort` fails loudly with EINVAL, and spoils that open"
+    judge_ = Judge()
+    edit = opened(judge_, truncated=True)
+    with pytest.raises(Fault, match="bad"):
+        edit.write(0, b"bad\n")
+    for again in (lambda: edit.write(0, b"low\n"), lambda: edit.truncate(0), edit.pending):
+        with pytest.raises(Fault, match="bad"):
+            again()
+    assert judge_.asked == [b"bad\n"]  # so that the log says it once
+
+
+@pytest.mark.parametrize(
+    ("truncated", "offset", "data"), [(True, 0, b"bad"), (False, 0, b"bad\n"), (True, 4, b"bad\n")]
+)
+def test_everything_else_is_judged_at_flush(truncated: bool, offset: int, data: bytes) -> None:
+    # abi.md 3: "everything else, ftruncate too, at flush"
+    judge_ = Judge()
+    edit = opened(judge_, truncated=truncated)
+    edit.write(offset, data)
+    assert judge_.asked == []
+    with pytest.raises(Fault):
+        edit.pending()
+
+
+def test_a_good_value_in_pieces_counts_as_a_whole() -> None:
+    judge_ = Judge()
+    edit = opened(judge_, truncated=True)
+    edit.write(0, b"lo")
+    edit.write(2, b"w")
+    assert edit.pending() == b"low\n"
+    assert edit.pending() is None  # handed over once
+
+
+def test_an_open_that_wrote_nothing_changes_nothing() -> None:
+    # abi.md 3: "an open that wrote nothing changes nothing"
+    judge_ = Judge()
+    assert opened(judge_, truncated=True).pending() is None
+    assert opened(judge_).pending() is None
+    assert judge_.asked == []
+
+
+def test_a_refused_flush_is_judged_once_and_may_be_mended() -> None:
+    judge_ = Judge()
+    edit = opened(judge_)
+    edit.write(0, b"b")
+    for _ in range(2):
+        with pytest.raises(Fault):
+            edit.pending()
+    assert judge_.asked == [b"buto\n"]
+    edit.write(0, b"a")
+    assert edit.pending() == b"auto\n"
+
+
+def test_ftruncate_is_a_write() -> None:
+    edit = opened(Judge())
+    edit.truncate(0)
+    with pytest.raises(Fault):
+        edit.pending()
+    edit.write(0, b"high\n")
+    assert edit.pending() == b"high\n"
+
+
+def test_appending_goes_to_the_end_of_this_open_wherever_the_kernel_thinks_that_is() -> None:
+    edit = Edit(b"a\n", prose, truncated=False, appending=True)
+    edit.write(2, b"b\n")
+    edit.write(2, b"c\n")
+    assert edit.pending() == b"a\nb\nc\n"
+
+
+def test_a_reader_of_the_same_open_sees_what_it_wrote() -> None:
+    edit = Edit(b"0123456789\n", prose, truncated=False, appending=False)
+    assert edit.read(2, 3) == b"234"
+    edit.write(2, b"xyz")
+    assert edit.read(0, 99) == b"01xyz56789\n"
+    assert edit.pending() == b"01xyz56789\n"
+    assert edit.read(0, 99) == b"01xyz56789\n"
+
+
+def test_a_write_past_the_bound_is_refused_and_what_came_before_does_not_count() -> None:
+    # abi.md 3: "nothing half-written ever counts"
+    edit = Edit(b"", prose, truncated=True, appending=False)
+    edit.write(0, b"x" * MAX_VALUE)
+    with pytest.raises(Fault) as raised:
+        edit.write(MAX_VALUE, b"y\n")
+    assert raised.value.code == "EFBIG"
+    with pytest.raises(Fault):
+        edit.pending()
+
+
+def test_what_could_not_be_kept_is_tried_again() -> None:
+    edit = opened(Judge(), truncated=True)
+    edit.write(0, b"low\n")
+    assert edit.pending() == b"low\n"
+    edit.put_back()
+    assert edit.pending() == b"low\n"
+
+
+changes = st.one_of(
+    st.tuples(
+        st.integers(0, 40), st.binary(min_size=1, max_size=20).map(lambda data: data.replace(b"\0", b"."))
+    ),
+    st.tuples(st.integers(0, 40), st.none()),
+)
+
+
+@given(start=st.binary(max_size=30), steps=st.lists(changes, max_size=12), truncated=st.booleans())
+def test_writes_and_truncates_do_what_a_file_does(
+    start: bytes, steps: list[tuple[int, bytes | None]], truncated: bool
+) -> None:
+    edit = Edit(start, lambda data: data, truncated=truncated, appending=False)
+    model = bytearray() if truncated else bytearray(start)
+    for offset, patch in steps:
+        if patch is None:
+            edit.truncate(offset)
+            model = bytearray(model[:offset].ljust(offset, b"\0"))
+        else:
+            edit.write(offset, patch)
+            model = bytearray(model.ljust(offset, b"\0"))
+            model[offset : offset + len(patch)] = patch
+    assert edit.pending() == (bytes(model) if steps else None)
+
+
+CONTROLS = ("policy", "system.md")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".policy.aB3dE9",
+        ".policy.swp",
+        ".system.md.swx",
+        ".policy.tmp-12-ab-0",
+        "policy~",
+        "policy.bak",
+        "policy.orig",
+        "#policy#",
+        ".#policy",
+        "sedQx12Yz",
+        "4913",
+        "policy.Xy12Zw",
+        "tmpabc12345",
+        ".goutputstream-ABC123",
+    ],
+)
+def test_names_that_editors_make_are_let_in(name: str) -> None:
+    assert is_temporary(name, CONTROLS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["efort", "polic", "policyx", "systemXmd~", ".other.swp", "12", "sed", "name.txt", "", "policy\n", ".."],
+)
+def test_other_names_are_not(name: str) -> None:
+    assert not is_temporary(name, CONTROLS)
+
+
+def temporary(number: int, folder: int = 1) -> Temporary:
+    return Temporary(number, folder, f"tmp{number}", (0, 0), 0o100600, 0)
+
+
+def test_temporary_files_are_bounded_in_each_folder_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(temporaries, "MAX_IN_FOLDER", 2)
+    monkeypatch.setattr(temporaries, "MAX_IN_TREE", 3)
+    files = Temporaries()
+    files.add(temporary(1))
+    files.add(temporary(2))
+    with pytest.raises(Fault, match="remove some"):
+        files.check_room(1)
+    files.add(temporary(3, folder=2))
+    with pytest.raises(Fault, match="remove some"):
+        files.check_room(2)
+
+
+def test_a_temporary_file_outlives_its_name() -> None:
+    files = Temporaries()
+    first, second = temporary(1), temporary(2)
+    files.add(first)
+    files.add(second)
+    first.write(0, b"one", now=5)
+    files.rename(first, "tmp2")
+    assert files.find(1, "tmp2") is first
+    assert files.find(1, "tmp1") is None
+    assert not second.linked
+    assert (first.read(0, 9), first.mtime) == (b"one", 5)
+    with pytest.raises(Fault) as raised:
+        first.write(temporaries.MAX_SIZE, b"x", now=6)
+    assert raised.value.code == "EFBIG"
