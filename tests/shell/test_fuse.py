@@ -1,0 +1,392 @@
+"""The handlers, called as pyfuse3 calls them, without a mount."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pyfuse3
+import pytest
+from pyfuse3 import FUSEError, RequestContext
+
+from cortexfs.core.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL
+from cortexfs.core.registry import Object, Registry
+from cortexfs.core.tree import Stale
+from cortexfs.fuse import Filesystem
+from cortexfs.store import Store
+
+SECOND = 1_000_000_000
+RULE = b"allow coder_t tool:shell execute\n"
+
+
+class Caller(NamedTuple):
+    uid: int = 0
+    gid: int = 0
+    pid: int = 1
+    umask: int = 0o22
+
+
+def caller(uid: int = 0, pid: int = 1) -> RequestContext:
+    return cast(RequestContext, Caller(uid=uid, gid=uid, pid=pid))
+
+
+class NoLogs:
+    def size(self, class_: str, name: str) -> int:
+        return 5
+
+    def mtime(self, class_: str, name: str) -> float:
+        return 7.0
+
+    def read(self, class_: str, name: str, offset: int, size: int) -> bytes:
+        return b"12345"[offset : offset + size]
+
+
+class World:
+    """A Filesystem with a clock of its own, and a note of what the kernel was told to forget."""
+
+    def __init__(self, state: Path) -> None:
+        self.now = 1_000 * SECOND
+        self.renderings = 0
+        self.forgotten: list[Stale] = []
+        self.state = state
+        self.fs = self.again()
+
+    def again(self) -> Filesystem:
+        self.fs = Filesystem(
+            registry=registry("shell", "fs.read"),
+            store=Store(self.state),
+            logs=NoLogs(),
+            status=self.status,
+            shebang=b"#!/runner\n",
+            bin_targets={"ctx": "/usr/bin/ctx"},
+            owner=(0, 0),
+            clock=lambda: self.now,
+            forget=self.forgotten.append,
+        )
+        return self.fs
+
+    def status(self) -> str:
+        self.renderings += 1
+        return "uptime: " + "x" * self.renderings
+
+    async def find(self, path: str) -> int:
+        inode: int = ROOT
+        for name in path.split("/"):
+            entry = await self.fs.lookup(inode, name.encode(), caller())
+            assert entry.st_ino, path
+            inode = entry.st_ino
+        return inode
+
+    async def read(self, path: str) -> bytes:
+        info = await self.fs.open(await self.find(path), os.O_RDONLY, caller())
+        data = await self.fs.read(info.fh, 0, 1 << 20)
+        await self.fs.release(info.fh)
+        return data
+
+    async def put(self, path: str, data: bytes) -> None:
+        info = await self.fs.open(await self.find(path), os.O_WRONLY | os.O_TRUNC, caller())
+        try:
+            await self.fs.write(info.fh, 0, data)
+            await self.fs.flush(info.fh)
+        finally:
+            await self.fs.release(info.fh)
+
+
+def registry(*tools: str, status: str = "ready") -> Registry:
+    model = Object(class_="model", name="p/m", description="", extra={"driver": "a"})
+    objects = [Object(class_="tool", name=name, description="", status=status) for name in tools]
+    return Registry({object_.key: object_ for object_ in (*objects, model)})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def refused(code: int) -> pytest.RaisesExc[FUSEError]:
+    return pytest.raises(FUSEError, check=lambda error: error.errno == code)
+
+
+async def test_a_missing_name_is_an_answer_that_the_kernel_may_keep(world: World) -> None:
+    entry = await world.fs.lookup(TOOL, b"nothing", caller())
+    assert entry.st_ino == 0
+    assert entry.entry_timeout > 1e6
+
+
+async def test_a_rendering_of_status_serves_stat_and_read_for_a_second(world: World) -> None:
+    # abi.md 1: "one rendering serves both for 1 s, so what `stat` says, a read within that second gives"
+    size = (await world.fs.getattr(STATUS, caller())).st_size
+    world.now += SECOND - 1
+    assert len(await world.read("status")) == size
+    assert world.renderings == 1
+    world.now += 1
+    assert len(await world.read("status")) == size + 1
+    assert (await world.fs.getattr(STATUS, caller())).st_mtime_ns == world.now
+
+
+async def test_a_clock_that_is_set_back_does_not_freeze_status(world: World) -> None:
+    await world.read("status")
+    world.now -= 1000 * SECOND
+    await world.read("status")
+    assert world.renderings == 2
+
+
+async def test_what_an_open_read_shows_does_not_change_under_it(world: World) -> None:
+    info = await world.fs.open(STATUS, os.O_RDONLY, caller())
+    before = await world.fs.read(info.fh, 0, 100)
+    world.now += 5 * SECOND
+    await world.read("status")
+    assert await world.fs.read(info.fh, 0, 100) == before
+
+
+async def test_run_sock_is_bound_once_by_the_thread_that_was_announced(world: World) -> None:
+    # abi.md 1: "answered by lookup in every directory ... and listed in none"
+    fs, mode = world.fs, stat.S_IFSOCK | 0o755
+    here = caller(pid=threading.get_native_id())
+    with refused(errno.ENOENT):
+        await fs.lookup(ROOT, b".run.sock", caller())
+    with refused(errno.EROFS):
+        await fs.mknod(ROOT, b".run.sock", mode, 0, here)
+    with fs.expecting_bind():
+        for parent, name, kind, who in (
+            (ROOT, b".run.sock", mode, caller(pid=1)),
+            (TOOL, b".run.sock", mode, here),
+            (ROOT, b"other", mode, here),
+            (ROOT, b".run.sock", stat.S_IFREG | 0o755, here),
+        ):
+            with refused(errno.EROFS):
+                await fs.mknod(parent, name, kind, 0, who)
+        entry = await fs.mknod(ROOT, b".run.sock", mode, 0, here)
+        with refused(errno.EROFS):
+            await fs.mknod(ROOT, b".run.sock", mode, 0, here)
+    assert (entry.st_ino, entry.st_mode) == (RUN_SOCKET, stat.S_IFSOCK | 0o777)
+    for folder in (ROOT, TOOL, HOME, MAIN, await world.find("tool/shell.d"), await world.find("model/p")):
+        assert (await fs.lookup(folder, b".run.sock", caller())).st_ino == RUN_SOCKET
+
+
+async def test_a_user_who_looks_for_his_home_has_one_and_others_do_not(world: World) -> None:
+    with refused(errno.ENOENT):  # not to be remembered: he may come any time
+        await world.fs.lookup(HOME, b"1000", caller(uid=1001))
+    entry = await world.fs.lookup(HOME, b"1000", caller(uid=1000))
+    assert (entry.st_uid, stat.filemode(entry.st_mode)) == (1000, "drwx------")
+    assert (await world.fs.lookup(HOME, b"1000", caller(uid=1001))).st_ino == entry.st_ino
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC])
+@pytest.mark.parametrize(
+    "path", ["status", "tool/shell", "tool/shell.d/name", "tool/shell.d/log", "model/p/m.d/limit"]
+)
+async def test_the_rest_is_read_only_for_root_too(world: World, path: str, flags: int) -> None:
+    # abi.md 3: "opening it for writing is EROFS, for uid 0 too"
+    inode = await world.find(path)
+    with refused(errno.EROFS):
+        await world.fs.open(inode, flags, caller())
+
+
+async def test_a_value_is_kept_before_the_close_returns(world: World) -> None:
+    await world.put("tool/shell.d/policy", RULE)
+    assert await world.read("tool/shell.d/policy") == RULE
+    world.again()  # as after kill -9
+    assert await world.read("tool/shell.d/policy") == RULE
+
+
+async def test_a_refused_value_leaves_the_old_one_and_the_log_says_why_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    # abi.md 3: "a refused value leaves the old one in place, and the log says why"
+    await world.put("tool/shell.d/policy", RULE)
+    with refused(errno.EINVAL):
+        await world.put("tool/shell.d/policy", b"deny\n")
+    assert await world.read("tool/shell.d/policy") == RULE
+    assert len(caplog.records) == 1
+    assert "tool/shell.d/policy" in caplog.text
+
+
+async def test_each_open_has_a_buffer_of_its_own(world: World) -> None:
+    # abi.md 3: "so nothing half-written ever counts"
+    inode = await world.find("model/p/m.d/effort")
+    first = await world.fs.open(inode, os.O_RDWR, caller())
+    second = await world.fs.open(inode, os.O_RDONLY, caller())
+    await world.fs.write(first.fh, 0, b"high")
+    assert await world.fs.read(second.fh, 0, 99) == b"auto\n"
+    assert await world.fs.read(first.fh, 0, 99) == b"high\n"
+    assert (await world.fs.getattr(inode, caller())).st_size == 5
+    await world.fs.fsync(first.fh, False)
+    assert await world.read("model/p/m.d/effort") == b"high\n"
+    assert await world.fs.read(second.fh, 0, 99) == b"auto\n"
+
+
+async def test_a_file_that_was_replaced_while_open_writes_into_nothing(world: World) -> None:
+    inode, folder = await world.find("tool/shell.d/policy"), await world.find("tool/shell.d")
+    info = await world.fs.open(inode, os.O_WRONLY | os.O_TRUNC, caller())
+    await world.fs.unlink(folder, b"policy", caller())
+    await world.fs.write(info.fh, 0, RULE)
+    await world.fs.flush(info.fh)
+    assert (await world.fs.lookup(folder, b"policy", caller())).st_ino == 0
+
+
+async def test_a_full_disk_is_said_and_the_value_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    info = await world.fs.open(await world.find("tool/shell.d/policy"), os.O_WRONLY, caller())
+    await world.fs.write(info.fh, 0, RULE)
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "put_value", full)
+        with refused(errno.ENOSPC):
+            await world.fs.flush(info.fh)
+    assert await world.read("tool/shell.d/policy") == b""
+    await world.fs.flush(info.fh)
+    assert await world.read("tool/shell.d/policy") == RULE
+
+
+async def test_a_temporary_file_takes_over_a_control_by_rename(world: World) -> None:
+    fs, folder = world.fs, await world.find("model/p/m.d")
+    info, entry = await fs.create(folder, b".driver.swp", 0o100600, os.O_WRONLY, caller(uid=5))
+    assert (entry.st_uid, entry.st_mode, entry.entry_timeout) == (5, 0o100600, 0)
+    await fs.write(info.fh, 0, b"wrong driver")
+    with refused(errno.EINVAL):
+        await fs.rename(folder, b".driver.swp", folder, b"driver", 0, caller())
+    await fs.write(info.fh, 0, b"right-driver")
+    await fs.rename(folder, b".driver.swp", folder, b"driver", 0, caller())
+    assert await world.read("model/p/m.d/driver") == b"right-driver\n"
+    assert (await fs.lookup(folder, b".driver.swp", caller())).st_ino == 0
+    assert (await fs.getattr(entry.st_ino, caller())).st_nlink == 0  # still open
+    await fs.forget([(entry.st_ino, 1)])
+    with refused(errno.ENOENT):
+        await fs.getattr(entry.st_ino, caller())
+
+
+async def test_an_executable_that_shows_a_control_is_forgotten_when_it_changes(world: World) -> None:
+    executable = await world.find("model/p/m")
+    await world.put("model/p/m.d/driver", b"other\n")
+    assert world.forgotten == [Stale([], [executable])]
+    assert b"# cortexfs.driver=other\n" in await world.read("model/p/m")
+
+
+async def test_a_renamed_control_goes_on_as_a_backup_and_comes_back(world: World) -> None:
+    # abi.md 3: "removing or renaming away a writable control leaves it absent ... until it is created again"
+    await world.put("tool/shell.d/policy", RULE)
+    fs, folder = world.fs, await world.find("tool/shell.d")
+    await fs.rename(folder, b"policy", folder, b"policy~", 0, caller())
+    assert (await fs.lookup(folder, b"policy", caller())).st_ino == 0
+    assert await world.read("tool/shell.d/policy~") == RULE
+    world_again = World(world.state)  # absent it stays, and the temporary file is gone
+    again = await world_again.find("tool/shell.d")
+    assert (await world_again.fs.lookup(again, b"policy", caller())).st_ino == 0
+    await fs.rename(folder, b"policy~", folder, b"policy", 0, caller())
+    assert await world.read("tool/shell.d/policy") == RULE
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "flags", "code"),
+    [
+        ("name", "name~", 0, errno.EROFS),
+        ("policy", "name", 0, errno.EROFS),
+        ("policy", "other.txt", 0, errno.EROFS),
+        ("policy", "policy~", pyfuse3.RENAME_EXCHANGE, errno.EINVAL),
+        ("nothing", "policy", 0, errno.ENOENT),
+        ("policy.bak", "policy", pyfuse3.RENAME_NOREPLACE, errno.EEXIST),
+    ],
+)
+async def test_renames_that_are_refused(world: World, old: str, new: str, flags: int, code: int) -> None:
+    folder = await world.find("tool/shell.d")
+    await world.fs.create(folder, b"policy.bak", 0o100600, os.O_WRONLY, caller())
+    with refused(code):
+        await world.fs.rename(folder, old.encode(), folder, new.encode(), flags, caller())
+
+
+async def test_a_file_stays_in_its_folder(world: World) -> None:
+    # abi.md 3: "editors' temporary names are accepted in a `.d/` and are private to it"
+    here, there = await world.find("tool/shell.d"), await world.find("tool/fs.read.d")
+    with refused(errno.EXDEV):  # so that mv copies
+        await world.fs.rename(here, b"policy", there, b"policy", 0, caller())
+    with refused(errno.EROFS):
+        await world.fs.rename(here, b"name", TOOL, b"name", 0, caller())
+
+
+@pytest.mark.parametrize("parent", [ROOT, TOOL, MODEL, HOME, MAIN])
+async def test_nothing_else_can_be_made_anywhere(world: World, parent: int) -> None:
+    # abi.md 1: "Creating one fails with EROFS"
+    with refused(errno.EROFS):
+        await world.fs.create(parent, b"x", 0o100644, os.O_WRONLY, caller())
+    with refused(errno.EROFS):
+        await world.fs.mknod(parent, b"x", stat.S_IFIFO, 0, caller())
+    if parent != HOME:
+        with refused(errno.EROFS):
+            await world.fs.mkdir(parent, b"x", 0o755, caller())
+    with refused(errno.EROFS):
+        await world.fs.rmdir(parent, b"x", caller())
+    with refused(errno.EPERM):
+        await world.fs.link(STATUS, parent, b"x", caller())
+
+
+async def test_another_registry_outdates_the_missing_names_too(world: World) -> None:
+    assert (await world.fs.lookup(TOOL, b"new", caller())).st_ino == 0
+    await world.fs.apply(registry("shell", "new"))
+    assert (TOOL, "new") in world.forgotten[0].entries
+    assert (await world.fs.lookup(TOOL, b"new", caller())).st_ino
+    assert (await world.fs.lookup(TOOL, b"fs.read", caller())).st_ino == 0
+
+
+async def test_a_changed_status_shows_in_size_and_text(world: World) -> None:
+    before = (await world.fs.lookup(TOOL, b"shell", caller())).st_size
+    await world.fs.apply(registry("shell", status="broken: no such host"))
+    text = await world.read("tool/shell")
+    assert b"# cortexfs.status=broken: no such host\n" in text
+    assert (await world.fs.lookup(TOOL, b"shell", caller())).st_size == len(text) != before
+
+
+async def test_a_handle_to_a_removed_tool_reads_as_empty(world: World) -> None:
+    info = await world.fs.open(await world.find("tool/shell"), os.O_RDONLY, caller())
+    await world.fs.apply(registry())
+    assert await world.fs.read(info.fh, 0, 99) == b""
+    assert world.fs.object_of(info.fh) is None
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_bug_is_eio_for_its_caller_and_ends_nothing(
+    world: World, strict: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # design.md: "it logs, counts, returns EIO, and re-raises under --strict (tests)"
+    monkeypatch.setattr(world.fs, "_strict", strict)
+    monkeypatch.setattr(world.fs, "_tree", None)
+    with pytest.raises(AttributeError) if strict else refused(errno.EIO):
+        await world.fs.readlink(5, caller())
+    assert world.fs.errors == 1
+    assert "readlink failed" in caplog.text
+
+
+async def test_foreign_attributes_are_not_supported_so_that_ls_stops_asking(world: World) -> None:
+    inode = await world.find("tool/shell")
+    for name in (b"security.selinux", b"system.posix_acl_access", b"security.capability"):
+        with refused(errno.ENOTSUP):
+            await world.fs.getxattr(inode, name, caller())
+    with refused(errno.ENODATA):
+        await world.fs.getxattr(inode, b"user.other", caller())
+    with refused(errno.ENOTSUP):
+        await world.fs.setxattr(inode, b"user.other", b"", caller())
+    with refused(errno.EROFS):  # abi.md 3: "setting one is EROFS"
+        await world.fs.setxattr(inode, b"user.cortexfs.name", b"", caller())
+    with refused(errno.EROFS):
+        await world.fs.removexattr(inode, b"user.cortexfs.name", caller())
+
+
+async def test_the_token_estimate_is_a_quarter_of_the_bytes_rounded_up(world: World) -> None:
+    text = await world.read("tool/shell.d/name")
+    assert text == b"shell\n"
+    inode = await world.find("tool/shell.d/name")
+    assert await world.fs.getxattr(inode, b"user.cortexfs.token_estimate", caller()) == b"2"
+
+
+async def test_a_log_is_read_through_and_asked_for_each_time(world: World) -> None:
+    # abi.md 1: "Logs ... grow under open readers, so `tail -f` works"
+    entry = await world.fs.lookup(await world.find("tool/shell.d"), b"log", caller())
+    assert (entry.st_size, entry.st_mtime_ns, entry.attr_timeout) == (5, 7 * SECOND, 0)
+    assert await world.read("tool/shell.d/log") == b"12345"

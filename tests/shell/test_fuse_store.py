@@ -1,0 +1,111 @@
+"""What the tree keeps on disk survives, as a whole or not at all, and a person may repair it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cortexfs.core.values import Written
+from cortexfs.store import KeptAlias, Store
+
+TOOL = ("tool", "fs.read")
+MODEL = ("model", "openai/gpt")
+RULE = b"allow coder_t tool:shell execute\n"
+WHEN = 1_600_000_000_123_456_789
+
+
+def test_values_come_back_with_their_time(tmp_path: Path) -> None:
+    # abi.md 3: "A change ... survives a restart"
+    store = Store(tmp_path)
+    store.put_value(TOOL, "policy", RULE, WHEN)
+    store.put_value(MODEL, "effort", b"low\n", WHEN)
+    store.put_value(MODEL, "effort", b"high\n", WHEN)
+    assert Store(tmp_path).load().values == {
+        TOOL: {"policy": Written(RULE, WHEN)},
+        MODEL: {"effort": Written(b"high\n", WHEN)},
+    }
+    assert (tmp_path / "model/openai/gpt.d/effort").read_bytes() == b"high\n"
+
+
+def test_a_removed_value_stays_absent_until_it_is_written_or_created_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put_value(TOOL, "policy", RULE, WHEN)
+    store.remove_value(TOOL, "policy")
+    (written,) = store.load().values[TOOL].values()
+    assert written.data is None
+    store.put_value(TOOL, "policy", RULE, WHEN)
+    assert store.load().values[TOOL]["policy"].data == RULE
+    store.remove_value(TOOL, "policy")
+    store.restore_value(TOOL, "policy")
+    assert store.load().values == {}
+
+
+def test_a_crash_between_the_steps_leaves_the_older_state_or_the_default(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put_value(TOOL, "policy", RULE, WHEN)
+    folder = tmp_path / "tool/fs.read.d"
+    (folder / ".new.policy").write_bytes(b"half a li")
+    assert store.load().values[TOOL]["policy"].data == RULE
+    assert sorted(os.listdir(folder)) == ["policy"]  # cleared away
+    (folder / ".absent.policy").touch()  # a removal that did not get to its second step
+    assert store.load().values[TOOL]["policy"].data is None
+
+
+def test_aliases_and_homes_come_back(tmp_path: Path) -> None:
+    # abi.md 1: "aliases are real symlinks"
+    store = Store(tmp_path)
+    store.put_alias(("model",), "main", b"/ctx/model/openai/gpt")
+    store.put_alias(("home", "1000", "tool"), "sh", b"/ctx/tool/shell")
+    store.put_alias(("home", "1000", "tool"), "sh", b"/ctx/tool/bash")
+    store.put_home(1001)
+    kept = store.load()
+    assert kept.homes == [1000, 1001]
+    assert [(alias.folder, alias.name, alias.target) for alias in kept.aliases] == [
+        (("model",), "main", b"/ctx/model/openai/gpt"),
+        (("home", "1000", "tool"), "sh", b"/ctx/tool/bash"),
+    ]
+    assert os.readlink(tmp_path / "model/main") == "/ctx/model/openai/gpt"
+
+
+def test_aliases_move_and_go(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put_alias(("tool",), "a", b"x")
+    store.put_alias(("tool",), "b", b"y")
+    store.move_alias(("tool",), "a", ("agent",), "c")
+    store.remove_alias(("tool",), "b")
+    (alias,) = store.load().aliases
+    assert isinstance(alias, KeptAlias)
+    assert (alias.folder, alias.name) == (("agent",), "c")
+
+
+def test_what_cannot_be_understood_is_left_alone_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    store.put_value(MODEL, "effort", b"low\n", WHEN)
+    folder = tmp_path / "model/openai/gpt.d"
+    (folder / "effort").write_bytes(b"enormous\n")
+    (folder / "driver").mkdir()
+    (folder / "limit").write_bytes(b"9\n")  # read-only: never ours
+    (tmp_path / "tool/bad name.d").mkdir(parents=True)
+    (tmp_path / "home/joe").mkdir(parents=True)
+    os.symlink("x", tmp_path / "tool/-x")
+    assert store.load().values == {}
+    said = caplog.text
+    assert all(word in said for word in ("enormous", "driver", "bad name", "joe", "-x"))
+    assert "limit" not in said
+    assert (folder / "effort").exists()
+
+
+def test_a_state_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
+    kept = Store(tmp_path / "none").load()
+    assert (kept.homes, kept.aliases, kept.values) == ([], [], {})
+    assert not (tmp_path / "none").exists()
+
+
+def test_nobody_else_reads_the_state(tmp_path: Path) -> None:
+    store = Store(tmp_path / "tree")
+    store.put_value(TOOL, "policy", RULE, WHEN)
+    assert (tmp_path / "tree").stat().st_mode & 0o777 == 0o700
