@@ -1,0 +1,229 @@
+"""Controls and aliases, edited with the programs that people edit with (abi.md 3)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.tree_client import USER, Served, needs_root, served
+
+OLD = "allow old_t tool:shell execute\n"
+NEW = "allow new_t tool:shell execute\n"
+BAD = "deny everybody\n"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    with served() as mount_:
+        yield mount_
+
+
+@pytest.fixture
+def policy(shared: Served) -> Iterator[Path]:
+    """A control with a value; nothing else is in its folder when the test ends."""
+    path = shared.root / "tool/shell.d/policy"
+    files = set(os.listdir(path.parent)) | {"policy"}
+    path.write_text(OLD)
+    yield path
+    assert set(os.listdir(path.parent)) <= files
+
+
+@pytest.fixture
+def fresh() -> Iterator[Served]:
+    with served() as mount_:
+        yield mount_
+
+
+EDITORS = [
+    "echo 'allow new_t tool:shell execute' > policy",
+    "printf 'allow new_t tool:shell execute' > policy",
+    "sed -i s/old/new/ policy",
+    "sed -i.bak s/old/new/ policy && rm policy.bak",
+    "sed s/old/new/ policy > /tmp/$$; cp /tmp/$$ policy; rm /tmp/$$",
+    "sed s/old/new/ policy > /tmp/$$; cp -p /tmp/$$ policy; rm /tmp/$$",
+    "sed s/old/new/ policy > /tmp/$$; mv /tmp/$$ policy",
+    "sed s/old/new/ policy > /tmp/$$; install /tmp/$$ policy; rm /tmp/$$",
+    "sed s/old/new/ policy > /tmp/$$; install -m 600 -o 0 -g 0 /tmp/$$ policy; rm /tmp/$$",
+    "sed s/old/new/ policy > /tmp/$$; install -b /tmp/$$ policy; rm /tmp/$$ policy~",
+    "sed s/old/new/ policy > /tmp/$$; rsync -aI /tmp/$$ policy; rm /tmp/$$",
+    "sed s/old/new/ policy > /tmp/$$; rsync -aI --inplace /tmp/$$ policy; rm /tmp/$$",
+    "sed s/old/new/ policy > /tmp/$$; rsync -aIb /tmp/$$ policy; rm /tmp/$$ policy~",
+    "sed s/old/new/ policy > /tmp/$$; dd if=/tmp/$$ of=policy bs=5 status=none; rm /tmp/$$",
+    "sed s/old/new/ policy | dd of=policy oflag=append conv=notrunc status=none && sed -i 1d policy",
+    "sed s/old/new/ policy | tee policy > /dev/null",
+    "vim.tiny -es -u NONE -c '%s/old/new/' -c wq policy",
+    "vim.tiny -es -u NONE -c 'set backup backupcopy=no' -c '%s/old/new/' -c wq policy; rm -f policy~",
+    "vim.tiny -es -u NONE -c 'set backup backupcopy=yes' -c '%s/old/new/' -c wq policy; rm -f policy~",
+    "vim.tiny -es -c 'set nobackup writebackup backupcopy=no' -c '%s/old/new/' -c wq policy",
+    "t=$(mktemp policy.XXXXXX); sed s/old/new/ policy > $t; mv $t policy",
+]
+
+
+@pytest.mark.parametrize("script", EDITORS)
+def test_editors_edit_controls(shared: Served, policy: Path, script: str) -> None:
+    # abi.md 3: "so vim, sed -i, rsync and `install` can edit controls"
+    shared.does(f"cd tool/shell.d; {script}")
+    assert policy.read_text() == NEW
+    found = policy.stat()
+    assert (found.st_size, found.st_mode & 0o7777, found.st_uid) == (len(NEW), 0o644, os.geteuid())
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo 'deny everybody' > policy",
+        "sed -i s/allow/deny/ policy",
+        "echo 'deny everybody' > /tmp/$$; cp /tmp/$$ policy; code=$?; rm /tmp/$$; exit $code",
+        "echo 'deny everybody' > /tmp/$$; rsync -a /tmp/$$ policy; code=$?; rm /tmp/$$; exit $code",
+        "echo 'deny everybody' | tee policy > /dev/null",
+        "echo 'deny everybody' >> policy; truncate -s 7 policy",
+        "vim.tiny -es -u NONE -c '%s/allow/deny/' -c wq policy; echo $? >&2; test $? = 0 && exit 1",
+        "head -c 100000 /dev/zero > policy",
+    ],
+)
+def test_a_bad_value_fails_and_changes_nothing(shared: Served, policy: Path, script: str) -> None:
+    # abi.md 3: "a refused value leaves the old one in place, and the log says why"
+    done = shared.shell(f"cd tool/shell.d; {script}")
+    assert done.returncode != 0, done
+    assert done.stderr
+    assert policy.read_text() == OLD
+    assert "tool/shell.d/policy stays as it is" in shared.log() or "head" in script
+
+
+def test_the_error_of_a_close_is_the_closers(policy: Path) -> None:
+    descriptor = os.open(policy, os.O_WRONLY | os.O_TRUNC)
+    os.write(descriptor, b"deny")
+    with pytest.raises(OSError, match="Invalid argument"):
+        os.fsync(descriptor)
+    with pytest.raises(OSError, match="Invalid argument"):
+        os.close(descriptor)
+    assert policy.read_text() == OLD
+
+
+def test_an_open_that_wrote_nothing_changes_nothing(shared: Served, policy: Path) -> None:
+    # abi.md 3, word by word; truncate(1) is a write, `:` is not
+    shared.does("cd tool/shell.d; : > policy")
+    assert policy.read_text() == OLD
+    shared.does("cd tool/shell.d; truncate -s 0 policy")
+    assert policy.read_text() == ""
+
+
+def test_nobody_sees_half_a_value(policy: Path) -> None:
+    with open(policy, "w") as writer:
+        writer.write(NEW)
+        assert policy.read_text() == OLD
+        writer.flush()
+        assert policy.read_text() == OLD
+    assert policy.read_text() == NEW
+
+
+def test_times_that_are_set_stay(shared: Served, policy: Path, tmp_path: Path) -> None:
+    source = tmp_path / "policy"
+    source.write_text(NEW)
+    os.utime(source, ns=(1_600_000_000_123_456_789,) * 2)
+    shared.does(f"cp -p {source} tool/shell.d/policy")
+    assert policy.stat().st_mtime_ns == 1_600_000_000_123_456_789
+    assert shared.does(f"rsync -ai {source} tool/shell.d/policy") == ""
+    shared.does("touch -d @5 tool/shell.d/policy")
+    assert policy.stat().st_mtime == 5
+
+
+def test_owner_and_odd_bits_are_not_to_be_had(shared: Served, policy: Path) -> None:
+    for script in ("chown 1 policy", "chgrp 1 policy", "chmod 4755 policy"):
+        done = shared.shell(f"cd tool/shell.d; {script}")
+        assert "Operation not permitted" in done.stderr, script
+    shared.does("cd tool/shell.d; chown 0:0 policy; chmod 644 policy")
+
+
+def test_a_removed_control_is_its_default_until_it_is_made_again(shared: Served, policy: Path) -> None:
+    # abi.md 3: "leaves it absent, meaning its default, until it is created again"
+    effort = shared.root / "model/openai/gpt.d/effort"
+    effort.write_text("low\n")
+    effort.unlink()
+    assert "effort" not in os.listdir(effort.parent)
+    with pytest.raises(FileNotFoundError):
+        effort.read_text()
+    effort.touch()
+    assert effort.read_text() == "auto\n"
+
+
+def test_a_typing_error_makes_no_file(shared: Served) -> None:
+    with pytest.raises(OSError, match="efort") as raised:
+        (shared.root / "model/openai/gpt.d/efort").write_text("low\n")
+    assert raised.value.errno == errno.EROFS
+
+
+def test_a_temporary_file_is_private_to_its_folder(shared: Served, policy: Path) -> None:
+    swap = policy.with_name(".policy.swp")
+    swap.write_text("x")
+    assert swap.name in os.listdir(policy.parent)
+    with pytest.raises(OSError, match="swp") as raised:
+        swap.rename(shared.root / "tool/fs.read.d/.policy.swp")
+    assert raised.value.errno == errno.EXDEV
+    with open(swap) as reader:
+        swap.unlink()
+        assert reader.read() == "x"
+    assert not swap.exists()
+
+
+def test_all_of_it_survives_kill_9(fresh: Served) -> None:
+    # abi.md 3: "A change takes effect on the next run and survives a restart."
+    os.makedirs(fresh.root / "home/1234", exist_ok=True)
+    fresh.does(
+        f"echo '{NEW.strip()}' > tool/shell.d/policy; rm model/openai/gpt.d/effort;"
+        "ln -s /ctx/model/openai/gpt model/main; ln -s x home/1234/tool/a; ln -sfn y home/1234/tool/a"
+    )
+    when = os.stat(fresh.root / "tool/shell.d/policy").st_mtime_ns
+    fresh.kill()
+    fresh.start()
+    assert (fresh.root / "tool/shell.d/policy").read_text() == NEW
+    assert os.stat(fresh.root / "tool/shell.d/policy").st_mtime_ns == when
+    assert not (fresh.root / "model/openai/gpt.d/effort").exists()
+    assert os.readlink(fresh.root / "model/main") == "/ctx/model/openai/gpt"
+    assert os.readlink(fresh.root / "home/1234/tool/a") == "y"
+
+
+def test_aliases_come_move_and_go(shared: Served) -> None:
+    # seed 002: "short user aliases use symlinks"
+    shared.does("ln -s shell tool/sh; ln -sfn fs.read tool/sh; mv tool/sh tool/cat")
+    assert os.readlink(shared.root / "tool/cat") == "fs.read"
+    assert shared.does("tool/cat") == shared.does("tool/fs.read")
+    assert not (shared.root / "tool/sh").is_symlink()
+    shared.does("rm tool/cat")
+    assert not (shared.root / "tool/cat").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("ln -s x tool/shell", "File exists"),
+        ("ln -s x tool/x.d", "Invalid argument"),
+        ("ln -s x 'tool/a b'", "Invalid argument"),
+        ("ln -s x model/openai/m", "Read-only file system"),
+        ("ln -s x shared/main/m", "Read-only file system"),
+        ("ln -s x tool/a; mv -T tool/a tool/shell; code=$?; rm tool/a; exit $code", "File exists"),
+        ("ln -s x tool/a; ln -sf x tool/b.sock; code=$?; rm tool/a; exit $code", "Invalid argument"),
+        ("mkdir home/joe", "Invalid argument"),
+        ("mkdir home/12/x", "No such file"),
+    ],
+)
+def test_aliases_that_cannot_be(shared: Served, script: str, said: str) -> None:
+    done = shared.shell(script)
+    assert done.returncode
+    assert said in done.stderr
+
+
+@needs_root
+def test_a_user_has_a_home_of_his_own_and_makes_aliases_there_only(shared: Served) -> None:
+    # abi.md 1: "home/<uid> is mode 0700, owned by uid"
+    assert shared.shell(f"ls -d home/{USER}").returncode
+    shared.does(f"ls home/{USER}", user=USER)
+    shared.does(f"ln -s /ctx/tool/shell home/{USER}/tool/sh; readlink home/{USER}/tool/sh", user=USER)
+    assert "ermission denied" in shared.shell("ln -s x tool/a", user=USER).stderr
+    assert "ermission denied" in shared.shell(f"ls home/{USER}", user=USER + 1).stderr
+    assert os.lstat(shared.root / f"home/{USER}/tool/sh").st_uid == USER
+    shared.does(f"mv home/{USER}/tool/sh home/{USER}/tool/s; rm home/{USER}/tool/s", user=USER)
