@@ -209,8 +209,8 @@ def _seal() -> None:
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         # Orphans below it become its children, so that the chain of parents always leads here.
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-        # It holds no more than its user does, so that user may look at it; without this it could
-        # not even open its own /proc/self/fd.
+        # It holds no more than its user does, so that user may look at it; without this its own
+        # /proc/self would be root's.
         linux.prctl(linux.PR_SET_DUMPABLE, 1)
         # Last, as every change of credentials clears it.
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -48,7 +48,7 @@ def as_user(work: Callable[[], object]) -> object:
         try:
             answer = work()
         except Fault as fault:
-            answer = fault.code
+            answer = str(fault)
         os.write(write, json.dumps(answer).encode())
         os._exit(0)
     os.close(write)
@@ -115,16 +115,29 @@ def test_root_without_powers_has_none(prefix: tuple[str, ...]) -> None:
     assert (identity.uid, identity.capabilities) == (0, 0)
 
 
-def test_powers_that_are_not_in_effect_do_not_count() -> None:
-    drop = """
-import ctypes, struct
+# The client's capabilities as words of effective, permitted and inheritable, low ones first.
+CAPABILITIES = """
+import ctypes, os, struct
+libc = ctypes.CDLL(None)
 header = struct.pack("=Ii", 0x20080522, 0)
 data = ctypes.create_string_buffer(24)
-ctypes.CDLL(None).capget(header, data)
+libc.capget(header, data)
 words = list(struct.unpack("=6I", data.raw))
-words[0] = words[3] = 0
-assert ctypes.CDLL(None).capset(header, struct.pack("=6I", *words)) == 0
+def become():
+    assert libc.capset(header, struct.pack("=6I", *words)) == 0
 """
+
+
+def test_powers_of_another_user_since_do_not_count() -> None:
+    # With PR_SET_KEEPCAPS they stay, and would be those of another uid than connected.
+    after = CAPABILITIES + f"libc.prctl(8, 1); os.setresuid({NOBODY}, {NOBODY}, {NOBODY}); become()"
+    with connected(after=after) as sock, caller_of(sock, {}, None) as caller:
+        assert b"CapEff:\t0000000000000000" not in Path(f"/proc/{caller.pid}/status").read_bytes()
+        assert (caller.identity.uid, caller.identity.capabilities) == (0, 0)
+
+
+def test_powers_that_are_not_in_effect_do_not_count() -> None:
+    drop = CAPABILITIES + "words[0] = words[3] = 0; become()"
     assert identity_of(after=drop).capabilities == 0
 
 
@@ -208,6 +221,17 @@ def test_a_second_mount_of_the_root_directory_is_another_root() -> None:
             subprocess.run(["umount", path], check=True)
 
 
+def test_the_daemons_root_is_followed_from_another_mount_namespace() -> None:
+    # Joining the namespace takes a host to its root; the caller kept that of the daemon.
+    after = (
+        "import ctypes, os; fd = os.open('/', os.O_PATH); ctypes.CDLL(None).unshare(0x20000); os.fchdir(fd)"
+    )
+    after += "; os.chroot('.')"
+    with connected("unshare", "-n", after=after) as sock, caller_of(sock, {}, None) as caller:
+        assert linux.mount_and_inode(caller.rights[1]) == caller.identity.root
+        assert caller.identity.root == linux.mount_and_inode(b"/")
+
+
 def test_who_changed_user_since_is_not_followed_into_namespaces() -> None:
     after = "import os, ctypes; ctypes.CDLL(None).unshare(0x20000); os.setresuid(65534, 65534, 65534)"
     with connected(after=after) as sock, pytest.raises(Fault) as raised:
@@ -220,7 +244,8 @@ def test_who_changed_user_since_is_not_followed_into_namespaces() -> None:
 
 def test_a_users_daemon_refuses_others() -> None:
     with connected() as sock:
-        assert as_user(lambda: caller_of(sock, {}, None).identity.uid) == "EACCES"
+        refusal = as_user(lambda: caller_of(sock, {}, None).identity.uid)
+        assert str(refusal).startswith(f"EACCES: this daemon serves uid {NOBODY} alone")
 
 
 def test_a_users_daemon_admits_its_user_also_from_a_user_namespace() -> None:

@@ -4,6 +4,7 @@ that cannot be done)". Each test has a real caller, and a host that became it.""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core import calls
+from cortexfs.core.errors import Fault
 from cortexfs.host import linux
+from cortexfs.host.identity import become
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, Host, ended, public_directory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
@@ -105,7 +108,7 @@ os.wait()
 
 def test_a_host_may_look_at_itself_and_begins_with_a_closed_umask(forks: Forks) -> None:
     with forks.host(*AS_NOBODY) as host:
-        assert host.ask("answer = os.readlink('/proc/self/fd/0')") == "/dev/null"
+        assert host.ask("answer = open('/proc/self/environ').close()") is None
         assert host.ask("answer = os.umask(0)") == 0o077
 
 
@@ -205,7 +208,7 @@ def test_a_changed_root_is_the_tools_root(forks: Forks, place: Path) -> None:
         assert host.ask("answer = os.getcwd()") == "/"
 
 
-BWRAP = ("bwrap", "--unshare-pid", "--unshare-net", "--die-with-parent", "--bind", "/", "/", "--dev", "/dev")
+BWRAP = ("bwrap", "--unshare-pid", "--unshare-net", "--bind", "/", "/", "--dev", "/dev")
 
 
 @pytest.mark.parametrize("user", [(), AS_NOBODY, (*AS_NOBODY, "bwrap", "--unshare-user", "--bind", "/", "/")])
@@ -245,6 +248,21 @@ def test_a_root_that_is_not_the_callers_is_refused(forks: Forks, place: Path) ->
         os.close(slash)
 
 
+@pytest.mark.parametrize(
+    "identity",
+    [calls.Identity(0, 0, (), root=(1, 1)), calls.Identity(0, 0, (), namespaces=(1, 2, 3, 4, 5, 6, 7))],
+)
+def test_without_a_way_to_the_callers_place_there_is_no_host(identity: calls.Identity) -> None:
+    child = os.fork()
+    if not child:
+        try:
+            become(identity, None, None, lambda _: None)
+        except Fault as fault:
+            os._exit(fault.errno)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == errno.EACCES
+
+
 def test_a_caller_that_has_gone_is_not_followed(forks: Forks) -> None:
     with forks.caller("unshare", "-n") as caller:
         signal.pidfd_send_signal(caller.rights[0], signal.SIGKILL)
@@ -272,7 +290,7 @@ def test_a_users_host_is_that_user(users_forks: Forks, place: Path) -> None:
 @pytest.mark.parametrize(
     "identity",
     [
-        calls.Identity(0, 0, ()),
+        calls.Identity(0, NOBODY, (1, NOBODY)),
         calls.Identity(NOBODY, 0, (1, NOBODY)),
         calls.Identity(NOBODY, NOBODY, (NOBODY,)),
         calls.Identity(NOBODY, NOBODY, (0, 1, NOBODY)),
