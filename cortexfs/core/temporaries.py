@@ -90,6 +90,11 @@ class Temporaries:
         del self._folders[temporary.folder][temporary.name]
         temporary.linked = False
 
+    def remove_all(self, folder: int) -> None:
+        """The folder went; whoever edits in it could not even clean up after himself."""
+        for temporary in list(self._folders.pop(folder, {}).values()):
+            temporary.linked = False
+
     def rename(self, temporary: Temporary, name: str) -> None:
         """A file of that name, if any, loses it."""
         if replaced := self.find(temporary.folder, name):

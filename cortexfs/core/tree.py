@@ -295,6 +295,8 @@ class Tree:
             moved.add(folder)
         for key in changes.removed + changes.changed:
             self._outdate(key, stale)
+        for key in changes.removed:
+            self.temporaries.remove_all(self.nodes.object_inode(key) | FOLDER)
         for key in changes.changed:  # their folder stays: whoever stands in it must not lose it
             folder, leaf = self.nodes.place(key)
             stale.entries.append((folder, leaf + SUFFIXES[SOCKET]))

@@ -308,3 +308,13 @@ def test_a_removed_control_is_gone_and_means_its_default() -> None:
     assert tree.lookup(at(tree, "model/openai/gpt.d"), "effort") is None
     tree.values.restore(object_.key, "effort")
     assert "effort" in names(tree, "model/openai/gpt.d")
+
+
+def test_temporary_files_go_with_their_folder() -> None:
+    tree = make()
+    folder = at(tree, "tool/shell.d")
+    temporary = tree.add_temporary(folder, "policy~", (0, 0), 0o600, NOW)
+    tree.apply(registry(thing("tool", "fs.read")), NOW)
+    tree.apply(EXAMPLES, NOW)
+    assert tree.lookup(folder, "policy~") is None
+    assert not temporary.linked
