@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
@@ -105,6 +106,20 @@ def test_arguments_need_not_be_text(place: fake.Place) -> None:
 @pytest.mark.parametrize("mask", [0o000, 0o027, 0o077, 0o777])
 def test_umask(place: fake.Place, mask: int) -> None:
     assert place.call(umask=mask).greeting.umask == mask
+
+
+# wire.py: "the working directory as SCM_RIGHTS", once, not with every piece of a long greeting
+def test_only_one_descriptor_is_passed(place: fake.Place) -> None:
+    call = place.start(*["x" * 100_000] * 3)
+    call.accept(place.listener)
+    passed: list[int] = []
+    size = 0
+    while size < 300_000:
+        data, fds, _, _ = socket.recv_fds(call.peer, 1 << 16, 4)
+        size, passed = size + len(data), passed + list(fds)
+    for fd in passed:
+        os.close(fd)
+    assert len(passed) == 1
 
 
 def test_working_directory_that_was_deleted(place: fake.Place, tmp_path: Path) -> None:
