@@ -85,6 +85,7 @@ class Daemon:
         self.root = root
         self.config = config
         self.began = time.time()
+        self._strict = strict
         runner = shebang.runner()
         limits = config.limits
         self.pool = Pool(calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files))
@@ -98,9 +99,10 @@ class Daemon:
             status=self.status,
             shebang=shebang.line(runner),
             bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},
+            tool_timeout=float(config.turn.tool_timeout_secs),
             strict=strict,
         )
-        self.logs.grew = self.fs.grew
+        self.logs.grew = getattr(self.fs, "grew", lambda *_: None)
         self._stop = trio.Event()
 
     def serve(self, ready: Callable[[str | None], None]) -> int:
@@ -132,7 +134,9 @@ class Daemon:
             listener = await trio.to_thread.run_sync(self._bind)
             with listener:
                 async with trio.open_nursery() as calls_:
-                    exec_ = Exec(self.fs.object_of, self.pool, self.runs, _Settings(self.config))
+                    exec_ = Exec(
+                        self.fs.object_of, self.pool, self.runs, _Settings(self.config), self._strict
+                    )
                     calls_.start_soon(exec_.serve, listener, calls_)
                     ready(None)
                     await self._stop.wait()

@@ -10,6 +10,7 @@ caller. Every conversation ends in an exit status, unless the runner has gone.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -38,6 +39,9 @@ ENVIRONMENT = frozenset(
 )
 
 
+log = logging.getLogger("cortexfs")
+
+
 class Settings(Limits, Protocol):
     """What exec needs of the configuration."""
 
@@ -53,8 +57,9 @@ class Exec:
     """The service behind `.run.sock`."""
 
     def __init__(
-        self, find: Callable[[int], Object | None], pool: Pool, runs: Runs, settings: Settings
+        self, find: Callable[[int], Object | None], pool: Pool, runs: Runs, settings: Settings, strict: bool
     ) -> None:
+        self._strict = strict
         self._find = find
         self._pool = pool
         self._runs = runs
@@ -80,10 +85,15 @@ class Exec:
             nursery.start_soon(self._connection, stream)
 
     async def _connection(self, stream: socket.socket) -> None:
+        """The guard of this edge: a bug ends its own connection and nobody else's."""
         rights: list[int] = []
         try:
             with stream, contextlib.suppress(OSError):  # the runner has gone: nobody to tell
                 await self._converse(stream, rights)
+        except Exception:
+            log.exception("a connection was ended by a bug")
+            if self._strict:
+                raise
         finally:
             self._open -= 1
             for number in rights:

@@ -112,22 +112,22 @@ class Relay:
             await self._name_the_end(host)
 
     async def _relay(self, call: socket.socket) -> None:
-        try:
-            with trio.move_on_after(WATCH_AFTER_SECONDS):
-                if await self._pump(call, watched=False):
-                    return
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, call, nursery.cancel_scope)
-                await self._pump(call, watched=True)
-                nursery.cancel_scope.cancel()
-        except OSError:
-            self._left = True
+        with trio.move_on_after(WATCH_AFTER_SECONDS):
+            if await self._pump(call, watched=False):
+                return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, call, nursery.cancel_scope)
+            await self._pump(call, watched=True)
+            nursery.cancel_scope.cancel()
 
     async def _pump(self, call: socket.socket, watched: bool) -> bool:
-        """Pass on what the host says until it is done or faulty (True), or wants input unwatched."""
+        """Pass on what the host says until the run ends (True), or input is wanted and unwatched."""
         while True:
-            await self._flush()
-            if self._let_go or self.fault:
+            try:
+                await self._flush()
+            except OSError:  # caught here, as a nursery would wrap it
+                self._left = True
+            if self._let_go or self._left or self.fault:
                 return True
             if self._wanted and not watched:
                 return False

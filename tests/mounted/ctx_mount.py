@@ -40,6 +40,7 @@ class Ctx:
             "CTX_STATE": str(self.state),
             "CTX_CONFIG": str(self.config),
             "CTX_ROOT": str(self.root),
+            "CTX_DEBUG": "1",
         }
 
     def ctx(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -152,7 +153,9 @@ def mounted(python: Path, enable: Sequence[str] = (), config: str = "") -> Itera
     finally:
         mount.umount()
         subprocess.run(["umount", "-l", str(mount.root)], stderr=subprocess.DEVNULL, check=False)
+        log = (mount.state / "daemon.log").read_text()
         shutil.rmtree(base)
+    assert not log, log  # a bug that a test did not notice otherwise
 
 
 def alive(pid: int) -> bool:

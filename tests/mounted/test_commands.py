@@ -1,0 +1,123 @@
+"""`ctx` on a real mount: abi.md 8, as far as it is built."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.ctx_mount import Ctx, alive, mounted, wait_gone
+
+
+def test_status_in_text_and_json(ctx: Ctx) -> None:
+    # abi.md 1: "version, uptime, pid, mount, objects by class, runs active/total, hosts, last error"
+    text = ctx.ctx("status").stdout
+    for key in ("version", "uptime", "pid", "mount", "tools", "models", "agents", "runs", "hosts", "last error"):
+        assert f"\n{key}: " in f"\n{text}", key
+    assert json.loads(ctx.ctx("status", "--json").stdout)["mount"] == str(ctx.root)
+
+
+def test_doctor_finds_nothing_wrong(ctx: Ctx) -> None:
+    done = ctx.ctx("doctor", check=False)
+    assert "fail" not in done.stdout, done.stdout
+    assert done.returncode == 0
+
+
+def test_ls_and_run(ctx: Ctx) -> None:
+    assert "fs.read" in ctx.ctx("ls").stdout
+    names = {row["name"] for row in json.loads(ctx.ctx("ls", "tool", "--json").stdout)}
+    assert {"fs.read", "fs.write", "shell.exec", "text.word_count", "show.who"} <= names
+    done = ctx.run([str(ctx.python), "-I", "-m", "cortexfs.cli.main", "run", "text.word_count", "a b"])
+    assert '"2 words"' in done.stdout
+    missing = ctx.ctx("run", "text.word_cont", "x", check=False)
+    assert missing.returncode == 1
+    assert "text.word_count" in missing.stderr
+
+
+def test_mounting_twice_is_no_error(ctx: Ctx) -> None:
+    done = ctx.ctx("mount", str(ctx.root))
+    assert "already" in done.stdout + done.stderr
+
+
+def test_two_daemons_do_not_share_a_state(ctx: Ctx) -> None:
+    other = ctx.base / "second"
+    done = ctx.ctx("mount", str(other), check=False)
+    assert done.returncode != 0
+    assert str(ctx.pid) in done.stderr
+    assert not os.path.ismount(other)
+
+
+def test_a_root_with_a_path_of_200_characters(python: Path) -> None:
+    # issue: "mounts with paths of 200 characters"
+    with mounted(python) as ctx:
+        deep = ctx.base / ("d" * 90) / ("e" * 90)
+        deep.mkdir(parents=True)
+        ctx.umount()
+        ctx.root = deep / "mount-point-of-a-long-path"
+        assert len(str(ctx.root)) > 200
+        ctx.mount()
+        assert ctx.call("text.word_count", "a b c").output == "3 words"
+
+
+def test_umount_is_quick_and_complete(python: Path) -> None:
+    # abi.md 8: "`ctx umount`, SIGTERM and SIGINT stop cleanly ... and the mount is gone"
+    for way in ("umount", "TERM", "INT"):
+        with mounted(python) as ctx:
+            pid = ctx.pid
+            if way == "umount":
+                ctx.ctx("umount", str(ctx.root))
+                assert not alive(pid)
+            else:
+                subprocess.run(["kill", f"-{way}", str(pid)], check=True)
+                assert wait_gone(pid)
+            assert not os.path.ismount(ctx.root)
+
+
+def test_state_survives_a_restart(python: Path) -> None:
+    # abi.md 3: "A change takes effect on the next run and survives a restart"
+    with mounted(python) as ctx:
+        policy = ctx.root / "tool" / "fs.read.d" / "policy"
+        policy.write_text("allow coder_t tool:fs.read execute\n")
+        alias = ctx.root / "home" / str(os.getuid()) / "tool" / "r"
+        alias.symlink_to(ctx.tool("fs.read"))
+        ctx.umount()
+        ctx.mount()
+        assert policy.read_text() == "allow coder_t tool:fs.read execute\n"
+        assert os.readlink(alias) == ctx.tool("fs.read")
+        assert ctx.call("text.word_count", "x").status == 0
+        log = ctx.root / "tool" / "text.word_count.d" / "log"
+        assert len(log.read_text().splitlines()) == 1
+
+
+def test_a_users_own_daemon_serves_that_user(python: Path) -> None:
+    # abi.md 4: "A user's daemon serves that user alone"
+    if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK):
+        pytest.skip("needs root, to be another user")
+    if os.stat("/dev/fuse").st_mode & 0o006 != 0o006:
+        pytest.skip("/dev/fuse is not open to users on this machine")
+
+
+def test_plugin_list(ctx: Ctx) -> None:
+    rows = {row["name"]: row for row in json.loads(ctx.ctx("plugin", "list", "--json").stdout)}
+    assert rows["faulty"]["enabled"] is True
+    assert rows["unloadable"]["enabled"] is False
+
+
+def test_programs_over_the_whole_mount(ctx: Ctx, tmp_path: Path) -> None:
+    # issue: "`ls -R`, `find`, `du`, `tar c`, `rsync -a`, `grep -r`, `git grep --no-index` over the whole mount
+    # end without an error or a hang"
+    for words in (
+        ["ls", "-lR", "."],
+        ["find", ".", "-type", "f"],
+        ["du", "-a", "."],
+        ["tar", "cf", str(tmp_path / "all.tar"), "."],
+        ["rsync", "-a", "./", str(tmp_path / "copy")],
+        ["grep", "-r", "word_count", "."],
+        ["git", "grep", "--no-index", "word_count"],
+        ["cat", "status"],
+    ):
+        done = ctx.run(words, cwd=ctx.root)
+        assert (done.returncode, done.stderr) == (0, ""), words
