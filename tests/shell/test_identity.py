@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cortexfs.core import calls
@@ -261,6 +262,14 @@ def test_without_a_way_to_the_callers_place_there_is_no_host(identity: calls.Ide
             os._exit(fault.errno)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == errno.EACCES
+
+
+def test_an_agents_run_enters_no_pid_namespace_without_a_cgroup(users_forks: Forks) -> None:
+    # abi.md 4: a nested call is "recognised in a way that descendants cannot shed"; orphans would be.
+    with users_forks.caller(*AS_NOBODY, "unshare", "-Urpf") as caller:
+        users_forks.spawn(caller.identity, caller.rights)
+        labelled = msgspec.structs.replace(caller.identity, label="worker")
+        assert "cgroup" in users_forks.refused(labelled, caller.rights)[1]
 
 
 def test_a_caller_that_has_gone_is_not_followed(forks: Forks) -> None:
