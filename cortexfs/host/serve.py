@@ -181,12 +181,9 @@ class _Host:
 def _stand(rights: list[int], umask: int) -> None:
     """Take the caller's working directory and umask, for this thread alone."""
     try:
-        if rights:
-            os.fchdir(rights[0])
-        else:
-            os.chdir("/")
-    except OSError as error:
-        raise Fault("EACCES", f"the working directory cannot be used: {error.strerror}") from None
+        os.fchdir(rights[0])
+    except (OSError, IndexError):  # without rights, the caller could not open it either
+        raise Fault("EACCES", "you may not enter your working directory; change to another one") from None
     os.umask(umask & 0o777)
 
 

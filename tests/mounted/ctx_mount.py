@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -159,17 +160,12 @@ def mounted(python: Path, enable: Sequence[str] = (), config: str = "") -> Itera
 
 
 def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    """Whether it still runs; one that only waits to be reaped does not."""
+    return not wait_gone(pid, 0)
 
 
 def wait_gone(pid: int, seconds: float = 5) -> bool:
-    """Wait for a process that is not our child, without polling."""
-    import select
-
+    """Wait for the end of a process that is not our child."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -15,7 +15,18 @@ from tests.mounted.ctx_mount import Ctx, alive, mounted, wait_gone
 def test_status_in_text_and_json(ctx: Ctx) -> None:
     # abi.md 1: "version, uptime, pid, mount, objects by class, runs active/total, hosts, last error"
     text = ctx.ctx("status").stdout
-    for key in ("version", "uptime", "pid", "mount", "tools", "models", "agents", "runs", "hosts", "last error"):
+    for key in (
+        "version",
+        "uptime",
+        "pid",
+        "mount",
+        "tools",
+        "models",
+        "agents",
+        "runs",
+        "hosts",
+        "last error",
+    ):
         assert f"\n{key}: " in f"\n{text}", key
     assert json.loads(ctx.ctx("status", "--json").stdout)["mount"] == str(ctx.root)
 
@@ -28,8 +39,14 @@ def test_doctor_finds_nothing_wrong(ctx: Ctx) -> None:
 
 def test_ls_and_run(ctx: Ctx) -> None:
     assert "fs.read" in ctx.ctx("ls").stdout
-    names = {row["name"] for row in json.loads(ctx.ctx("ls", "tool", "--json").stdout)}
-    assert {"fs.read", "fs.write", "shell.exec", "text.word_count", "show.who"} <= names
+    names = {row["object"] for row in json.loads(ctx.ctx("ls", "tool", "--json").stdout)}
+    assert {
+        "tool/fs.read",
+        "tool/fs.write",
+        "tool/shell.exec",
+        "tool/text.word_count",
+        "tool/show.who",
+    } <= names
     done = ctx.run([str(ctx.python), "-I", "-m", "cortexfs.cli.main", "run", "text.word_count", "a b"])
     assert '"2 words"' in done.stdout
     missing = ctx.ctx("run", "text.word_cont", "x", check=False)

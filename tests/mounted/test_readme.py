@@ -16,7 +16,18 @@ def test_the_tour(ctx: Ctx) -> None:
     # other mounts may be there while tests run; a reader has one
     script = re.sub(r"^CTX=.*$", f"CTX={ctx.root}", tour[1], flags=re.MULTILINE)
     done = ctx.run(["bash", "-euo", "pipefail", "-c", script], env={"TMPDIR": str(ctx.work)})
-    assert (done.returncode, done.stderr) == (0, "shell.exec: EIO: exit status 3\n"), (done.stdout, done.stderr)
-    for expected in ("5 words", "2 words", "Hello, world", "hello.txt:1:", "err", '"type":"start"', "read_file"):
+    assert (done.returncode, done.stderr) == (0, "shell.exec: EIO: exit status 3\n"), (
+        done.stdout,
+        done.stderr,
+    )
+    for expected in (
+        "5 words",
+        "2 words",
+        "Hello, world",
+        "hello.txt:1:",
+        "err",
+        '"type":"start"',
+        "read_file",
+    ):
         assert expected in done.stdout, expected
     assert len([line for line in tour[1].splitlines() if line]) <= 20  # issue: "a 20-line tour"
