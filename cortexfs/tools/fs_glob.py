@@ -47,7 +47,8 @@ def glob(
     if pattern.startswith("/"):
         path = "/"
     while len(words) > 1 and not _MAGIC.search(words[0]):
-        path = os.path.join(checked(path), words.pop(0))
+        word = words.pop(0)
+        path = word if path == "." else os.path.join(checked(path), word)
     if not words or ".." in words:
         raise InvalidInput("pattern: name what to find; .. can stand only at its beginning")
     walk = _Walk(words, pattern.endswith("/"), all)

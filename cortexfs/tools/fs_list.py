@@ -26,8 +26,8 @@ _LETTERS = {"file": "f", "directory": "d", "link": "l", "pipe": "p", "socket": "
     background_safe=True,
     description="""\
 List the entries of one directory, sorted by name, one on each line: a letter for the type (f file, d \
-directory, l symbolic link, p pipe, s socket, c or b device), a tab, the size in bytes (- for all but \
-files), a tab, and the name; for a link also " -> " and its target.
+directory, l symbolic link, p pipe, s socket, c or b device, ? none of these), a tab, the size in bytes \
+(- for all but files), a tab, and the name; for a link also " -> " and its target.
 Use it to see what is in a directory. Names that begin with a dot are left out unless all is true. When \
 there are more than max_entries, a last line that begins with "..." says how many are left.
 Control characters and bytes that are not UTF-8 are shown as backslash escapes.
@@ -39,42 +39,28 @@ def list_(
     max_entries: Annotated[int, "At most so many entries."] = 1000,
 ) -> Iterator[str]:
     at_least(1, max_entries=max_entries)
-    # By its descriptor, so that all entries come from one directory whatever is renamed meanwhile.
-    with _Directory(checked(path)) as fd:
-        names = [name for name in os.listdir(fd) if all or not name.startswith(".")]
-        first = sorted(names) if len(names) <= max_entries else nsmallest(max_entries, names)
-        for start in range(0, len(first), _BATCH):
-            yield "".join(_line(fd, name) for name in first[start : start + _BATCH])
-        if left := len(names) - len(first):
-            yield f"... {left} more; raise max_entries to see them\n"
+    names = [name for name in os.listdir(checked(path)) if all or not name.startswith(".")]
+    first = sorted(names) if len(names) <= max_entries else nsmallest(max_entries, names)
+    for start in range(0, len(first), _BATCH):
+        yield "".join(_line(path, name) for name in first[start : start + _BATCH])
+    if left := len(names) - len(first):
+        yield f"... {left} more; raise max_entries to see them\n"
 
 
-class _Directory:
-    """An open directory as a context. (FileIO, which closes itself, refuses directories.)"""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._fds: list[int] = []
-
-    def __enter__(self) -> int:
-        self._fds.extend(map(os.open, [self._path], [os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC]))
-        return self._fds[0]
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fds.pop())
-
-
-def _line(fd: int, name: str) -> str:
+def _line(directory: str, name: str) -> str:
+    path = os.path.join(directory, name)
     try:
-        seen = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        seen = os.lstat(path)
     except FileNotFoundError:  # it has gone since
         return ""
+    except OSError:  # a directory may give its names away, and no more
+        return f"?\t-\t{shown(name)}\n"
     kind = kind_of(seen.st_mode)
     size = str(seen.st_size) if stat.S_ISREG(seen.st_mode) else "-"
     target = ""
     if stat.S_ISLNK(seen.st_mode):
         with suppress(OSError):
-            target = f" -> {shown(os.readlink(name, dir_fd=fd))}"
+            target = f" -> {shown(os.readlink(path))}"
     return f"{_LETTERS.get(kind, kind[0])}\t{size}\t{shown(name)}{target}\n"
 
 

@@ -1,4 +1,4 @@
-"""Paths as the tools meet them: checked, opened and shown.
+"""Paths and open files as the tools meet them.
 
 Rules: a relative path means the caller's working directory, which the kernel keeps for this thread
 alone, so nothing here resolves or remembers one. Nothing here may wait for a pipe's other end.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from io import FileIO
 
 from cortexfs.sdk import ExecutionFailed, InvalidInput
@@ -65,13 +66,17 @@ def kind_of(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "unknown")
 
 
-def opened(path: str, flags: int, mode: int = 0o666) -> FileIO:
-    """open(2), as an object that closes itself.
+def owned(call: Callable[..., int], *arguments: object) -> FileIO:
+    """The descriptor that a system call returns, as an object that closes itself.
 
-    In one C call throughout: a cancellation that strikes while open(2) waits for a slow disk finds
-    an object to drop, and not the number of a descriptor that nobody knows.
+    Made in one C call: a cancellation that strikes while open(2) waits for a slow disk finds an
+    object to drop, and not the number of a descriptor that nobody knows.
     """
-    return next(map(FileIO, map(os.open, [path], [flags | _SAFE], [mode])))
+    return next(map(FileIO, map(call, *([argument] for argument in arguments))))
+
+
+def opened(path: str, flags: int, mode: int = 0o666) -> FileIO:
+    return owned(os.open, path, flags | _SAFE, mode)
 
 
 def opened_regular(path: str, flags: int = os.O_RDONLY) -> FileIO:
@@ -93,3 +98,9 @@ def _refuse_others(mode: int, path: str) -> None:
         raise ExecutionFailed(
             f"{shown(path)} is a {kind_of(mode)}, and this tool takes regular files only", "EINVAL"
         )
+
+
+def write_all(file: FileIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file.fileno(), view) :]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from io import FileIO
 
 from cortexfs.sdk import ExecutionFailed, ToolRuntime
-from cortexfs.tools.paths import opened, shown
+from cortexfs.tools.paths import opened, shown, write_all
 
 MAX_LINKS = 40  # as the kernel has it
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # where link(2) is not to be had
@@ -115,12 +115,6 @@ def _draft(draft: str, place: str, mode: int, replaces: bool) -> FileIO:
             f"({error.strerror}); append to it, or write it in place with shell.exec",
             errno.errorcode[error.errno],
         ) from None
-
-
-def write_all(file: FileIO, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file.fileno(), view) :]
 
 
 def _resemble(new: int, old: int) -> None:

@@ -18,9 +18,9 @@ import time
 from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from contextlib import suppress
-from errno import EACCES
 from functools import partial
 from io import FileIO
+from itertools import chain, starmap
 from typing import Annotated
 
 from cortexfs.sdk import (
@@ -32,7 +32,7 @@ from cortexfs.sdk import (
     ToolRuntime,
     tool,
 )
-from cortexfs.tools.paths import checked, opened, shown
+from cortexfs.tools.paths import checked, opened, owned, shown, write_all
 
 SHELL = "/bin/sh"
 CHUNK = 64 << 10  # what a pipe holds
@@ -104,11 +104,7 @@ def _arguments(cmd: str, cwd: str | None) -> list[str]:
         if soft != hard:
             steps.append(f"ulimit -S {flag} {'unlimited' if hard == resource.RLIM_INFINITY else hard >> 10}")
     if cwd is not None:
-        os.close(
-            os.open(checked(cwd, "cwd"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        )  # raises what is wrong
-        if not os.access(cwd, os.X_OK):
-            raise PermissionError(EACCES, os.strerror(EACCES), cwd)
+        os.stat(os.path.join(checked(cwd, "cwd"), "."))  # raises what would keep us out
         steps.append('cd -P -- "$2" || exit')
     if not steps:
         return [SHELL, "-c", cmd]
@@ -142,8 +138,9 @@ class _Job:
         self.status = 0
         self._pids: list[int] = []
         self._waking = threading.Lock()
-        self._waker = FileIO(os.eventfd(0))
-        self._output, self._written = map(FileIO, os.pipe())
+        self._waker = owned(os.eventfd, 0)
+        # In one C call, as in `owned`.
+        self._output, self._written = list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()]))))
 
     def wake(self) -> None:
         """Called on cancel, from another thread, at any time."""
@@ -175,7 +172,7 @@ class _Job:
     def follow(self, runtime: ToolRuntime, deadline: float | None) -> None:
         """Pass output on until the shell has ended and its output is read, or time is over."""
         decode = getincrementaldecoder("utf-8")("replace").decode
-        with FileIO(os.pidfd_open(self._pids[0])) as process:
+        with owned(os.pidfd_open, self._pids[0]) as process:
             poller = _poller(self._waker, self._output, process)
             more, drained = True, 0
             while True:
@@ -217,7 +214,7 @@ class _Job:
         self._written.close()
 
     def _reap(self, pid: int) -> None:
-        with FileIO(os.pidfd_open(pid)) as process:
+        with owned(os.pidfd_open, pid) as process:
             if not self.finished:
                 _signal(pid, signal.SIGTERM)
                 _signal(pid, signal.SIGCONT)
@@ -243,11 +240,9 @@ def _input(text: str | None) -> FileIO:
     if text is None:
         return opened(os.devnull, os.O_RDONLY)
     # A file in memory and not a pipe: who does not read it blocks nobody.
-    file = FileIO(os.memfd_create("stdin"), "r+")
-    data = memoryview(text.encode(errors="replace"))
-    while data:
-        data = data[file.write(data) :]
-    file.seek(0)
+    file = owned(os.memfd_create, "stdin")
+    write_all(file, text.encode(errors="replace"))
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
     return file
 
 
