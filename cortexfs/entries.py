@@ -17,7 +17,7 @@ from cortexfs.core import controls, places
 from cortexfs.core.errors import Fault
 from cortexfs.core.places import STATUS, Attributes, Keep
 from cortexfs.core.tree import Tree
-from cortexfs.opened import LogFile, LogSource, Opened, Snapshot
+from cortexfs.opened import Listing, LogFile, LogSource, Opened, Snapshot
 
 RENDERING = 1_000_000_000  # nanoseconds that one rendering serves (abi.md 1)
 
@@ -33,6 +33,7 @@ class Entries:
         self._rendered: tuple[int, bytes] | None = None
         self._kept: dict[int, EntryAttributes] = {}
         self._lookups: dict[int, int] = {}
+        self._listings: dict[int, Listing] = {}
 
     def status(self) -> tuple[int, bytes]:
         """When `status` was rendered, and what it says."""
@@ -75,8 +76,19 @@ class Entries:
             return LogFile(self._logs, object_.key)
         return Snapshot(self._tree.value(object_, control))
 
+    def listing(self, folder: int) -> Listing:
+        """Of one moment. Large folders' are shared, as anybody may open one very often."""
+        if self._tree.owner_object(folder):
+            return self._tree.listing(folder)
+        found = self._listings.get(folder)
+        if found is None:
+            found = self._listings[folder] = self._tree.listing(folder)
+        return found
+
     def clear(self) -> None:
+        """After a change of what there is."""
         self._kept.clear()
+        self._listings.clear()
 
     def seen(self, inode: int) -> EntryAttributes:
         """An entry for the kernel, which counts it as a lookup."""

@@ -169,6 +169,7 @@ class Filesystem(pyfuse3.Operations):
         """A user who looks for his home has one; for others that is no answer to remember."""
         if name != str(ctx.uid):
             raise FUSEError(errno_of("ENOENT"))
+        self._entries.clear()
         return self._tree.home(ctx.uid, ctx.gid, self._clock())
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
@@ -284,7 +285,7 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
-        if self._tree.object_at(inode) is not None:  # each call begins with this open
+        if self._tree.is_steady(inode):  # each call begins with this open
             if flags & WRITING:
                 raise FUSEError(errno_of("EROFS"))
             return FileInfo(fh=inode, keep_cache=True)
@@ -297,8 +298,7 @@ class Filesystem(pyfuse3.Operations):
     async def read(self, fh: int, off: int, size: int) -> bytes:
         if opened := self._handles.find(fh):
             return opened.read(off, size)
-        object_ = self._tree.object_at(fh)
-        return self._tree.executable(object_)[off : off + size] if object_ else b""
+        return self._tree.steady(fh)[off : off + size]
 
     @guarded
     async def write(self, fh: int, off: int, buf: bytes) -> int:
@@ -335,7 +335,7 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def opendir(self, inode: int, ctx: RequestContext) -> int:
-        return self._handles.add_listing(self._tree.listing(inode))
+        return self._handles.add_listing(self._entries.listing(inode))
 
     @guarded
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:

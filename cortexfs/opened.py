@@ -5,8 +5,9 @@
     TemporaryFile   an editor's file; all opens share its bytes
     ControlFile     a writable control; each open has its own buffer (core/edits.py)
 
-Rules: reading and writing never wait. An executable needs no handle of its own: its inode serves,
-so that a call, which begins with opening one, leaves nothing behind here.
+Rules: reading and writing never wait. A file that changes with its object only needs no handle: its
+inode serves, so that a call, which begins with opening an executable, leaves nothing behind here,
+and nobody can make us hold many copies of a large schema.
 This file must never know what the kernel keeps.
 """
 
@@ -113,7 +114,7 @@ class Handles:
         return self._last
 
     def find(self, handle: int | None) -> Opened | None:
-        """None for an executable's."""
+        """None where the handle is an inode."""
         return self._files.get(handle) if handle else None
 
     def remove(self, handle: int) -> None:

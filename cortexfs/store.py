@@ -2,8 +2,10 @@
 
     tool/fs.read.d/policy              a written control
     tool/fs.read.d/.absent.policy      a control that was removed (it means its default)
-    model/main -> /ctx/model/p/m       an alias, as a link; also under home/<uid>/<class>/
-    home/<uid>/
+    links/model/main -> /ctx/model/p/m an alias, as a link
+    links/home/<uid>/<class>/          homes, with their aliases
+
+Links have a branch of their own, so that no alias ever stands where a control's folder would be.
 
 Rules: the layout mirrors the tree, so that a person can read and repair it. A change is on disk,
 its folder included, before the method returns, and it is there as a whole or not at all, whenever
@@ -28,6 +30,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key
 from cortexfs.core.values import Written
 
+LINKS = "links"
 ABSENT = ".absent."
 NEW = ".new."
 
@@ -57,7 +60,8 @@ class Store:
         kept = Kept([], [], {})
         for class_ in names.CLASSES:
             self._load_class((class_,), kept)
-        for home in self._entries(self._root / "home"):
+            self._load_aliases((class_,), kept)
+        for home in self._entries(self._root / LINKS / "home"):
             with self._tolerated(home):
                 kept.homes.append(places.uid_of(home.name))
                 for class_ in names.CLASSES:
@@ -65,23 +69,19 @@ class Store:
         return kept
 
     def _load_class(self, folder: tuple[str, ...], kept: Kept) -> None:
-        """Aliases and `.d` folders; models have theirs one level down, by provider."""
-        self._load_aliases(folder, kept)
+        """The `.d` folders; models have theirs one level down, by provider."""
         for entry in self._entries(self._root.joinpath(*folder)):
-            if entry.is_symlink() or not entry.is_dir():
-                continue
             if entry.name.endswith(".d"):
                 self._load_values((folder[0], "/".join((*folder[1:], entry.name[:-2]))), entry, kept)
             elif folder == ("model",):
                 self._load_class((*folder, entry.name), kept)
 
     def _load_aliases(self, folder: tuple[str, ...], kept: Kept) -> None:
-        for entry in self._entries(self._root.joinpath(*folder)):
-            if entry.is_symlink():
-                with self._tolerated(entry):
-                    target = os.fsencode(entry.readlink())
-                    places.check_alias(entry.name, target)
-                    kept.aliases.append(KeptAlias(folder, entry.name, target, entry.lstat().st_mtime_ns))
+        for entry in self._entries(self._root.joinpath(LINKS, *folder)):
+            with self._tolerated(entry):
+                target = os.fsencode(entry.readlink())
+                places.check_alias(entry.name, target)
+                kept.aliases.append(KeptAlias(folder, entry.name, target, entry.lstat().st_mtime_ns))
 
     def _load_values(self, key: Key, folder: Path, kept: Kept) -> None:
         with self._tolerated(folder):
@@ -146,7 +146,7 @@ class Store:
         os.utime(self._control_folder(key) / name, ns=(mtime, mtime))
 
     def put_alias(self, folder: tuple[str, ...], name: str, target: bytes) -> None:
-        place = self._folder(*folder)
+        place = self._folder(LINKS, *folder)
         new = place / (NEW + name)
         new.unlink(missing_ok=True)
         os.symlink(target, os.fsencode(new))
@@ -154,18 +154,18 @@ class Store:
         _sync(place)
 
     def remove_alias(self, folder: tuple[str, ...], name: str) -> None:
-        place = self._folder(*folder)
+        place = self._folder(LINKS, *folder)
         (place / name).unlink(missing_ok=True)
         _sync(place)
 
     def move_alias(self, old: tuple[str, ...], name: str, new: tuple[str, ...], new_name: str) -> None:
-        source, target = self._folder(*old), self._folder(*new)
+        source, target = self._folder(LINKS, *old), self._folder(LINKS, *new)
         (source / name).rename(target / new_name)
         _sync(target)
         _sync(source)
 
     def put_home(self, uid: int) -> None:
-        self._folder("home", str(uid))
+        self._folder(LINKS, "home", str(uid))
 
     def _control_folder(self, key: Key) -> Path:
         return self._folder(key[0], *(key[1] + ".d").split("/"))

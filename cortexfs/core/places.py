@@ -29,7 +29,7 @@ SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET = range(1, 11)
 FIRST_PROGRAM = 32  # slots of the links in bin/
 MAX_ALIASES = 10_000  # in one folder
-MAX_TARGET = 4095  # PATH_MAX without its NUL
+MAX_TARGET = 1023  # bytes; all targets are in memory, and users may make many aliases
 
 _DIRECTORY = stat.S_IFDIR | 0o755
 # inode: (parent, name, mode). All that is always there.

@@ -275,6 +275,20 @@ class Tree:
             object_ = msgspec.structs.replace(object_, timeout=self._tool_timeout)
         return controls.line_ended(control.render(object_))
 
+    def is_steady(self, inode: int) -> bool:
+        """Whether it changes with its object only, so that the kernel may keep its bytes."""
+        if self.object_at(inode):
+            return True
+        found = self.control_at(inode)
+        return found is not None and found[1].check is None and found[1].name != controls.LOG
+
+    def steady(self, inode: int) -> bytes:
+        """The bytes of such a file; none when its object has gone."""
+        if object_ := self.object_at(inode):
+            return self.executable(object_)
+        found = self.control_at(inode)
+        return self.value(*found) if found else b""
+
     def link(self, inode: int) -> bytes:
         if program := self._programs.get(inode):
             return program[1].encode()

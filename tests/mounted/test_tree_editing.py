@@ -66,9 +66,11 @@ EDITORS = [
 @pytest.mark.parametrize("script", EDITORS)
 def test_editors_edit_controls(shared: Served, policy: Path, script: str) -> None:
     # abi.md 3: "so vim, sed -i, rsync and `install` can edit controls"
+    inode = policy.stat().st_ino
     shared.does(f"cd tool/shell.d; {script}")
     assert policy.read_text() == NEW
     found = policy.stat()
+    assert found.st_ino == inode  # abi.md 1: "Inodes are stable for the life of the mount"
     assert (found.st_size, found.st_mode & 0o7777, found.st_uid) == (len(NEW), 0o644, os.geteuid())
 
 

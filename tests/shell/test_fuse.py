@@ -34,6 +34,16 @@ def caller(uid: int = 0, pid: int = 1) -> RequestContext:
     return cast(RequestContext, Caller(uid=uid, gid=uid, pid=pid))
 
 
+class _Fields(NamedTuple):
+    update_atime: bool = False
+    update_mtime: bool = False
+    update_ctime: bool = False
+    update_mode: bool = False
+    update_uid: bool = False
+    update_gid: bool = False
+    update_size: bool = False
+
+
 class NoLogs:
     def size(self, class_: str, name: str) -> int:
         return 5
@@ -390,3 +400,65 @@ async def test_a_log_is_read_through_and_asked_for_each_time(world: World) -> No
     entry = await world.fs.lookup(await world.find("tool/shell.d"), b"log", caller())
     assert (entry.st_size, entry.st_mtime_ns, entry.attr_timeout) == (5, 7 * SECOND, 0)
     assert await world.read("tool/shell.d/log") == b"12345"
+
+
+async def test_what_anybody_may_open_often_is_held_once(world: World) -> None:
+    # design.md: memory stays bounded whatever a client does
+    fs = world.fs
+    schema = await world.find("tool/shell.d/schema")
+    infos = [await fs.open(schema, os.O_RDONLY, caller()) for _ in range(3)]
+    assert {info.fh for info in infos} == {schema}
+    first, second = await fs.opendir(TOOL, caller()), await fs.opendir(TOOL, caller())
+    assert fs._handles.listing(first) is fs._handles.listing(second)
+    await fs.symlink(TOOL, b"sh", b"shell", caller())
+    third = await fs.opendir(TOOL, caller())
+    assert "sh" in [name for name, _ in fs._handles.listing(third)]
+    assert "sh" not in [name for name, _ in fs._handles.listing(first)]
+    for handle in (first, second, third):
+        await fs.releasedir(handle)
+
+
+async def test_aliases_are_kept_and_moved_and_refused_with_the_rule(world: World) -> None:
+    fs = world.fs
+    entry = await fs.symlink(MODEL, b"main", b"/ctx/model/p/m", caller())
+    assert await fs.readlink(entry.st_ino, caller()) == b"/ctx/model/p/m"
+    with refused(errno.EEXIST):
+        await fs.symlink(MODEL, b"main", b"x", caller())
+    with refused(errno.EEXIST):
+        await fs.rename(MODEL, b"main", MODEL, b"p", 0, caller())
+    with refused(errno.EINVAL):
+        await fs.rename(MODEL, b"main", MODEL, b"x.sock", 0, caller())
+    await fs.rename(MODEL, b"main", MODEL, b"fast", 0, caller())
+    assert (await fs.lookup(MODEL, b"main", caller())).st_ino == 0
+    assert (await fs.lookup(MODEL, b"fast", caller())).st_ino == entry.st_ino
+    again = world.again()
+    kept = await again.lookup(MODEL, b"fast", caller())
+    assert await again.readlink(kept.st_ino, caller()) == b"/ctx/model/p/m"
+    await again.unlink(MODEL, b"fast", caller())
+    assert (await world.again().lookup(MODEL, b"fast", caller())).st_ino == 0
+
+
+async def test_root_may_make_a_home_which_is_kept(world: World) -> None:
+    await world.fs.mkdir(HOME, b"1234", 0o755, caller())
+    with refused(errno.EINVAL):
+        await world.fs.mkdir(HOME, b"joe", 0o755, caller())
+    entry = await world.again().lookup(HOME, b"1234", caller())
+    assert (entry.st_uid, stat.filemode(entry.st_mode)) == (1234, "drwx------")
+
+
+async def test_truncate_without_an_open_counts_at_once(world: World) -> None:
+    await world.put("tool/shell.d/policy", RULE)
+    inode = await world.find("tool/shell.d/policy")
+    wanted, fields = pyfuse3.EntryAttributes(), cast(pyfuse3.SetattrFields, _Fields(update_size=True))
+    wanted.st_size = 0
+    assert (await world.fs.setattr(inode, wanted, fields, None, caller())).st_size == 0
+    assert await world.read("tool/shell.d/policy") == b""
+
+
+async def test_a_truncated_effort_is_refused(world: World) -> None:
+    inode = await world.find("model/p/m.d/effort")
+    wanted, fields = pyfuse3.EntryAttributes(), cast(pyfuse3.SetattrFields, _Fields(update_size=True))
+    wanted.st_size = 2
+    with refused(errno.EINVAL):
+        await world.fs.setattr(inode, wanted, fields, None, caller())
+    assert await world.read("model/p/m.d/effort") == b"auto\n"

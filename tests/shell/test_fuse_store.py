@@ -66,7 +66,7 @@ def test_aliases_and_homes_come_back(tmp_path: Path) -> None:
         (("model",), "main", b"/ctx/model/openai/gpt"),
         (("home", "1000", "tool"), "sh", b"/ctx/tool/bash"),
     ]
-    assert os.readlink(tmp_path / "model/main") == "/ctx/model/openai/gpt"
+    assert os.readlink(tmp_path / "links/model/main") == "/ctx/model/openai/gpt"
 
 
 def test_aliases_move_and_go(tmp_path: Path) -> None:
@@ -90,8 +90,9 @@ def test_what_cannot_be_understood_is_left_alone_and_said(
     (folder / "driver").mkdir()
     (folder / "limit").write_bytes(b"9\n")  # read-only: never ours
     (tmp_path / "tool/bad name.d").mkdir(parents=True)
-    (tmp_path / "home/joe").mkdir(parents=True)
-    os.symlink("x", tmp_path / "tool/-x")
+    (tmp_path / "links/home/joe").mkdir(parents=True)
+    (tmp_path / "links/tool").mkdir()
+    os.symlink("x", tmp_path / "links/tool/-x")
     assert store.load().values == {}
     said = caplog.text
     assert all(word in said for word in ("enormous", "driver", "bad name", "joe", "-x"))
@@ -109,3 +110,15 @@ def test_nobody_else_reads_the_state(tmp_path: Path) -> None:
     store = Store(tmp_path / "tree")
     store.put_value(TOOL, "policy", RULE, WHEN)
     assert (tmp_path / "tree").stat().st_mode & 0o777 == 0o700
+
+
+def test_an_alias_never_stands_where_a_control_would_be_kept(tmp_path: Path) -> None:
+    # An alias of that name may be older than the provider; its target is somebody else's folder.
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    store = Store(tmp_path / "tree")
+    store.put_alias(("model",), "openai", bytes(elsewhere))
+    store.put_value(MODEL, "effort", b"low\n", WHEN)
+    assert os.listdir(elsewhere) == []
+    assert store.load().values[MODEL]["effort"].data == b"low\n"
+    assert [alias.name for alias in store.load().aliases] == ["openai"]
