@@ -103,6 +103,7 @@ class Daemon:
             strict=strict,
         )
         self.logs.grew = getattr(self.fs, "grew", lambda *_: None)
+        self._reloads = -1  # the first one is the start
         self._stop = trio.Event()
 
     def serve(self, ready: Callable[[str | None], None]) -> int:
@@ -164,12 +165,17 @@ class Daemon:
 
     async def reload(self) -> None:
         """Take over what is enabled now; what did not change keeps its hosts."""
-        plugins = enabled_plugins(self.config)
+        try:
+            plugins = enabled_plugins(self.config)
+        except Fault as fault:  # a damaged file must not end what works
+            self.runs.last_error = fault.message
+            return
         registry = await self.catalog.registry(plugins)
         self.catalog.broken |= broken_plugins(self.config)
         await self.fs.apply(registry)
         wanted = {object_.plugin for object_ in registry.objects.values()}
         self.pool.replace(lambda plugin: plugin in wanted)
+        self._reloads += 1
 
     async def _signals(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
@@ -214,6 +220,7 @@ class Daemon:
             *(f"{class_}s: {count}" for class_, count in counts.items()),
             f"runs: {len(self.runs.active)} active, {self.runs.total} total",
             f"hosts: {len(self.pool)}",
+            f"reloads: {self._reloads}",
             *(f"broken plugin: {name}: {why}" for name, why in sorted(self.catalog.broken.items())),
             f"last error: {self.logs.error or self.runs.last_error or 'none'}",
         ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from cortexfs import config
 from cortexfs.cli import mounts, objects, output, parser
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.plugins.found import FoundPlugin, found
+
+# A plugin may take long to import; the status is rendered anew once a second at most.
+RELOAD_SECONDS = 20.0
+POLL_SECONDS = 0.05
 
 
 def declare(into: parser.Parser) -> None:
@@ -69,19 +74,35 @@ def _choose(options: argparse.Namespace, where: config.Places, on: bool) -> int:
 
 
 def _told(options: argparse.Namespace) -> str:
-    """Tell the daemon, and say what came of it."""
+    """Tell the daemon, wait until it has taken the change over, and say what came of it."""
     try:
         root = mounts.root(options.root)
         mount = mounts.mounted_at(root)
-        pid = mounts.daemon_pid(mounts.status_text(root), mount.owner) if mount else None
+        before = mounts.status_text(root) if mount else ""
+        pid = mounts.daemon_pid(before, mount.owner) if mount else None
         if pid is None:
             return "it counts from the next ctx mount"
         os.kill(pid, signal.SIGHUP)
+        return _outcome(options.name, root, _reloads(before))
     except (Fault, ProcessLookupError):
         return "it counts from the next ctx mount"
     except PermissionError:
         return "the running daemon is not yours to tell and takes it over when it is mounted again"
-    return f"told the daemon of {root} (pid {pid})"
+
+
+def _outcome(name: str, root: str, reloads: int) -> str:
+    end = time.monotonic() + RELOAD_SECONDS
+    while time.monotonic() < end:
+        text = mounts.status_text(root)
+        if _reloads(text) > reloads:
+            broken = dict(line.partition(": ")[::2] for line in mounts.facts(text).get("broken plugin", []))
+            return f"it does not load: {broken[name]}" if name in broken else f"the mount at {root} follows"
+        time.sleep(POLL_SECONDS)
+    return f"the daemon of {root} has not taken it over yet; see: ctx status"
+
+
+def _reloads(text: str) -> int:
+    return int(mounts.facts(text).get("reloads", ["0"])[0])
 
 
 def _list(options: argparse.Namespace, where: config.Places) -> int:

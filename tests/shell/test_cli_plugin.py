@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs import config
-from cortexfs.cli import mounts
+from cortexfs.cli import mounts, plugin
 from cortexfs.cli.main import main
 from cortexfs.core.calls import Plugin
 from cortexfs.plugins.found import FoundPlugin, found
@@ -145,17 +145,32 @@ def test_what_was_uninstalled_can_still_be_disabled(
     assert config.enabled(config.load(places)) == []
 
 
-def test_the_running_daemon_is_told(
-    places: config.Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        ("reloads: 4\n", "the mount at {root} follows"),
+        ("reloads: 4\nbroken plugin: notes: ImportError: no pen\n", "it does not load: ImportError: no pen"),
+        ("reloads: 3\n", "the daemon of {root} has not taken it over yet; see: ctx status"),
+    ],
+)
+def test_the_running_daemon_is_told_and_waited_for(
+    status: str,
+    sentence: str,
+    places: config.Places,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # abi.md 8: "A running mount follows what these commands change, without a restart."
     daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     root = plant(tmp_path / "ctx")
-    (root / "status").write_text(f"pid: {daemon.pid}\n")
+    said = iter([f"pid: {daemon.pid}\nreloads: 3\n"])
     monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, os.getuid(), True))
+    monkeypatch.setattr(mounts, "status_text", lambda root: next(said, f"pid: {daemon.pid}\n{status}"))
+    monkeypatch.setattr(plugin, "RELOAD_SECONDS", 0.01)
     assert main(["plugin", "enable", "notes"]) == 0
     assert daemon.wait(30) == -signal.SIGHUP
-    assert capsys.readouterr().err == f"enabled notes; told the daemon of {root} (pid {daemon.pid})\n"
+    assert capsys.readouterr().err == f"enabled notes; {sentence.format(root=root)}\n"
 
 
 def test_list_without_a_mount(places: config.Places, capsys: pytest.CaptureFixture[str]) -> None:
