@@ -150,8 +150,10 @@ class _Walk:
                 stack.pop()
                 continue
             name = below + entry.name
+            if entry.name == ".git":  # a file in a linked working tree
+                continue
             if entry.is_dir(follow_symlinks=False):
-                if entry.name != ".git" and not rules.match(name + "/"):
+                if not rules.match(name + "/"):
                     try:
                         stack.append(self._entered(rules, name + "/"))
                     except OSError:

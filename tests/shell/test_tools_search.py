@@ -99,7 +99,7 @@ def test_ignored_files_are_left_out_as_git_leaves_them_out(tmp_path: Path) -> No
 
 
 def test_all_takes_ignored_files_but_never_git_itself(tmp_path: Path) -> None:
-    fill(tmp_path, {**IGNORING, ".git/config": ""})
+    fill(tmp_path, {**IGNORING, ".git/config": "", "sub/deep/.git": ""})
     ran = standing(tmp_path, lambda: call("fs.search", pattern="^needle$", all=True))
     assert set(files_of(ran.text)) == set(IGNORING)
 
