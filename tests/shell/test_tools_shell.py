@@ -187,7 +187,7 @@ def test_who_minds_sigterm_may_clean_up(
 ) -> None:
     monkeypatch.setattr(shell_exec, "GRACE", PATIENCE / 1000)
     runtime = marked.runtime(lambda runtime: runtime.cancel())
-    cmd = f"trap 'echo cleaned > {tmp_path}/x; exit' TERM; echo ready; sleep 1000 & wait"
+    cmd = f"trap 'echo cleaned > {tmp_path}/x; exit' TERM; echo ready; sleep 1000 >/dev/null 2>&1 & wait"
     assert call("shell.exec", runtime, cmd=cmd).code == "ECANCELED"
     assert (tmp_path / "x").read_text() == "cleaned\n"
 
