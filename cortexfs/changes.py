@@ -8,9 +8,10 @@ This file must never know FUSE: it raises Fault, and fuse.py says it to the kern
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeAlias
 
 import trio
@@ -23,6 +24,7 @@ from cortexfs.core.places import HOME, Alias
 from cortexfs.core.registry import Object
 from cortexfs.core.temporaries import Temporary
 from cortexfs.core.tree import Tree
+from cortexfs.core.wire import SOCKET_NAME
 from cortexfs.opened import ControlFile, Opened, TemporaryFile
 from cortexfs.store import Store
 
@@ -30,6 +32,16 @@ P = ParamSpec("P")
 Source: TypeAlias = Temporary | tuple[Object, Control]  # a file in a .d/ that may be renamed
 
 log = logging.getLogger("cortexfs.tree")
+
+
+@contextlib.contextmanager
+def said(name: str) -> Iterator[None]:
+    """An errno cannot hold the rule that a name breaks; the log can."""
+    try:
+        yield
+    except Fault as fault:
+        log.info("%r is refused: %s", name, fault.message)
+        raise
 
 
 def read_only() -> Fault:
@@ -89,13 +101,13 @@ class Changes:
         incarnation = self._tree.values.incarnation(object_.key, control.name)
         return ControlFile(object_.key, control, incarnation, edit)
 
-    async def take_over(self, file: ControlFile) -> bool:
-        """Let the written value count; whether there was one."""
+    async def take_over(self, file: ControlFile) -> None:
+        """Let the written value count, if there is one and the file has its name still."""
         async with self._lock:
             values, name = self._tree.values, file.control.name
             value = file.edit.pending()
             if value is None or values.incarnation(file.key, name) != file.incarnation:
-                return False
+                return
             now = file.mtime or self._clock()
             try:
                 await self._keep(self._store.put_value, file.key, name, value, now)
@@ -103,7 +115,6 @@ class Changes:
                 file.edit.put_back()
                 raise
             values.put(file.key, name, value, now)
-            return True
 
     async def touch(self, inode: int, object_: Object, control: Control, mtime: int) -> None:
         async with self._lock:
@@ -127,11 +138,13 @@ class Changes:
                 return self._tree.add_temporary(folder, name, owner, mode, self._clock()).inode
             await self._keep(self._store.restore_value, object_.key, name)
             self._tree.values.restore(object_.key, name)
+            self._tree.touch(folder, self._clock())
             return self._found(folder, name)
 
     async def symlink(self, folder: int, name: str, target: bytes) -> int:
         async with self._lock:
-            self._tree.check_alias(folder, name, target)
+            with said(name):
+                self._tree.check_alias(folder, name, target)
             if self._tree.lookup(folder, name) is not None:
                 raise Fault("EEXIST", f"{name} is there already")
             await self._keep(self._store.put_alias, self._path(folder), name, target)
@@ -141,7 +154,8 @@ class Changes:
         async with self._lock:
             if folder != HOME:
                 raise read_only()
-            uid = places.uid_of(name)
+            with said(name):
+                uid = places.uid_of(name)
             await self._keep(self._store.put_home, uid)
             return self._tree.home(uid, self._tree.owner[1], self._clock())
 
@@ -176,7 +190,8 @@ class Changes:
 
     async def _move_alias(self, alias: Alias, folder: int, name: str) -> None:
         tree = self._tree
-        tree.check_alias(folder, name, alias.target)
+        with said(name):
+            tree.check_alias(folder, name, alias.target)
         await self._keep(
             self._store.move_alias, self._path(alias.folder), alias.name, self._path(folder), name
         )
@@ -220,6 +235,8 @@ class Changes:
         self._tree.values.replace(object_.key, control.name, None, self._clock())
 
     def _found(self, folder: int, name: str) -> int:
+        if name == SOCKET_NAME:
+            raise read_only()
         inode = self._tree.lookup(folder, name)
         if inode is None:
             raise Fault("ENOENT", f"{name} is not there")

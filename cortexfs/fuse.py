@@ -1,8 +1,8 @@
 """The tree as a mount: inodes and handles in, attributes, bytes and FUSEErrors out.
 
 Rules: an adapter and nothing else; what the tree looks like is core/tree.py, what people change in
-it changes.py. One guard, `guarded`, stands around every handler, as any exception but FUSEError
-ends the mount for everyone. Nothing here waits for a path inside the mount, and the kernel is told
+it changes.py. One guard, `guarded`, stands around every handler that can fail, as any exception but
+FUSEError ends the mount for everyone. Nothing here waits for a path inside the mount, and the kernel is told
 to forget in a thread only (a notification waits for handlers that hold the same folder).
 Inode numbers and what the kernel keeps are decided in core/places.py.
 """
@@ -106,7 +106,6 @@ class Filesystem(pyfuse3.Operations):
         self.errors = 0
         self._strict = strict
         self._clock = clock
-        self._logs = logs
         self._forget = forget
         self._tree = Tree(
             owner=owner or (os.getuid(), os.getgid()),
@@ -276,10 +275,8 @@ class Filesystem(pyfuse3.Operations):
     ) -> tuple[FileInfo, EntryAttributes]:
         inode = await self._changes.create(parent_inode, os.fsdecode(name), (ctx.uid, ctx.gid), mode)
         self._entries.clear()
-        opened = self._changes.open(inode, flags | os.O_TRUNC)
-        return FileInfo(fh=self._handles.add(opened), direct_io=True, keep_cache=False), self._entries.seen(
-            inode
-        )
+        info = FileInfo(fh=self._handles.add(self._changes.open(inode, flags | os.O_TRUNC)), direct_io=True)
+        return info, self._entries.seen(inode)
 
     # Open files.
 

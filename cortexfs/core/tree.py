@@ -271,7 +271,7 @@ class Tree:
         written = self.values.find(object_.key, control.name)
         if written and written.data is not None:
             return written.data
-        if object_.class_ == "tool" and object_.timeout is None:
+        if control.name == "timeout" and object_.timeout is None:
             object_ = msgspec.structs.replace(object_, timeout=self._tool_timeout)
         return controls.line_ended(control.render(object_))
 

@@ -104,6 +104,7 @@ def test_the_runners_socket_is_in_every_folder_and_in_no_listing(mount: Served) 
         assert stat.filemode(found.st_mode) == "srwxrwxrwx"
         inodes.add(found.st_ino)
     assert len(inodes) == 1
+    assert "Read-only file system" in mount.shell("rm -f .run.sock").stderr
 
 
 def test_the_runners_socket_is_reached_through_any_folder(mount: Served) -> None:

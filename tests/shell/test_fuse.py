@@ -418,7 +418,9 @@ async def test_what_anybody_may_open_often_is_held_once(world: World) -> None:
         await fs.releasedir(handle)
 
 
-async def test_aliases_are_kept_and_moved_and_refused_with_the_rule(world: World) -> None:
+async def test_aliases_are_kept_and_moved_and_refused_with_the_rule(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     fs = world.fs
     entry = await fs.symlink(MODEL, b"main", b"/ctx/model/p/m", caller())
     assert await fs.readlink(entry.st_ino, caller()) == b"/ctx/model/p/m"
@@ -426,8 +428,10 @@ async def test_aliases_are_kept_and_moved_and_refused_with_the_rule(world: World
         await fs.symlink(MODEL, b"main", b"x", caller())
     with refused(errno.EEXIST):
         await fs.rename(MODEL, b"main", MODEL, b"p", 0, caller())
+    caplog.set_level("INFO")
     with refused(errno.EINVAL):
         await fs.rename(MODEL, b"main", MODEL, b"x.sock", 0, caller())
+    assert "ends in .sock" in caplog.text  # abi.md 2: refused "with the rule that it breaks"
     await fs.rename(MODEL, b"main", MODEL, b"fast", 0, caller())
     assert (await fs.lookup(MODEL, b"main", caller())).st_ino == 0
     assert (await fs.lookup(MODEL, b"fast", caller())).st_ino == entry.st_ino
