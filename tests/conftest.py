@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import signal
 
 import pytest
 import trio
@@ -19,3 +20,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
             trio.run(functools.partial(function, **arguments))
 
         pyfuncitem.obj = run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def dispositions() -> None:
+    """Give children the signals of a foreground job: a test run in the background ignores SIGINT."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)

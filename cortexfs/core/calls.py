@@ -88,7 +88,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     capabilities: int = 0  # a bit mask as in CapEff
     # Inode numbers of /proc/PID/ns/{user,mnt,pid,net,ipc,uts,cgroup}; empty: the daemon's own.
     namespaces: tuple[int, ...] = ()
-    root: tuple[int, int] = (0, 0)  # st_dev and st_ino of a changed root; zeroes: unchanged
+    root: tuple[int, int] = (0, 0)  # mount id and inode of a changed root; zeroes: unchanged
     label: str = ""  # the agent label that calls from inside it inherit
     depth: int = 0  # how many runs it is nested in
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -30,14 +29,6 @@ def build(target: Path, flags: list[str], compiler: str = "cc") -> Path:
     define = f'-DCORTEXFS_VERSION="{VERSION}"'
     subprocess.run([compiler, *WARNINGS, *flags, define, "-o", target, *SOURCES], check=True)
     return target
-
-
-@pytest.fixture(autouse=True, scope="session")
-def dispositions() -> None:
-    """Give children the signals of a foreground job: a test run in the background ignores SIGINT."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from tests.runner import fake
 from tests.runner.test_ending import last_words
 
 HEADER_FILE = Path(__file__).parents[2] / "runner" / "wire.h"
-SOAK = "CORTEXFS_SOAK" in os.environ
+SOAK = "CTX_SOAK" in os.environ
 KINDS = ["STDIN", "STDOUT", "STDERR", "WANT", "LAST_WORDS", "REPLACE", "EXIT"]
 
 

@@ -1,0 +1,106 @@
+"""A daemon that a user started: abi.md 4, "A user's daemon serves that user alone", and abi.md 8's places.
+
+/dev/fuse is open to everybody on most machines and not on all, so these tests bring one of their own,
+in a mount namespace of their own, where the user's shell script does what users do.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.ctx_mount import NOBODY, SECONDS
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+
+USER = NOBODY  # fusermount3 wants a user who has a name
+OTHER = 1
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ctx-user-") as name:
+        base = Path(name)
+        base.chmod(0o755)
+        device = base / "fuse"
+        os.mknod(device, 0o020666, os.makedev(10, 229))
+        device.chmod(0o666)
+        user = base / "home"
+        user.mkdir()
+        os.chown(user, USER, USER)
+        yield user
+
+
+def as_user(home: Path, python: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script as the user, with its own /dev/fuse; as `other` in it, as somebody else."""
+    drop = f"setpriv --reuid={USER} --regid={USER} --clear-groups"
+    other = f"setpriv --reuid={OTHER} --regid={OTHER} --clear-groups"
+    # One script of root's, which is two users in turn.
+    lines = [f"mount --bind {home.parent}/fuse /dev/fuse", f"cd {home}"]
+    for line in script.strip().splitlines():
+        who, _, what = line.strip().partition(": ")
+        lines.append(f"{drop if who == 'user' else other} sh -c '{what}' 2>&1; echo \"-> $?\"")
+    ctx = f"{python} -I -m cortexfs.cli.main"
+    return subprocess.run(
+        ["unshare", "-m", "--propagation", "private", "sh", "-c", "\n".join(lines)],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home), "CTX": ctx, "CTX_OUTPUT": "text"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    )
+
+
+def test_a_user_mounts_runs_and_unmounts(home: Path, python: Path) -> None:
+    done = as_user(
+        home,
+        python,
+        """
+        user: $CTX mount ctx
+        user: ctx/tool/text.word_count "one two"
+        user: ctx/tool/fs.write mine.txt text && stat -c %u mine.txt
+        user: echo "allow coder_t tool:fs.read execute" > ctx/tool/fs.read.d/policy && cat ctx/tool/fs.read.d/policy
+        user: stat -c %a .local/state/cortexfs
+        other: ls ctx
+        other: ctx/tool/text.word_count "one two"
+        user: $CTX umount ctx
+        user: ls ctx | wc -l
+        """,
+    )
+    parts = [part.strip() for part in done.stdout.split("-> ")]
+    statuses = [int(part.split()[0]) for part in parts[1:]]
+    assert statuses[:5] == [0] * 5, done.stdout
+    assert "2 words" in done.stdout
+    assert f"\n{USER}\n" in done.stdout
+    assert "allow coder_t" in done.stdout
+    assert "\n700\n" in done.stdout  # abi.md 8: $XDG_STATE_HOME/cortexfs, private
+    assert statuses[5] != 0  # another user does not even see into it
+    assert statuses[6] == 126
+    assert statuses[7:] == [0, 0], done.stdout
+
+
+def test_a_sandbox_of_the_users_own_gains_nothing(home: Path, python: Path) -> None:
+    # abi.md 4: "a caller in a container gets the container's files, or EACCES where that cannot be done"
+    box = home / "box"
+    box.mkdir()
+    (box / "file").write_text("covered\n")
+    sandbox = (
+        'unshare -Urm sh -c "mount -t tmpfs none box && echo inner > box/file && ctx/tool/fs.read box/file"'
+    )
+    done = as_user(
+        home,
+        python,
+        f"""
+        user: $CTX mount ctx
+        user: {sandbox}
+        user: $CTX umount ctx
+        """,
+    )
+    assert "covered" not in done.stdout
+    assert "inner\n-> 0" in done.stdout or "EACCES" in done.stdout, done.stdout
