@@ -82,7 +82,7 @@ def metadata(ctx: Ctx) -> Iterator[Row]:
         peer.touch()
         missing = ctx.tool("no.such"), f"{peer}.no"
         for what, pair in {"stat": (ctx.tool("fs.read"), str(peer)), "lookup": missing}.items():
-            mine, theirs = (measure.per_call(functools.partial(os.path.exists, path), 20_000) for path in pair)
+            mine, theirs = (measure.per_call(functools.partial(os.path.exists, at), 20_000) for at in pair)
             yield below(f"cached {what}, over tmpfs", mine / theirs, "x", 1.3)
 
 

@@ -114,8 +114,8 @@ def test_plugin_list(ctx: Ctx) -> None:
 
 
 def test_programs_over_the_whole_mount(ctx: Ctx, tmp_path: Path) -> None:
-    # issue: "`ls -R`, `find`, `du`, `tar c`, `rsync -a`, `grep -r`, `git grep --no-index` over the whole mount
-    # end without an error or a hang"
+    # issue: "`ls -R`, `find`, `du`, `tar c`, `rsync -a`, `grep -r`, `git grep --no-index` over the
+    # whole mount end without an error or a hang"
     for words in (
         ["ls", "-lR", "."],
         ["find", ".", "-type", "f"],

@@ -65,7 +65,8 @@ def test_a_user_mounts_runs_and_unmounts(home: Path, python: Path) -> None:
         user: $CTX mount ctx
         user: ctx/tool/text.word_count "one two"
         user: ctx/tool/fs.write mine.txt text && stat -c %u mine.txt
-        user: echo "allow coder_t tool:fs.read execute" > ctx/tool/fs.read.d/policy && cat ctx/tool/fs.read.d/policy
+        user: echo "allow coder_t tool:fs.read execute" > ctx/tool/fs.read.d/policy
+        user: cat ctx/tool/fs.read.d/policy
         user: stat -c %a .local/state/cortexfs
         other: ls ctx
         other: ctx/tool/text.word_count "one two"
@@ -75,14 +76,14 @@ def test_a_user_mounts_runs_and_unmounts(home: Path, python: Path) -> None:
     )
     parts = [part.strip() for part in done.stdout.split("-> ")]
     statuses = [int(part.split()[0]) for part in parts[1:]]
-    assert statuses[:5] == [0] * 5, done.stdout
+    assert statuses[:6] == [0] * 6, done.stdout
     assert "2 words" in done.stdout
     assert f"\n{USER}\n" in done.stdout
     assert "allow coder_t" in done.stdout
     assert "\n700\n" in done.stdout  # abi.md 8: $XDG_STATE_HOME/cortexfs, private
-    assert statuses[5] != 0  # another user does not even see into it
-    assert statuses[6] == 126
-    assert statuses[7:] == [0, 0], done.stdout
+    assert statuses[6] != 0  # another user does not even see into it
+    assert statuses[7] == 126
+    assert statuses[8:] == [0, 0], done.stdout
 
 
 def test_a_sandbox_of_the_users_own_gains_nothing(home: Path, python: Path) -> None:
