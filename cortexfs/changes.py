@@ -175,6 +175,8 @@ class Changes:
     async def rename(self, folder: int, name: str, new_folder: int, new: str, *, replace: bool) -> None:
         async with self._lock:
             inode = self._found(folder, name)
+            if (folder, name) == (new_folder, new):
+                return
             if not replace and self._tree.lookup(new_folder, new) is not None:
                 raise Fault("EEXIST", f"{new} is there already")
             if alias := self._tree.alias_at(inode):

@@ -228,5 +228,6 @@ def test_what_the_tree_cannot_do_is_refused_as_elsewhere(mount: Served) -> None:
 
 def test_a_killed_server_can_be_replaced(fresh: Served) -> None:
     fresh.kill()
+    fresh.stop()
     fresh.start()
     assert (fresh.root / "tool/shell").exists()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,6 +183,7 @@ def test_all_of_it_survives_kill_9(fresh: Served) -> None:
     )
     when = os.stat(fresh.root / "tool/shell.d/policy").st_mtime_ns
     fresh.kill()
+    fresh.stop()
     fresh.start()
     assert (fresh.root / "tool/shell.d/policy").read_text() == NEW
     assert os.stat(fresh.root / "tool/shell.d/policy").st_mtime_ns == when
@@ -229,3 +232,35 @@ def test_a_user_has_a_home_of_his_own_and_makes_aliases_there_only(shared: Serve
     assert "ermission denied" in shared.shell(f"ls home/{USER}", user=USER + 1).stderr
     assert os.lstat(shared.root / f"home/{USER}/tool/sh").st_uid == USER
     shared.does(f"mv home/{USER}/tool/sh home/{USER}/tool/s; rm home/{USER}/tool/s", user=USER)
+
+
+def write_until_dead(path: Path, number: int, enough: threading.Event) -> int:
+    """How many values a server that dies after `number` of them, or soon after, has acknowledged."""
+    done = 0
+    with contextlib.suppress(OSError):
+        while True:
+            path.write_text(f"allow n{done + 1} tool:shell execute\n")
+            done += 1
+            if done == number:
+                enough.set()
+    return done
+
+
+@pytest.mark.parametrize("writes", [1, 7, 20])
+def test_what_was_acknowledged_before_kill_9_is_there_after_it(fresh: Served, writes: int) -> None:
+    path = fresh.root / "tool/shell.d/policy"
+    enough = threading.Event()
+
+    def kill() -> None:
+        enough.wait()
+        fresh.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    done = write_until_dead(path, writes, enough)
+    enough.set()
+    killer.join()
+    fresh.stop()
+    fresh.start()
+    assert done >= writes
+    assert path.read_text() in [f"allow n{number} tool:shell execute\n" for number in (done, done + 1)]

@@ -55,8 +55,8 @@ class Served:
         assert self._answer() == "done\n", self.log()
 
     def kill(self) -> None:
+        """As kill -9 does; the mount stays behind until `stop`."""
         self._process.kill()
-        self.stop()
 
     def stop(self) -> None:
         with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
