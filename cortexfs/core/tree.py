@@ -240,10 +240,12 @@ class Tree:
 
     def _of_object_at(self, inode: int, object_: Object) -> Attributes | None:
         uid, gid = self.owner
-        mtime = self._mtimes.get(inode, int(object_.registered * 1e9))
+        registered = int(object_.registered * 1e9)
+        changed = self._mtimes.get(places.base(inode), registered)
+        mtime = self._mtimes.get(inode, registered)
         kind = slot(inode)
         if kind == EXECUTABLE:
-            return Attributes(_PROGRAM, uid, gid, len(self.executable(object_)), mtime, Keep.ALWAYS)
+            return Attributes(_PROGRAM, uid, gid, len(self.executable(object_)), changed, Keep.ALWAYS)
         if kind == FOLDER:
             return Attributes(_DIRECTORY, uid, gid, 0, mtime, Keep.ALWAYS)
         if kind == SOCKET:
@@ -255,7 +257,7 @@ class Tree:
             return Attributes(_READ_ONLY, uid, gid, 0, mtime, Keep.ENTRY)
         size = len(self.value(object_, control))
         if control.check is None:
-            return Attributes(_READ_ONLY, uid, gid, size, mtime, Keep.ALWAYS)
+            return Attributes(_READ_ONLY, uid, gid, size, changed, Keep.ALWAYS)
         written = self.values.find(object_.key, control.name)
         return Attributes(_WRITABLE, uid, gid, size, written.mtime if written else mtime, Keep.NOTHING)
 
@@ -310,10 +312,12 @@ class Tree:
         for key in changes.removed + changes.changed:
             self._outdate(key, stale)
         for key in changes.removed:
+            self._mtimes.pop(self.nodes.object_inode(key), None)
             self.temporaries.remove_all(self.nodes.object_inode(key) | FOLDER)
         for key in changes.changed:  # their folder stays: whoever stands in it must not lose it
             folder, leaf = self.nodes.place(key)
             stale.entries.append((folder, leaf + SUFFIXES[SOCKET]))
+            self._mtimes[self.nodes.object_inode(key)] = now
         if providers := self.registry.providers.keys() ^ registry.providers.keys():
             stale.entries.extend((MODEL, name) for name in sorted(providers))
             moved.add(MODEL)

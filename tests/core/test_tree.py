@@ -318,3 +318,26 @@ def test_temporary_files_go_with_their_folder() -> None:
     tree.apply(EXAMPLES, NOW)
     assert tree.lookup(folder, "policy~") is None
     assert not temporary.linked
+
+
+def test_times_are_of_registration_and_of_the_last_change() -> None:
+    # abi.md 1: "mtimes are real (mount time, registration time, last change)"
+    tree = make()
+
+    def mtime(path: str) -> int:
+        found = tree.attributes(at(tree, path))
+        assert found is not None
+        return found.mtime
+
+    assert (mtime("status"), mtime("tool/shell"), mtime("tool/shell.d/name")) == (
+        MOUNTED,
+        3 * 10**9,
+        3 * 10**9,
+    )
+    changed = {**EXAMPLES.objects, ("tool", "shell"): thing("tool", "shell", policy="#")}
+    tree.apply(Registry(changed), NOW)
+    assert (mtime("tool/shell"), mtime("tool/shell.d/name")) == (NOW, NOW)
+    assert (mtime("tool/shell.d"), mtime("tool/fs.read")) == (3 * 10**9, 3 * 10**9)
+    tree.apply(Registry(), NOW)
+    tree.apply(EXAMPLES, NOW)
+    assert (mtime("tool/shell"), mtime("tool")) == (3 * 10**9, NOW)

@@ -49,7 +49,7 @@ EDITORS = [
     "sed s/old/new/ policy > /tmp/$$; cp -p /tmp/$$ policy; rm /tmp/$$",
     "sed s/old/new/ policy > /tmp/$$; mv /tmp/$$ policy",
     "sed s/old/new/ policy > /tmp/$$; install /tmp/$$ policy; rm /tmp/$$",
-    "sed s/old/new/ policy > /tmp/$$; install -m 600 -o 0 -g 0 /tmp/$$ policy; rm /tmp/$$",
+    "sed s/old/new/ policy > /tmp/$$; install -m 600 -o $(id -u) -g $(id -g) /tmp/$$ policy; rm /tmp/$$",
     "sed s/old/new/ policy > /tmp/$$; install -b /tmp/$$ policy; rm /tmp/$$ policy~",
     "sed s/old/new/ policy > /tmp/$$; rsync -aI /tmp/$$ policy; rm /tmp/$$",
     "sed s/old/new/ policy > /tmp/$$; rsync -aI --inplace /tmp/$$ policy; rm /tmp/$$",
@@ -140,7 +140,7 @@ def test_owner_and_odd_bits_are_not_to_be_had(shared: Served, policy: Path) -> N
     for script in ("chown 1 policy", "chgrp 1 policy", "chmod 4755 policy"):
         done = shared.shell(f"cd tool/shell.d; {script}")
         assert "Operation not permitted" in done.stderr, script
-    shared.does("cd tool/shell.d; chown 0:0 policy; chmod 644 policy")
+    shared.does("cd tool/shell.d; chown $(id -u):$(id -g) policy; chmod 644 policy")
 
 
 def test_a_removed_control_is_its_default_until_it_is_made_again(shared: Served, policy: Path) -> None:

@@ -102,8 +102,8 @@ class Served:
 
 @contextlib.contextmanager
 def served() -> Iterator[Served]:
-    if not os.path.exists("/dev/fuse") or not shutil.which("fusermount3"):
-        pytest.skip("no FUSE here: /dev/fuse or fusermount3 is missing")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK) or not shutil.which("fusermount3"):
+        pytest.skip("no FUSE here: /dev/fuse cannot be opened, or fusermount3 is missing")
     base = Path(tempfile.mkdtemp(prefix="cortexfs-tree-"))
     base.chmod(0o755)  # other users look in, too
     mount = None
