@@ -102,7 +102,6 @@ class Daemon:
             tool_timeout=float(config.turn.tool_timeout_secs),
             strict=strict,
         )
-        self.logs.grew = getattr(self.fs, "grew", lambda *_: None)
         self._reloads = -1  # the first one is the start
         self._stop = trio.Event()
 
@@ -222,6 +221,7 @@ class Daemon:
             f"hosts: {len(self.pool)}",
             f"reloads: {self._reloads}",
             *(f"broken plugin: {name}: {why}" for name, why in sorted(self.catalog.broken.items())),
+            f"bugs met: {self.fs.errors}",
             f"last error: {self.logs.error or self.runs.last_error or 'none'}",
         ]
         return "\n".join(lines) + "\n"

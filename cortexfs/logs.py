@@ -9,7 +9,6 @@ This file must never know what a line says; who calls it keeps inputs, outputs a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -18,12 +17,9 @@ FLUSH_SECONDS = 0.1
 
 
 class Logs:
-    def __init__(
-        self, directory: Path, limit: int, grew: Callable[[str, str], None] = lambda *_: None
-    ) -> None:
+    def __init__(self, directory: Path, limit: int) -> None:
         self._directory = directory
         self._limit = limit
-        self.grew = grew
         self._pending: dict[tuple[str, str], list[bytes]] = {}
         self._wake = trio.Event()
         self.error = ""
@@ -48,8 +44,6 @@ class Logs:
                 self._write(self._path(class_, name), b"".join(lines))
             except OSError as error:  # a full disk must not end the service
                 self.error = f"the log of {class_}/{name} cannot be written: {error.strerror}"
-            else:
-                self.grew(class_, name)
 
     def _write(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

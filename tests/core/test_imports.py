@@ -13,7 +13,7 @@ MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"
 # Which of our own modules a layer may import: prefixes of their dotted names.
 LAYERS = {
     "core/": ("core",),
-    "sdk.py": (),
+    "sdk/": ("sdk",),
     "host/": ("core", "sdk", "host", "tools"),
     "tools/": ("sdk", "tools"),
     "plugins/": ("core", "plugins", "version"),

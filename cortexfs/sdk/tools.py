@@ -1,184 +1,18 @@
-"""What plugin authors import: tools, their results, and the runtime that they meet.
+"""Tools, what they answer, and the runtime that they meet; how a host finds and runs them.
 
-Rules: the surface of the Rust SDK, in Python. Getters there are attributes here; builders return
-new values, for every value is frozen. One tool instance serves all calls, from many threads at once.
-A host runs any tool through `run` and finds a plugin's tools through `tools_of`.
-This file must never import the rest of cortexfs: that it does not is what makes it an SDK.
-
-Importing it is on the way of every plugin's tests, so it costs 17 ms over a bare interpreter. With
-dataclasses, which import inspect, it took 29 ms. msgspec alone takes 29 ms: it is imported where
-`@tool` and JSON need it, and asyncio (60 ms) where an async tool runs.
+Rules: getters of the Rust SDK are attributes here; builders return new values, for every value is
+frozen. One tool instance serves all calls, from many threads at once. A host runs any tool through
+`run` and finds a plugin's tools through `tools_of`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from enum import StrEnum
-from functools import partial
 from types import ModuleType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Generic,
-    NamedTuple,
-    ParamSpec,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    get_origin,
-    get_type_hints,
-    overload,
-)
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import msgspec
-
-SDK_VERSION = "1.6.9"  # the Rust SDK whose surface this is
-NATIVE_ABI_VERSION = 1
-
-
-class ExecutionScope(StrEnum):
-    """Whether a call belongs to a user-visible turn or to background maintenance."""
-
-    FOREGROUND = "foreground"
-    BACKGROUND = "background"
-
-
-class EffectReversibility(StrEnum):
-    """Whether an effect can be undone."""
-
-    REVERSIBLE = "reversible"
-    PARTIALLY_REVERSIBLE = "partially_reversible"
-    IRREVERSIBLE = "irreversible"
-
-
-class EffectConfirmation(StrEnum):
-    """When somebody is to be asked before an effect happens."""
-
-    NEVER = "never"
-    ON_RISK = "on_risk"
-    ALWAYS = "always"
-
-
-class DryRunSupport(StrEnum):
-    """Whether a tool can show an effect before it happens."""
-
-    NOT_SUPPORTED = "not_supported"
-    SUPPORTED = "supported"
-    REQUIRED_BEFORE_EXECUTE = "required_before_execute"
-
-
-class ToolEffectKind(StrEnum):
-    """The side effects that a tool may declare."""
-
-    READ_FILE = "read_file"
-    READ_SECRET = "read_secret"
-    WRITE_FILE = "write_file"
-    DELETE_FILE = "delete_file"
-    RUN_PROCESS = "run_process"
-    NETWORK_REQUEST = "network_request"
-    SEND_MESSAGE = "send_message"
-    SPEND_MONEY = "spend_money"
-    DEPLOY = "deploy"
-    MODIFY_CREDENTIAL = "modify_credential"
-    PERSIST_MEMORY = "persist_memory"
-    PUBLISH_CONTENT = "publish_content"
-    SCHEDULE_TASK = "schedule_task"
-    GENERATE_MEDIA = "generate_media"
-    INTROSPECT_RUNTIME = "introspect_runtime"
-    DELEGATE_WORK = "delegate_work"
-
-    @property
-    def is_mutating(self) -> bool:
-        return self not in _HARMLESS and self is not ToolEffectKind.READ_SECRET
-
-    @property
-    def default_reversibility(self) -> EffectReversibility:
-        if self in _HARMLESS:
-            return EffectReversibility.REVERSIBLE
-        if self in _FINAL:
-            return EffectReversibility.IRREVERSIBLE
-        return EffectReversibility.PARTIALLY_REVERSIBLE
-
-    @property
-    def default_confirmation(self) -> EffectConfirmation:
-        return EffectConfirmation.ON_RISK if self in _HARMLESS else EffectConfirmation.ALWAYS
-
-
-_HARMLESS = {ToolEffectKind.READ_FILE, ToolEffectKind.NETWORK_REQUEST, ToolEffectKind.INTROSPECT_RUNTIME}
-_FINAL = {
-    ToolEffectKind.READ_SECRET,
-    ToolEffectKind.DELETE_FILE,
-    ToolEffectKind.SEND_MESSAGE,
-    ToolEffectKind.SPEND_MONEY,
-    ToolEffectKind.DEPLOY,
-    ToolEffectKind.MODIFY_CREDENTIAL,
-    ToolEffectKind.PUBLISH_CONTENT,
-}
-
-
-class _Effect(NamedTuple):
-    kind: ToolEffectKind
-    target: str
-    reversibility: EffectReversibility
-    confirmation: EffectConfirmation
-    dry_run: DryRunSupport
-
-
-class ToolEffect(_Effect):
-    """One declared side effect on a target: a path, a host, a channel or another name."""
-
-    def __new__(
-        cls,
-        kind: ToolEffectKind,
-        target: str = "",
-        reversibility: EffectReversibility | None = None,  # None: as the kind has it
-        confirmation: EffectConfirmation | None = None,
-        dry_run: DryRunSupport = DryRunSupport.NOT_SUPPORTED,
-    ) -> ToolEffect:
-        kind = ToolEffectKind(kind)  # so the plain words do as well
-        undone = EffectReversibility(reversibility or kind.default_reversibility)
-        asked = EffectConfirmation(confirmation or kind.default_confirmation)
-        return super().__new__(cls, kind, target, undone, asked, DryRunSupport(dry_run))
-
-    def with_target(self, target: str) -> ToolEffect:
-        return self._replace(target=target)
-
-    def with_reversibility(self, reversibility: EffectReversibility) -> ToolEffect:
-        return self._replace(reversibility=reversibility)
-
-    def with_confirmation(self, confirmation: EffectConfirmation) -> ToolEffect:
-        return self._replace(confirmation=confirmation)
-
-    def with_dry_run(self, dry_run: DryRunSupport) -> ToolEffect:
-        return self._replace(dry_run=dry_run)
-
-    @property
-    def is_mutating(self) -> bool:
-        return self.kind.is_mutating
-
-    @property
-    def label(self) -> str:
-        """`WriteFile:target`, or `WriteFile` without a target."""
-        kind = "".join(word.capitalize() for word in self.kind.split("_"))
-        return f"{kind}:{self.target}" if self.target else kind
-
-
-class ToolCapabilities(NamedTuple):
-    """How a tool takes part in a run; hints, which policy reads."""
-
-    emits_progress: bool = False
-    emits_observer_text: bool = False
-    background_safe: bool = False
-    effects: tuple[ToolEffect, ...] = ()
-
-    def with_effect(self, effect: ToolEffect) -> ToolCapabilities:
-        return self.with_effects([effect])
-
-    def with_effects(self, effects: Iterable[ToolEffect]) -> ToolCapabilities:
-        return self._replace(effects=(*self.effects, *effects))
+from cortexfs.sdk.effects import ExecutionScope, ToolCapabilities
 
 
 class Attachment(NamedTuple):
@@ -491,10 +325,10 @@ def _by_name(tools: Iterable[object]) -> list[Tool]:
     """Checked instances; of two with one name the later wins."""
     if not isinstance(tools, Iterable):
         raise TypeError(f"{_EXPECTED}; got {tools!r}")
-    return list({tool.name: tool for tool in map(_checked, tools)}.values())
+    return list({tool.name: tool for tool in map(checked, tools)}.values())
 
 
-def _checked(tool: object) -> Tool:
+def checked(tool: object) -> Tool:
     if isinstance(tool, type) and issubclass(tool, Tool):
         tool = tool()
     if not isinstance(tool, Tool):
@@ -504,130 +338,3 @@ def _checked(tool: object) -> Tool:
         if not isinstance(value, kind) or value == "":
             raise TypeError(f"{type(tool).__name__}.{member} must be {words}, not {value!r}")
     return tool
-
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-class ToolOptions(TypedDict, total=False):
-    """What `@tool(...)` takes; name and description come from the function otherwise."""
-
-    name: str
-    description: str
-    timeout_secs: int | None
-    effects: Iterable[ToolEffect]
-    emits_progress: bool
-    emits_observer_text: bool
-    background_safe: bool
-
-
-class FunctionTool(Tool, Generic[_P, _R]):
-    """A tool made of a function by `@tool`; calling it calls the function."""
-
-    def __init__(self, function: Callable[_P, _R], **options: Unpack[ToolOptions]) -> None:
-        import inspect
-
-        self.function = function
-        self.name = options.pop("name", function.__name__)
-        self.description = options.pop("description", inspect.getdoc(function) or "")
-        self.timeout_secs = options.pop("timeout_secs", None)
-        effects = options.pop("effects", ())
-        capabilities: Any = options  # what is left
-        self.capabilities = ToolCapabilities(**capabilities).with_effects(effects)
-        try:
-            self._arguments, self._runtime = _arguments(function)
-            self.input_schema = _schema(self._arguments)
-            _checked(self)
-        except (TypeError, NameError) as error:
-            raise TypeError(f"@tool cannot make {self.name} a tool: {error}") from error
-
-    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return self.function(*args, **kwargs)
-
-    def execute(self, input: dict[str, Any]) -> object:
-        return self.execute_with_runtime(input, MemoryRuntime(self.name))
-
-    def execute_with_runtime(self, input: dict[str, Any], runtime: ToolRuntime) -> object:
-        import msgspec
-
-        try:
-            arguments = msgspec.convert(input, self._arguments, str_keys=True)
-        except msgspec.ValidationError as error:
-            raise InvalidInput(_with_path(str(error))) from None
-        call: Callable[..., object] = self.function
-        return call(**msgspec.structs.asdict(arguments), **dict.fromkeys(self._runtime, runtime))
-
-
-@overload
-def tool(function: Callable[_P, _R], /) -> FunctionTool[_P, _R]: ...
-@overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[_P, _R]], FunctionTool[_P, _R]]: ...
-def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a typed function. Its parameters are the input; a ToolRuntime is handed in."""
-    return FunctionTool(function, **options) if function else partial(FunctionTool, **options)
-
-
-def _with_path(message: str) -> str:
-    """msgspec's "Expected `int`, got `str` - at `$.n`" as "n: expected int, got str"."""
-    what, _, where = message.replace("`", "").partition(" - at ")
-    what = what[0].lower() + what[1:]
-    return f"{where.replace('$.', '')}: {what}" if where else what
-
-
-def _arguments(function: Callable[..., object]) -> tuple[type[msgspec.Struct], list[str]]:
-    """The function's parameters as a struct, and the names of those that take the runtime."""
-    import inspect
-
-    import msgspec
-
-    hints = get_type_hints(function, include_extras=True)
-    fields: list[tuple[str, Any, Any]] = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise TypeError(f"the parameter {parameter} cannot be given by name")
-        if name not in hints:
-            raise TypeError(f"the parameter {name} needs a type annotation")
-        default = msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
-        fields.append((name, _described(hints[name]), default))
-    runtime = [name for name, hint, _ in fields if hint is ToolRuntime]
-    fields = [field for field in fields if field[0] not in runtime]
-    return msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True), runtime
-
-
-def _described(hint: Any) -> Any:
-    """Annotated[T, "a sentence"] as msgspec wants it."""
-    import msgspec
-
-    if get_origin(hint) is not Annotated:
-        return hint
-    notes = (msgspec.Meta(description=x) if isinstance(x, str) else x for x in hint.__metadata__)
-    return Annotated[(hint.__origin__, *notes)]
-
-
-_REF = "#/$defs/"
-
-
-def _schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    import msgspec
-
-    (top,), definitions = msgspec.json.schema_components([struct], ref_template=_REF + "{name}")
-    schema: dict[str, Any] = _inlined(definitions.pop(top["$ref"].removeprefix(_REF)), definitions)
-    del schema["title"]
-    if _REF in str(schema):  # a type that contains itself cannot be written in place
-        schema["$defs"] = definitions
-    return schema
-
-
-def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...] = ()) -> Any:
-    """Definitions in the place of references, as models and flags of a command line want them."""
-    if isinstance(node, list):
-        return [_inlined(item, definitions, inside) for item in node]
-    if not isinstance(node, dict):
-        return node
-    name = str(node.get("$ref")).removeprefix(_REF)
-    if name in definitions and name not in inside:
-        inside = (*inside, name)
-        node = {**definitions[name], **node}
-        del node["$ref"]
-    return {key: _inlined(value, definitions, inside) for key, value in node.items()}
