@@ -102,8 +102,12 @@ class Relay:
         with host.call(cwd) as call:
             self._let_go = False
             with trio.move_on_after(seconds) as clock:
-                await send(call, announce(asked))
-                await self._relay(call)
+                try:
+                    await send(call, announce(asked))
+                except OSError:  # the host has died, or dies
+                    self._hear(b"")
+                else:
+                    await self._relay(call)
             if clock.cancelled_caught:
                 self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
             if not self._let_go:

@@ -183,6 +183,13 @@ def test_in_a_container_that_sees_the_tree_but_not_run(ctx: Ctx) -> None:
     assert "/w" in done.stdout
 
 
+def test_plugins_describe_themselves_as_nobody(ctx: Ctx) -> None:
+    # abi.md 4: "Under root, plugins describe themselves as nobody"
+    described = (ctx.root / "tool" / "show.describer.d" / "description").read_text()
+    assert described == f"Described as uid {NOBODY}.\n"
+    assert ctx.call("show.describer", input=b"", user=1234, group=1234).output == "called as uid 1234"
+
+
 def test_a_call_from_inside_a_run_is_counted(ctx: Ctx) -> None:
     # abi.md 4: "A call made from inside a run ... inherits that run's label, confinement and depth"
     script = ctx.work / "recurse"
