@@ -1,0 +1,227 @@
+"""What a client may ask of a `.sock` (abi.md 5): one JSON object a line, told apart by `op`.
+
+Rules: whatever a line holds, a typed request or a refusal comes out. Unknown fields are ignored; null
+is no value, so a field without one is left out. A refusal names the request whenever its `id` can
+still be read. The field order here is the order on the wire.
+This file must never know what a session has done, or who asks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import msgspec
+
+from cortexfs.core import frames, jsontext, names
+from cortexfs.core.errors import Fault
+
+MAX_ID = 256  # characters of an id: it is kept as long as its session, and echoed in frames
+INDEX = "index"  # the directory beside the sessions; none can have its name
+
+Scope = Literal["private", "shared", "temp"]
+Decision = Literal["allow_once", "allow_session", "deny"]
+Input: TypeAlias = str | dict[str, Any]
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="op", kw_only=True):
+    """`id` is the client's own name for the request; answers echo it."""
+
+    id: str | None = None
+
+
+class Send(Request, frozen=True, tag="send", kw_only=True):
+    session: str = "default"
+    scope: Scope = "private"
+    cwd: str | None = None
+    input: Input
+
+
+class Resume(Request, frozen=True, tag="resume", kw_only=True):
+    session: str = "default"
+    scope: Scope = "private"
+    after: str | None = None
+
+
+class Cancel(Request, frozen=True, tag="cancel", kw_only=True):
+    """`id` is a run's, or that of a send: a message that waits has no run to show yet."""
+
+    id: str
+
+
+class Approve(Request, frozen=True, tag="approve", kw_only=True):
+    run: str
+    call: str
+    decision: Decision
+
+
+class Ping(Request, frozen=True, tag="ping", kw_only=True):
+    pass
+
+
+AnyRequest: TypeAlias = Send | Resume | Cancel | Approve | Ping
+Refusal: TypeAlias = frames.Error
+
+REQUESTS = {str(each.__struct_config__.tag): each for each in get_args(AnyRequest)}
+
+
+class Key(NamedTuple):
+    """Which session is meant: one name is another session for another owner."""
+
+    scope: Scope
+    owner: int  # private: the peer's uid; temp: the connection, which it ends with; shared: 0
+    session: str
+
+    @classmethod
+    def of(cls, request: Send | Resume, uid: int, connection: int) -> Key:
+        owner = {"private": uid, "shared": 0, "temp": connection}[request.scope]
+        return cls(request.scope, owner, request.session)
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str = ""
+
+
+class _Turn(msgspec.Struct):
+    role: str
+    content: str | list[_Part] | None = None  # an assistant that only called tools said nothing
+
+
+class _Object(msgspec.Struct):
+    messages: list[_Turn] | None = None
+    content: str | list[_Part] | None = None
+
+
+class _Named(msgspec.Struct):
+    id: Any = None
+
+
+_encoder = msgspec.json.Encoder()
+_named = msgspec.json.Decoder(_Named)
+_CHOICES = {"scope": get_args(Scope), "decision": get_args(Decision)}
+_WORDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"}
+
+
+def encode(request: AnyRequest) -> bytes:
+    """A request as its line; EMSGSIZE where it would not fit into one."""
+    line = _encoder.encode(request) + b"\n"
+    if len(line) > frames.MAX_LINE:
+        raise Fault("EMSGSIZE", f"the request is over {frames.MAX_LINE} bytes; send less at a time")
+    return line
+
+
+def decode(line: bytes | None) -> AnyRequest | Refusal:
+    """The request that a line is; None is a line that was too long to be kept."""
+    if line is None:
+        return refusal(Fault("EMSGSIZE", f"the line is over {frames.MAX_LINE} bytes; it was dropped"))
+    try:
+        return _request(jsontext.decode(line, "the line"))
+    except Fault as fault:
+        return refusal(fault, _id_in(line))
+
+
+def refusal(fault: Fault, request: str | None = None) -> Refusal:
+    """The one place where a fault becomes an answer."""
+    return frames.Error(request=request, code=fault.code, message=jsontext.clipped(fault.message))
+
+
+def said(value: Input) -> list[frames.Text]:
+    """What of an input goes into the log as the user's message: the newest one's text."""
+    if isinstance(value, str):
+        return [frames.Text(value)]
+    shape = msgspec.convert(value, _Object)
+    content = shape.content
+    if shape.messages:
+        spoken = [turn for turn in shape.messages if turn.role == "user"] or shape.messages
+        content = spoken[-1].content
+    if isinstance(content, str):
+        return [frames.Text(content)]
+    return [frames.Text(part.text) for part in content or [] if part.type == "text"]
+
+
+def _request(value: Any) -> AnyRequest:
+    if not isinstance(value, dict):
+        raise Fault("EINVAL", f"the line: expected an object, got {jsontext.type_name(value)}")
+    op = value.get("op")
+    if not isinstance(op, str) or op not in REQUESTS:
+        raise Fault("EINVAL", f"op: expected one of {', '.join(REQUESTS)}; got {jsontext.shown(op)}")
+    for field in REQUESTS[op].__struct_fields__:
+        if field in value and value[field] is None:
+            raise Fault("EINVAL", f"{field}: is null; leave it out instead")
+    request: AnyRequest = _converted(value, REQUESTS[op])
+    for field, check in _CHECKS.items():
+        if (given := getattr(request, field, None)) is not None:
+            check(field, given)
+    return request
+
+
+def _converted(value: Any, type_: Any, root: str = "") -> Any:
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise Fault("EINVAL", _sentence(str(error), root)) from None
+
+
+def _sentence(error: str, root: str) -> str:
+    """msgspec's words for what is wrong, in JSON's words and with the path first."""
+    text, _, path = error.partition(" - at `$")
+    path = f"{root}{path.removesuffix('`')}".removeprefix(".")
+    if path in _CHOICES:
+        return f"{path}: expected one of {', '.join(_CHOICES[path])}"
+    text = text.replace(" | null", "").replace("`", "").replace(" | ", " or ")
+    text = re.sub(r"\b(str|int|float|bool)\b", lambda word: _WORDS[word[0]], text)
+    return f"{path or 'the line'}: {text[:1].lower()}{text[1:]}"
+
+
+def _check_id(field: str, value: str) -> None:
+    if len(value) > MAX_ID:
+        raise Fault("EINVAL", f"{field}: is longer than {MAX_ID} characters")
+
+
+def _check_session(field: str, value: str) -> None:
+    broken = names.fault_of(value)
+    if value == INDEX:
+        broken = "is that of the sessions' index"
+    if broken:
+        raise Fault("EINVAL", f"{field}: the name {jsontext.shown(value)} {broken}")
+
+
+def _check_cwd(field: str, value: str) -> None:
+    if not value.startswith("/") or "\0" in value:
+        raise Fault("EINVAL", f"{field}: {jsontext.shown(value)} is not an absolute path")
+
+
+def _check_input(field: str, value: Input) -> None:
+    empty = Fault("EINVAL", f"{field}: is empty; say something")
+    if isinstance(value, str):
+        if not value.strip():
+            raise empty
+        return
+    if "messages" not in value and "content" not in value:
+        raise Fault("EINVAL", f"{field}: expected a string, or an object with messages or content")
+    shape: _Object = _converted(value, _Object, field)
+    content = shape.content or []
+    kept = content.strip() if isinstance(content, str) else [p for p in content if p.type != "text" or p.text]
+    if not shape.messages and not kept:
+        raise empty
+
+
+_CHECKS: dict[str, Callable[[str, Any], None]] = {
+    "id": _check_id,
+    "run": _check_id,
+    "call": _check_id,
+    "session": _check_session,
+    "cwd": _check_cwd,
+    "input": _check_input,
+}
+
+
+def _id_in(line: bytes) -> str | None:
+    """The `id` of a request that is refused for something else."""
+    try:
+        found = _named.decode(line).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if isinstance(found, str) and len(found) <= MAX_ID else None

@@ -1,0 +1,276 @@
+"""What a session has done and does next: a fold over the lines of its log (abi.md 5).
+
+Main path: `send` accepts a message, `emit` logs what its run produces, `finish` ends it and begins the
+next one. Each returns the events to append, in order; whoever called appends them, then tells.
+
+Rules: state changes by `replay` and by the queue, and in no other way, so a session that was read back
+from its log is the session that wrote it. Only `first_event` to `finish` may write a run's `start`,
+`error` and `done`. A session runs one message at a time. Whatever is refused has changed nothing.
+This file must never know connections, files, time, or what answers the messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from cortexfs.core import frames, jsontext, lines, requests
+from cortexfs.core.errors import Fault
+from cortexfs.core.requests import Send
+
+# A person is far ahead of a model with one; each may hold 1 MiB, so this bounds memory.
+MAX_WAITING = 16
+
+State: TypeAlias = Literal["waiting", "active", "failed", "over"]
+OUTPUT = (
+    "delta", "message", "reasoning_delta", "tool_call", "tool_result", "progress", "observer", "media",
+    "usage", "approval",
+)  # fmt: skip
+
+# A run's state, what is logged of it, and its next state. What is not here cannot happen.
+TRANSITIONS: dict[State, dict[str, State]] = {
+    "waiting": {"start": "active"},
+    "active": {
+        **dict.fromkeys(OUTPUT, "active"),
+        "error": "failed",
+        "done ok": "over",
+        "done cancelled": "over",
+    },
+    "failed": {"done error": "over"},
+    "over": {},
+}
+_KNOWN = {trigger.split()[0] for row in TRANSITIONS.values() for trigger in row}
+# A run first seen in its middle (after a resume, or behind the end of a shortened log).
+_ANYWHERE = {trigger: after for row in TRANSITIONS.values() for trigger, after in row.items()}
+
+# A stable fingerprint of an input, which the log keeps in its place.
+Digest: TypeAlias = Callable[[bytes], str]
+
+
+class Event(NamedTuple):
+    """A line of the log, which is also what subscribers are sent."""
+
+    number: int
+    run: str
+    final: bool
+    line: bytes
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The part of a logged line that makes a difference to the state."""
+
+    type: str
+    id: str
+    run: str | None = None
+    request: str | None = None
+    digest: str | None = None
+    call: str | None = None
+    status: frames.Status | None = None
+    code: str | None = None
+
+
+class Start(frames.Start, frozen=True, tag="start", kw_only=True):
+    """As logged: with what tells a retry from another message under the same id."""
+
+    digest: str | None = None
+
+
+class Run(msgspec.Struct):
+    """What is remembered of a run: 0 is the number of an event that is not there yet."""
+
+    request: str | None = None
+    digest: str | None = None
+    state: State = "waiting"
+    first: int = 0
+    last: int = 0
+    status: frames.Status | None = None
+    code: str | None = None
+    asked: dict[str, bool] = {}  # calls that need approval, and whether it was given or denied
+
+
+class Accepted(NamedTuple):
+    run: str
+    request: Send
+
+
+_heads = msgspec.json.Decoder(Head)
+
+
+def step(state: State | None, type_: str, status: str | None = None) -> State | None:
+    """The next state of a run; None stands for one never seen. EPROTO when that cannot happen."""
+    trigger = f"{type_} {status}" if type_ == "done" else type_
+    after = (TRANSITIONS[state] if state else _ANYWHERE).get(trigger)
+    if after is None and type_ in _KNOWN:
+        raise Fault("EPROTO", f"a {trigger} frame cannot follow in a run that is {state or 'unknown'}")
+    return after or state  # frames from a later version are no concern of ours
+
+
+def begun(run: str, state: Run, opening: frames.Start) -> Start:
+    fields = msgspec.structs.asdict(opening) | {"run": run, "request": state.request}
+    return Start(**fields, digest=state.digest)
+
+
+class Session:
+    """One session of one object; `opening` says whose, as its start frames do."""
+
+    def __init__(self, opening: frames.Start, digest: Digest) -> None:
+        self.opening = opening
+        self.first = 1  # of the events that the log still has
+        self.last = 0
+        self.runs: dict[str, Run] = {}
+        self.active: Accepted | None = None
+        self._digest = digest
+        self._sends: dict[str, str] = {}
+        self._waiting: deque[Accepted] = deque()
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return tuple(accepted.run for accepted in self._waiting)
+
+    def find(self, id_: str) -> str | None:
+        """The run of that id, or of the send of that id."""
+        return id_ if id_ in self.runs else self._sends.get(id_)
+
+    def position(self, after: str | None) -> int:
+        """The number of the event that `after` names; EINVAL when the log knows none."""
+        if after is None:
+            return self.first - 1
+        canonical = after.isascii() and after.isdecimal() and len(after) < 20 and not after.startswith("0")
+        if not canonical or not self.first - 1 <= int(after) <= self.last:
+            raise Fault("EINVAL", f"after: the session has no event {jsontext.shown(after)}; leave it out")
+        return int(after)
+
+    def replay(self, line: bytes) -> Event:
+        """Take a line of the log in. A line that cannot follow is EPROTO: the log is damaged there."""
+        try:
+            head = _heads.decode(line)
+            number = int(head.id)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+            raise Fault("EPROTO", f"what follows event {self.last} is not an event") from None
+        if number < 1 or (self.last and number != self.last + 1):
+            raise Fault("EPROTO", f"event {number} cannot follow event {self.last}")
+        run = self._fold(head, number)
+        self.first, self.last = (self.first if self.last else number), number
+        return Event(number, head.run or "", run is not None and run.state == "over", line)
+
+    def _fold(self, head: Head, number: int) -> Run | None:
+        if head.run is None:
+            return None
+        run = self.runs.get(head.run) or Run()
+        run.state = step(run.state if head.run in self.runs else None, head.type, head.status) or "active"
+        self.runs[head.run] = run
+        if head.type == "start":
+            run.first, run.request, run.digest = number, head.request, head.digest
+            if head.request is not None:
+                self._sends[head.request] = head.run
+        elif head.type == "approval" and head.call is not None:
+            run.asked = {**run.asked, head.call: False}
+        elif head.type == "done":
+            run.last, run.status, run.code, run.asked = number, head.status, head.code, {}
+        return run
+
+    def recover(self) -> list[Event]:
+        """After the replay of a log: end what was active when the log stopped."""
+        reason = Fault("EIO", "the daemon stopped during this run; send the message again under another id")
+        left = [id_ for id_, run in self.runs.items() if run.state != "over"]
+        return [event for id_ in left for event in self._end(id_, reason)]
+
+    def send(self, request: Send, run: str) -> tuple[str, list[Event]]:
+        """Accept a message as `run`, to begin when it is its turn; or find the run of a retry."""
+        digest = None
+        if request.id is not None:
+            digest = self._digest(msgspec.json.encode(request.input, order="deterministic"))
+            if (known := self._sends.get(request.id)) is not None:
+                if self.runs[known].digest != digest:
+                    raise Fault(
+                        "EINVAL", f"id: {jsontext.shown(request.id)} was another message; take a new id"
+                    )
+                return known, []
+        if len(self._waiting) >= MAX_WAITING:
+            raise Fault("EAGAIN", f"{MAX_WAITING} messages wait in this session; send again when one is done")
+        self.runs[run] = Run(request.id, digest)
+        if request.id is not None:
+            self._sends[request.id] = run
+        self._waiting.append(Accepted(run, request))
+        return run, self._next()
+
+    def emit(self, run: str, frame: frames.Frame) -> list[Event]:
+        """Log what the active run produced; a text over 1 MiB becomes several events."""
+        if self.active is None or self.active.run != run or lines.kind(frame) not in OUTPUT:
+            raise Fault("EPROTO", f"the run {run} cannot produce a {lines.kind(frame)} frame now")
+        return self._append(run, frame)
+
+    def finish(self, run: str, fault: Fault | None = None) -> list[Event]:
+        """End the active run, well or by `fault` (ECANCELED: cancelled); begin the next one."""
+        self._unfinished(run)
+        if self.active is None or self.active.run != run:
+            raise Fault("EPROTO", f"the run {run} has not begun")
+        self.active = None
+        return self._end(run, fault) + self._next()
+
+    def cancel(self, run: str) -> list[Event]:
+        """End a run that waits. An active one is its caller's to stop, and then to `finish`."""
+        self._unfinished(run)
+        for accepted in self._waiting:
+            if accepted.run == run:
+                self._waiting.remove(accepted)
+                return self._begin(accepted) + self._end(run, Fault("ECANCELED", ""))
+        return []
+
+    def approve(self, run: str, call: str) -> None:
+        """Whether that call may be decided now; each is decided once."""
+        asked = self._unfinished(run).asked
+        if call not in asked:
+            raise Fault("ENOENT", f"call: the run asks for no approval of {jsontext.shown(call)}")
+        if asked[call]:
+            raise Fault("EALREADY", f"call: {jsontext.shown(call)} was decided already")
+        asked[call] = True
+
+    def _unfinished(self, run: str) -> Run:
+        state = self.runs.get(run)
+        if state is None:
+            raise unknown(run)
+        if state.state == "over":
+            raise Fault("EALREADY", f"the run {run} is over")
+        return state
+
+    def _next(self) -> list[Event]:
+        if self.active is not None or not self._waiting:
+            return []
+        self.active = self._waiting.popleft()
+        return self._begin(self.active)
+
+    def _begin(self, accepted: Accepted) -> list[Event]:
+        run, request = accepted
+        user = frames.Message(role="user", content=requests.said(request.input))
+        return self._append(run, begun(run, self.runs[run], self.opening)) + self._append(run, user)
+
+    def _end(self, run: str, fault: Fault | None) -> list[Event]:
+        if fault is None:
+            return self._append(run, frames.Done(status="ok"))
+        if fault.code == "ECANCELED":
+            return self._append(run, frames.Done(status="cancelled", code=fault.code))
+        told = []
+        state = self.runs[run]
+        if state.state == "active":  # else the log stopped between error and done
+            message = jsontext.clipped(fault.message)
+            told = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
+        return told + self._append(run, frames.Done(status="error", code=fault.code))
+
+    def _append(self, run: str, frame: frames.Frame) -> list[Event]:
+        """Frames become lines here, and lines become state as they do when a log is read."""
+        events: list[Event] = []
+        rest: frames.Frame | None = frame
+        while rest is not None:
+            numbered = msgspec.structs.replace(rest, id=str(self.last + 1), run=run)
+            line, rest = lines.first_line(numbered)
+            events.append(self.replay(line))
+        return events
+
+
+def unknown(run: str) -> Fault:
+    """No session that the asker may see has such a run."""
+    return Fault("ENOENT", f"there is no run {jsontext.shown(run)} here")

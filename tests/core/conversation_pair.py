@@ -1,0 +1,197 @@
+"""Server and client on a fake wire, with sessions between: what a daemon does, without a daemon.
+
+A test of one side is a test of the other. `World.restart` is a kill -9: what is left is the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from cortexfs.core import frames, lines, requests
+from cortexfs.core.conversation import Client, Server, Subscriptions
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import AnyFrame
+from cortexfs.core.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
+from cortexfs.core.session import Event, Session, unknown
+
+OPENING = frames.Start(model="debug/echo")
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def new_session() -> Session:
+    return Session(OPENING, digest)
+
+
+class World:
+    """Sessions with their logs, and the connections that share them."""
+
+    def __init__(self, echo: bool = False) -> None:
+        self.echo = echo  # whether messages are answered at once
+        self.sessions: dict[Key, Session] = {}
+        self.logs: dict[Key, list[Event]] = {}
+        self.connections: list[Connection] = []
+        self.decisions: list[Approve] = []
+        self.total = 0
+
+    def connect(self, uid: int = 1000) -> Connection:
+        self.total += 1
+        self.connections.append(Connection(self, uid, self.total))
+        return self.connections[-1]
+
+    def session(self, key: Key) -> Session:
+        self.logs.setdefault(key, [])
+        return self.sessions.setdefault(key, new_session())
+
+    def of(self, run: str, uid: int | None = None) -> tuple[Key, Session, str]:
+        """Where a run is, for those who may know it."""
+        for key, session in self.sessions.items():
+            if (found := session.find(run)) and (uid is None or key.scope != "private" or key.owner == uid):
+                return key, session, found
+        raise unknown(run)
+
+    def append(self, key: Key, events: list[Event]) -> None:
+        self.logs[key] += events
+        active = self.session(key).active
+        if self.echo and active and self.session(key).runs[active.run].state == "active":
+            self.emit(active.run, *spoken(requests.said(active.request.input)[0].text))
+            self.finish(active.run)
+        for connection in self.connections:
+            connection.follow_up()
+
+    def emit(self, run: str, *produced: frames.Frame) -> None:
+        key, session, _ = self.of(run)
+        for frame in produced:
+            self.logs[key] += session.emit(run, frame)
+        for connection in self.connections:
+            connection.follow_up()
+
+    def finish(self, run: str, fault: Fault | None = None) -> None:
+        key, session, _ = self.of(run)
+        self.append(key, session.finish(run, fault))
+
+    def restart(self) -> None:
+        """The daemon dies: connections and memory are gone, files stay."""
+        self.connections.clear()
+        for key in [key for key in self.logs if key.scope == "temp"]:
+            del self.logs[key], self.sessions[key]
+        for key, log in self.logs.items():
+            self.sessions[key] = new_session()
+            assert [self.sessions[key].replay(event.line) for event in log] == log
+            log += self.sessions[key].recover()
+
+
+def spoken(text: str) -> list[frames.Frame]:
+    """What debug/echo would say: a delta for each word, then the whole."""
+    said: list[frames.Frame] = [frames.Delta(text=word) for word in text.split()]
+    said.append(frames.Message(role="assistant", content=[frames.Text(text)]))
+    return [*said, frames.Usage(input_tokens=1, output_tokens=len(said))]
+
+
+class Connection:
+    """Both ends of one connection."""
+
+    def __init__(self, world: World, uid: int, number: int) -> None:
+        self.world, self.uid, self.number = world, uid, number
+        self.server, self.client = Server(), Client()
+        self.given = Subscriptions()
+        self.reads = True
+        self.sent = b""  # by the server, all of it
+        self._read = 0
+
+    def ask(self, request: requests.AnyRequest) -> list[AnyFrame]:
+        return self.raw(self.client.send(request))
+
+    def raw(self, data: bytes) -> list[AnyFrame]:
+        """Send these bytes; what comes back at once."""
+        for heard in self.server.receive(data):
+            self._hear(heard)
+        return self.read()
+
+    def read(self) -> list[AnyFrame]:
+        new, self._read = self.sent[self._read :], len(self.sent)
+        return self.client.receive(new) if new else []
+
+    def leave(self) -> None:
+        self.world.connections.remove(self)
+
+    def _hear(self, heard: requests.AnyRequest | Refusal) -> None:
+        if isinstance(heard, Refusal):
+            self.sent += lines.encode(heard)
+            return
+        try:
+            _ANSWERS[type(heard)](self, heard)
+        except Fault as fault:
+            self.sent += lines.encode(requests.refusal(fault, heard.id))
+
+    def _send(self, request: Send) -> None:
+        self.world.total += 1
+        key = Key.of(request, self.uid, self.number)
+        run, events = self.world.session(key).send(request, f"r-{self.world.total}")
+        for frame in self.given.answer(key, self.world.session(key), run):
+            self.sent += lines.encode(frame)
+        self.world.append(key, events)
+
+    def _resume(self, request: Resume) -> None:
+        key = Key.of(request, self.uid, self.number)
+        self.given.follow(key, self.world.session(key).position(request.after))
+        self.follow_up()
+
+    def _cancel(self, request: Cancel) -> None:
+        key, session, run = self.world.of(request.id, self.uid)
+        start = session.last + 1
+        events = session.cancel(run)
+        self.given.follow_run(key, run, start)
+        self.world.append(key, events)
+        if session.runs[run].state != "over":
+            self.world.finish(run, Fault("ECANCELED", ""))
+
+    def _approve(self, request: Approve) -> None:
+        _, session, run = self.world.of(request.run, self.uid)
+        session.approve(run, request.call)
+        self.world.decisions.append(request)
+
+    def _ping(self, request: Ping) -> None:
+        self.sent += lines.encode(frames.Pong(request=request.id))
+
+    def follow_up(self) -> None:
+        """Send what is due, unless this client does not read."""
+        for key in self.given.keys if self.reads else ():
+            log = self.world.logs[key]
+            while due := self.given.due(key, len(log)):
+                self._send_due(key, due, log)
+
+    def _send_due(self, key: Key, due: range, log: list[Event]) -> None:
+        if self.given.is_whole(key, due):
+            self.given.take_all(key, due)
+            self.sent += b"".join(log[number - 1].line for number in due)
+            return
+        for number in due:
+            if self.given.take(key, log[number - 1]):
+                self.sent += log[number - 1].line
+
+
+_ANSWERS: dict[type, Callable[[Connection, Any], None]] = {
+    Send: Connection._send,
+    Resume: Connection._resume,
+    Cancel: Connection._cancel,
+    Approve: Connection._approve,
+    Ping: Connection._ping,
+}
+
+
+def kinds(heard: list[AnyFrame]) -> str:
+    """The types of frames, in a line."""
+    return " ".join(lines.kind(frame) for frame in heard)
+
+
+def texts(heard: list[AnyFrame]) -> list[str]:
+    return [frame.text for frame in heard if isinstance(frame, frames.Delta)]
+
+
+def ids(heard: list[AnyFrame]) -> list[int]:
+    return [int(frame.id) for frame in heard if frame.id is not None]

@@ -1,0 +1,176 @@
+"""abi.md 5: "A connection gets each event once, whatever it asked for", "without gap or duplicate"."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from cortexfs.core import frames
+from cortexfs.core.conversation import MAX_FOLLOWED, Spans, Subscriptions
+from cortexfs.core.errors import Fault
+from cortexfs.core.requests import Cancel, Key, Resume, Send
+from cortexfs.core.session import Event
+from tests.core.conversation_pair import World, ids
+
+KEY = Key("private", 1000, "default")
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([(1, 3), (3, 4), (6, 9), (2, 7), (10, 11)])))
+def test_spans_are_a_set(order: list[tuple[int, int]]) -> None:
+    spans, numbers = Spans(), set[int]()
+    for start, stop in order:
+        spans.add(start, stop)
+        numbers |= set(range(start, stop))
+        assert {n for n in range(13) if n in spans} == numbers
+        for number, last in itertools.product(range(13), range(13)):
+            gap = spans.gap(number, last)
+            missing = [n for n in range(number, last) if n not in numbers]
+            assert list(gap) == missing[: len(gap)]
+            assert bool(gap) == bool(missing)
+
+
+def taken(given: Subscriptions, log: list[Event]) -> list[int]:
+    """What the reader of this log sends, reading as it is told."""
+    sent = []
+    while due := given.due(KEY, len(log)):
+        for number in due:
+            assert number == log[number - 1].number
+            if given.take(KEY, log[number - 1]):
+                sent.append(number)
+    return sent
+
+
+def log_of(runs: str) -> list[Event]:
+    """A letter is an event of that run; a capital one its last."""
+    return [Event(n, letter.lower(), letter.isupper(), b"") for n, letter in enumerate(runs, 1)]
+
+
+def test_nothing_is_due_to_who_asked_for_nothing() -> None:
+    given = Subscriptions()
+    assert not given.due(KEY, 10)
+    assert given.keys == ()
+
+
+def test_a_run_is_followed_to_its_end() -> None:
+    log = log_of("aabAbaBa")
+    given = Subscriptions()
+    given.follow_run(KEY, "b", 3)
+    assert taken(given, log[:4]) == [3]
+    assert taken(given, log) == [5, 7]
+    assert not given.due(KEY, 100)
+
+
+def test_a_resume_after_a_send_fills_in_the_rest() -> None:
+    log = log_of("aaAbbBccC")
+    given = Subscriptions()
+    given.follow_run(KEY, "b", 4)
+    assert taken(given, log) == [4, 5, 6]
+    given.follow(KEY, 0)
+    assert taken(given, log) == [1, 2, 3, 7, 8, 9]
+    given.follow(KEY, 2)
+    given.follow(KEY, 0)
+    assert taken(given, log) == []
+
+
+def test_a_run_and_a_resume_of_its_middle() -> None:
+    log = log_of("aaaaA")
+    given = Subscriptions()
+    given.follow(KEY, 3)
+    given.follow_run(KEY, "a", 1)
+    given.follow_run(KEY, "a", 6)  # by a cancel: what is followed already stays so
+    assert taken(given, log) == [1, 2, 3, 4, 5]
+
+
+def test_sessions_are_counted_apart() -> None:
+    other = KEY._replace(session="other")
+    given = Subscriptions()
+    given.follow(KEY, 0)
+    given.follow(other, 3)
+    assert (given.due(KEY, 5), given.due(other, 5)) == (range(1, 6), range(4, 6))
+    given.take_all(KEY, range(1, 3))
+    assert (given.due(KEY, 5), given.due(other, 5)) == (range(3, 6), range(4, 6))
+    assert given.keys == (KEY, other)
+
+
+def test_history_is_whole_and_a_run_among_others_is_not() -> None:
+    given = Subscriptions()
+    given.follow_run(KEY, "a", 2)
+    assert not given.is_whole(KEY, given.due(KEY, 5))
+    given.follow(KEY, 3)
+    assert not given.is_whole(KEY, given.due(KEY, 5))
+    given.follow(KEY, 0)
+    assert given.is_whole(KEY, due := given.due(KEY, 5))
+    assert due == range(1, 6)
+
+
+def test_a_deleted_session_begins_anew() -> None:
+    given = Subscriptions()
+    given.follow(KEY, 0)
+    given.take_all(KEY, range(1, 9))
+    given.forget(KEY)
+    assert not given.due(KEY, 3)
+    given.follow(KEY, 0)
+    assert given.due(KEY, 3) == range(1, 4)
+
+
+def test_the_sessions_of_a_connection_are_bounded() -> None:
+    # abi.md 5: "memory per client is bounded whatever it does ... (documented limits, then EAGAIN frames)"
+    given = Subscriptions()
+    for n in range(MAX_FOLLOWED):
+        given.follow(KEY._replace(session=f"s{n}"), 0)
+    with pytest.raises(Fault, match="EAGAIN: this connection follows 1024 sessions"):
+        given.follow(KEY, 0)
+    given.follow(KEY._replace(session="s0"), 0)
+
+
+ASKED: list[Send | Resume] = [
+    Resume(),
+    Resume(after="2"),
+    Resume(after="6"),
+    Send(id="1", input="x"),
+    Send(id="4", input="y"),
+]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(len(ASKED)), 3)))
+@pytest.mark.parametrize("reads", [True, False])
+def test_whatever_is_asked_in_whatever_order(order: tuple[int, ...], reads: bool) -> None:
+    # runs 1 (over), 2 (another's, over), 3 (another's, active), 4 (waits); then all of it ends
+    world = World()
+    other, connection = world.connect(), world.connect()
+    connection.reads = reads
+    other.ask(Send(id="1", input="x"))
+    other.ask(Send(id="2", input="x"))
+    world.finish("r-3")
+    world.finish("r-4")
+    other.ask(Send(id="3", input="x"))
+    heard = []
+    for asked in (ASKED[place] for place in order):
+        heard += connection.ask(asked)
+        world.emit("r-5", frames.Delta(text="live"))
+    world.finish("r-5")
+    connection.reads = True
+    heard += connection.ask(Resume(session="elsewhere"))  # any request lets it read again
+    (log,) = (log for key, log in world.logs.items() if key == KEY)
+    if run := world.session(KEY).active:
+        world.finish(run.run)
+        heard += connection.read()
+    after, runs = list[int](), list[str | None]()
+    for asked in (ASKED[place] for place in order):
+        if isinstance(asked, Resume):
+            after.append(int(asked.after or 0))
+        elif asked.id == "4" or not reads or min(after, default=3) >= 3:
+            runs.append(world.session(KEY).find(asked.id or ""))
+        # else run 1's done, event 3, was had already: its end is told without events
+    wanted = [event.number for event in log if event.run in runs or (after and event.number > min(after))]
+    assert sorted(ids(heard)) == wanted  # each once, and none that was not asked for
+
+
+def test_a_canceller_follows_from_where_it_cancels() -> None:
+    world = World()
+    one, two = world.connect(), world.connect()
+    one.ask(Send(input="x"))
+    world.emit("r-3", frames.Delta(text="a"))
+    assert ids(two.ask(Cancel(id="r-3"))) == [4]
+    assert ids(one.read()) == [3, 4]

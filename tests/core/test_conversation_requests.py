@@ -1,0 +1,178 @@
+"""What a line asks for, or why it is refused (abi.md 5, "Requests")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cortexfs.core import frames
+from cortexfs.core.errors import Fault
+from cortexfs.core.requests import (
+    MAX_ID,
+    AnyRequest,
+    Approve,
+    Cancel,
+    Key,
+    Ping,
+    Refusal,
+    Resume,
+    Send,
+    decode,
+    encode,
+    said,
+)
+
+ACCEPTED: list[tuple[str, AnyRequest]] = [
+    # seed 002, the requests as they stand there
+    (
+        '{"op":"send","id":"msg-1","session":"default","cwd":"/work","input":"hello"}',
+        Send(id="msg-1", cwd="/work", input="hello"),
+    ),
+    ('{"op":"resume","session":"default","after":"event-id"}', Resume(after="event-id")),
+    ('{"op":"cancel","id":"run-id"}', Cancel(id="run-id")),
+    ('{"op":"ping"}', Ping()),
+    # abi.md 5: `session?="default", scope?=private|shared|temp`
+    ('{"op":"send","input":"x"}', Send(session="default", scope="private", input="x")),
+    ('{"op":"send","input":"x","scope":"shared"}', Send(scope="shared", input="x")),
+    ('{"op":"resume","scope":"temp"}', Resume(scope="temp")),
+    ('{"op":"approve","run":"r","call":"c","decision":"deny"}', Approve(run="r", call="c", decision="deny")),
+    # "`input` is a string, or an object with messages or content"
+    ('{"op":"send","input":{"content":"x","steps":[1]}}', Send(input={"content": "x", "steps": [1]})),
+    (
+        '{"op":"send","input":{"messages":[{"role":"user","content":"x"}]}}',
+        Send(input={"messages": [{"role": "user", "content": "x"}]}),
+    ),
+    # "Unknown fields are ignored", whatever they hold; white space is JSON's
+    ('{"op":"ping","op2":null,"x":{"y":[1,null]}}', Ping()),
+    (' { "op" : "ping", "id" : "p" } \r', Ping(id="p")),
+]
+
+REFUSED: list[tuple[bytes, str | None, str]] = [
+    # "an unknown op, a line that is not a JSON object, a wrong type: an error frame with EINVAL"
+    (b"", None, "the line: is not one JSON value"),
+    (b"hello", None, "the line: is not one JSON value"),
+    (b'{"op":"ping"', None, "the line: is not one JSON value"),
+    (b'{"op":"ping"}{}', None, "the line: is not one JSON value"),
+    (b"[]", None, "expected an object, got array"),
+    (b"null", None, "expected an object, got null"),
+    (b'{"id":"a"}', "a", "op: expected one of send, resume, cancel, approve, ping; got null"),
+    (b'{"op":"dance","id":"a"}', "a", 'got "dance"'),
+    (b'{"op":7,"id":"a"}', "a", "got 7"),
+    (b'{"op":"send","id":"a"}', "a", "object missing required field input"),
+    (b'{"op":"send","id":"a","input":7}', "a", "input: expected string or object, got number"),
+    (b'{"op":"send","id":"a","input":[]}', "a", "input: expected string or object, got array"),
+    (b'{"op":"send","id":"a","input":null}', "a", "input: is null"),
+    (b'{"op":"send","id":"a","input":""}', "a", "input: is empty"),
+    (b'{"op":"send","id":"a","input":{}}', "a", "or an object with messages or content"),
+    (b'{"op":"send","id":"a","input":{"content":" "}}', "a", "input: is empty"),
+    (b'{"op":"send","id":"a","input":{"content":5}}', "a", "input.content: expected string or array"),
+    (b'{"op":"send","id":"a","input":{"messages":[]}}', "a", "input: is empty"),
+    (b'{"op":"send","id":"a","input":{"messages":["x"]}}', "a", "input.messages[0]: expected object"),
+    (b'{"op":"send","id":"a","input":"x","session":7}', "a", "session: expected string, got number"),
+    (b'{"op":"send","id":"a","input":"x","session":null}', "a", "session: is null; leave it out"),
+    (b'{"op":"send","id":"a","input":"x","session":"../x"}', "a", 'session: the name "../x" may hold only'),
+    (b'{"op":"send","id":"a","input":"x","session":""}', "a", 'session: the name "" is empty'),
+    (b'{"op":"send","id":"a","input":"x","session":"x.d"}', "a", "ends in .sock or .d"),
+    (b'{"op":"resume","id":"a","session":"index"}', "a", "is that of the sessions' index"),
+    (b'{"op":"send","id":"a","input":"x","scope":"all"}', "a", "expected one of private, shared, temp"),
+    (b'{"op":"send","id":"a","input":"x","cwd":"work"}', "a", 'cwd: "work" is not an absolute path'),
+    (b'{"op":"send","id":"a","input":"x","cwd":"/\\u0000"}', "a", "is not an absolute path"),
+    (b'{"op":"send","id":"a","input":"x","cwd":{}}', "a", "cwd: expected string, got object"),
+    (b'{"op":"resume","id":"a","after":12}', "a", "after: expected string, got number"),
+    (b'{"op":"cancel"}', None, "object missing required field id"),
+    (b'{"op":"cancel","id":5}', None, "id: expected string, got number"),
+    (b'{"op":"ping","id":["a"]}', None, "id: expected string, got array"),
+    (b'{"op":"ping","id":"' + b"a" * (MAX_ID + 1) + b'"}', None, "id: is longer than 256 characters"),
+    (b'{"op":"approve","id":"a","run":"r","call":"c"}', "a", "missing required field decision"),
+    (
+        b'{"op":"approve","id":"a","run":"r","call":"c","decision":"yes"}',
+        "a",
+        "decision: expected one of allow_once, allow_session, deny",
+    ),
+    # the `id` is echoed when it can be known
+    (b'{"op":"ping","id":"a","x":"\xff"}', "a", "it is not UTF-8, from byte"),
+    (b'{"op":"send","id":"a","input":{"content":"x","n":1e999}}', "a", "out of the range of numbers"),
+    (b'{"op":"ping","id":"\xff"}', None, "it is not UTF-8"),
+    (b'{"op":"ping","id":"a","x":' + b"[" * 50000 + b"]" * 50000 + b"}", None, "more than 100 levels"),
+    (b'{"op":"ping","id":"a","x":' + b"[" * 150 + b"]" * 150 + b"}", "a", "more than 100 levels"),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), ACCEPTED)
+def test_a_line_becomes_a_request(line: str, expected: AnyRequest) -> None:
+    assert decode(line.encode()) == expected
+
+
+@pytest.mark.parametrize("request_", [request for _, request in ACCEPTED])
+def test_what_a_client_encodes_a_server_decodes(request_: AnyRequest) -> None:
+    assert encode(request_).endswith(b"\n")
+    assert decode(encode(request_)[:-1]) == request_
+
+
+def test_the_seeds_send_is_encoded_as_it_stands_there() -> None:
+    line = b'{"op":"send","id":"msg-1","session":"other","cwd":"/work","input":"hello"}\n'
+    assert encode(Send(id="msg-1", session="other", cwd="/work", input="hello")) == line
+
+
+@pytest.mark.parametrize(("line", "request_", "message"), REFUSED)
+def test_a_line_is_refused_with_a_sentence(line: bytes, request_: str | None, message: str) -> None:
+    refusal = decode(line)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.request) == ("EINVAL", request_)
+    assert message in refusal.message
+    assert (refusal.run, refusal.id) == (None, None)
+
+
+def test_an_over_long_line_is_refused() -> None:
+    # abi.md 5: "A line over 1 MiB: EMSGSIZE"
+    refusal = decode(None)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "EMSGSIZE"
+
+
+def test_a_refusal_quotes_only_a_little_of_what_was_sent() -> None:
+    long = msgspec.json.encode({"op": "send", "input": "x", "session": "s" * 900_000})
+    refusal = decode(long)
+    assert isinstance(refusal, Refusal)
+    assert len(frames.encode(refusal)) < 1000
+
+
+def test_a_client_refuses_what_would_not_fit() -> None:
+    room = frames.MAX_LINE - len(encode(Send(input="")))
+    assert len(encode(Send(input="x" * room))) == frames.MAX_LINE
+    with pytest.raises(Fault, match="EMSGSIZE: the request is over 1048576 bytes"):
+        encode(Send(input="x" * (room + 1)))
+
+
+def test_an_id_of_the_longest_is_kept() -> None:
+    assert decode(encode(Ping(id="é" * MAX_ID))[:-1]) == Ping(id="é" * MAX_ID)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("hello", ["hello"]),
+        ({"content": "hello"}, ["hello"]),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "image", "url": "x"}]}, ["a"]),
+        ({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}, ["u"]),
+        ({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}, ["u"]),
+        ({"messages": [{"role": "system", "content": "s"}]}, ["s"]),
+        ({"messages": [{"role": "user"}]}, []),
+    ],
+)
+def test_the_users_message_is_the_newest(value: Any, expected: list[str]) -> None:
+    # abi.md 5: "The log also holds the user's message (role user)"
+    assert [part.text for part in said(value)] == expected
+
+
+def test_whose_session_it_is() -> None:
+    # abi.md 5: "private (default) sessions are keyed by the peer's uid; shared ones ... for everyone"
+    mine, other = Key.of(Send(input="x"), 1000, 1), Key.of(Resume(), 1001, 2)
+    assert mine == Key("private", 1000, "default")
+    assert mine != other
+    assert Key.of(Resume(), 1000, 9) == mine
+    assert Key.of(Resume(scope="shared"), 1, 1) == Key.of(Send(scope="shared", input="x"), 2, 2)
+    # "after a disconnect ... a temp run is cancelled and leaves nothing": it belongs to a connection
+    assert Key.of(Resume(scope="temp"), 1000, 1) != Key.of(Resume(scope="temp"), 1000, 2)
