@@ -10,6 +10,8 @@ Rules
   still agree vouch for what was read before.
 - The pidfd is of the process that connected, and outlives every reading from /proc/PID: had the pid
   been given to another process meanwhile, the last check would fail. Nothing is remembered by pid.
+- The working directory is that of the process, too: a descriptor that it sent could be of anything,
+  and closing that could wait for ever (strangers.py).
 - Capabilities are those of uid 0 in its own user namespace, and none for anybody else, as a file with
   capabilities, executed after connect(2), would lend them to the tool. (Uid 0 that set SECBIT_NOROOT
   and then executes such a file is the one case where this gives more than connect(2) knew of; it
@@ -61,14 +63,16 @@ class Caller(NamedTuple):
     identity: Identity
     # What a Spawn needs to follow the caller: its pidfd and, when changed, its root directory.
     rights: list[int]
+    # The working directory; None when the daemon may not see it, which a user's may not always.
     cwd: int | None
 
     def __enter__(self) -> Caller:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close `rights`; `cwd` is its giver's."""
         _close(self.rights)
+        if self.cwd is not None:
+            os.close(self.cwd)
 
 
 class Credentials(NamedTuple):
@@ -98,14 +102,16 @@ class _Place(NamedTuple):
 _HERE = _Place((), (0, 0))
 
 
-def caller_of(sock: socket.socket, hosts: Mapping[int, KnownHost], cwd: int | None) -> Caller:
+def caller_of(sock: socket.socket, hosts: Mapping[int, KnownHost]) -> Caller:
     """The process that connected to `sock`, nested in one of `hosts` (by pid) if it is.
 
     Raises Fault EACCES or ESRCH when it is not admitted, or not to be known for certain.
     """
     who = credentials(sock)
     rights = [_pidfd(sock, who.pid)]
+    cwd = None
     try:
+        cwd = _cwd(who.pid)
         place, status = _look(who, rights)
         powers = _powers(who, place, status)
         identity = Identity(who.uid, who.gid, who.groups, powers, place.namespaces, place.root)
@@ -113,10 +119,10 @@ def caller_of(sock: socket.socket, hosts: Mapping[int, KnownHost], cwd: int | No
             identity = _inherit(identity, who.pid, hosts)
         signal.pidfd_send_signal(rights[0], 0)  # ESRCH: it is gone, and the pid perhaps another's
     except OSError as error:
-        _close(rights)
+        _close(rights if cwd is None else [*rights, cwd])
         raise _gone(error) from error
     except Fault:
-        _close(rights)
+        _close(rights if cwd is None else [*rights, cwd])
         raise
     if place == _HERE:
         os.close(rights.pop())
@@ -126,6 +132,12 @@ def caller_of(sock: socket.socket, hosts: Mapping[int, KnownHost], cwd: int | No
 def _close(rights: list[int]) -> None:
     for number in rights:
         os.close(number)
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user who connected, whether this daemon serves them or not."""
+    uid: int = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+    return uid
 
 
 def credentials(sock: socket.socket) -> Credentials:
@@ -200,6 +212,14 @@ def _look(who: Credentials, rights: list[int]) -> tuple[_Place, _Status]:
     if place != _HERE and status.uids != {who.uid}:
         raise Fault("EACCES", "you have changed your user since you connected, and are in other namespaces")
     return place, status
+
+
+def _cwd(pid: int) -> int | None:
+    """Opened without looking at it: its file system may be a hung one. The host checks the right to it."""
+    try:
+        return os.open(b"/proc/%d/cwd" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return None
 
 
 def _place(pid: int, rights: list[int]) -> _Place:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import msgspec
 import trio
 
+from cortexfs import strangers
 from cortexfs.core import calls, names, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object, Registry
@@ -71,7 +72,7 @@ class Catalog:
     async def _describe(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
         host = await self._pool.acquire(plugin, describer(), [])
         try:
-            with host.call(None) as call, trio.move_on_after(DESCRIBE_SECONDS):
+            with strangers.closing(host.call(None)) as call, trio.move_on_after(DESCRIBE_SECONDS):
                 await send(call, announce(calls.Describe()))
                 splitter = wire.Splitter(wire.MAX_STRINGS)
                 while data := await receive(call):

@@ -30,7 +30,7 @@ from typing import BinaryIO, cast
 import pyfuse3
 import trio
 
-from cortexfs import shebang
+from cortexfs import shebang, strangers
 from cortexfs.catalog import Catalog
 from cortexfs.config import Config, broken_plugins, enabled_plugins
 from cortexfs.core import calls, wire
@@ -132,7 +132,7 @@ class Daemon:
             services.start_soon(self._unmounted)
             await self.reload()
             listener = await trio.to_thread.run_sync(self._bind)
-            with listener:
+            with strangers.closing(listener):
                 async with trio.open_nursery() as calls_:
                     exec_ = Exec(
                         self.fs.object_of, self.pool, self.runs, _Settings(self.config), self._strict
@@ -158,6 +158,7 @@ class Daemon:
                 listener.bind(f"/proc/self/fd/{directory}/{wire.SOCKET_NAME}")
         finally:
             os.close(directory)
+        strangers.refuse_rights(listener)
         listener.listen(BACKLOG)
         listener.setblocking(False)
         return listener

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 from collections.abc import Callable
 from typing import Protocol
@@ -19,11 +18,13 @@ from typing import Protocol
 import msgspec
 import trio
 
-from cortexfs.caller import Caller, caller_of
+from cortexfs import strangers
+from cortexfs.caller import Caller, caller_of, peer_uid
 from cortexfs.core import calls, usage, wire
 from cortexfs.core.arguments import wants_help
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
+from cortexfs.guests import Guest, Guests
 from cortexfs.hosts import Pool
 from cortexfs.relay import Limits, Relay, farewell, receive, send
 from cortexfs.runs import Runs
@@ -64,7 +65,7 @@ class Exec:
         self._pool = pool
         self._runs = runs
         self._settings = settings
-        self._open = 0
+        self._guests = Guests(settings.connections)
 
     async def serve(self, listener: socket.socket, nursery: trio.Nursery) -> None:
         """Accept for ever. Over the limit, connections are closed, which the runner reports."""
@@ -77,33 +78,30 @@ class Exec:
             except OSError:  # no file descriptors left: others must end first
                 await trio.sleep(ACCEPT_PAUSE)
                 continue
-            if self._open >= self._settings.connections:
-                stream.close()
-                continue
             stream.setblocking(False)
-            self._open += 1
-            nursery.start_soon(self._connection, stream)
+            guest = self._guests.enter(peer_uid(stream))
+            if guest is None:
+                strangers.close(stream)
+                continue
+            nursery.start_soon(self._connection, stream, guest)
 
-    async def _connection(self, stream: socket.socket) -> None:
+    async def _connection(self, stream: socket.socket, guest: Guest) -> None:
         """The guard of this edge: a bug ends its own connection and nobody else's."""
-        rights: list[int] = []
         try:
-            with stream, contextlib.suppress(OSError):  # the runner has gone: nobody to tell
-                await self._converse(stream, rights)
+            with strangers.closing(stream), contextlib.suppress(OSError):  # gone: nobody to tell
+                await self._converse(stream, guest)
         except Exception:
             log.exception("a connection was ended by a bug")
             if self._strict:
                 raise
         finally:
-            self._open -= 1
-            for number in rights:
-                os.close(number)
+            self._guests.leave(guest)
 
-    async def _converse(self, stream: socket.socket, rights: list[int]) -> None:
+    async def _converse(self, stream: socket.socket, guest: Guest) -> None:
         voice: Voice = Jsonl("")
         try:
             with trio.move_on_after(GREETING_SECONDS) as patience:
-                greeting, arguments, environ = await _greeting(stream, rights)
+                greeting, arguments, environ = await _greeting(stream, guest)
             if patience.cancelled_caught:
                 return
             object_ = self._find(greeting.inode)
@@ -113,7 +111,7 @@ class Exec:
             if answer := _without_running(object_, greeting, arguments):
                 await send(stream, answer)
                 return
-            with caller_of(stream, self._pool.by_pid, rights[0] if rights else None) as caller:
+            with caller_of(stream, self._pool.by_pid) as caller:
                 call = _call(object_, caller, greeting, arguments, environ)
                 await self._run(stream, voice, object_, caller, call)
         except Fault as fault:
@@ -138,29 +136,19 @@ class Exec:
 
 
 async def _greeting(
-    stream: socket.socket, rights: list[int]
+    stream: socket.socket, guest: Guest
 ) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]]:
     """Read a whole HELLO: who says it in pieces, or too much, is not let further."""
-    data, received = await _first(stream)
-    rights += received
+    data = await _more(stream)
     while len(data) < wire.HELLO.size:
         data += await _more(stream)
     greeting = wire.hello(data[: wire.HELLO.size])
+    guest.hold(greeting.size)
     words = bytearray(data[wire.HELLO.size :])
     while len(words) < greeting.size:
         words += await _more(stream)
     arguments, environment = wire.strings(greeting, bytes(words))
     return greeting, arguments, _environment(environment)
-
-
-async def _first(stream: socket.socket) -> tuple[bytes, list[int]]:
-    while True:
-        try:
-            data, rights, _, _ = socket.recv_fds(stream, 64 << 10, 1, socket.MSG_CMSG_CLOEXEC)
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(stream)
-        else:
-            return data, list(rights)
 
 
 async def _more(stream: socket.socket) -> bytes:

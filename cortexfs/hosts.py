@@ -23,6 +23,7 @@ from collections.abc import Callable
 import msgspec
 import trio
 
+from cortexfs import strangers
 from cortexfs.core import calls, wire
 from cortexfs.core.errors import Fault
 
@@ -62,6 +63,7 @@ class Host:
         with theirs:
             rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
             ours.setblocking(False)
+            strangers.refuse_rights(ours)
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CALL_BUFFER)
             try:
                 self.control.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -222,6 +224,7 @@ class Pool:
         self._number += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
+        ours.shutdown(socket.SHUT_RD)  # a host has nothing to say here, and could send descriptors
         host = Host(self._number, (plugin, identity), ours)
         try:
             with theirs:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 from typing import Protocol
 
 import msgspec
 import trio
 
+from cortexfs import strangers
 from cortexfs.core import calls, frames, wire
 from cortexfs.core.errors import Fault, exit_status, is_code
 from cortexfs.hosts import Host, Pool, announce
@@ -99,7 +101,7 @@ class Relay:
             self.fault = self.fault or Fault("ECANCELED", "")
 
     async def _call(self, host: Host, asked: calls.Call, cwd: int | None, seconds: float) -> None:
-        with host.call(cwd) as call:
+        with strangers.closing(host.call(cwd)) as call:
             self._let_go = False
             with trio.move_on_after(seconds) as clock:
                 try:
@@ -136,11 +138,11 @@ class Relay:
             if self._wanted and not watched:
                 return False
             try:
-                data = call.recv(RECEIVE)
+                data = strangers.receive(call, RECEIVE)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(call)
                 continue
-            except ConnectionResetError:
+            except (ConnectionResetError, ConnectionAbortedError):
                 data = b""
             self._hear(data)
             if len(data) >= RECEIVE // 4:  # a host that floods must not keep the others waiting
@@ -153,7 +155,7 @@ class Relay:
             return
         try:
             spoken = [self._heard(kind, payload) for kind, payload in self._from_host.feed(data)]
-        except (Fault, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error) as error:
             self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
             return
         self._out = memoryview(b"".join(spoken))
@@ -190,7 +192,7 @@ class Relay:
         while not self._left:
             await trio.lowlevel.wait_readable(self._stream)
             try:
-                data = self._stream.recv(RECEIVE)
+                data = strangers.receive(self._stream, RECEIVE)
                 messages = self._from_runner.feed(data)
             except (BlockingIOError, InterruptedError):
                 continue
@@ -267,6 +269,6 @@ async def send(stream: socket.socket, data: bytes) -> None:
 async def receive(stream: socket.socket) -> bytes:
     while True:
         try:
-            return stream.recv(RECEIVE)
+            return strangers.receive(stream, RECEIVE)
         except BlockingIOError:
             await trio.lowlevel.wait_readable(stream)

@@ -194,7 +194,7 @@ int main(int argc, char **argv)
     int daemon = reach_daemon(fd, argv[1]);
     if (daemon < 0)
         unreachable(errno);
-    greet(daemon, open(".", O_PATH | O_DIRECTORY | O_CLOEXEC), object.st_ino, argv + 2);
+    greet(daemon, object.st_ino, argv + 2);
     conversation = daemon;
     converse(daemon);
 }

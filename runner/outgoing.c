@@ -32,37 +32,19 @@ static const char *const ALLOWED[] = {
 static struct {
     uint8_t bytes[HEADER_SIZE + CHUNK];
     size_t start, end;
-    int daemon, directory;
+    int daemon;
     bool refused;
 } out;
 
 static uint64_t credit; /* bytes of standard input that the daemon still wants */
 static bool input_ended;
 
-/* The working directory travels with the first byte. */
-static void attach_directory(struct msghdr *message, char *space)
-{
-    message->msg_control = space;
-    message->msg_controllen = CMSG_SPACE(sizeof(int));
-    struct cmsghdr *control = CMSG_FIRSTHDR(message);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(control), &out.directory, sizeof(int));
-}
-
 /* Send what the socket takes. */
 static void push(int flags)
 {
-    _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec bytes = {out.bytes + out.start, out.end - out.start};
-    struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
-    if (out.directory >= 0)
-        attach_directory(&message, space);
-    ssize_t n = sendmsg(out.daemon, &message, MSG_NOSIGNAL | flags);
+    ssize_t n = send(out.daemon, out.bytes + out.start, out.end - out.start, MSG_NOSIGNAL | flags);
     if (n < 0 && (errno == EINTR || errno == EAGAIN))
         return;
-    out.directory = -1;
     out.refused = n < 0; /* the daemon closed, or our SIGINT did */
     out.start += n < 0 ? 0 : (size_t)n;
     if (out.refused || out.start == out.end)
@@ -135,13 +117,12 @@ static unsigned terminals(void)
     return (isatty(0) ? TTY_STDIN : 0) | (isatty(1) ? TTY_STDOUT : 0) | (isatty(2) ? TTY_STDERR : 0);
 }
 
-void greet(int daemon, int directory, ino_t inode, char **arguments)
+void greet(int daemon, ino_t inode, char **arguments)
 {
     size_t size = 0;
     uint32_t argc = strings(arguments, any, false, &size);
     uint32_t envc = strings(environ, allowed, false, &size);
     out.daemon = daemon;
-    out.directory = directory;
     put(MAGIC, 4);
     put_number(PROTOCOL, 4);
     put_number(inode, 8);

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Say over `daemon` who is called with what; `directory` (or -1) is the working directory. */
-void greet(int daemon, int directory, ino_t inode, char **arguments);
+/* Say over `daemon` who is called with what. */
+void greet(int daemon, ino_t inode, char **arguments);
 
 /* The daemon takes `bytes` more of standard input. */
 void grant(uint32_t bytes);

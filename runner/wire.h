@@ -5,7 +5,7 @@
 #ifndef CORTEXFS_WIRE_H
 #define CORTEXFS_WIRE_H
 
-#define PROTOCOL 1
+#define PROTOCOL 2
 #define MAGIC "CTX1"
 #define SOCKET_NAME ".run.sock"
 

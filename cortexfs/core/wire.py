@@ -1,13 +1,14 @@
 """The bytes between runner, daemon and hosts: a hello, then messages of kind, length and payload.
 
-    runner  -> daemon   HELLO (one sendmsg, the working directory as SCM_RIGHTS), then STDIN
+    runner  -> daemon   HELLO, then STDIN
     daemon  -> runner   STDOUT STDERR WANT LAST_WORDS REPLACE EXIT
     daemon  -> host     REQUEST, then STDIN
     host    -> daemon   DELTA PROGRESS OBSERVER MEDIA WANT DESCRIPTORS FAULT DONE
 
 Rules: one connection is one run. The asking side half-closes to cancel, and that is the only way.
 STDIN is sent only against WANT, at most as many bytes as were wanted; an empty STDIN is its end.
-A connection that ends before EXIT or DONE is a peer that died. Numbers are little-endian.
+A connection that ends before EXIT or DONE is a peer that died. Descriptors are sent by the daemon
+alone: one that sends any to it is cut off (cortexfs/strangers.py). Numbers are little-endian.
 runner/cortexfs-object-runner.c holds the same table in C; a test compares them.
 """
 
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
 
-PROTOCOL = 1
+PROTOCOL = 2  # 1 sent the working directory along
 MAGIC = b"CTX1"
 SOCKET_NAME = ".run.sock"
 
@@ -29,6 +30,10 @@ TTY_STDIN, TTY_STDOUT, TTY_STDERR = 1, 2, 4
 # More than execve(2) can pass (ARG_MAX is a quarter of the stack limit, 6 MiB at most), and what
 # abi.md 4 allows as input.
 MAX_STRINGS = 17 << 20
+# The pointers count in execve(2), so that 6 MiB hold 0.63 million arguments of one character. Of the
+# environment a runner sends what is in a table. Each string costs us time, in which nobody else has any.
+MAX_ARGUMENTS = 1 << 20
+MAX_VARIABLES = 1 << 10
 
 HEADER = struct.Struct("<BI")
 # Larger than any chunk that we send; a stranger who announces more is cut off.
@@ -76,6 +81,8 @@ def hello(data: bytes) -> Hello:
     greeting = Hello(*rest)
     if greeting.size > MAX_STRINGS:
         raise Fault("EMSGSIZE", "the arguments and environment are over 17 MiB")
+    if greeting.argc > MAX_ARGUMENTS or greeting.envc > MAX_VARIABLES:
+        raise Fault("EMSGSIZE", "the greeting has more arguments or variables than execve(2) can pass")
     if greeting.argc + greeting.envc > greeting.size:
         raise Fault("EINVAL", "the greeting counts more strings than it holds")
     return greeting
@@ -83,9 +90,9 @@ def hello(data: bytes) -> Hello:
 
 def strings(greeting: Hello, data: bytes) -> tuple[list[bytes], list[bytes]]:
     """Arguments and environment out of the bytes that follow a HELLO."""
-    parts = data.split(b"\0")
-    if parts.pop() or len(parts) != greeting.argc + greeting.envc:
+    if data.count(b"\0") != greeting.argc + greeting.envc or data[-1:] not in (b"", b"\0"):
         raise Fault("EINVAL", "the greeting does not hold the strings that it counts")
+    parts = data.split(b"\0")[:-1]
     return parts[: greeting.argc], parts[greeting.argc :]
 
 

@@ -39,6 +39,8 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 CAP_SETPCAP = 8
 
+CLONE_FILES = 0x400  # unshare(2)
+
 # capset(2): header of version and pid (0: self), then low and high words of each set in turn.
 _CAP_HEADER = struct.Struct("=Ii")
 _CAP_DATA = struct.Struct("=6I")
@@ -49,6 +51,7 @@ _KEYCTL_JOIN_SESSION_KEYRING = 1
 
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
+_AT_STATX_DONT_SYNC = 0x4000
 _STATX_INO = 0x100
 _STATX_MNT_ID = 0x1000
 
@@ -69,6 +72,11 @@ def prctl(option: int, *arguments: int) -> int:
 
 def setns(fd: int, kind: int) -> None:
     _checked(_libc.setns, fd, kind)
+
+
+def unshare(what: int) -> None:
+    """Of this thread alone."""
+    _checked(_libc.unshare, what)
 
 
 def permitted() -> int:
@@ -111,6 +119,8 @@ def mount_and_inode(place: bytes | int) -> tuple[int, int]:
     st_dev would not do: a bind mount of / has the device and inode of / and other mounts below.
     """
     fd, path, flags = (_AT_FDCWD, place, 0) if isinstance(place, bytes) else (place, b"", _AT_EMPTY_PATH)
+    # Not synchronised: a caller's root may be on a FUSE file system of his own, which never answers.
+    flags |= _AT_STATX_DONT_SYNC
     _checked(_libc.statx, fd, path, flags, _STATX_INO | _STATX_MNT_ID, _statx_buffer)
     mask, inode, mount = _STATX.unpack_from(_statx_buffer)
     if not mask & _STATX_MNT_ID:

@@ -38,7 +38,6 @@ class Call:
     greeting: wire.Hello = field(init=False)
     arguments: list[bytes] = field(init=False)
     environment: list[bytes] = field(init=False)
-    directory: int | None = field(init=False)
     messages: list[tuple[int, bytes]] = field(default_factory=list)
     splitter: wire.Splitter = field(default_factory=wire.Splitter)
 
@@ -47,12 +46,8 @@ class Call:
         self.peer.settimeout(PATIENCE)
 
     def greet(self) -> None:
-        """Read the HELLO: the working directory must come with its first byte."""
-        data, fds, _, _ = socket.recv_fds(self.peer, 1, 1)
-        self.directory = fds[0] if fds else None
-        if self.directory is not None:
-            self.stack.callback(os.close, self.directory)
-        self.greeting = wire.hello(data + self._exactly(wire.HELLO.size - 1))
+        """Read the HELLO."""
+        self.greeting = wire.hello(self._exactly(wire.HELLO.size))
         texts = self._exactly(self.greeting.size)
         self.arguments, self.environment = wire.strings(self.greeting, texts)
 

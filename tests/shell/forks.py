@@ -208,7 +208,7 @@ class Forks:
 
     @contextmanager
     def caller(self, *prefix: str, after: str = "") -> Iterator[Caller]:
-        with connected(*prefix, after=after) as sock, caller_of(sock, self.by_pid, None) as caller:
+        with connected(*prefix, after=after) as sock, caller_of(sock, self.by_pid) as caller:
             yield caller
 
     @contextmanager

@@ -33,7 +33,7 @@ def forks() -> Iterator[Forks]:
 
 
 def identity_of(*prefix: str, after: str = "") -> calls.Identity:
-    with connected(*prefix, after=after) as sock, caller_of(sock, {}, None) as caller:
+    with connected(*prefix, after=after) as sock, caller_of(sock, {}) as caller:
         return caller.identity
 
 
@@ -77,9 +77,23 @@ def test_a_change_of_user_after_connecting_does_not_count() -> None:
 
 
 def test_a_caller_where_the_daemon_is_needs_no_way_followed() -> None:
-    with connected(*AS_NOBODY) as sock, caller_of(sock, {}, 7) as caller:
+    with connected(*AS_NOBODY) as sock, caller_of(sock, {}) as caller:
         assert (caller.identity.namespaces, caller.identity.root) == ((), (0, 0))
-        assert (caller.rights, caller.cwd) == ([], 7)
+        assert caller.rights == []
+
+
+def test_the_working_directory_is_that_of_the_process(tmp_path: Path) -> None:
+    # abi.md 4: "never what it says it is. The tool runs with its ... working directory"
+    after = f"import os; os.mkdir({str(tmp_path / 'gone')!r}); os.chdir({str(tmp_path / 'gone')!r})"
+    with connected(after=after) as sock, caller_of(sock, {}) as caller:
+        assert caller.cwd is not None
+        assert os.path.samestat(os.fstat(caller.cwd), (tmp_path / "gone").stat())
+        (tmp_path / "gone").rmdir()
+    with connected(after=after) as sock:
+        (tmp_path / "gone").rmdir()
+        with caller_of(sock, {}) as caller:
+            assert caller.cwd is not None
+            assert os.readlink(f"/proc/self/fd/{caller.cwd}") == f"{tmp_path / 'gone'} (deleted)"
 
 
 def test_a_caller_that_is_gone_is_nobody() -> None:
@@ -89,7 +103,7 @@ def test_a_caller_that_is_gone_is_nobody() -> None:
         assert ended(pidfd)
         os.close(pidfd)
         with pytest.raises(Fault) as raised:
-            caller_of(sock, {}, None)
+            caller_of(sock, {})
     assert raised.value.code == "ESRCH"
 
 
@@ -97,7 +111,7 @@ def test_no_descriptor_is_left_open() -> None:
     with connected("unshare", "-m") as away, connected() as here:
         before = os.listdir("/proc/self/fd")
         for sock in (here, away):
-            with caller_of(sock, {}, None):
+            with caller_of(sock, {}):
                 pass
         assert os.listdir("/proc/self/fd") == before
 
@@ -131,7 +145,7 @@ def become():
 def test_powers_of_another_user_since_do_not_count() -> None:
     # With PR_SET_KEEPCAPS they stay, and would be those of another uid than connected.
     after = CAPABILITIES + f"libc.prctl(8, 1); os.setresuid({NOBODY}, {NOBODY}, {NOBODY}); become()"
-    with connected(after=after) as sock, caller_of(sock, {}, None) as caller:
+    with connected(after=after) as sock, caller_of(sock, {}) as caller:
         assert b"CapEff:\t0000000000000000" not in Path(f"/proc/{caller.pid}/status").read_bytes()
         assert (caller.identity.uid, caller.identity.capabilities) == (0, 0)
 
@@ -159,7 +173,7 @@ def test_a_setuid_program_run_after_connecting_lends_nothing() -> None:
             while os.readlink(f"/proc/{pid}/exe") != str(program):
                 os.sched_yield()
             assert os.stat(f"/proc/{pid}").st_uid == 0
-            with caller_of(sock, {}, None) as caller:
+            with caller_of(sock, {}) as caller:
                 assert (caller.identity.uid, caller.identity.capabilities) == (NOBODY, 0)
 
 
@@ -185,7 +199,7 @@ def test_every_other_namespace_is_noticed(name: str) -> None:
     flag = {"mnt": "-m", "pid": "-pf", "net": "-n", "ipc": "-i", "uts": "-u", "cgroup": "-C", "user": "-U"}[
         name
     ]
-    with connected("unshare", flag) as sock, caller_of(sock, {}, None) as caller:
+    with connected("unshare", flag) as sock, caller_of(sock, {}) as caller:
         theirs = [os.stat(f"/proc/{caller.pid}/ns/{each}").st_ino for each in linux.NAMESPACES]
         ours = [os.stat(f"/proc/self/ns/{each}").st_ino for each in linux.NAMESPACES]
         assert list(caller.identity.namespaces) == theirs
@@ -198,7 +212,7 @@ def test_every_other_namespace_is_noticed(name: str) -> None:
 
 @contextmanager
 def at_root(path: Path) -> Iterator[Caller]:
-    with connected(after=f"import os; os.chroot({str(path)!r})") as sock, caller_of(sock, {}, None) as caller:
+    with connected(after=f"import os; os.chroot({str(path)!r})") as sock, caller_of(sock, {}) as caller:
         yield caller
 
 
@@ -227,7 +241,7 @@ def test_the_daemons_root_is_followed_from_another_mount_namespace() -> None:
         "import ctypes, os; fd = os.open('/', os.O_PATH); ctypes.CDLL(None).unshare(0x20000); os.fchdir(fd)"
     )
     after += "; os.chroot('.')"
-    with connected("unshare", "-n", after=after) as sock, caller_of(sock, {}, None) as caller:
+    with connected("unshare", "-n", after=after) as sock, caller_of(sock, {}) as caller:
         assert linux.mount_and_inode(caller.rights[1]) == caller.identity.root
         assert caller.identity.root == linux.mount_and_inode(b"/")
 
@@ -235,7 +249,7 @@ def test_the_daemons_root_is_followed_from_another_mount_namespace() -> None:
 def test_who_changed_user_since_is_not_followed_into_namespaces() -> None:
     after = "import os, ctypes; ctypes.CDLL(None).unshare(0x20000); os.setresuid(65534, 65534, 65534)"
     with connected(after=after) as sock, pytest.raises(Fault) as raised:
-        caller_of(sock, {}, None)
+        caller_of(sock, {})
     assert raised.value.code == "EACCES"
 
 
@@ -244,15 +258,15 @@ def test_who_changed_user_since_is_not_followed_into_namespaces() -> None:
 
 def test_a_users_daemon_refuses_others() -> None:
     with connected() as sock:
-        refusal = as_user(lambda: caller_of(sock, {}, None).identity.uid)
+        refusal = as_user(lambda: caller_of(sock, {}).identity.uid)
         assert str(refusal).startswith(f"EACCES: this daemon serves uid {NOBODY} alone")
 
 
 def test_a_users_daemon_admits_its_user_also_from_a_user_namespace() -> None:
     with connected(*AS_NOBODY) as sock:
-        assert as_user(lambda: caller_of(sock, {}, None).identity.uid) == NOBODY
+        assert as_user(lambda: caller_of(sock, {}).identity.uid) == NOBODY
     with connected(*AS_NOBODY, "unshare", "-Ur") as sock:
-        assert as_user(lambda: len(caller_of(sock, {}, None).identity.namespaces)) == 7
+        assert as_user(lambda: len(caller_of(sock, {}).identity.namespaces)) == 7
 
 
 # -- abi.md 4: "A call made from inside a run inherits that run's label, confinement and depth, recognised
@@ -290,12 +304,12 @@ def test_a_descendant_of_a_host_inherits_its_label_and_depth(forks: Forks, in_cg
         host.ask(ESCAPE.format(address=str(path / "socket")))
         sock, _ = listener.accept()
         with sock:
-            with caller_of(sock, forks.by_pid, None) as caller:
+            with caller_of(sock, forks.by_pid) as caller:
                 assert caller.pid != host.pid
                 assert (caller.identity.label, caller.identity.depth) == ("worker", 3)
             # When the host is no longer known, its call is not taken for one of the user's own.
             with pytest.raises(Fault) as raised:
-                caller_of(sock, {}, None)
+                caller_of(sock, {})
             assert raised.value.code == "EACCES"
 
 
@@ -304,14 +318,14 @@ def test_the_host_itself_is_nested_too(forks: Forks) -> None:
         host = forks.spawn(calls.Identity(NOBODY, NOBODY, (), label="worker"))
         host.ask(f"import socket; global s; s = socket.socket(1); s.connect({str(path / 'socket')!r})")
         sock, _ = listener.accept()
-        with sock, caller_of(sock, forks.by_pid, None) as caller:
+        with sock, caller_of(sock, forks.by_pid) as caller:
             assert (caller.pid, caller.identity.label, caller.identity.depth) == (host.pid, "worker", 1)
 
 
 def test_who_has_no_new_privileges_from_someone_else_is_not_nested(forks: Forks) -> None:
     with connected("setpriv", "--no-new-privs") as sock:
         forks.spawn(calls.Identity(0, 0, (), label="worker"))
-        with caller_of(sock, forks.by_pid, None) as caller:
+        with caller_of(sock, forks.by_pid) as caller:
             assert (caller.identity.label, caller.identity.depth) == ("", 0)
 
 
@@ -324,7 +338,7 @@ def test_a_process_in_a_hosts_cgroup_is_nested_whatever_its_parents_are(forks: F
         group.mkdir(parents=True)
         try:
             (group / "cgroup.procs").write_text(str(_pid(sock)))
-            with caller_of(sock, forks.by_pid, None) as caller:
+            with caller_of(sock, forks.by_pid) as caller:
                 assert caller.identity.label == "worker"
         finally:
             (group.parents[1] / "cgroup.procs").write_text(str(_pid(sock)))

@@ -1,0 +1,126 @@
+"""strangers.py: nothing that a peer sends along holds us up, with and without the kernel's help.
+
+The descriptors here are TCP sockets with SO_LINGER: letting go of the last reference takes an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cortexfs import strangers
+
+PATIENCE = 20.0
+
+
+@pytest.fixture(params=["refused", "looked for"])
+def known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the kernel refuses descriptors (Linux 6.16), or we have to look."""
+    if request.param == "looked for":
+        monkeypatch.setattr(strangers, "_REFUSED", False)
+    elif not strangers._REFUSED:
+        pytest.skip("needs Linux 6.16")
+    return strangers._REFUSED
+
+
+@pytest.fixture
+def pair(known: bool) -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    if known:
+        assert strangers.refuse_rights(ours)
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def lingering() -> Iterator[socket.socket]:
+    """Whose last close waits for a peer that never reads; that one is reset in the end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+    client.setblocking(False)
+    try:
+        while True:
+            client.send(bytes(65536))
+    except BlockingIOError:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+    yield client
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+def send(theirs: socket.socket, known: bool, linger: socket.socket) -> None:
+    """Send it along and keep no reference."""
+    if known:
+        with pytest.raises(PermissionError):
+            socket.send_fds(theirs, [b"x"], [linger.fileno()])
+        linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+        theirs.close()
+    else:
+        socket.send_fds(theirs, [b"x"], [linger.fileno()])
+    linger.close()
+
+
+def in_time(work: Callable[[], None]) -> bool:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return not thread.is_alive()
+
+
+def test_bytes_arrive(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    with pytest.raises(BlockingIOError):
+        strangers.receive(ours, 10)
+    theirs.sendall(b"one two")
+    assert strangers.receive(ours, 4) + strangers.receive(ours, 10) == b"one two"
+    theirs.close()
+    assert strangers.receive(ours, 10) == b""
+    strangers.close(ours)
+    strangers.close(ours)
+    assert ours.fileno() == -1
+
+
+def test_receiving_a_descriptor_neither_waits_nor_installs_it(
+    pair: tuple[socket.socket, socket.socket], known: bool, lingering: socket.socket
+) -> None:
+    ours, theirs = pair
+    theirs.sendall(b"before")
+    send(theirs, known, lingering)
+    before = len(os.listdir("/proc/self/fd"))
+
+    def read() -> None:
+        with pytest.raises(ConnectionAbortedError) if not known else pytest.MonkeyPatch.context():
+            while strangers.receive(ours, 100):
+                pass
+        strangers.close(ours)
+
+    assert in_time(read)
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_closing_over_an_unread_descriptor_does_not_wait(
+    pair: tuple[socket.socket, socket.socket], known: bool, lingering: socket.socket
+) -> None:
+    ours, theirs = pair
+    theirs.sendall(b"before")
+    send(theirs, known, lingering)
+    assert in_time(lambda: strangers.close(ours))
+    assert ours.fileno() == -1
+
+
+@pytest.mark.skipif(not strangers._REFUSED, reason="needs Linux 6.16")
+def test_what_a_listener_accepts_takes_no_descriptors() -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(f"\0{__name__}.{os.getpid()}")
+        strangers.refuse_rights(listener)
+        listener.listen(1)
+        client.connect(listener.getsockname())
+        with pytest.raises(PermissionError):
+            socket.send_fds(client, [b"x"], [0])
