@@ -43,7 +43,7 @@ def _closed(path: Path) -> Path | None:
 
 
 def _replace(closed: Path, kept: Iterable[Path]) -> None:
-    os.umask(0o022)
+    umask = os.umask(0o022)
     with tempfile.TemporaryDirectory() as place:
         _mount(b"tmpfs", os.fsencode(place), 0, b"tmpfs", b"mode=755")
         for path in kept:
@@ -51,6 +51,7 @@ def _replace(closed: Path, kept: Iterable[Path]) -> None:
             target.mkdir(parents=True)
             _mount(bytes(path), bytes(target), MS_BIND | MS_REC)
         _mount(os.fsencode(place), bytes(closed), MS_MOVE)
+    os.umask(umask)
 
 
 def _mount(

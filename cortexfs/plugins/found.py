@@ -45,7 +45,8 @@ def _unshadowed(search: Iterable[metadata.Distribution]) -> Iterable[metadata.Di
     seen: set[str] = set()
     for distribution in search:
         # A directory without readable metadata has no name; it is no installed package.
-        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+        facts = distribution.metadata
+        name = re.sub(r"[-_.]+", "-", facts["Name"] if "Name" in facts else "").lower()
         if name and name not in seen:
             seen.add(name)
             yield distribution
