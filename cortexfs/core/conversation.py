@@ -132,7 +132,7 @@ class _Followed:
         self.given = Spans()
         self.next = 0  # the reader's place in the log
         self.after: int | None = None  # a resume wants every event after this one
-        self.runs: dict[str, int] = {}  # runs that are followed to their end, and where they begin
+        self.runs: set[str] = set()  # followed to their end
 
     def look(self, number: int) -> None:
         """What is wanted now begins at `number`; a reader that is further on turns back."""
@@ -158,14 +158,13 @@ class Subscriptions:
         followed = self._of(key)
         followed.look(after + 1)
         followed.after = after if followed.after is None else min(after, followed.after)
-        followed.runs = {run: first for run, first in followed.runs.items() if first <= followed.after}
 
     def follow_run(self, key: Key, run: str, first: int) -> None:
         """That run's events from `first` to its done."""
         followed = self._of(key)
         followed.look(first)
         if followed.after is None or first <= followed.after:
-            followed.runs[run] = min(first, followed.runs.get(run, first))
+            followed.runs.add(run)
 
     def answer(self, key: Key, session: Session, run: str) -> list[frames.Frame]:
         """send: follow its run. What this connection has had of it is not sent again: the frames
@@ -203,7 +202,7 @@ class Subscriptions:
         if wanted:
             followed.given.add(event.number, event.number + 1)
         if event.final:
-            followed.runs.pop(event.run, None)
+            followed.runs.discard(event.run)
         return wanted
 
     def forget(self, key: Key) -> None:

@@ -4,8 +4,9 @@ Main path: `send` accepts a message, `emit` logs what its run produces, `finish`
 next one. Each returns the events to append, in order; whoever called appends them, then tells.
 
 Rules: state changes by `replay` and by the queue, and in no other way, so a session that was read back
-from its log is the session that wrote it. Only `first_event` to `finish` may write a run's `start`,
-`error` and `done`. A session runs one message at a time. Whatever is refused has changed nothing.
+from its log is the session that wrote it; `recover` it before anything else. It runs one message at a
+time. A run's `start`, `error` and `done` are written here alone. Whatever is refused has changed nothing.
+Events count as appended: if the log could not take them, read the session back from the log.
 This file must never know connections, files, time, or what answers the messages.
 """
 
@@ -169,7 +170,7 @@ class Session:
         elif head.type == "approval" and head.call is not None:
             run.asked = {**run.asked, head.call: False}
         elif head.type == "done":
-            run.last, run.status, run.code, run.asked = number, head.status, head.code, {}
+            run.last, run.status, run.code = number, head.status, head.code
         return run
 
     def recover(self) -> list[Event]:

@@ -341,6 +341,7 @@ def test_a_last_line_needs_no_newline() -> None:
         b'{"type":"delta","id":"1","run":"r"}\n',
         b'{"type":"delta","id":"x","run":"r","text":""}\n',
         b'{"type":"delta","id":"1","run":"r","text":""}\n' * 2,
+        b'{"type":"delta","id":"%b","run":"r","text":""}\n' % (b"1" * 5000),
         lines.encode(frames.Done(id="1", run="r", status="ok"))
         + lines.encode(frames.Delta(id="2", run="r", text="x")),
         lines.encode(frames.Start(id="1", run="r")) + lines.encode(frames.Start(id="2", run="r")),

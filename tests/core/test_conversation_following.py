@@ -95,13 +95,24 @@ def test_sessions_are_counted_apart() -> None:
 
 def test_history_is_whole_and_a_run_among_others_is_not() -> None:
     given = Subscriptions()
-    given.follow_run(KEY, "a", 2)
+    given.follow_run(KEY, "a", 3)
     assert not given.is_whole(KEY, given.due(KEY, 5))
     given.follow(KEY, 3)
     assert not given.is_whole(KEY, given.due(KEY, 5))
     given.follow(KEY, 0)
     assert given.is_whole(KEY, due := given.due(KEY, 5))
     assert due == range(1, 6)
+
+
+def test_who_follows_a_session_needs_no_list_of_its_runs() -> None:
+    # abi.md 5: "memory per client is bounded whatever it does: ... sending without end"
+    given = Subscriptions()
+    given.follow(KEY, 0)
+    for n in range(1, 1000):
+        given.follow_run(KEY, f"r-{n}", n)
+        given.take_all(KEY, given.due(KEY, n))
+    assert not given._followed[KEY].runs
+    assert not given.due(KEY, 999)
 
 
 def test_a_deleted_session_begins_anew() -> None:

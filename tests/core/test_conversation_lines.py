@@ -74,8 +74,9 @@ def test_text_over_1_mib_is_split_and_nothing_is_lost(unit: str, shift: int) -> 
 
 
 @pytest.mark.parametrize("unit", HARD)
-def test_each_line_but_the_last_is_as_long_as_it_can_be(unit: str) -> None:
-    text = unit * (2 * MAX_LINE // len(msgspec.json.encode(unit)[1:-1]))
+@pytest.mark.parametrize("shift", range(7))
+def test_each_line_but_the_last_is_as_long_as_it_can_be(unit: str, shift: int) -> None:
+    text = "-" * shift + unit * (2 * MAX_LINE // len(msgspec.json.encode(unit)[1:-1]))
     first, *_ = encode(frames.ReasoningDelta(run="r", text=text)).splitlines(keepends=True)
     longest = max(len(msgspec.json.encode(char)) - 2 for char in unit)
     assert MAX_LINE - longest < len(first) <= MAX_LINE

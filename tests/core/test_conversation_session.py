@@ -222,7 +222,9 @@ def test_approve() -> None:
     with pytest.raises(Fault, match='ENOENT: call: the run asks for no approval of "c"'):
         session.approve("r-1", "c")
     session.emit("r-1", FRAMES["approval"])
+    session.emit("r-1", frames.Approval(call="d", name="n", input={}, effects=[], reason="x"))
     session.approve("r-1", "c")
+    session.approve("r-1", "d")
     with pytest.raises(Fault, match='EALREADY: call: "c" was decided already'):
         session.approve("r-1", "c")
     session.finish("r-1")
