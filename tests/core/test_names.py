@@ -1,0 +1,74 @@
+"""abi.md 2 and seed 002, "Names and Aliases"."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+
+
+@pytest.mark.parametrize("name", ["a", "0", "gpt-4o", "fs.read", "A_b+c-d.e", "x" * 64, "d", "sock", "x.D"])
+def test_good_names(name: str) -> None:
+    assert names.check(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        # seed 002, "Forbidden": / NUL empty . .. control characters, newline, suffix .sock, suffix .d
+        ("", "is empty"),
+        ("a/b", "may hold only"),
+        ("a\0b", "may hold only"),
+        (".", "may hold only"),
+        ("..", "may hold only"),
+        ("a\x01", "may hold only"),
+        ("a\n", "may hold only"),
+        ("x.sock", "ends in .sock or .d"),
+        ("x.d", "ends in .sock or .d"),
+        ("x" * 65, "longer than 64"),
+        (".hidden", "begins with a letter or digit"),
+        ("-v", "begins with a letter or digit"),
+        ("é", "may hold only"),
+        ("٣", "may hold only"),  # a digit, and not an ASCII one
+        ("a b", "may hold only"),
+    ],
+)
+def test_bad_names_say_the_rule(name: str, rule: str) -> None:
+    with pytest.raises(Fault, match=rule) as caught:
+        names.check(name)
+    assert caught.value.code == "EINVAL"
+
+
+@pytest.mark.parametrize(
+    ("class_", "name", "good"),
+    [
+        ("tool", "fs.read", True),
+        ("tool", "fs/read", False),  # abi.md 2: "Tools and agents: one component"
+        ("agent", "coder", True),
+        ("model", "openai/gpt-4o", True),  # "Models: exactly provider/model"
+        ("model", "gpt-4o", False),
+        ("model", "a/b/c", False),
+        ("model", "a/b.d", False),
+    ],
+)
+def test_names_of_objects(class_: str, name: str, good: bool) -> None:
+    if good:
+        assert names.check_object(class_, name) == name
+    else:
+        with pytest.raises(Fault):
+            names.check_object(class_, name)
+
+
+def test_foreign_ids_become_names() -> None:
+    # abi.md 2: "characters outside the grammar become `-`"
+    assert names.clean("claude:3 opus@2024") == "claude-3-opus-2024"
+    assert names.clean(".sock") == "sock"
+    assert names.clean("weights.d") == "weights"
+
+
+@given(st.text())
+def test_cleaning_gives_a_name_whatever_comes(text: str) -> None:
+    assert names.fault_of(names.clean(text)) is None
