@@ -1,0 +1,181 @@
+"""What a session's log says, line by line: its ids, runs and messages, and where an id stands.
+
+Rules: values in, values out. The log is the only copy, so all that is known of a session can be
+gathered anew by one pass over its lines; `Facts` is that pass, for a file at open and for each append.
+A line begins with type and id, in this order (abi.md 6), so most lines need no parser.
+This file must never know files, tasks or who reads.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable
+
+import msgspec
+
+from cortexfs.core.frames import MAX_LINE
+
+HEAD = re.compile(rb'\{"type":"[a-z_]+","id":"([1-9][0-9]{0,17})"')
+DONE = b'{"type":"done"'
+MESSAGE = b'{"type":"message",'
+# The lines that change what is known; all others, deltas above all, only make the log longer.
+TELLING = (b'{"type":"start"', MESSAGE, DONE, b'{"type":"tool_call"')
+STATES = {"ok": "done", "error": "error", "cancelled": "cancelled"}
+
+INDEX_STEP = 1 << 16  # a resume reads at most this much, and one append, to find its place
+INDEX_ENTRIES = 4096  # then every other entry goes: 64 KiB of memory, however long the log
+
+
+class _Line(msgspec.Struct):
+    type: str
+    id: str
+    run: str | None = None
+    role: str | None = None
+    status: str | None = None
+    cwd: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def id_of(line: bytes) -> int | None:
+    """The event id of a line, or None when this is no event."""
+    head = HEAD.match(line)
+    return int(head[1]) if head else None
+
+
+def check(line: bytes) -> None:
+    """Refuse, with a ValueError, one of the TELLING lines that cannot be understood."""
+    _decoder.decode(line)
+
+
+class Facts:
+    """What is known of a session after the lines that were taken."""
+
+    def __init__(self) -> None:
+        self.last = 0
+        self.runs = 0
+        self.messages = 0
+        self.cwd: str | None = None
+        self.active: dict[str, None] = {}  # runs that have a start and no done, oldest first
+        self.status: str | None = None
+        self.latest: list[tuple[int, int]] = []  # where the parts of the last answer stand: offset, length
+        self._parts: list[tuple[int, int]] = []
+
+    @property
+    def state(self) -> str:
+        if self.active:
+            return "active"
+        return STATES.get(self.status or "", "idle")
+
+    def take(self, line: bytes, offset: int) -> None:
+        """Learn from one of the TELLING lines, which stands at `offset`; ValueError when it is none."""
+        said = _decoder.decode(line)
+        if said.type == "start":
+            self._start(said)
+        elif said.type == "message":
+            self._message(said, (offset, len(line)))
+        elif said.type == "done":
+            self.active.pop(said.run or "", None)
+            self.status = said.status
+        else:
+            self._parts = []
+
+    def _start(self, said: _Line) -> None:
+        self.runs += 1
+        self.active[said.run or ""] = None
+        self.cwd = said.cwd or self.cwd
+        self._parts = []
+
+    def _message(self, said: _Line, place: tuple[int, int]) -> None:
+        """A long answer is several frames in a row, and the next answer begins after a call or a start."""
+        self.messages += 1
+        if said.role == "assistant":
+            self._parts.append(place)
+            self.latest = self._parts
+
+
+class Index:
+    """Where ids stand: sparse, so that its memory does not grow with the log."""
+
+    def __init__(self) -> None:
+        self._ids = array("q")
+        self._offsets = array("q")
+        self._step = INDEX_STEP
+        self._next = 0
+
+    def add(self, id: int, offset: int) -> None:
+        """Note that the event `id` stands at `offset`, when the last note is a step away."""
+        if offset < self._next:
+            return
+        self._ids.append(id)
+        self._offsets.append(offset)
+        if len(self._ids) >= INDEX_ENTRIES:
+            self._ids, self._offsets, self._step = self._ids[::2], self._offsets[::2], self._step * 2
+        self._next = offset + self._step
+
+    def before(self, id: int) -> int:
+        """An offset at which a line begins, at or before the event `id`."""
+        at = bisect_right(self._ids, id) - 1
+        return self._offsets[at] if at >= 0 else 0
+
+
+def line_of(id: int, data: bytes) -> tuple[int, int] | None:
+    """Where the event `id` begins and ends in `data`, which begins at a line."""
+    found = re.search(rb'^\{"type":"[a-z_]+","id":"%d"[^\n]*\n' % id, data, re.MULTILINE)
+    return found.span() if found else None
+
+
+class Scan:
+    """One pass over a log: feed it the pieces of the file, in order."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.index = Index()
+        self.size = 0  # where the last good line ends
+        self.read = 0
+        self.damaged: list[int] = []  # lines that are no events, with events after them: their offsets
+        self._doubtful: list[int] = []
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> None:
+        data = self._rest + piece
+        start = self.read - len(self._rest)
+        self.read += len(piece)
+        end = data.rfind(b"\n") + 1
+        self._rest = data[end:]
+        if len(self._rest) > 2 * MAX_LINE:  # no event: its end is all that has to be remembered
+            self._doubt(start + end)
+            self._rest = b"?"
+        self._take(data[:end].split(b"\n")[:-1], start)
+
+    def _take(self, lines: Iterable[bytes], offset: int) -> None:
+        for line in lines:
+            if (id := self._judge(line, offset)) is None:
+                self._doubt(offset)
+            else:
+                self.facts.last = id
+                self.index.add(id, offset)
+                self.size = offset + len(line) + 1
+                if self._doubtful:
+                    self.damaged += self._doubtful
+                    self._doubtful = []
+            offset += len(line) + 1
+
+    def _doubt(self, offset: int) -> None:
+        if len(self._doubtful) < 100:  # enough to report
+            self._doubtful.append(offset)
+
+    def _judge(self, line: bytes, offset: int) -> int | None:
+        """The id of a good line, whose facts are then taken; else None."""
+        id = id_of(line)
+        if id is None or id <= self.facts.last or not line.endswith(b"}"):
+            return None
+        if line.startswith(TELLING):
+            try:
+                self.facts.take(line, offset)
+            except ValueError:
+                return None
+        return id

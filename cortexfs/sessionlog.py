@@ -1,0 +1,379 @@
+"""One session's log: what may be appended, what is on disk, and its readers.
+
+The log is the buffer (docs/design.md): a run appends, and every reader goes through the same bytes at its own
+position, first what is there, then what comes. Nothing is queued for a reader, so one that does not read
+costs nobody anything.
+
+What is promised
+- A reader sees an event once it is in the file: kill -9 loses nothing that anybody has seen. A power
+  failure may lose deltas that were seen live, and their ids are then not used again.
+- A `done`, and what follows it, is seen when all up to it is on disk, not before.
+- When appended events cannot be written they are lost together, up to the last one: `fault` says why,
+  and nothing can be appended behind the hole until the owner has called `reset`.
+
+This file must never know paths or threads, nor decide what a run does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import MAX_LINE
+from cortexfs.sessionfacts import DONE, TELLING, Facts, Index, Scan, check, id_of, line_of
+
+READ = 1 << 16  # what a reader takes at once
+SEARCH = 1 << 18
+ROOM = 1 << 20  # a run that finds this much not yet in the file waits
+UNWRITTEN = 8 << 20  # and one that does not wait is told
+SYNC_AFTER = 4 << 20  # written and not synced: then it is time, whether anybody waits or not
+UNSYNCED = 32 << 20  # what a power failure can take, at most
+TOGETHER = 64 << 20  # not yet in the files of all sessions: no run may add to what waits already
+# After one, ids go on behind all that may have been seen and lost: UNSYNCED bytes at 40 or more an event.
+LEAP = 1_000_000
+
+
+class _Wait:
+    __slots__ = ("done", "fault", "id")
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.done = trio.Event()
+        self.fault: Fault | None = None
+
+
+class Load:
+    """What all sessions together have appended and not yet written, in bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class Log(ABC):
+    """A session's events; `Sessions` makes them and moves what was appended to where it stays.
+
+    `last` is the last event in the log, `given` the last one appended, `visible` what readers may see,
+    in bytes.
+    """
+
+    def __init__(self, found: Scan, given: int, touched: Callable[[Log], None], load: Load) -> None:
+        self._load = load
+        self._touched = touched
+        self._lot = trio.lowlevel.ParkingLot()
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._waits: list[_Wait] = []
+        self._dones: deque[int] = deque()  # where those stand that are not on disk yet
+        self.given = given
+        self.ended = False
+        self.fault: Fault | None = None
+        self.adopt(found)
+
+    def adopt(self, found: Scan) -> None:
+        """Take over what one pass over the log found, all of it on disk."""
+        self.facts: Facts = found.facts
+        self.index: Index = found.index
+        self.size = self.synced = self.visible = found.size
+        self.synced_id = found.facts.last
+        self._dones.clear()
+
+    @property
+    def last(self) -> int:
+        return self.facts.last
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The runs that have a start and no done, oldest first."""
+        return tuple(self.facts.active)
+
+    # The owner's side.
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Add events: encoded frames, with ids that increase from `given`. They are written soon after."""
+        if not lines:
+            return
+        self._admit()
+        data = b"".join(lines)
+        first, last = id_of(lines[0]), id_of(lines[-1])
+        if first is None or last is None or first <= self.given or last < first + len(lines) - 1:
+            raise ValueError("event ids must increase strictly")
+        ends = data.count(b"\n"), data.count(b"}\n")
+        if ends != (len(lines), len(lines)) or len(max(lines, key=len)) > MAX_LINE:
+            raise ValueError(f"an event is one line of at most {MAX_LINE} bytes")
+        for line in lines:
+            if line.startswith(TELLING):
+                check(line)
+        self._pending += lines
+        self._count(len(data))
+        self.given = last
+        self._touched(self)
+
+    def _admit(self) -> None:
+        if self.ended:
+            raise Fault("ENOENT", "the session was removed; begin another")
+        if self.fault:
+            raise self.fault
+        if self._pending_bytes >= UNWRITTEN or self.unsynced >= UNSYNCED or self._load.bytes >= 2 * TOGETHER:
+            raise Fault("EAGAIN", "the disk does not keep up with this session; wait, then send again")
+
+    @property
+    def unsynced(self) -> int:
+        return self.size - self.synced + self._pending_bytes
+
+    async def room(self) -> None:
+        """Wait until the disk has caught up: for whoever appends without end. Raises what `append` would."""
+        while self._crowded() and not self.fault and not self.ended:
+            await self._lot.park()
+        self._admit()
+
+    def _crowded(self) -> bool:
+        mine = self._pending_bytes
+        return mine >= ROOM or self.unsynced >= UNSYNCED // 2 or (mine > 0 and self._load.bytes >= TOGETHER)
+
+    def _count(self, size: int) -> None:
+        self._pending_bytes += size
+        self._load.bytes += size
+
+    async def durable(self, id: int) -> None:
+        """Wait until the event `id` and all before it are on disk."""
+        if id > self.given:
+            raise ValueError("that event was never appended")
+        if id <= self.synced_id:
+            await trio.lowlevel.checkpoint()
+            return
+        self._admit_wait(id)
+        wait = _Wait(id)
+        self._waits.append(wait)
+        self._touched(self)
+        try:
+            await wait.done.wait()
+        finally:
+            if wait in self._waits:
+                self._waits.remove(wait)
+        if wait.fault:
+            raise wait.fault
+
+    def _admit_wait(self, id: int) -> None:
+        if self.ended:
+            raise Fault("ENOENT", "the session was removed; begin another")
+        if self.fault and id > self.last:
+            raise self.fault
+
+    def reset(self) -> int:
+        """Go on after a fault: the id of the last event that is in the log; all after it are lost."""
+        self.fault = None
+        return self.last
+
+    async def reader(self, after: str | None = None) -> Reader:
+        """A reader that begins behind the event `after`, or at the beginning."""
+        return Reader(self, await self._behind(after) if after is not None else 0)
+
+    async def _behind(self, after: str) -> int:
+        if after.isascii() and after.isdecimal() and len(after) < 19 and not after.startswith("0"):
+            id, offset = int(after), self.index.before(int(after))
+            while offset < self.visible and id <= self.last:
+                data = await self.lines(offset, SEARCH)
+                if found := line_of(id, data):
+                    return offset + found[1]
+                if (id_of(data) or 0) > id:
+                    break
+                offset += len(data)
+        raise Fault("EINVAL", f"the session has no event {after[:40]!r} to resume after; resume without it")
+
+    async def lines(self, offset: int, size: int = READ) -> bytes:
+        """Whole lines from `offset`, up to about `size` bytes, at least one; b"" where nothing is visible."""
+        size = min(size, self.visible - offset)
+        if size <= 0:
+            return b""
+        data = await self.fetch(offset, size)
+        while not (end := data.rfind(b"\n") + 1):
+            more = await self.fetch(offset + len(data), min(MAX_LINE, self.visible - offset - len(data)))
+            if not more:
+                raise Fault("EIO", "the session's log is shorter than it was; resume from the beginning")
+            data += more
+        return data[:end]
+
+    @abstractmethod
+    async def fetch(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset`, at least one where there is one."""
+
+    async def grown(self) -> None:
+        """Wait until something happened: readers look again."""
+        await self._lot.park()
+
+    # The side of whoever moves the bytes.
+
+    @property
+    def unwritten(self) -> bool:
+        return bool(self._pending)
+
+    @property
+    def holds_done(self) -> bool:
+        """Whether there is a done that nobody may see yet."""
+        return bool(self._dones)
+
+    @property
+    def wants_sync(self) -> bool:
+        behind = self.size > self.synced
+        return behind and bool(self._dones or self._waits or self.size - self.synced >= SYNC_AFTER)
+
+    def take(self) -> tuple[list[bytes], bytes]:
+        """What has to be written: the lines, and the same as one piece."""
+        lines, self._pending = self._pending, []
+        return lines, b"".join(lines)
+
+    def written(self, lines: Sequence[bytes], size: int) -> bool:
+        """These lines are in the file, `size` bytes of it; whether they told anything new."""
+        self._count(-size)
+        first, last = id_of(lines[0]), id_of(lines[-1])
+        assert first is not None
+        assert last is not None
+        self.index.add(first, self.size)
+        offset, telling = self.size, False
+        for line in lines:
+            if line.startswith(TELLING):
+                telling = True
+                self.facts.take(line, offset)
+                if line.startswith(DONE):
+                    self._dones.append(offset)
+            offset += len(line)
+        self.size, self.facts.last = offset, last
+        self._show()
+        return telling
+
+    def on_disk(self, size: int, id: int) -> bool:
+        """All up to `size` and to the event `id` is on disk; whether more may be seen for it."""
+        self.synced, self.synced_id = max(self.synced, size), max(self.synced_id, id)
+        while self._dones and self._dones[0] < self.synced:
+            self._dones.popleft()
+        for wait in [wait for wait in self._waits if wait.id <= self.synced_id]:
+            self._waits.remove(wait)
+            wait.done.set()
+        return self._show()
+
+    def _show(self) -> bool:
+        before, self.visible = self.visible, self._dones[0] if self._dones else self.size
+        self._lot.unpark_all()
+        return self.visible > before
+
+    def fail(self, fault: Fault) -> None:
+        """What is not in the file is lost, for this reason."""
+        self.fault = fault
+        self._drop()
+        self._release([wait for wait in self._waits if wait.id > self.last], fault)
+
+    def fail_sync(self, fault: Fault) -> None:
+        """What is not on disk may be lost; nobody may believe that it is there."""
+        self.fail(fault)
+        self._release(self._waits, fault)
+
+    def end(self) -> None:
+        """The session was removed: its readers come to their end."""
+        self.ended = True
+        self._drop()
+        self._release(self._waits, Fault("ENOENT", "the session was removed; begin another"))
+
+    def _drop(self) -> None:
+        self._pending = []
+        self._count(-self._pending_bytes)
+
+    def _release(self, waits: Sequence[_Wait], fault: Fault) -> None:
+        for wait in list(waits):
+            self._waits.remove(wait)
+            wait.fault = fault
+            wait.done.set()
+        self._lot.unpark_all()
+
+
+class Reader:
+    """One reader of a log, at its own position. It holds nothing but the position."""
+
+    __slots__ = ("_log", "offset")
+
+    def __init__(self, log: Log, offset: int) -> None:
+        self._log = log
+        self.offset = offset
+
+    @property
+    def behind(self) -> int:
+        """How many bytes can be read without waiting."""
+        return max(self._log.visible - self.offset, 0)
+
+    async def read(self, size: int = READ) -> bytes:
+        """The next whole lines, waiting until there are some; b"" when the session was removed."""
+        waited = False
+        while not self._log.ended:
+            if self.offset > self._log.size:
+                raise Fault(
+                    "EIO", "events that were read are lost, as the disk failed; resume from the beginning"
+                )
+            if data := await self._lines(size):
+                if not waited:  # one that never has to wait must let others work too
+                    await trio.lowlevel.checkpoint()
+                self.offset += len(data)
+                return data
+            await self._log.grown()
+            waited = True
+        return b""
+
+    async def _lines(self, size: int) -> bytes:
+        try:
+            return await self._log.lines(self.offset, size)
+        except Fault:
+            if self._log.ended:  # its file went while it was read
+                return b""
+            raise
+
+
+class Budget:
+    """The memory that all temp sessions may have together."""
+
+    def __init__(self, each: int, total: int) -> None:
+        self.each = each
+        self.total = total
+        self.used = 0
+
+    def admit(self, size: int) -> None:
+        if self.used + size > self.total:
+            mib = self.total >> 20
+            raise Fault("ENOSPC", f"temp sessions hold {mib} MiB together, and that is used up; end some")
+
+
+class MemoryLog(Log):
+    """The log of a temp session: bounded, in memory, and as durable as that."""
+
+    COST = 4096  # of a session that holds nothing, so that their number is bounded too
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._bytes = bytearray()
+        budget.admit(self.COST)
+        budget.used += self.COST
+        super().__init__(Scan(), 0, lambda _: None, Load())
+
+    async def fetch(self, offset: int, size: int) -> bytes:
+        return bytes(self._bytes[offset : offset + size])
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        size = sum(map(len, lines))
+        if self.size + size > self._budget.each:
+            mib = self._budget.each >> 20
+            raise Fault("ENOSPC", f"a temp session holds at most {mib} MiB; begin another, or a private one")
+        self._budget.admit(size)
+        super().append(lines)
+        if self.unwritten:
+            lines, data = self.take()
+            self._budget.used += size
+            self._bytes += data
+            self.written(lines, size)
+            self.on_disk(self.size, self.last)
+
+    def end(self) -> None:
+        if not self.ended:
+            self._budget.used -= self.COST + len(self._bytes)
+        super().end()
+        self._bytes = bytearray()

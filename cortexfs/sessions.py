@@ -1,0 +1,238 @@
+"""The daemon's sessions: opens their logs, and lists, shows, removes and clears them.
+
+    sessions = Sessions(root, report)
+    await nursery.start(sessions.run)         until cancelled; then all is on disk
+    log = await sessions.open(address)        append, durable, reader: cortexfs/sessionlog.py
+    sessions.unclean                          those that the last daemon had no time to put away
+
+Rules: a session's log exists once in memory, for as long as somebody holds it; its file is made by the first
+append, so looking for a session leaves no trace. What is removed ends for its readers and writers.
+This file must never know what a run does, nor sockets or FUSE.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import msgspec
+import trio
+
+from cortexfs import sessiondisk, sessionfiles
+from cortexfs.core.errors import Fault
+from cortexfs.sessioncommit import Commit
+from cortexfs.sessionfacts import Scan
+from cortexfs.sessionfilelog import FileLog, Loaded, fault_of
+from cortexfs.sessionfiles import EVENTS, Address, Info, Meta, Space
+from cortexfs.sessionlog import LEAP, Budget, MemoryLog
+
+MISSING = "there is no such session; `ctx session list` shows those that are there"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    descriptors: int = 2048  # open files, half of what the process may have at most
+    temp_session: int = 16 << 20
+    temp_total: int = 256 << 20
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """Which sessions may go: unused for `age` seconds, or not among the `count` newest of an object."""
+
+    age: float | None = None
+    count: int | None = None
+    keep: frozenset[str] = frozenset({"default"})
+
+
+class Sessions:
+    def __init__(
+        self,
+        root: Path,
+        report: Callable[[Address, str], None],
+        *,
+        limits: Limits | None = None,
+        grew: Callable[[Address], None] = lambda _: None,
+        sync: Callable[[int], None] = os.fsync,
+    ) -> None:
+        limits = limits or Limits()
+        self.root = root
+        self._report = report
+        descriptors = min(limits.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._commit = Commit(root, descriptors, sync, report, grew)
+        self._logs: WeakValueDictionary[Address, FileLog] = WeakValueDictionary()
+        self._changing: dict[Address, trio.Event] = {}  # being opened or removed
+        self._temps: dict[Address, MemoryLog] = {}
+        self._budget = Budget(limits.temp_session, limits.temp_total)
+        self.run = self._commit.run
+        self.settle = self._commit.settle
+
+    @property
+    def unclean(self) -> tuple[Address, ...]:
+        """Sessions that were written to when the last daemon died, and were not opened since."""
+        return tuple(self._commit.unclean)
+
+    def folder(self, address: Address) -> Path:
+        return self.root.joinpath(*address.parts)
+
+    # Logs.
+
+    async def open(self, address: Address) -> FileLog:
+        """The session's log; that of a session that does not exist is empty."""
+        await self._turn(address)
+        if log := self._logs.get(address):
+            return log
+        self._changing[address] = trio.Event()
+        try:
+            unclean = address in self._commit.unclean
+            loaded = await trio.to_thread.run_sync(self._load, address, unclean)
+            log = self._logs[address] = FileLog(self._commit.disk, address, loaded)
+            self._commit.unclean.pop(address, None)
+            return log
+        finally:
+            self._changing.pop(address).set()
+
+    async def _turn(self, address: Address) -> None:
+        while changing := self._changing.get(address):
+            await changing.wait()
+
+    def _load(self, address: Address, unclean: bool) -> Loaded:
+        path = self.folder(address) / EVENTS
+        try:
+            opened = self._commit.descriptors.take(path)
+        except FileNotFoundError:
+            return Loaded(Scan(), 0)
+        except OSError as error:
+            raise fault_of(error, "opened") from None
+        try:
+            return self._examine(address, opened.descriptor, unclean)
+        except OSError as error:
+            raise fault_of(error, "read") from None
+        finally:
+            self._commit.descriptors.release(opened)
+
+    def _examine(self, address: Address, descriptor: int, unclean: bool) -> Loaded:
+        written = os.fstat(descriptor).st_mtime
+        found = sessiondisk.scan(descriptor)
+        ragged = found.read > found.size and not self._repair(address, descriptor, found)
+        if found.damaged:
+            places = ", ".join(map(str, found.damaged[:10]))
+            self._report(
+                address, f"lines of the log are damaged, at byte {places}; they are left as they are"
+            )
+        if unclean:  # what was written and not synced is on disk before anybody sees a done in it
+            with suppress(OSError):
+                os.fsync(descriptor)
+        # What was seen and then lost with the machine's power must not get another meaning.
+        leap = LEAP if written < sessiondisk.boot_time() else 0
+        start = 0 if unclean or ragged else sessionfiles.derived(self.folder(address))
+        return Loaded(found, found.facts.last + leap, min(start, found.size), True, ragged)
+
+    def _repair(self, address: Address, descriptor: int, found: Scan) -> bool:
+        """Cut off a last line that a crash left unfinished."""
+        torn = f"the last {found.read - found.size} bytes of the log are no whole event"
+        try:
+            os.ftruncate(descriptor, found.size)
+        except OSError as error:
+            self._report(address, f"{torn}, and cannot be cut off: {error.strerror}")
+            return False
+        self._report(address, f"{torn}, and were cut off")
+        return True
+
+    def temp(self, address: Address) -> MemoryLog:
+        """The log of a temp session, which ends with `remove_temp` and leaves nothing."""
+        if address not in self._temps:
+            self._temps[address] = MemoryLog(self._budget)
+        return self._temps[address]
+
+    def remove_temp(self, address: Address) -> None:
+        if log := self._temps.pop(address, None):
+            log.end()
+
+    # What is there.
+
+    async def listed(self, space: Space, class_: str, object: str) -> list[Info]:
+        """An object's sessions, newest first."""
+        return await trio.to_thread.run_sync(sessionfiles.listing, self.root, space, class_, object)
+
+    async def show(self, address: Address) -> Meta:
+        """What meta.json says, brought up to date first."""
+        log = await self.open(address)
+        if not log.made:
+            raise Fault("ENOENT", MISSING)
+        await self._commit.renew(log)
+        try:
+            data = await trio.to_thread.run_sync((self.folder(address) / "meta.json").read_bytes)
+            return msgspec.json.decode(data, type=Meta)
+        except OSError as error:
+            raise fault_of(error, "shown") from None
+
+    async def rebuild(self, address: Address) -> None:
+        """Make everything beside the log anew."""
+        log = await self.open(address)
+        if not log.made:
+            raise Fault("ENOENT", MISSING)
+        await self._commit.renew(log, anew=True)
+
+    # What may go.
+
+    async def remove(self, address: Address) -> None:
+        """Remove a session and all its files; its readers come to their end, its writers get ENOENT."""
+        await self._turn(address)
+        self._changing[address] = trio.Event()
+        try:
+            with trio.CancelScope(shield=True):
+                async with self._commit.exclusive():
+                    await self._remove(address)
+        finally:
+            self._changing.pop(address).set()
+
+    async def _remove(self, address: Address) -> None:
+        if log := self._logs.pop(address, None):
+            self._commit.forget(log)
+        self._commit.unclean.pop(address, None)
+        try:
+            await trio.to_thread.run_sync(self._discard, address)
+        except FileNotFoundError:
+            raise Fault("ENOENT", MISSING) from None
+        except OSError as error:
+            raise fault_of(error, "removed") from None
+
+    def _discard(self, address: Address) -> None:
+        folder = self.folder(address)
+        cwd = sessionfiles.text(folder / "cwd")
+        sessiondisk.discard(folder)
+        self._commit.descriptors.forget(folder / EVENTS)
+        self._commit.indexes.removed(address, cwd)
+
+    async def expired(self, space: Space, policy: Policy) -> list[Info]:
+        """What `collect` would remove: never one that is in use, runs, is an object's newest, or is kept."""
+        now = time.time()
+        found: list[Info] = []
+        for class_, object in await trio.to_thread.run_sync(sessionfiles.objects, self.root, space):
+            there = await self.listed(space, class_, object)
+            for rank, info in enumerate(there):
+                old = policy.age is not None and now - info.updated > policy.age
+                many = policy.count is not None and rank >= policy.count
+                if rank and (old or many) and self._may_go(info, policy):
+                    found.append(info)
+        return found
+
+    def _may_go(self, info: Info, policy: Policy) -> bool:
+        address = info.address
+        return info.state != "active" and address not in self._logs and address.session not in policy.keep
+
+    async def collect(self, infos: list[Info]) -> list[Info]:
+        """Remove these, but for those that were used since they were listed; what was removed."""
+        removed: list[Info] = []
+        for info in infos:
+            address = info.address
+            with suppress(FileNotFoundError):
+                stat = await trio.to_thread.run_sync(os.stat, self.folder(address) / EVENTS)
+                if address not in self._logs and stat.st_size == info.size and stat.st_mtime == info.updated:
+                    await self.remove(address)
+                    removed.append(info)
+        return removed

@@ -1,0 +1,52 @@
+"""A daemon's sessions, to be killed: `python -m tests.shell.sessions_child ROOT COUNT` appends without end.
+
+It prints `<session> <bytes>` whenever a reader of its own was shown something, up to this byte of the log.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import trio
+
+from cortexfs.sessionlog import Log
+from cortexfs.sessions import Sessions
+from tests.shell.sessions import Reports, address, run_of, store
+
+
+async def write(log: Log) -> None:
+    while True:
+        first = log.given + 1
+        lines = run_of(first, f"r{first}", deltas=random.randrange(20), answer="a" * random.randrange(3000))
+        while lines:
+            count = random.randrange(1, 6)
+            await log.room()
+            log.append(lines[:count])
+            lines = lines[count:]
+            await trio.lowlevel.checkpoint()
+        await log.durable(log.given)
+
+
+async def show(name: str, log: Log) -> None:
+    reader = await log.reader()
+    while await reader.read():
+        os.write(1, f"{name} {reader.offset}\n".encode())
+
+
+async def main(root: Path, count: int) -> None:
+    async with store(root, Reports()) as sessions, trio.open_nursery() as nursery:
+        for name in (f"s{n}" for n in range(count)):
+            await begin(sessions, nursery, name)
+
+
+async def begin(sessions: Sessions, nursery: trio.Nursery, name: str) -> None:
+    log = await sessions.open(address(name))
+    nursery.start_soon(write, log)
+    nursery.start_soon(show, name, log)
+
+
+if __name__ == "__main__":
+    trio.run(main, Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,394 @@
+"""The session store when things break: kill -9, torn lines, a full or failing or read-only disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.sessionfacts import INDEX_ENTRIES, Index, Scan
+from cortexfs.sessionlog import LEAP, Log
+from cortexfs.sessions import Limits, Sessions
+from tests.shell.sessions import Reports, address, line, remount, run_of, small_disk, store
+
+PROJECT = Path(__file__).parent.parent.parent
+SOAK = float(os.environ.get("CTX_SOAK", "0"))  # seconds that the long form takes
+
+
+async def read_all(sessions: Sessions, name: str = "default") -> bytes:
+    log = await sessions.open(address(name))
+    reader, got = await log.reader(), b""
+    while reader.behind:
+        got += await reader.read()
+    return got
+
+
+def plant(root: Path, data: bytes, name: str = "default") -> Path:
+    """A log that another daemon left."""
+    path = root.joinpath(*address(name).parts) / "events.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    return path
+
+
+# kill -9
+
+
+def killed(root: Path, count: int, after: int) -> dict[str, int]:
+    """Let a child work until it has shown so much, kill it, and return what it had shown of each session."""
+    command = [sys.executable, "-m", "tests.shell.sessions_child", str(root), str(count)]
+    shown: dict[str, int] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=PROJECT) as child:
+        assert child.stdout
+        for number, row in enumerate(child.stdout):
+            name, size = row.split()
+            shown[name.decode()] = int(size)
+            if number == after:
+                child.kill()
+        assert child.wait() == -signal.SIGKILL
+    return shown
+
+
+async def recovered(root: Path, count: int, shown: dict[str, int]) -> int:
+    """What a daemon does at its start, and what then has to hold of every session; how many runs were cut."""
+    cut = 0
+    async with store(root) as sessions:
+        assert {where.session for where in sessions.unclean} >= shown.keys()
+        for where in sessions.unclean:
+            log = await sessions.open(where)
+            assert log.size >= shown.get(where.session, 0)
+            for run in log.active:
+                log.append([line(log.given + 1, "error", run)])
+                cut += 1
+            await log.durable(log.given)
+            assert not log.active
+        assert sessions.unclean == ()
+        for name in (f"s{n}" for n in range(count)):
+            check_whole(await read_all(sessions, name))
+    assert not (root / "unclean.jsonl").exists()
+    return cut
+
+
+def check_whole(data: bytes) -> None:
+    """Every run once, in order and whole, but for those that a kill cut short; ids without a gap."""
+    events = [json.loads(row) for row in data.splitlines()]
+    assert [int(event["id"]) for event in events] == list(range(1, len(events) + 1))
+    runs: dict[str, list[str]] = {}
+    for event in events:
+        runs.setdefault(event["run"], []).append(event["type"])
+        assert runs[event["run"]][0] == "start"
+        if event["type"] == "done" and event["status"] == "ok":
+            kinds = [kind for kind in runs[event["run"]] if kind != "delta"]
+            assert kinds == ["start", "message", "message", "done"]
+    assert all(kinds.count("done") == 1 for kinds in runs.values())
+
+
+def test_kill_9_loses_nothing_that_was_seen(tmp_path: Path) -> None:
+    # abi.md 5: "kill -9 of the daemon at any time loses no completed message"
+    count, end, cut = 8, time.monotonic() + SOAK, 0
+    for number in range(100_000):
+        if number >= 4 and time.monotonic() >= end:
+            break
+        root = tmp_path / str(number // 10)  # logs that do not get too long
+        shown = killed(root, count, after=random.randrange(400))
+        cut += trio.run(recovered, root, count, shown)
+    assert cut
+
+
+async def test_what_a_crash_left_is_told_to_whoever_opens(tmp_path: Path) -> None:
+    # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}, visible to resume."
+    data = b"".join([*run_of(1, "r1"), line(7, "start", "r2"), line(8, run="r2"), line(9, "start", "r3")])
+    plant(tmp_path, data)
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        assert (log.active, log.last, log.given) == (("r2", "r3"), 9, 9)
+        log.append([line(10, "error", run) for run in log.active[:1]] + [line(11, "error", "r3")])
+        await log.durable(11)
+        assert log.active == ()
+        assert (await sessions.show(address())).state == "error"
+
+
+# Torn lines
+
+
+async def test_a_torn_last_line_is_cut_off_at_every_byte(tmp_path: Path) -> None:
+    # abi.md 5: "a torn last line is repaired at start and said in the log"
+    whole, last = b"".join(run_of(1, "r1")), line(7, text='é\n\u2028"}')
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        for cut in range(len(last)):
+            name = f"s{cut}"
+            path = plant(tmp_path, whole + last[:cut], name)
+            assert await read_all(sessions, name) == whole
+            assert path.read_bytes() == whole
+            assert len(reports.said) == (1 if cut else 0)
+            reports.said.clear()
+            log = await sessions.open(address(name))
+            log.append([last])
+            await log.durable(7)
+            assert path.read_bytes() == whole + last
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 5000, b"\n", b"\n\n{}\n", b"garbage\nmore", b"\xff" * 3_000_000])
+async def test_what_a_power_failure_left_behind_the_last_event_is_cut_off(
+    tmp_path: Path, tail: bytes
+) -> None:
+    whole = b"".join(run_of(1, "r1"))
+    path = plant(tmp_path, whole + tail)
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        assert await read_all(sessions) == whole
+    assert path.read_bytes() == whole
+    assert "cut off" in reports.said[0][1]
+
+
+async def test_a_damaged_line_in_the_middle_is_reported_and_left_alone(tmp_path: Path) -> None:
+    data = line(1) + b'{"type":"delta","id":"2","te\n' + line(3) + line(2) + line(4)
+    path = plant(tmp_path, data)
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        assert await read_all(sessions) == data
+        log = await sessions.open(address())
+        assert log.last == 4
+        assert (await log.reader("3")).behind == len(line(2) + line(4))
+    assert path.read_bytes() == data
+    places = f"{len(line(1))}, {len(data) - len(line(2) + line(4))}"
+    said = f"lines of the log are damaged, at byte {places}; they are left as they are"
+    assert {sentence for _, sentence in reports.said} == {said}
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
+def test_a_scan_finds_the_same_whatever_the_pieces(piece: int) -> None:
+    data = b"".join([*run_of(1, "r1", 30), b"bad\n", *run_of(40, "r2", 3)[:-1], b'{"torn'])
+    scan = Scan()
+    for at in range(0, len(data), piece):
+        scan.feed(data[at : at + piece])
+    assert scan.size == len(data) - 6
+    assert len(scan.damaged) == 1
+    assert (scan.facts.last, scan.facts.runs, list(scan.facts.active)) == (45, 2, ["r2"])
+    at, length = scan.facts.latest[0]
+    assert json.loads(data[at : at + length])["content"][0]["text"] == "the answer"
+
+
+def test_an_index_does_not_grow_with_the_log() -> None:
+    index = Index()
+    for id in range(1, 200_000):
+        index.add(id, id * 100_000)
+    assert len(index._ids) < INDEX_ENTRIES
+    for id in (1, 2, 500, 99_999, 199_999):
+        assert index.before(id) <= id * 100_000
+    assert index.before(199_999) > 199_000 * 100_000
+
+
+# After a power failure
+
+
+async def test_ids_that_a_power_failure_took_are_not_used_again(tmp_path: Path) -> None:
+    path = plant(tmp_path, line(1) + line(2))
+    async with store(tmp_path) as sessions:
+        assert (await sessions.open(address())).given == 2
+    os.utime(path, (0, 1_000_000))  # written before this machine started
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        assert (log.last, log.given) == (2, 2 + LEAP)
+        log.append([line(log.given + 1)])
+        await log.durable(log.given)
+        with pytest.raises(Fault, match="EINVAL"):
+            await log.reader("3")
+
+
+# The disk
+
+
+async def test_a_full_disk_is_told_and_service_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    # "ENOSPC becomes an error frame; service goes on when there is room"
+    reports = Reports()
+    with small_disk(tmp_path / "disk", 1) as disk:
+        async with store(disk, reports) as sessions:
+            other = await sessions.open(address("other"))
+            other.append(run_of(1, "r1"))
+            await other.durable(6)
+            log = await sessions.open(address())
+            log.append(run_of(1, "r1"))
+            await log.durable(6)
+            ballast = disk / "ballast"
+            with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+                _ = [file.write(bytes(4096)) for _ in range(1000)]
+            log.append([line(7, "start", "r2"), *(line(id, run="r2") for id in range(8, 200))])
+            with pytest.raises(Fault, match=r"ENOSPC.*make room"):
+                await log.durable(199)
+            with pytest.raises(Fault, match="ENOSPC"):
+                log.append([line(200, "error", "r2")])
+            with pytest.raises(Fault, match="ENOSPC"):
+                await log.room()
+            assert log.reset() == 6
+            assert log.active == ()
+            assert await read_all(sessions) == b"".join(run_of(1, "r1"))
+            assert [where for where, _ in reports.said] == [address()]
+            ballast.unlink()
+            again = run_of(201, "r3")
+            log.append(again)
+            await log.durable(log.given)
+            assert await read_all(sessions) == b"".join(run_of(1, "r1") + again)
+        assert (log.path).read_bytes() == b"".join(run_of(1, "r1") + again)
+        del log, other
+
+
+async def fill_disk(log: Log) -> None:
+    while True:
+        log.append([line(log.given + n, text="x" * 1000) for n in range(1, 30)])
+        await log.durable(log.given)
+
+
+async def test_a_write_that_is_cut_short_leaves_whole_lines(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        async with store(disk) as sessions:
+            log = await sessions.open(address())
+            with pytest.raises(Fault, match="ENOSPC"):
+                await fill_disk(log)
+            assert log.path.stat().st_size == log.size
+            assert (await read_all(sessions)).count(b"\n") == log.last == log.given - 29
+        del log
+
+
+async def test_a_read_only_disk_can_be_read_and_says_so(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        whole = b"".join(run_of(1, "r1"))
+        path = plant(disk, whole + b'{"torn')
+        remount(disk, writable=False)
+        reports = Reports()
+        async with store(disk, reports) as sessions:
+            assert await read_all(sessions) == whole
+            for name in ("default", "new"):
+                log = await sessions.open(address(name))
+                log.append([line(log.given + 1, "start", "r2")])
+                with pytest.raises(Fault, match=r"EROFS.*writable"):
+                    await log.durable(log.given)
+                assert log.reset() == log.last
+            with pytest.raises(Fault, match="EROFS"):
+                await sessions.remove(address())
+            remount(disk, writable=True)
+            log = await sessions.open(address())
+            log.append([line(9, "start", "r2")])
+            await log.durable(9)
+            assert path.read_bytes() == whole + line(9, "start", "r2")
+        del log
+
+
+def failing(times: int) -> Callable[[int], None]:
+    """An fsync that fails so often."""
+    left = [times]
+
+    def sync(descriptor: int) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        os.fsync(descriptor)
+
+    return sync
+
+
+async def test_an_fsync_that_fails_once_is_made_good(tmp_path: Path) -> None:
+    reports = Reports()
+    async with store(tmp_path, reports, sync=failing(1)) as sessions:
+        log = await sessions.open(address())
+        log.append(run_of(1, "r1"))
+        await log.durable(6)
+        assert await read_all(sessions) == b"".join(run_of(1, "r1"))
+    assert "read again" in reports.said[0][1]
+
+
+async def test_an_fsync_that_goes_on_failing_lets_nobody_believe_in_a_done(tmp_path: Path) -> None:
+    async with store(tmp_path, sync=failing(4)) as sessions:
+        log = await sessions.open(address())
+        log.append(run_of(1, "r1"))
+        with pytest.raises(Fault, match="EIO"):
+            await log.durable(6)
+        assert await read_all(sessions) == b"".join(run_of(1, "r1")[:-1])
+        with pytest.raises(Fault, match="EIO"):
+            log.append([line(7)])
+        with pytest.raises(Fault, match="EIO"):
+            await log.durable(6)
+        assert log.reset() == 6
+        await log.durable(6)
+        assert await read_all(sessions) == b"".join(run_of(1, "r1"))
+
+
+async def test_events_that_a_failing_disk_lost_are_not_pretended(tmp_path: Path) -> None:
+    lost: list[int] = []
+
+    def sync(descriptor: int) -> None:
+        if lost and lost.pop():
+            os.ftruncate(descriptor, len(line(1)) + 10)
+            raise OSError(errno.EIO, "Input/output error")
+        os.fsync(descriptor)
+
+    async with store(tmp_path, sync=sync) as sessions:
+        log = await sessions.open(address())
+        reader = await log.reader()
+        lost.append(1)
+        log.append([line(1), line(2), line(3)])
+        assert await reader.read()
+        with pytest.raises(Fault, match="EIO"):
+            await log.durable(3)
+        with pytest.raises(Fault, match="EIO"):
+            await reader.read()
+        assert log.reset() == 1
+        log.append([line(4)])
+        await log.durable(4)
+        assert await read_all(sessions) == line(1) + line(4)
+
+
+async def test_stopping_puts_away_what_was_appended(tmp_path: Path) -> None:
+    # abi.md 8: "sessions are synced"
+    synced: list[int] = []
+    async with store(tmp_path, sync=lambda descriptor: synced.append(descriptor)) as sessions:
+        logs = [await sessions.open(address(f"s{n}")) for n in range(20)]
+        for log in logs:
+            log.append([line(1, "start"), line(2)])
+    assert len(synced) == 20
+    for log in logs:
+        assert log.path.read_bytes() == line(1, "start") + line(2)
+        assert (log.folder / "state").read_text() == "active\n"
+
+
+async def test_files_made_before_a_crash_are_made_anew(tmp_path: Path) -> None:
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        log.append(run_of(1, "r1"))
+        await log.durable(6)
+        await sessions.settle()
+        folder, marks = log.folder, (tmp_path / "unclean.jsonl").read_bytes()
+    whole = (folder / "messages.jsonl").read_bytes()
+    (folder / "messages.jsonl").write_bytes(whole[:-9])
+    (tmp_path / "unclean.jsonl").write_bytes(marks + b'["torn')
+    del log
+    async with store(tmp_path) as sessions:
+        assert sessions.unclean == (address(),)
+        await sessions.show(address())
+        assert (folder / "messages.jsonl").read_bytes() == whole
+
+
+async def test_10_000_sessions_take_few_descriptors(tmp_path: Path) -> None:
+    count = 10_000 if SOAK else 1_000
+    async with store(tmp_path, limits=Limits(descriptors=64)) as sessions:
+        before = len(os.listdir("/proc/self/fd"))
+        logs = [await sessions.open(address(f"s{n}", "debug/many")) for n in range(count)]
+        for log in logs:
+            log.append([line(1)])
+        await sessions.settle()
+        assert len(os.listdir("/proc/self/fd")) <= before + 64
+        for log in logs:
+            assert await (await log.reader()).read() == line(1)
+        assert len(os.listdir("/proc/self/fd")) <= before + 64
