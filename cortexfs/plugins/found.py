@@ -45,8 +45,7 @@ def _unshadowed(search: Iterable[metadata.Distribution]) -> Iterable[metadata.Di
     seen: set[str] = set()
     for distribution in search:
         # A directory without readable metadata has no name; it is no installed package.
-        facts = distribution.metadata
-        name = re.sub(r"[-_.]+", "-", facts["Name"] if "Name" in facts else "").lower()
+        name = re.sub(r"[-_.]+", "-", "".join(distribution.metadata.get_all("Name", []))).lower()
         if name and name not in seen:
             seen.add(name)
             yield distribution
