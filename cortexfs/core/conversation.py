@@ -4,7 +4,8 @@ A server's connection is a `Server` (bytes to requests), a `Subscriptions` (whic
 session it is still to be sent) and, shared with everybody, the `Session`s. One request goes like this:
 
     for request in server.receive(data):          # typed requests, and refusals to send as they are
-        run, events = session.send(request, id)   # a Fault is answered by requests.refusal
+        given.admit(key)                          # a Fault is answered by requests.refusal
+        run, events = session.send(request, id)
         answers = given.answer(key, session, run) # what is to be said now and is no event
         ...                                       # append the events, then send what `due` names
 
@@ -152,6 +153,10 @@ class Subscriptions:
     @property
     def keys(self) -> tuple[Key, ...]:
         return tuple(self._followed)
+
+    def admit(self, key: Key) -> None:
+        """Before a session is changed for this connection: EAGAIN if it could not follow that one."""
+        self._of(key)
 
     def follow(self, key: Key, after: int) -> None:
         """resume: every event after `after`, and what is still to come."""

@@ -131,6 +131,7 @@ class Connection:
     def _send(self, request: Send) -> None:
         self.world.total += 1
         key = Key.of(request, self.uid, self.number)
+        self.given.admit(key)
         run, events = self.world.session(key).send(request, f"r-{self.world.total}")
         for frame in self.given.answer(key, self.world.session(key), run):
             self.sent += lines.encode(frame)
@@ -143,6 +144,7 @@ class Connection:
 
     def _cancel(self, request: Cancel) -> None:
         key, session, run = self.world.of(request.id, self.uid)
+        self.given.admit(key)
         start = session.last + 1
         events = session.cancel(run)
         self.given.follow_run(key, run, start)

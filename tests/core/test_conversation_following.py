@@ -135,6 +135,22 @@ def test_the_sessions_of_a_connection_are_bounded() -> None:
     given.follow(KEY._replace(session="s0"), 0)
 
 
+def test_what_cannot_be_followed_is_not_begun() -> None:
+    world = World()
+    connection, other = world.connect(), world.connect()
+    other.ask(Send(session="x", input="x"))
+    other.ask(Send(session="x", id="waits", input="x"))
+    for n in range(MAX_FOLLOWED):
+        connection.given.admit(KEY._replace(session=f"s{n}"))
+    for asked in (Send(session="x", input="y"), Send(session="new", input="y"), Cancel(id="waits")):
+        (error,) = connection.ask(asked)
+        assert isinstance(error, frames.Error)
+        assert error.code == "EAGAIN"
+    session = world.session(KEY._replace(session="x"))
+    assert (session.last, session.waiting) == (2, ("r-4",))
+    assert world.session(KEY._replace(session="new")).last == 0
+
+
 ASKED: list[Send | Resume] = [
     Resume(),
     Resume(after="2"),
