@@ -8,6 +8,7 @@ described is a sentence in `broken`, and everything else works.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable
 
@@ -24,10 +25,13 @@ from cortexfs.version import VERSION
 
 BUILTIN = calls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin")
 DESCRIBE_SECONDS = 15.0
+AT_ONCE = 8  # plugins that are asked together, so that one that hangs keeps few waiting
+MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml
 MAX_TOOLS = 10_000
 MAX_DESCRIPTION = 16 << 10
 NOBODY = 65534
 
+_WORD = re.compile(r"[A-Za-z_-]{1,64}", re.ASCII)
 _descriptors = msgspec.json.Decoder(list[calls.Descriptor])
 _faults = msgspec.msgpack.Decoder(tuple[str, str])
 
@@ -44,13 +48,25 @@ class Catalog:
         """Built-in tools first, then the plugins in the order of enabling."""
         objects: dict[tuple[str, str], Object] = {}
         self.broken = {}
-        for plugin in (BUILTIN, *plugins):
-            try:
-                for object_ in await self._objects(plugin):
+        asked = (BUILTIN, *plugins)
+        limit = trio.CapacityLimiter(AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for plugin in asked:
+                nursery.start_soon(self._learn, plugin, limit)
+        for plugin in asked:
+            if plugin.name not in self.broken:
+                for object_ in self._objects(plugin):
                     self._add(objects, object_)
+        return Registry(objects)
+
+    async def _learn(self, plugin: calls.Plugin, limit: trio.CapacityLimiter) -> None:
+        async with limit:
+            try:
+                if plugin not in self._known:
+                    descriptors = await self._describe(plugin)
+                    self._known[plugin] = (time.time(), descriptors)
             except Fault as fault:
                 self.broken[plugin.name] = fault.message
-        return Registry(objects)
 
     def _add(self, objects: dict[tuple[str, str], Object], object_: Object) -> None:
         key = (object_.class_, object_.name)
@@ -61,10 +77,7 @@ class Catalog:
             return
         objects[key] = object_
 
-    async def _objects(self, plugin: calls.Plugin) -> list[Object]:
-        if plugin not in self._known:
-            descriptors = await self._describe(plugin)
-            self._known[plugin] = (time.time(), descriptors)
+    def _objects(self, plugin: calls.Plugin) -> list[Object]:
         registered, descriptors = self._known[plugin]
         origin = "builtin" if plugin == BUILTIN else f"plugin:{plugin.name}@{plugin.version}"
         return [_object(plugin, origin, registered, descriptor) for descriptor in descriptors]
@@ -81,17 +94,22 @@ class Catalog:
                             raise Fault(*_faults.decode(payload))
                         if kind == wire.DESCRIPTORS:
                             return _checked(payload)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Fault("EPROTO", f"its description cannot be read: {error}") from None
         finally:
-            self._pool.release(host)
+            # One that is labelled is nobody's to call, and nobody's to look into: it has served.
+            self._pool.release(host, stuck=bool(host.identity.label))
         raise Fault("EPROTO", f"it did not describe its tools; its process {host.describe_end()}")
 
 
 def describer() -> calls.Identity:
-    """As whom plugins describe themselves: nobody under root (abi.md 4), else the daemon's user."""
+    """As whom plugins describe themselves: nobody under root (abi.md 4), else the daemon's user.
+
+    Processes of that uid may be anybody's, so the host is one that they cannot get into, and no
+    call of theirs finds it.
+    """
     if os.geteuid() == 0:
-        return calls.Identity(NOBODY, NOBODY, ())
+        return calls.Identity(NOBODY, NOBODY, (), label=calls.DESCRIBER)
     return calls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
 
 
@@ -101,11 +119,23 @@ def _checked(payload: bytes) -> list[calls.Descriptor]:
         raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
     for descriptor in descriptors:
         names.check_object("tool", descriptor.name)
+        timeout = descriptor.timeout_secs
+        if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
+            raise Fault("EINVAL", f"the timeout of {descriptor.name} is not within 1 to {MAX_TIMEOUT} s")
+        _check_effects(descriptor)
         if len(descriptor.description) > MAX_DESCRIPTION:
             raise Fault(
                 "EINVAL", f"the description of {descriptor.name} is over {MAX_DESCRIPTION} characters"
             )
     return descriptors
+
+
+def _check_effects(descriptor: calls.Descriptor) -> None:
+    """They are lines of words, which policy relies on."""
+    for effect in descriptor.capabilities.effects:
+        words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
+        if not all(map(_WORD.fullmatch, words)):
+            raise Fault("EINVAL", f"an effect of {descriptor.name} is not in words: {words}")
 
 
 def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: calls.Descriptor) -> Object:

@@ -35,6 +35,7 @@ from cortexfs.catalog import Catalog
 from cortexfs.config import Config, broken_plugins, enabled_plugins
 from cortexfs.core import calls, wire
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
+from cortexfs.core.plain import one_line
 from cortexfs.core.registry import Registry
 from cortexfs.exec import Exec
 from cortexfs.fuse import Filesystem
@@ -221,9 +222,9 @@ class Daemon:
             f"runs: {len(self.runs.active)} active, {self.runs.total} total",
             f"hosts: {len(self.pool)}",
             f"reloads: {self._reloads}",
-            *(f"broken plugin: {name}: {why}" for name, why in sorted(self.catalog.broken.items())),
+            *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(self.catalog.broken.items())),
             f"bugs met: {self.fs.errors}",
-            f"last error: {self.logs.error or self.runs.last_error or 'none'}",
+            f"last error: {one_line(self.logs.error or self.runs.last_error or 'none')}",
         ]
         return "\n".join(lines) + "\n"
 

@@ -220,7 +220,7 @@ class Pool:
         return host
 
     def _spawn(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
-        self._make_room(identity.uid)
+        self._make_room(identity.uid, identity.label)
         self._number += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -236,12 +236,19 @@ class Pool:
         self._hosts[plugin, identity] = self._all[host.number] = host
         return host
 
-    def _make_room(self, uid: int) -> None:
-        """Keep one user's hosts bounded: an idle one that holds no plugin state goes first."""
-        owned = [host for host in self._hosts.values() if host.identity.uid == uid]
+    def _make_room(self, uid: int, label: str) -> None:
+        """Keep one user's hosts bounded: an idle one that holds no plugin state goes first.
+
+        By label, so that a user cannot keep the plugins from being described as nobody.
+        """
+        owned = [h for h in self._all.values() if (h.identity.uid, h.identity.label) == (uid, label)]
+        # The retired ones take memory until they have ended, and who has stopped them may wait for it.
+        if len(owned) >= 2 * HOSTS_PER_USER:
+            raise Fault("EAGAIN", f"{len(owned)} hosts of uid {uid} have yet to end; try again")
+        owned = [host for host in owned if not host.retired]
         if len(owned) < HOSTS_PER_USER:
             return
-        idle = [host for host in owned if not host.calls and host.plugin.name == "builtin"]
+        idle = [host for host in owned if host.pid and not host.calls and host.plugin.name == "builtin"]
         if not idle:
             raise Fault("EAGAIN", f"uid {uid} has {len(owned)} hosts at work, which is the limit; try again")
         self._dismiss(min(idle, key=lambda host: host.idle_since))

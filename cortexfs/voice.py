@@ -2,6 +2,8 @@
 
 Both voices have the same methods, each of which returns the bytes to send, as core/wire.py
 messages. What the runner is to say when the daemon vanishes (its last words) is sent ahead.
+What tools and file names say in messages is escaped for terminals; a tool's output is its own, as
+that of cat is.
 This file must never know of sockets, hosts or policy.
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from cortexfs.core import frames, wire
+from cortexfs.core.plain import escaped
 
 VANISHED = "the CortexFS daemon went away during the call; start it again with: ctx mount"
 
@@ -89,13 +92,13 @@ class Text(Voice):
         return out
 
     def _complaint(self, code: str, message: str) -> bytes:
-        return f"{self.object}: {code}: {message.rstrip()}\n".encode()
+        return f"{self.object}: {code}: {escaped(message.rstrip())}\n".encode()
 
     def _note(self, text: str) -> bytes:
-        return wire.message(wire.STDERR, f"{self.object}: {text.rstrip()}\n".encode())
+        return wire.message(wire.STDERR, f"{self.object}: {escaped(text.rstrip())}\n".encode())
 
     def _media(self, attachment: Any) -> bytes:
         fields = attachment if isinstance(attachment, dict) else {}
-        text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}\n"
+        text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}".replace("\n", " ")
         self._mid_line = False
-        return wire.message(wire.STDOUT, text.encode())
+        return wire.message(wire.STDOUT, f"{escaped(text)}\n".encode())

@@ -22,6 +22,7 @@ from pathlib import Path
 import cortexfs
 from cortexfs.cli import mounts, parser, umount
 from cortexfs.cli.output import say
+from cortexfs.cli.sparing import Sparing
 from cortexfs.config import Places, create, load, places
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 
@@ -213,6 +214,8 @@ def _serve(root: str, where: Places, options: argparse.Namespace) -> int:
 
 def _log_to_stderr() -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    for target in logging.getLogger().handlers:
+        target.addFilter(Sparing())
 
 
 class _Ready:

@@ -79,6 +79,10 @@ class Plugin(msgspec.Struct, frozen=True, array_like=True):
     path: str = ""  # a directory to put first on sys.path; empty for installed packages
 
 
+# The label of who describes a plugin: a host of its own, and closed to others of its uid.
+DESCRIBER = "describer"
+
+
 class Identity(msgspec.Struct, frozen=True, array_like=True):
     """Who a host is: everything that decides what its code can reach, and so the pool's key."""
 

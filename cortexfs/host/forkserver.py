@@ -28,7 +28,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
@@ -65,6 +65,7 @@ class Child:
         self.number = number
         self.pid = pid
         self.announced = False
+        self.deadline = time.monotonic() + limits.STARTING_SECONDS
         self.status: socket.socket | None = status  # None once the daemon has had its Spawned
         self.group = group
 
@@ -117,16 +118,29 @@ class ForkServer:
         starting = {child.status.fileno(): child for child in self._children.values() if child.status}
         for fd in starting:
             poll.register(fd, select.POLLIN)
-        ready = dict(poll.poll(limits.KILLING_SECONDS * 1000 if self._dead else None))
+        ready = dict(poll.poll(self._patience(starting.values())))
         # Reports before deaths: a host may report and die at once.
         for fd in ready.keys() & starting.keys():
             self._report(starting[fd])
         with suppress(BlockingIOError):
             self._woken.recv(4096)
+        for child in starting.values():
+            if child.status and time.monotonic() >= child.deadline:
+                os.kill(child.pid, signal.SIGKILL)
         self._reap()
         self._sweep()
         alive = self._hear() if ready.get(self._control.fileno(), 0) & ~select.POLLOUT else True
         return self._flush() and alive
+
+    def _patience(self, starting: Collection[Child]) -> float | None:
+        """For how many milliseconds there is nothing to do unasked."""
+        if self._dead:
+            return limits.KILLING_SECONDS * 1000
+        # A user can stop a process that has become him; one that was killed says so by itself.
+        first = min((child.deadline for child in starting), default=None)
+        if first is None:
+            return None
+        return max(first - time.monotonic(), limits.KILLING_SECONDS) * 1000
 
     # -- the daemon
 
@@ -324,6 +338,8 @@ def _host(
         # Fails when the fork server died before PR_SET_PDEATHSIG was set; then this must end, too.
         status.send(_READY)
         status.close()
+        if spawn.identity.label != calls.DESCRIBER:
+            identity.open_up()
         gc.enable()
         serve(control, spawn.plugin)
     except BaseException:

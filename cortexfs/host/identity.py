@@ -58,6 +58,13 @@ def become(identity: Identity, pidfd: int | None, root_fd: int | None, forked: F
     _seal()
 
 
+def open_up() -> None:
+    """Let the user look into the process, which holds no more than its user does; without this its
+    own /proc/self would be root's. After all that the fork server is told: until here no process of
+    that user's can take the place of this one, or its descriptors (ptrace(2), pidfd_getfd(2))."""
+    linux.prctl(linux.PR_SET_DUMPABLE, 1)
+
+
 def enters_pid_namespace(identity: Identity) -> bool:
     names = dict(zip(linux.NAMESPACES, identity.namespaces, strict=False))
     return "pid" in names and names["pid"] != os.stat("/proc/self/ns/pid").st_ino
@@ -209,8 +216,5 @@ def _seal() -> None:
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         # Orphans below it become its children, so that the chain of parents always leads here.
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-        # It holds no more than its user does, so that user may look at it; without this its own
-        # /proc/self would be root's.
-        linux.prctl(linux.PR_SET_DUMPABLE, 1)
         # Last, as every change of credentials clears it.
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -25,6 +25,8 @@ from cortexfs.core.calls import Limits
 PREFIX = "cortexfs-"
 # Between two looks at whether what was killed is dead.
 KILLING_SECONDS = 0.005
+# A host that does not report by then hangs in its caller's place, or was stopped by its caller.
+STARTING_SECONDS = 10.0
 _CLEARINGS = 200
 _STOPS = 10  # rounds of stopping what was born meanwhile; a full fork bomb takes two or three
 

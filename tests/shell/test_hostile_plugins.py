@@ -1,0 +1,123 @@
+"""catalog.py: "What a plugin says is a stranger's word: it is bounded and checked before it becomes an
+object. A plugin that cannot be described is a sentence in `broken`, and everything else works." """
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from cortexfs.catalog import DESCRIBE_SECONDS, Catalog
+from cortexfs.core import calls, wire
+from cortexfs.core.registry import Registry
+from cortexfs.hosts import Pool
+
+GOOD = {"name": "good", "description": "", "input_schema": {}}
+
+
+class FakeHost:
+    """A host that says the same to each call, and no more."""
+
+    def __init__(self, said: bytes, identity: calls.Identity, kept: list[socket.socket]) -> None:
+        self.identity = identity
+        self._said = said
+        self._kept = kept
+
+    def call(self, cwd: int | None) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        # In a thread, as it may be more than the socket holds; it ends when our end is closed.
+        threading.Thread(target=self._speak, args=(theirs,)).start()
+        ours.setblocking(False)
+        self._kept.append(theirs)
+        return ours
+
+    def _speak(self, theirs: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            theirs.sendall(self._said)
+
+    def describe_end(self) -> str:
+        return "broke off"
+
+
+class FakePool:
+    def __init__(self, said: dict[str, bytes]) -> None:
+        self._said = {"builtin": describing([GOOD]), **said}
+        self.kept: list[socket.socket] = []
+        self.stuck: list[bool] = []
+
+    async def acquire(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> FakeHost:
+        return FakeHost(self._said[plugin.name], identity, self.kept)
+
+    def release(self, host: FakeHost, stuck: bool = False) -> None:
+        self.stuck.append(stuck)
+
+
+def describing(tools: Any) -> bytes:
+    return wire.message(wire.DESCRIPTORS, tools if isinstance(tools, bytes) else json.dumps(tools).encode())
+
+
+def described(said: dict[str, bytes]) -> tuple[Registry, dict[str, str], float]:
+    """The registry, what is broken, and how many seconds it took on a clock that jumps."""
+    pool = FakePool(said)
+
+    async def main() -> tuple[Registry, dict[str, str], float]:
+        began = trio.current_time()
+        catalog = Catalog(cast(Pool, pool))
+        plugins = [calls.Plugin(name, "1", "python", "m:a") for name in said]
+        return await catalog.registry(plugins), catalog.broken, trio.current_time() - began
+
+    try:
+        return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.2))
+    finally:
+        for sock in pool.kept:
+            sock.close()
+
+
+def tool(**fields: Any) -> dict[str, Any]:
+    return GOOD | {"name": "evil"} | fields
+
+
+def effect(**words: str) -> dict[str, Any]:
+    said = {"kind": "read", "reversibility": "reversible", "confirmation": "none", "dry_run": "none"} | words
+    return {"effects": [said]}
+
+
+DEEP = b'[{"name":"evil","description":"","input_schema":{"a":' + b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        describing(DEEP),
+        describing(b"\xff"),
+        describing([tool(name="../evil")]),
+        describing([tool(name="evil\nx")]),
+        describing([tool(description="x" * (17 << 10))]),
+        describing([tool(timeout_secs=-1)]),
+        describing([tool(timeout_secs=10**12)]),
+        describing([tool(capabilities=effect(kind="read - none\nwrite"))]),
+        describing([tool(name=f"t{n}") for n in range(10_001)]),
+        wire.message(wire.FAULT, b"\x92\xa1x\xa2\xff\xff"),
+        wire.message(wire.FAULT, msgspec.msgpack.encode(("nonsense", "x"))),
+        b"t\xff\xff\xff\xff",
+    ],
+)
+def test_what_a_plugin_says_breaks_that_plugin_alone(said: bytes) -> None:
+    registry, broken, _ = described({"evil": said})
+    assert list(broken) == ["evil"]
+    assert list(registry.objects) == [("tool", "good")]
+
+
+def test_plugins_that_hang_are_waited_for_together() -> None:
+    # commands.md: ctx mount waits 20 s; each plugin may take DESCRIBE_SECONDS
+    registry, broken, seconds = described({name: b"" for name in ("hangs", "hangs.too", "and.this")})
+    assert len(broken) == 3
+    assert list(registry.objects) == [("tool", "good")]
+    assert seconds == DESCRIBE_SECONDS

@@ -1,0 +1,65 @@
+"""A host between its fork and its plugin's first line, when the user that it becomes is hostile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cortexfs.core import calls
+from tests.shell.forks import NOBODY, Forks, public_directory
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
+
+USER = calls.Identity(NOBODY, NOBODY, ())
+
+# Imported by every interpreter that finds it: stands in for what a user does to a starting host.
+SITE = """
+import ctypes, time
+from cortexfs.host import limits
+limits.STARTING_SECONDS = 0.3
+real = limits.restrict
+def restrict(given, tasks):
+    limits.seen = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)  # PR_GET_DUMPABLE
+    while given.processes == 7:
+        time.sleep(1)
+    real(given, tasks)
+limits.restrict = restrict
+"""
+
+
+@contextmanager
+def forks() -> Iterator[Forks]:
+    with public_directory() as place:
+        (place / "sitecustomize.py").write_text(SITE)
+        with Forks("sh", "-c", 'PYTHONPATH="$0:$PYTHONPATH" exec "$@"', str(place)) as found:
+            yield found
+
+
+def test_nobody_gets_into_a_host_before_it_has_reported() -> None:
+    # identity.py: until then nobody "can take the place of this one, or its descriptors"
+    with forks() as server:
+        host = server.spawn(USER)
+        assert host.ask("from cortexfs.host import limits; answer = limits.seen") == 0
+        assert host.ask("answer = open('/proc/self/environ').close()") is None
+
+
+def test_nobody_gets_into_the_host_that_describes_plugins() -> None:
+    # abi.md 4: "Under root, plugins describe themselves as nobody", which others may be
+    with forks() as server:
+        host = server.spawn(calls.Identity(NOBODY, NOBODY, (), label=calls.DESCRIBER))
+        assert host.ask("answer = os.stat('/proc/self/mem').st_uid") == 0
+        assert host.ask("open('/proc/self/environ')") == "raised PermissionError"
+
+
+def test_a_start_that_is_held_up_ends() -> None:
+    # limits.py: "A host that does not report by then hangs in its caller's place, or was stopped"
+    with forks() as server:
+        server.send(USER, limits=calls.Limits(1 << 30, 7, 256))
+        said = server.hear()
+        assert isinstance(said, calls.Spawned)
+        assert said.fault is not None
+        assert said.fault[0] == "EHOSTDOWN"
+        assert server.spawn(USER).ask("answer = 'served'") == "served"
