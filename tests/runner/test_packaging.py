@@ -1,7 +1,9 @@
-"""What is shipped: an sdist that builds by itself, and a wheel that puts the runner beside ctx."""
+"""What is shipped: an sdist that builds by itself, as a checkout does, and a wheel that puts the runner
+beside ctx."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from cortexfs.version import VERSION
 ROOT = Path(__file__).parents[2]
 BUILD = "import scikit_build_core.build as b, sys; getattr(b, sys.argv[1])(sys.argv[2])"
 SHIPPED = ["LICENSE", "README.md", "cortexfs", "docs", "pyproject.toml", "runner", "tests"]
+SHIPPED += [".ci", "Makefile", "mountpoint", "requirements-dev.lock"]  # what make up and make test want
 
 
 def build(what: str, source: Path, target: Path) -> Path:
@@ -27,8 +30,8 @@ def build(what: str, source: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
-    """A wheel made from nothing but what an sdist of this checkout holds."""
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an sdist of this checkout holds."""
     folder = tmp_path_factory.mktemp("packages")
     checkout = folder / "checkout"
     checkout.mkdir()
@@ -39,7 +42,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
             shutil.copy(ROOT / name, checkout)
     sdist = build("sdist", checkout, folder / "sdist")
     subprocess.run(["tar", "xf", sdist, "-C", folder], check=True)
-    return zipfile.Path(build("wheel", folder / f"cortexfs-{VERSION}", folder / "wheel"))
+    return folder / f"cortexfs-{VERSION}"
+
+
+@pytest.fixture(scope="module")
+def wheel(unpacked: Path) -> zipfile.Path:
+    """A wheel made from nothing else."""
+    return zipfile.Path(build("wheel", unpacked, unpacked.parent / "wheel"))
+
+
+def test_the_sdist_is_a_checkout(unpacked: Path) -> None:
+    assert not [name for name in SHIPPED if not (unpacked / name).exists()]
+    assert os.access(unpacked / ".ci" / "up", os.X_OK)
 
 
 def test_the_wheel_installs_the_runner_beside_ctx(wheel: zipfile.Path, tmp_path: Path) -> None:
