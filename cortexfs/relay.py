@@ -58,6 +58,7 @@ class Relay:
         self._wanted = 0
         self._left = False  # the caller has gone, or wants to
         self._let_go = True  # the host has no part in this run any more
+        self._died = False  # the host has, without a last word
         self.fault: Fault | None = None
 
     @property
@@ -114,7 +115,7 @@ class Relay:
                 self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
             if not self._let_go:
                 await self._release(call)
-        if self.fault and self.fault.code == "EHOSTDOWN":
+        if self._died:
             await self._name_the_end(host)
 
     async def _relay(self, call: socket.socket) -> None:
@@ -150,8 +151,7 @@ class Relay:
 
     def _hear(self, data: bytes) -> None:
         if not data:
-            self._let_go = True
-            self.fault = self.fault or Fault("EHOSTDOWN", "the host ended")
+            self._let_go = self._died = True
             return
         try:
             spoken = [self._heard(kind, payload) for kind, payload in self._from_host.feed(data)]

@@ -1,0 +1,257 @@
+"""One run between a runner and a host, both played by the test over real socket pairs."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+import pytest
+import trio
+
+from cortexfs.core import calls, frames, wire
+from cortexfs.hosts import Host, Pool
+from cortexfs.logs import Logs
+from cortexfs.relay import Relay, receive, send
+from cortexfs.runs import Run, Runs
+from cortexfs.voice import Jsonl
+
+PLUGIN = calls.Plugin("p", "1", "python", "m:a")
+CALL = calls.Call("r1", calls.Invocation("t"), [b"x"], None, 0o22, {})
+SECONDS = 20
+
+
+class Someone:
+    """A caller."""
+
+    identity = calls.Identity(0, 0, ())
+    rights: list[int] = []  # noqa: RUF012
+    cwd = None
+
+
+class Bounds(NamedTuple):
+    output_bytes: int = 1000
+
+
+class OneHost:
+    """A pool of one host, whose end of each call the test holds."""
+
+    def __init__(self) -> None:
+        self.exited = trio.Event()
+        self.released: list[bool] = []
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.setblocking(False)
+        self.theirs.setblocking(False)
+
+    async def acquire(self, *_: object) -> OneHost:
+        return self
+
+    def call(self, cwd: int | None) -> socket.socket:
+        return self.ours
+
+    def release(self, host: Host, stuck: bool) -> None:
+        self.released.append(stuck)
+
+    def describe_end(self) -> str:
+        return "was killed by SIGKILL"
+
+
+class Stage:
+    """A relay at work, the runner's end and the host's end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pool = OneHost()
+        self.stream, self.runner = socket.socketpair()
+        for end in (self.stream, self.runner):
+            end.setblocking(False)
+        self.run: Run = Runs(Logs(folder, 1000), 9).open("tool", "t", 0, "exec")
+        self.voice = Jsonl("t")
+        self.voice.run = self.run.id
+        self.relay = Relay(self.stream, self.voice, self.run, Bounds())
+
+    async def play(self, host: Callable[[Stage], Any], seconds: float = SECONDS) -> None:
+        with trio.fail_after(SECONDS):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(host, self)
+                pool = cast(Pool, self.pool)
+                await self.relay.answer(pool, PLUGIN, CALL, Someone(), seconds)
+                self.stream.close()
+                self.pool.ours.close()
+
+    async def say(self, kind: int, payload: bytes = b"") -> None:
+        await send(self.pool.theirs, wire.message(kind, payload))
+
+    async def heard(self) -> tuple[list[Any], int | None]:
+        """What the runner was told: frames, and the exit status."""
+        splitter, out, status = wire.Splitter(), b"", None
+        while data := await receive(self.runner):
+            for kind, payload in splitter.feed(data):
+                if kind == wire.STDOUT:
+                    out += payload
+                elif kind == wire.EXIT:
+                    status = payload[0]
+        return [frames.decode(line) for line in out.splitlines()], status
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    for end in (made.stream, made.runner, made.pool.ours, made.pool.theirs):
+        end.close()
+
+
+def codes(said: list[Any]) -> list[tuple[str, str | None]]:
+    return [(type(frame).__name__, getattr(frame, "code", None)) for frame in said]
+
+
+async def test_deltas_and_done(stage: Stage) -> None:
+    async def host(stage: Stage) -> None:
+        request = await receive(stage.pool.theirs)
+        assert request[0] == wire.REQUEST
+        await stage.say(wire.DELTA, "hä".encode())
+        await stage.say(wire.DELTA, b"llo")
+        await stage.say(wire.DONE)
+
+    await stage.play(host)
+    said, status = await stage.heard()
+    assert [type(frame).__name__ for frame in said] == ["Start", "Delta", "Delta", "Done"]
+    assert (status, stage.relay.status, stage.pool.released) == (0, "ok", [False])
+    assert stage.run.bytes_out == 6
+
+
+async def test_a_fault_of_the_tool(stage: Stage) -> None:
+    async def host(stage: Stage) -> None:
+        await stage.say(wire.FAULT, msgspec.msgpack.encode(("EHOSTDOWN", "the printer is off")))
+        await stage.say(wire.DONE)
+
+    await stage.play(host)
+    said, status = await stage.heard()
+    assert codes(said)[1:] == [("Error", "EHOSTDOWN"), ("Done", "EHOSTDOWN")]
+    assert said[1].message == "the printer is off"
+    assert status == 69
+
+
+async def test_a_host_that_dies_is_named(stage: Stage) -> None:
+    async def host(stage: Stage) -> None:
+        await stage.say(wire.DELTA, b"half")
+        stage.pool.theirs.close()
+        stage.pool.exited.set()
+
+    await stage.play(host)
+    said, status = await stage.heard()
+    assert codes(said)[2:] == [("Error", "EPROTO"), ("Done", "EPROTO")]
+    assert "SIGKILL" in said[2].message
+    assert status == 70
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (wire.DELTA, b"\xff"),
+        (wire.OBSERVER, b"\xc1"),
+        (wire.MEDIA, b"{"),
+        (wire.MEDIA, b"[" * 100_000),
+        (wire.FAULT, b""),
+        (wire.WANT, b"\0"),
+    ],
+)
+async def test_garbage_of_a_host_is_eproto(kind: int, payload: bytes, stage: Stage) -> None:
+    # abi.md 4: "a broken protocol EPROTO"
+    async def host(stage: Stage) -> None:
+        await stage.say(kind, payload)
+        while await receive(stage.pool.theirs):
+            pass
+        stage.pool.theirs.close()
+
+    await stage.play(host)
+    said, status = await stage.heard()
+    assert codes(said)[1:] == [("Error", "EPROTO"), ("Done", "EPROTO")]
+    assert status == 70
+
+
+async def test_a_message_over_the_limit_is_eproto(stage: Stage) -> None:
+    async def host(stage: Stage) -> None:
+        await send(stage.pool.theirs, wire.HEADER.pack(wire.DELTA, 1 << 30))
+        stage.pool.theirs.close()
+
+    await stage.play(host)
+    assert (await stage.heard())[1] == 70
+
+
+async def test_output_over_its_limit(stage: Stage) -> None:
+    async def host(stage: Stage) -> None:
+        for _ in range(3):
+            await stage.say(wire.DELTA, b"x" * 400)
+        stage.pool.theirs.close()
+
+    await stage.play(host)
+    said, status = await stage.heard()
+    assert codes(said)[-2:] == [("Error", "EMSGSIZE"), ("Done", "EMSGSIZE")]
+    assert status == 2
+
+
+async def test_input_is_passed_on_as_wanted(stage: Stage) -> None:
+    async def host(stage: Stage) -> None:
+        splitter = wire.Splitter()
+        splitter.feed(await receive(stage.pool.theirs))  # the request
+        await stage.say(wire.WANT, wire.U32.pack(5))
+        await send(stage.runner, wire.message(wire.STDIN, b"text") + wire.message(wire.STDIN))
+        heard: list[tuple[int, bytes]] = []
+        while len(heard) < 2:
+            heard += splitter.feed(await receive(stage.pool.theirs))
+        assert heard == [(wire.STDIN, b"text"), (wire.STDIN, b"")]
+        await stage.say(wire.DONE)
+
+    await stage.play(host)
+    assert (await stage.heard())[1] == 0
+    assert stage.run.bytes_in == 4
+
+
+async def test_a_caller_who_half_closes_is_cancelled_and_told(stage: Stage) -> None:
+    # abi.md 4: "the first sends cancel and waits for the last frame"
+    async def host(stage: Stage) -> None:
+        await receive(stage.pool.theirs)
+        stage.runner.shutdown(socket.SHUT_WR)
+        assert await receive(stage.pool.theirs) == b""  # our half-close is the host's cancel
+        stage.pool.theirs.close()
+
+    await stage.play(host)
+    said, status = await stage.heard()
+    assert (type(said[-1]), said[-1].status, said[-1].code) == (frames.Done, "cancelled", "ECANCELED")
+    assert (status, stage.pool.released) == (130, [False])
+
+
+async def test_a_host_that_does_not_let_go_is_stuck(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cortexfs.relay.LET_GO_SECONDS", 0.01)
+
+    async def host(stage: Stage) -> None:
+        await receive(stage.pool.theirs)
+
+    await stage.play(host, seconds=0.02)
+    said, status = await stage.heard()
+    assert codes(said)[1:] == [("Error", "ETIMEDOUT"), ("Done", "ETIMEDOUT")]
+    assert (status, stage.pool.released) == (1, [True])
+    stage.pool.theirs.close()
+
+
+async def test_a_runner_that_does_not_read_holds_its_host_back(stage: Stage) -> None:
+    stage.relay = Relay(stage.stream, stage.voice, stage.run, Bounds(1 << 40))
+    piece, taken = wire.message(wire.DELTA, b"x" * 60_000), 0
+
+    async def host(stage: Stage) -> None:
+        nonlocal taken
+        with trio.move_on_after(0.5):
+            while True:
+                await send(stage.pool.theirs, piece)
+                taken += len(piece)
+        stage.runner.close()
+        while await receive(stage.pool.theirs):
+            pass
+        stage.pool.theirs.close()
+
+    await stage.play(host)
+    assert taken < 4 << 20  # the kernel's buffers and no queue of ours
+    assert stage.relay.status == "cancelled"

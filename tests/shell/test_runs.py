@@ -1,0 +1,64 @@
+"""What runs and what ran: abi.md 3 (log), abi.md 5 ("run ids are unique for ever")."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cortexfs.core.errors import Fault
+from cortexfs.logs import Logs
+from cortexfs.runs import Line, Runs
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    return Logs(tmp_path, 1 << 20)
+
+
+def test_a_line_for_each_run_that_ended(logs: Logs) -> None:
+    # "ts, run, caller uid, source, status, code, ms, bytes in/out"
+    runs = Runs(logs, 10)
+    first, second = runs.open("tool", "t", 1000, "exec"), runs.open("tool", "t", 0, "socket")
+    assert first.id != second.id
+    assert set(runs.active) == {first.id, second.id}
+    first.bytes_out = 7
+    runs.close(first, "ok")
+    runs.close(second, "error", Fault("EPROTO", "died"))
+    lines = [msgspec.json.decode(line, type=Line) for line in logs.read("tool", "t", 0, 10_000).splitlines()]
+    assert [(line.run, line.uid, line.source, line.status, line.code) for line in lines] == [
+        (first.id, 1000, "exec", "ok", None),
+        (second.id, 0, "socket", "error", "EPROTO"),
+    ]
+    assert lines[0].bytes_out == 7
+    assert lines[0].ts.endswith("Z")
+    assert not runs.active
+    assert runs.total == 2
+    assert "died" in runs.last_error
+
+
+def test_one_user_has_so_many_runs_at_once(logs: Logs) -> None:
+    runs = Runs(logs, 2)
+    first = runs.open("tool", "t", 1000, "exec")
+    runs.open("tool", "t", 1000, "exec")
+    with pytest.raises(Fault, match="try again") as caught:
+        runs.open("tool", "t", 1000, "exec")
+    assert caught.value.code == "EAGAIN"
+    runs.open("tool", "t", 1001, "exec")  # another user is not concerned
+    runs.close(first, "ok")
+    runs.open("tool", "t", 1000, "exec")
+
+
+async def test_stopping_takes_no_more_and_waits_for_the_rest(logs: Logs) -> None:
+    import trio
+
+    runs = Runs(logs, 2)
+    run = runs.open("tool", "t", 0, "exec")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(runs.drained)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Fault, match="shutting down"):
+            runs.open("tool", "t", 0, "exec")
+        runs.close(run, "ok")
+    await runs.drained()
