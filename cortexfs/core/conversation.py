@@ -178,7 +178,7 @@ class Subscriptions:
         opening = msgspec.structs.replace(session.opening, run=run, request=state.request)
         if state.status is not None and state.last in given:
             return [opening, frames.Done(run=run, status=state.status, code=state.code)]
-        self.follow_run(key, run, state.first or session.last + 1)
+        self.follow_run(key, run, state.first or session.next)
         return [opening] if state.first in given else []
 
     def due(self, key: Key, last: int) -> range:
@@ -200,10 +200,12 @@ class Subscriptions:
         followed.next = due.stop
 
     def take(self, key: Key, event: Event) -> bool:
-        """Whether to send this event, which is due now; it counts as sent if so."""
+        """Whether to send this event, the next one that the log has; it counts as sent if so."""
         followed = self._followed[key]
         followed.next = event.number + 1
-        wanted = event.run in followed.runs or (followed.after is not None and event.number > followed.after)
+        after = followed.after
+        asked = event.run in followed.runs or (after is not None and event.number > after)
+        wanted = asked and event.number not in followed.given
         if wanted:
             followed.given.add(event.number, event.number + 1)
         if event.final:

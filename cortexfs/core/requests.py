@@ -18,6 +18,7 @@ from cortexfs.core import frames, jsontext, names
 from cortexfs.core.errors import Fault
 
 MAX_ID = 256  # characters of an id: it is kept as long as its session, and echoed in frames
+MAX_CWD = 4095  # bytes: PATH_MAX of Linux, without the NUL; longer ones name nothing
 INDEX = "index"  # the directory beside the sessions; none can have its name
 
 Scope = Literal["private", "shared", "temp"]
@@ -191,6 +192,8 @@ def _check_session(field: str, value: str) -> None:
 def _check_cwd(field: str, value: str) -> None:
     if not value.startswith("/") or "\0" in value:
         raise Fault("EINVAL", f"{field}: {jsontext.shown(value)} is not an absolute path")
+    if len(value.encode()) > MAX_CWD:
+        raise Fault("EINVAL", f"{field}: is longer than {MAX_CWD} bytes")
 
 
 def _check_input(field: str, value: Input) -> None:

@@ -67,6 +67,7 @@ class Head(msgspec.Struct, frozen=True):
     id: str
     run: str | None = None
     request: str | None = None
+    cwd: str | None = None
     digest: str | None = None
     call: str | None = None
     status: frames.Status | None = None
@@ -74,8 +75,10 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Start(frames.Start, frozen=True, tag="start", kw_only=True):
-    """As logged: with what tells a retry from another message under the same id."""
+    """As logged: with the working directory that the session now has, and with what tells a retry from
+    another message under the same id."""
 
+    cwd: str | None = None
     digest: str | None = None
 
 
@@ -109,11 +112,6 @@ def step(state: State | None, type_: str, status: str | None = None) -> State | 
     return after or state  # frames from a later version are no concern of ours
 
 
-def begun(run: str, state: Run, opening: frames.Start) -> Start:
-    fields = msgspec.structs.asdict(opening) | {"run": run, "request": state.request}
-    return Start(**fields, digest=state.digest)
-
-
 class Session:
     """One session of one object; `opening` says whose, as its start frames do."""
 
@@ -121,11 +119,14 @@ class Session:
         self.opening = opening
         self.first = 1  # of the events that the log still has
         self.last = 0
+        self.next = 1  # the number of the next event
+        self.cwd: str | None = None
         self.runs: dict[str, Run] = {}
         self.active: Accepted | None = None
         self._digest = digest
         self._sends: dict[str, str] = {}
         self._waiting: deque[Accepted] = deque()
+        self._leaps: list[range] = []  # numbers that no event has
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -140,7 +141,8 @@ class Session:
         if after is None:
             return self.first - 1
         canonical = after.isascii() and after.isdecimal() and len(after) < 20 and not after.startswith("0")
-        if not canonical or not self.first - 1 <= int(after) <= self.last:
+        known = canonical and self.first - 1 <= int(after) <= self.last
+        if not known or any(int(after) in leap for leap in self._leaps):
             raise Fault("EINVAL", f"after: the session has no event {jsontext.shown(after)}; leave it out")
         return int(after)
 
@@ -151,11 +153,17 @@ class Session:
             number = int(head.id)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
             raise Fault("EPROTO", f"what follows event {self.last} is not an event") from None
-        if number < 1 or (self.last and number != self.last + 1):
+        if number <= self.last:
             raise Fault("EPROTO", f"event {number} cannot follow event {self.last}")
         run = self._fold(head, number)
-        self.first, self.last = (self.first if self.last else number), number
+        if self.last and number > self.last + 1:
+            self._leaps.append(range(self.last + 1, number))
+        self.first, self.last, self.next = (self.first if self.last else number), number, number + 1
         return Event(number, head.run or "", run is not None and run.state == "over", line)
+
+    def leap(self, number: int) -> None:
+        """Go on at this number: those before it may have been seen, and lost with the power."""
+        self.next = max(self.next, number)
 
     def _fold(self, head: Head, number: int) -> Run | None:
         if head.run is None:
@@ -165,6 +173,7 @@ class Session:
         self.runs[head.run] = run
         if head.type == "start":
             run.first, run.request, run.digest = number, head.request, head.digest
+            self.cwd = head.cwd or self.cwd
             if head.request is not None:
                 self._sends[head.request] = head.run
         elif head.type == "approval" and head.call is not None:
@@ -246,8 +255,10 @@ class Session:
 
     def _begin(self, accepted: Accepted) -> list[Event]:
         run, request = accepted
+        fields = msgspec.structs.asdict(self.opening) | {"request": request.id}
+        start = Start(**fields, cwd=request.cwd, digest=self.runs[run].digest)
         user = frames.Message(role="user", content=requests.said(request.input))
-        return self._append(run, begun(run, self.runs[run], self.opening)) + self._append(run, user)
+        return self._append(run, start) + self._append(run, user)
 
     def _end(self, run: str, fault: Fault | None) -> list[Event]:
         if fault is None:
@@ -266,7 +277,7 @@ class Session:
         events: list[Event] = []
         rest: frames.Frame | None = frame
         while rest is not None:
-            numbered = msgspec.structs.replace(rest, id=str(self.last + 1), run=run)
+            numbered = msgspec.structs.replace(rest, id=str(self.next), run=run)
             line, rest = lines.first_line(numbered)
             events.append(self.replay(line))
         return events

@@ -145,7 +145,7 @@ class Connection:
     def _cancel(self, request: Cancel) -> None:
         key, session, run = self.world.of(request.id, self.uid)
         self.given.admit(key)
-        start = session.last + 1
+        start = session.next
         events = session.cancel(run)
         self.given.follow_run(key, run, start)
         self.world.append(key, events)

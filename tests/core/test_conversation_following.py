@@ -82,6 +82,21 @@ def test_a_run_and_a_resume_of_its_middle() -> None:
     assert taken(given, log) == [1, 2, 3, 4, 5]
 
 
+def test_numbers_that_no_event_has_hold_nobody_up() -> None:
+    # the reader goes through the events that there are, wherever due begins
+    log = [Event(number, "a", False, b"") for number in (1, 2, 10, 11, 20)]
+    given = Subscriptions()
+    given.follow(KEY, 2)
+    sent = []
+    for after in (2, 0):
+        given.follow(KEY, after)
+        while due := given.due(KEY, 20):
+            event = next(event for event in log if event.number >= due.start)
+            if given.take(KEY, event):
+                sent.append(event.number)
+    assert sent == [10, 11, 20, 1, 2]
+
+
 def test_sessions_are_counted_apart() -> None:
     other = KEY._replace(session="other")
     given = Subscriptions()

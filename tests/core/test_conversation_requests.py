@@ -80,6 +80,7 @@ REFUSED: list[tuple[bytes, str | None, str]] = [
     (b'{"op":"send","id":"a","input":"x","cwd":"work"}', "a", 'cwd: "work" is not an absolute path'),
     (b'{"op":"send","id":"a","input":"x","cwd":"/\\u0000"}', "a", "is not an absolute path"),
     (b'{"op":"send","id":"a","input":"x","cwd":{}}', "a", "cwd: expected string, got object"),
+    (b'{"op":"send","id":"a","input":"x","cwd":"/%b"}' % (b"d" * 4095), "a", "longer than 4095 bytes"),
     (b'{"op":"resume","id":"a","after":12}', "a", "after: expected string, got number"),
     (b'{"op":"cancel"}', None, "object missing required field id"),
     (b'{"op":"cancel","id":5}', None, "id: expected string, got number"),

@@ -267,6 +267,18 @@ def test_a_crash_after_any_event(cut: int) -> None:
     assert told(session.send(Send(input="next"), "r-4")[1]) == "start message"
 
 
+def test_the_log_holds_where_a_session_is() -> None:
+    # abi.md 5: "cwd ... becomes the session's; default the session's"
+    session = new_session()
+    _, log = session.send(Send(cwd="/work", input="x"), "r-1")
+    log += session.finish("r-1")
+    log += session.send(Send(input="x"), "r-2")[1] + session.finish("r-2")
+    assert b'"cwd":"/work"' in log[0].line
+    assert session.cwd == replayed(log).cwd == "/work"
+    session.send(Send(cwd="/", input="x"), "r-3")
+    assert session.cwd == "/"
+
+
 def test_a_long_message_is_several_events() -> None:
     # abi.md 5: "a message text over 1 MiB is split over several message frames"
     session = new_session()
@@ -314,6 +326,23 @@ def test_a_log_that_was_shortened_in_front() -> None:
         session.cancel("r-1")
 
 
+def test_numbers_may_leap() -> None:
+    # abi.md 5: "strictly increasing": what a client saw and a power failure took has its number no more
+    session = new_session()
+    _, log = session.send(Send(input="x"), "r-1")
+    session.leap(10)
+    session.leap(5)
+    log += session.emit("r-1", FRAMES["delta"]) + session.finish("r-1")
+    assert [event.number for event in log] == [1, 2, 10, 11]
+    again = replayed(log)
+    assert same(again, session)
+    for each in (session, again):
+        assert (each.next, each.position("2"), each.position("10")) == (12, 2, 10)
+        for unknown in ("3", "9", "12"):
+            with pytest.raises(Fault, match="EINVAL"):
+                each.position(unknown)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -324,7 +353,6 @@ def test_a_log_that_was_shortened_in_front() -> None:
         b'{"type":"delta","run":"r-1"}',
         b'{"type":"delta","id":"x","run":"r-1"}',
         b'{"type":"delta","id":"2","run":"r-1"}',
-        b'{"type":"delta","id":"4","run":"r-1"}',
         b'{"type":"start","id":"3","run":"r-1"}',
         b'{"type":"done","id":"3","run":"r-1","status":"error"}',
     ],

@@ -91,6 +91,7 @@ def test_the_table_of_limits() -> None:
     assert told == [
         frames.MAX_LINE,
         requests.MAX_ID,
+        requests.MAX_CWD,
         session.MAX_WAITING,
         conversation.MAX_FOLLOWED,
         jsontext.MAX_DEPTH,
