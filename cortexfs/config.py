@@ -248,6 +248,13 @@ def create(where: Places) -> None:
         raise Fault(
             code_of(problem.errno), f"{problem.filename} cannot be made: {problem.strerror}; {mend}"
         ) from None
+    for directory in where:
+        found = directory.stat()
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            mend = f"chown {os.geteuid()} {directory}; chmod go-w {directory}"
+            raise Fault(
+                "EACCES", f"others may change {directory}, and so what the daemon does; mend it: {mend}"
+            )
 
 
 def holder(state: Path) -> int | None:

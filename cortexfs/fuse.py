@@ -332,7 +332,7 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def opendir(self, inode: int, ctx: RequestContext) -> int:
-        return self._handles.add_listing(self._entries.listing(inode))
+        return self._handles.add_listing(self._entries.listing(inode), ctx.uid)
 
     @guarded
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:

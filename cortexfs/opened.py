@@ -13,6 +13,7 @@ This file must never know what the kernel keeps.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -24,6 +25,7 @@ from cortexfs.core.temporaries import Temporary
 
 Listing: TypeAlias = list[tuple[str, int]]
 
+MAX_ENTRIES = 1_000_000  # of folders that one user has open; a hundred bytes each
 FIRST_HANDLE = 1 << 62  # above all inodes
 
 
@@ -105,7 +107,8 @@ class Handles:
 
     def __init__(self) -> None:
         self._files: dict[int, Opened] = {}
-        self._listings: dict[int, Listing] = {}
+        self._listings: dict[int, tuple[Listing, int]] = {}
+        self._entries: Counter[int] = Counter()  # in open listings, by uid
         self._last = FIRST_HANDLE
 
     def add(self, opened: Opened) -> int:
@@ -120,16 +123,23 @@ class Handles:
     def remove(self, handle: int) -> None:
         self._files.pop(handle, None)
 
-    def add_listing(self, listing: Listing) -> int:
+    def add_listing(self, listing: Listing, uid: int) -> int:
+        """Open a folder; EMFILE when this user holds too much open, as each may be of another moment."""
+        if self._entries[uid] + len(listing) > MAX_ENTRIES:
+            raise Fault("EMFILE", f"uid {uid} has too many folders open")
+        self._entries[uid] += len(listing)
         self._last += 1
-        self._listings[self._last] = listing
+        self._listings[self._last] = (listing, uid)
         return self._last
 
     def listing(self, handle: int) -> Listing:
-        return self._listings[handle]
+        return self._listings[handle][0]
 
     def remove_listing(self, handle: int) -> None:
-        self._listings.pop(handle, None)
+        listing, uid = self._listings.pop(handle, ([], 0))
+        self._entries[uid] -= len(listing)
+        if not self._entries[uid]:
+            del self._entries[uid]
 
     def set_mtime(self, key: Key, control: Control, mtime: int) -> None:
         """A time that is set while a value waits to be taken over is the value's."""

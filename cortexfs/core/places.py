@@ -28,7 +28,8 @@ SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
 ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET = range(1, 11)
 FIRST_PROGRAM = 32  # slots of the links in bin/
-MAX_ALIASES = 10_000  # in one folder
+MAX_ALIASES = 1_000  # in one folder
+MAX_ALIASES_IN_TREE = 50_000  # a user namespace can be 65,536 users, each with three folders
 MAX_TARGET = 1023  # bytes; all targets are in memory, and users may make many aliases
 
 _DIRECTORY = stat.S_IFDIR | 0o755

@@ -343,6 +343,8 @@ class Tree:
             raise Fault("EEXIST", f"{name} is the name of an object, and no alias may hide one")
         if name not in aliases and len(aliases) >= places.MAX_ALIASES:
             raise Fault("ENOSPC", f"this folder has {places.MAX_ALIASES} aliases; remove some")
+        if name not in aliases and sum(map(len, self._aliases.values())) >= places.MAX_ALIASES_IN_TREE:
+            raise Fault("ENOSPC", f"the mount has {places.MAX_ALIASES_IN_TREE} aliases; remove some")
         return owner
 
     def add_alias(self, folder: int, name: str, target: bytes, now: int) -> int:

@@ -66,6 +66,7 @@ class Attacker:
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             user=uid,
             group=uid,
@@ -76,7 +77,10 @@ class Attacker:
     def __enter__(self) -> Any:
         """What it said once it was at it."""
         assert self._process.stdout
-        return json.loads(self._process.stdout.readline())
+        said = self._process.stdout.readline()
+        if not said:
+            pytest.fail(str(self._process.communicate()[1]))
+        return json.loads(said)
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
@@ -181,3 +185,119 @@ say(said)
 """
     with Attacker(ctx, script):
         assert words_of(ctx) == "2 words"
+
+
+# A FUSE file system of the attacker's own, which answers that one may enter it, once, and then nothing.
+HUNG = """
+import ctypes, threading
+uid, libc = os.getuid(), ctypes.CDLL(None, use_errno=True)
+def answer_one(fuse, payload, kinds):
+    while True:
+        request = os.read(fuse, 1 << 17)
+        _, opcode, unique = struct.unpack_from("<IIQ", request)
+        if opcode in kinds:
+            os.write(fuse, struct.pack("<IiQ", 16 + len(payload), 0, unique) + payload)
+            return
+def mount_hung(place, device):
+    assert libc.unshare(0x10000000 | 0x20000) == 0
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {uid} 1")):
+        with open("/proc/self/" + name, "w") as file:
+            file.write(text)
+    fuse = os.open(device, os.O_RDWR)
+    options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    assert libc.mount(b"hung", place.encode(), b"fuse", 0, options) == 0, os.strerror(ctypes.get_errno())
+    answer_one(fuse, struct.pack("<IIIIHHIIHH", 7, 31, 0, 0, 12, 12, 4096, 1, 0, 0) + bytes(32), [26])
+    threading.Thread(target=answer_one, args=(fuse, b"", [34]), daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("enter", ["chdir", "chroot"])
+def test_standing_on_a_file_system_that_never_answers_holds_nobody_up(ctx: Ctx, enter: str) -> None:
+    # design: "The daemon ... touches no path for a caller."
+    place = ctx.work / f"hung-{enter}"
+    place.mkdir()
+    os.chown(place, MALLORY, MALLORY)
+    device = ctx.work / f"device-{enter}"  # /dev/fuse is everybody's on most machines, and not on all
+    os.mknod(device, 0o020666, os.stat("/dev/fuse").st_rdev)
+    device.chmod(0o666)
+    script = f"""{HUNG}
+s = connect()
+mount_hung({str(place)!r}, {str(device)!r})
+os.{enter}({str(place)!r})
+s.sendall(hello(1, 0, 2) + b"x\\0")
+say(s.recv(1) != b"")
+"""
+    with Attacker(ctx, script) as heard:
+        assert heard
+        assert words_of(ctx) == "2 words"
+        assert words_of(ctx, MALLORY) == "2 words"
+
+
+# -- processes
+
+
+def test_a_stopped_caller_holds_nobody_up(ctx: Ctx) -> None:
+    # relay.py: "a runner that does not read holds back its own host and nobody else"
+    script = """
+import signal, subprocess
+flood = subprocess.Popen([ROOT + "/tool/shell.exec", "yes"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+flood.stdout.read(1 << 20)
+os.kill(flood.pid, signal.SIGSTOP)
+say("stopped")
+sys.stdin.read()
+flood.kill()
+flood.wait()
+"""
+    with Attacker(ctx, script):
+        assert words_of(ctx) == "2 words"
+        assert words_of(ctx, MALLORY) == "2 words"
+
+
+# -- the tree
+
+
+def test_nothing_can_be_made_or_changed_outside_ones_home(ctx: Ctx) -> None:
+    # abi.md 1: "Creating one fails with EROFS (EACCES where mode bits already refuse)."
+    script = """
+def tried(work, *arguments):
+    try:
+        work(*arguments)
+        return "done"
+    except OSError as error:
+        return error.errno in (1, 13, 30) or error.errno
+R = ROOT
+say([
+    tried(os.mkdir, R + "/x"), tried(os.mkdir, R + "/home/4321"), tried(os.mkdir, R + "/home/1234"),
+    tried(os.symlink, "x", R + "/tool/x"), tried(os.symlink, "x", R + "/home/1234/x"),
+    tried(os.mknod, R + "/.run.sock", 0o140777), tried(os.unlink, R + "/.run.sock"),
+    tried(os.rename, R + "/.run.sock", R + "/home/1234/tool/s"),
+    tried(open, R + "/tool/fs.read.d/policy", "w"), tried(open, R + "/tool/fs.read.d/.policy.swp", "w"),
+    tried(open, R + "/tool/fs.read", "r+"), tried(open, R + "/status", "w"),
+    tried(os.unlink, R + "/tool/fs.read.d/policy"), tried(os.chmod, R + "/home/1234", 0o777),
+    tried(os.chown, R + "/home/1234", 0, 0), tried(os.truncate, R + "/tool/fs.read.d/log", 0),
+    tried(os.setxattr, R + "/tool/fs.read", "user.cortexfs.name", b"x"),
+    tried(os.setxattr, R + "/tool/fs.read", "trusted.x", b"x"),
+])
+"""
+    said = attack(ctx, "os.stat(ROOT + '/home/1234')\n" + script)
+    assert set(said) <= {True, 17, 95}, said  # EEXIST, ENOTSUP
+
+
+def test_thousands_of_missing_names_leave_nothing(ctx: Ctx) -> None:
+    # entries.py: "The kernel's lookups are counted for temporary files only"
+    script = """
+for n in range(1500):
+    for place in ("/", "/tool/", "/home/", "/tool/fs.read.d/"):
+        assert not os.path.lexists(f"{ROOT}{place}missing{n}")
+say("done")
+"""
+    attack(ctx, script)
+    before = _resident(ctx)
+    attack(ctx, script)
+    assert _resident(ctx) - before < 4096
+
+
+def _resident(ctx: Ctx) -> int:
+    """KiB of the daemon's memory."""
+    with open(f"/proc/{ctx.pid}/status") as file:
+        return int(next(line for line in file if line.startswith("VmRSS:")).split()[1])
