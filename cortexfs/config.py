@@ -242,15 +242,17 @@ def create(where: Places) -> None:
     """Make the missing directories; sessions and secrets will lie in state, so it is 0700."""
     try:
         where.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        where.config.mkdir(parents=True, exist_ok=True)
+        where.config.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as problem:
         mend = "name others with --state and --config"
         raise Fault(
             code_of(problem.errno), f"{problem.filename} cannot be made: {problem.strerror}; {mend}"
         ) from None
+    # A user's own group is often his alone.
+    others = 0o022 if os.geteuid() == 0 else 0o002
     for directory in where:
         found = directory.stat()
-        if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & others:
             mend = f"chown {os.geteuid()} {directory}; chmod go-w {directory}"
             raise Fault(
                 "EACCES", f"others may change {directory}, and so what the daemon does; mend it: {mend}"
