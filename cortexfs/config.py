@@ -42,7 +42,11 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_mib: Annotated[
-        int, Meta(ge=64, description="Memory that one host may use, in MiB; over it, the host is replaced.")
+        int,
+        Meta(
+            ge=64,
+            description="Data memory that one host may use, in MiB; a call that asks for more fails (EPROTO).",
+        ),
     ] = 2048
     processes: Annotated[int, Meta(ge=1, description="Processes and threads that one host may have.")] = 512
     open_files: Annotated[int, Meta(ge=64, description="File descriptors that one host may have open.")] = (
