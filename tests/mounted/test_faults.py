@@ -117,7 +117,9 @@ def test_runners_killed_in_mid_call_leave_nothing(fresh: Ctx) -> None:
     for _ in range(19 if SOAK else 3):
         _kill_in_mid_call(fresh, 25, "shell.exec", marker)
     _settled(fresh, marker)
-    assert len(os.listdir(f"/proc/{fresh.pid}/fd")) <= files
+    end = time.monotonic() + 10  # a status is a second old at most, and the last runs may be ending
+    while len(os.listdir(f"/proc/{fresh.pid}/fd")) > files:
+        assert time.monotonic() < end, "descriptors of killed calls stay behind"
     assert rss_mib(fresh.pid) < memory + 4
     assert fresh.call("shell.exec", "true").status == 0
 
