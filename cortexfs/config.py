@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(
             ge=64,
-            description="Data memory that one host may use, in MiB; a call that asks for more fails (EPROTO).",
+            description="Data memory that one host may use, in MiB; a call that needs more fails (EPROTO).",
         ),
     ] = 2048
     processes: Annotated[int, Meta(ge=1, description="Processes and threads that one host may have.")] = 512
