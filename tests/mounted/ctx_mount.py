@@ -46,7 +46,9 @@ class Ctx:
 
     def ctx(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """The `ctx` program, of the interpreter that has the fixture plugin."""
-        return self.run([str(self.python), "-I", "-m", "cortexfs.cli.main", *words], check=check)
+        done = self.run([str(self.python), "-I", "-m", "cortexfs.cli.main", *words])
+        assert not check or done.returncode == 0, done.stderr
+        return done
 
     def mount(self) -> None:
         self.ctx("mount", str(self.root))
