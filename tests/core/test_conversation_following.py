@@ -16,8 +16,12 @@ from tests.core.conversation_pair import World, ids
 KEY = Key("private", 1000, "default")
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations([(1, 3), (3, 4), (6, 9), (2, 7), (10, 11)])))
-def test_spans_are_a_set(order: list[tuple[int, int]]) -> None:
+def test_spans_are_a_set() -> None:
+    for order in itertools.permutations([(1, 3), (3, 4), (6, 9), (2, 7), (10, 11)]):
+        spans_in_order(order)
+
+
+def spans_in_order(order: tuple[tuple[int, int], ...]) -> None:
     spans, numbers = Spans(), set[int]()
     for start, stop in order:
         spans.add(start, stop)
@@ -175,9 +179,13 @@ ASKED: list[Send | Resume] = [
 ]
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(len(ASKED)), 3)))
 @pytest.mark.parametrize("reads", [True, False])
-def test_whatever_is_asked_in_whatever_order(order: tuple[int, ...], reads: bool) -> None:
+def test_whatever_is_asked_in_whatever_order(reads: bool) -> None:
+    for order in itertools.permutations(range(len(ASKED)), 3):
+        asked_in_order(order, reads)
+
+
+def asked_in_order(order: tuple[int, ...], reads: bool) -> None:
     # runs 1 (over), 2 (another's, over), 3 (another's, active), 4 (waits); then all of it ends
     world = World()
     other, connection = world.connect(), world.connect()

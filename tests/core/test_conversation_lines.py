@@ -63,23 +63,23 @@ def split(frame: frames.Frame) -> list[frames.AnyFrame]:
     return [frames.decode(line) for line in found]
 
 
-@pytest.mark.parametrize("unit", HARD)
-@pytest.mark.parametrize("shift", range(7))
-def test_text_over_1_mib_is_split_and_nothing_is_lost(unit: str, shift: int) -> None:
+@pytest.mark.parametrize("shift", [0, 3])
+def test_text_over_1_mib_is_split_and_nothing_is_lost(shift: int) -> None:
     # abi.md 5: "a message text over 1 MiB is split over several message frames"
-    text = "-" * shift + unit * (MAX_LINE // len(msgspec.json.encode(unit)[1:-1]) + 9)
-    deltas = split(frames.Delta(run="r", text=text))
-    assert "".join(each.text for each in deltas if isinstance(each, frames.Delta)) == text
-    assert len(deltas) == 2
+    for unit in HARD:
+        text = "-" * shift + unit * (MAX_LINE // len(msgspec.json.encode(unit)[1:-1]) + 9)
+        deltas = split(frames.Delta(run="r", text=text))
+        assert "".join(each.text for each in deltas if isinstance(each, frames.Delta)) == text
+        assert len(deltas) == 2
 
 
-@pytest.mark.parametrize("unit", HARD)
-@pytest.mark.parametrize("shift", range(7))
-def test_each_line_but_the_last_is_as_long_as_it_can_be(unit: str, shift: int) -> None:
-    text = "-" * shift + unit * (2 * MAX_LINE // len(msgspec.json.encode(unit)[1:-1]))
-    first, *_ = encode(frames.ReasoningDelta(run="r", text=text)).splitlines(keepends=True)
-    longest = max(len(msgspec.json.encode(char)) - 2 for char in unit)
-    assert MAX_LINE - longest < len(first) <= MAX_LINE
+@pytest.mark.parametrize("shift", [0, 3])
+def test_each_line_but_the_last_is_as_long_as_it_can_be(shift: int) -> None:
+    for unit in HARD:
+        text = "-" * shift + unit * (2 * MAX_LINE // len(msgspec.json.encode(unit)[1:-1]))
+        first, *_ = encode(frames.ReasoningDelta(run="r", text=text)).splitlines(keepends=True)
+        longest = max(len(msgspec.json.encode(char)) - 2 for char in unit)
+        assert MAX_LINE - longest < len(first) <= MAX_LINE
 
 
 def test_the_limit_is_exact() -> None:
