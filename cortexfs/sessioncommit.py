@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
@@ -22,6 +23,9 @@ from cortexfs.sessionfacts import Scan
 from cortexfs.sessionfilelog import Disk, FileLog, Job, fault_of
 from cortexfs.sessionfiles import Address, Indexes, Marks
 from cortexfs.sessionlog import Log
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 SYNCERS = 4
 SYNC_SHARE = 8  # logs that one of them takes at a turn: a `done` waits for its neighbours
@@ -79,6 +83,7 @@ class Commit:
         self._unwritten, self._unsynced, self._stale = _Queue(), _Queue(), _Queue()
         self._writing, self._deriving = trio.Lock(), trio.Lock()
         self._behind: dict[FileLog, None] = {}  # written, and not synced as far
+        self._threads = trio.CapacityLimiter(SYNCERS + 2)  # ours: others may keep theirs waiting
         self._busy = 0
         self._idle = trio.lowlevel.ParkingLot()
 
@@ -132,6 +137,9 @@ class Commit:
             self._busy -= 1
             self._idle.unpark_all()
 
+    async def _in_thread(self, work: Callable[[T], R], what: T) -> R:
+        return await trio.to_thread.run_sync(work, what, limiter=self._threads)
+
     # Writing.
 
     async def _run_writer(self) -> None:
@@ -145,7 +153,7 @@ class Commit:
                 jobs = [Job(log) for log in self._unwritten.take() if log.unwritten]
                 for job in jobs:
                     job.lines, job.data = job.log.take()
-                await trio.to_thread.run_sync(self._write_all, jobs)
+                await self._in_thread(self._write_all, jobs)
                 for job in jobs:
                     self._written(job)
 
@@ -210,37 +218,39 @@ class Commit:
             jobs = [Job(log) for log in self._unsynced.take(share)]
             for job in jobs:
                 job.log.syncing = True
-            await trio.to_thread.run_sync(self._sync_all, jobs)
+            await self._in_thread(self._sync_all, jobs)
             for job in jobs:
-                job.log.syncing = False
                 if job.error:
                     await self._sync_again(job.log, job.error)
                 else:
                     self._synced(job)
 
     def _sync_all(self, jobs: list[Job]) -> None:
+        synced: set[Path] = set()  # folders that these logs share, once for all
         for job in jobs:
             with job.judged():
-                self._sync_one(job)
+                self._sync_one(job, synced)
 
-    def _sync_one(self, job: Job) -> None:
+    def _sync_one(self, job: Job, synced: set[Path]) -> None:
         log = job.log
-        opened = self.descriptors.take(log.path)
+        opened = self.descriptors.take(log.path, write=log.doubtful)
         try:
             if log.doubtful:
                 sessiondisk.rewrite(opened.descriptor, job.synced, job.size)
+            log.doubtful = True
             self._sync(opened.descriptor)
+            log.doubtful = False
         finally:
             self.descriptors.release(opened)
-        log.doubtful = False
-        if log.fresh:
-            fresh = set(log.fresh)
-            for path in fresh:
-                sessiondisk.sync_path(path)
-            log.fresh = [path for path in log.fresh if path not in fresh]
+        for path in log.fresh:
+            if path not in synced:
+                sessiondisk.sync_path(path, self._sync)
+                synced.add(path)
+        log.fresh = []
 
     def _synced(self, job: Job) -> None:
         log, told = job.log, job.log.holds_done
+        log.syncing = False
         if job.size == log.size:
             self._behind.pop(log, None)
         if log.on_disk(job.size, job.last):
@@ -256,9 +266,9 @@ class Commit:
             if log.ended:
                 return
             self._report(log.address, f"the log may have lost events, and is read again: {error.strerror}")
-            log.doubtful = True
             job = Job(log)
-            found = await trio.to_thread.run_sync(self._look_again, job)
+            found = await self._in_thread(self._look_again, job)
+            log.syncing = False
             if found and found.size < log.size:
                 log.adopt(found)
                 log.fail_sync(fault_of(error, "kept"))
@@ -280,7 +290,7 @@ class Commit:
             if found.size < job.size:
                 job.log.ragged = True
                 return found
-            self._sync_one(job)
+            self._sync_one(job, set())
         return None
 
     async def _finish(self) -> None:
@@ -312,7 +322,7 @@ class Commit:
         jobs = [Job(log) for log in logs if log.made and not log.ended]
         for job in jobs:
             job.told, job.anew = job.log.told, anew
-        await trio.to_thread.run_sync(self._derive_all, jobs)
+        await self._in_thread(self._derive_all, jobs)
         for job in jobs:
             if job.error:
                 self._report(job.log.address, f"the files beside the log are not up to date: {job.error}")
@@ -333,10 +343,8 @@ class Commit:
         log, told = job.log, job.told
         assert told
         opened = self.descriptors.take(log.path)
-        start, log.derived = (
-            0 if job.anew else log.derived,
-            0,
-        )  # should this fail half-way, the next time begins anew
+        start = 0 if job.anew else log.derived
+        log.derived = 0  # should this fail half-way, the next time begins anew
         try:
             sessionfiles.derive(log.folder, log.address, opened.descriptor, start, told)
         finally:

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -187,10 +187,10 @@ def rewrite(descriptor: int, start: int, end: int) -> None:
         _write_all(descriptor, os.pread(descriptor, min(PIECE, end - offset), offset), offset)
 
 
-def sync_path(path: Path) -> None:
+def sync_path(path: Path, sync: Callable[[int], None] = os.fsync) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
 

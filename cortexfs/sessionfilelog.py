@@ -44,6 +44,7 @@ class Loaded(msgspec.Struct):
     derived: int = 0  # how much of the log is in the files beside it
     made: bool = False
     ragged: bool = False  # there is something behind its end that could not be cut off
+    remarks: list[str] = msgspec.field(default_factory=list)  # what a person should hear of it
 
 
 class Disk:

@@ -199,14 +199,20 @@ def _messages(log: int, start: int, end: int) -> Iterator[bytes]:
 def _latest(log: int, parts: tuple[tuple[int, int], ...]) -> Iterator[bytes]:
     end = b"\n"
     for offset, length in parts:
-        frame = frames.decode(os.pread(log, length, offset))
-        if isinstance(frame, frames.Message):
-            for content in frame.content:
-                piece = content.text.encode(errors="replace")
-                end = piece[-1:] or end
-                yield piece
+        for piece in _texts(os.pread(log, length, offset)):
+            end = piece[-1:] or end
+            yield piece
     if end != b"\n":
         yield b"\n"
+
+
+def _texts(line: bytes) -> list[bytes]:
+    """The texts of a message; none of one that only other programs understand."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        frame = frames.decode(line)
+        if isinstance(frame, frames.Message):
+            return [content.text.encode(errors="replace") for content in frame.content]
+    return []
 
 
 def _created(folder: Path, owner: Owner) -> str:

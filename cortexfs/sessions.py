@@ -91,6 +91,8 @@ class Sessions:
             loaded = await trio.to_thread.run_sync(self._load, address, unclean)
             log = self._logs[address] = FileLog(self._commit.disk, address, loaded)
             self._commit.unclean.pop(address, None)
+            for remark in loaded.remarks:
+                self._report(address, remark)
             return log
         finally:
             self._changing.pop(address).set()
@@ -117,30 +119,23 @@ class Sessions:
     def _examine(self, address: Address, descriptor: int, unclean: bool) -> Loaded:
         written = os.fstat(descriptor).st_mtime
         found = sessiondisk.scan(descriptor)
-        ragged = found.read > found.size and not self._repair(address, descriptor, found)
+        loaded = Loaded(found, found.facts.last, made=True)
+        if found.read > found.size:
+            _repair(descriptor, loaded)
         if found.damaged:
             places = ", ".join(map(str, found.damaged[:10]))
-            self._report(
-                address, f"lines of the log are damaged, at byte {places}; they are left as they are"
+            loaded.remarks.append(
+                f"lines of the log are damaged, at byte {places}; they are left as they are"
             )
         if unclean:  # what was written and not synced is on disk before anybody sees a done in it
             with suppress(OSError):
                 os.fsync(descriptor)
-        # What was seen and then lost with the machine's power must not get another meaning.
-        leap = LEAP if written < sessiondisk.boot_time() else 0
-        start = 0 if unclean or ragged else sessionfiles.derived(self.folder(address))
-        return Loaded(found, found.facts.last + leap, min(start, found.size), True, ragged)
-
-    def _repair(self, address: Address, descriptor: int, found: Scan) -> bool:
-        """Cut off a last line that a crash left unfinished."""
-        torn = f"the last {found.read - found.size} bytes of the log are no whole event"
-        try:
-            os.ftruncate(descriptor, found.size)
-        except OSError as error:
-            self._report(address, f"{torn}, and cannot be cut off: {error.strerror}")
-            return False
-        self._report(address, f"{torn}, and were cut off")
-        return True
+        elif not loaded.ragged:
+            loaded.derived = min(sessionfiles.derived(self.folder(address)), found.size)
+        if written < sessiondisk.boot_time():
+            # What was seen and then lost with the machine's power must not get another meaning.
+            loaded.given += LEAP
+        return loaded
 
     def temp(self, address: Address) -> MemoryLog:
         """The log of a temp session, which ends with `remove_temp` and leaves nothing."""
@@ -236,3 +231,15 @@ class Sessions:
                     await self.remove(address)
                     removed.append(info)
         return removed
+
+
+def _repair(descriptor: int, loaded: Loaded) -> None:
+    """Cut off a last line that a crash left unfinished."""
+    end = loaded.scan.size
+    torn = f"the last {loaded.scan.read - end} bytes of the log are no whole event"
+    try:
+        os.ftruncate(descriptor, end)
+        loaded.remarks.append(f"{torn}, and were cut off")
+    except OSError as error:
+        loaded.ragged = True
+        loaded.remarks.append(f"{torn}, and cannot be cut off: {error.strerror}")

@@ -26,7 +26,8 @@ async def write(log: Log) -> None:
             await log.room()
             log.append(lines[:count])
             lines = lines[count:]
-            await trio.lowlevel.checkpoint()
+            while log.last < log.given:
+                await log.grown()
         await log.durable(log.given)
 
 

@@ -318,7 +318,7 @@ async def test_the_files_beside_the_log_say_what_it_says(tmp_path: Path) -> None
 
 
 async def test_all_but_the_log_comes_back_from_it(tmp_path: Path) -> None:
-    # brief of the tree: events.jsonl is "the only copy", the rest "derived and rebuildable"
+    # issue 3: "the documented files are the only copy"
     async with store(tmp_path) as sessions:
         await fill(sessions, "a", runs=3)
         await sessions.settle()

@@ -64,10 +64,8 @@ async def recovered(root: Path, count: int, shown: dict[str, int]) -> int:
     """What a daemon does at its start, and what then has to hold of every session; how many runs were cut."""
     cut = 0
     async with store(root) as sessions:
-        assert {where.session for where in sessions.unclean} >= shown.keys()
         for where in sessions.unclean:
             log = await sessions.open(where)
-            assert log.size >= shown.get(where.session, 0)
             for run in log.active:
                 log.append([line(log.given + 1, "error", run)])
                 cut += 1
@@ -75,7 +73,9 @@ async def recovered(root: Path, count: int, shown: dict[str, int]) -> int:
             assert not log.active
         assert sessions.unclean == ()
         for name in (f"s{n}" for n in range(count)):
-            check_whole(await read_all(sessions, name))
+            data = await read_all(sessions, name)
+            assert len(data) >= shown.get(name, 0)
+            check_whole(data)
     assert not (root / "unclean.jsonl").exists()
     return cut
 
@@ -103,7 +103,7 @@ def test_kill_9_loses_nothing_that_was_seen(tmp_path: Path) -> None:
         root = tmp_path / str(number // 10)  # logs that do not get too long
         shown = killed(root, count, after=random.randrange(400))
         cut += trio.run(recovered, root, count, shown)
-    assert cut
+    assert cut, "no kill hit a run"
 
 
 async def test_what_a_crash_left_is_told_to_whoever_opens(tmp_path: Path) -> None:
@@ -181,6 +181,17 @@ def test_a_scan_finds_the_same_whatever_the_pieces(piece: int) -> None:
     assert json.loads(data[at : at + length])["content"][0]["text"] == "the answer"
 
 
+def test_a_file_that_is_one_endless_line_takes_no_memory() -> None:
+    scan = Scan()
+    scan.feed(line(1))
+    for _ in range(8):
+        scan.feed(b"x" * (1 << 20))
+        assert len(scan._rest) <= 2 << 20
+    scan.feed(b"\n" + line(2))
+    assert (scan.facts.last, scan.damaged[0]) == (2, len(line(1)))
+    assert scan.size == scan.read
+
+
 def test_an_index_does_not_grow_with_the_log() -> None:
     index = Index()
     for id in range(1, 200_000):
@@ -212,7 +223,7 @@ async def test_ids_that_a_power_failure_took_are_not_used_again(tmp_path: Path) 
 
 
 async def test_a_full_disk_is_told_and_service_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    # "ENOSPC becomes an error frame; service goes on when there is room"
+    # issue 3: "ENOSPC becomes an error frame; service goes on when there is room"
     reports = Reports()
     with small_disk(tmp_path / "disk", 1) as disk:
         async with store(disk, reports) as sessions:
@@ -265,7 +276,7 @@ async def test_a_write_that_is_cut_short_leaves_whole_lines(tmp_path: Path) -> N
 async def test_a_read_only_disk_can_be_read_and_says_so(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 1) as disk:
         whole = b"".join(run_of(1, "r1"))
-        path = plant(disk, whole + b'{"torn')
+        path = plant(disk, whole + b'{"torn' + b"x" * 500)
         remount(disk, writable=False)
         reports = Reports()
         async with store(disk, reports) as sessions:
@@ -309,6 +320,82 @@ async def test_an_fsync_that_fails_once_is_made_good(tmp_path: Path) -> None:
     assert "read again" in reports.said[0][1]
 
 
+async def test_what_an_fsync_failed_to_write_is_written_once_more(tmp_path: Path) -> None:
+    # fsync(2): after a failure a second fsync can succeed without having written what the first should have
+    old: list[int] = []
+
+    def sync(descriptor: int) -> None:
+        if not old:
+            os.utime(descriptor, (0, 1_000_000))
+            old.append(os.fstat(descriptor).st_mtime_ns)
+            raise OSError(errno.EIO, "Input/output error")
+        old.append(os.fstat(descriptor).st_mtime_ns)
+
+    async with store(tmp_path, sync=sync) as sessions:
+        log = await sessions.open(address())
+        log.append([line(1)])
+        await log.durable(1)
+        assert old[1] > old[0]
+
+
+async def test_a_new_session_is_on_disk_with_the_folders_that_lead_to_it(tmp_path: Path) -> None:
+    synced: list[Path] = []
+
+    def sync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    async with store(tmp_path, sync=sync) as sessions:
+        log = await sessions.open(address())
+        log.append([line(1)])
+        await log.durable(1)
+        assert set(synced) == {log.path, *log.path.parents} - {*tmp_path.parents} | {
+            tmp_path / "unclean.jsonl"
+        }
+        synced.clear()
+        log.append([line(2)])
+        await log.durable(2)
+        assert synced == [log.path]
+
+
+async def test_files_beside_the_log_that_could_not_be_made_are_made_later(tmp_path: Path) -> None:
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        log = await sessions.open(address())
+        latest = log.folder / "latest.md"
+        for first in (1, 7):
+            log.append(run_of(first, f"r{first}"))
+            await log.durable(log.given)
+            await sessions.settle()
+            if first == 1:
+                latest.unlink()
+                latest.mkdir()
+        assert "not up to date" in reports.said[0][1]
+        latest.rmdir()
+        await sessions.show(address())
+        assert (log.folder / "messages.jsonl").read_bytes().count(b"\n") == 4
+        assert latest.read_text() == "the answer\n"
+
+
+async def test_what_was_appended_behind_a_lost_event_is_lost_with_it(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        plant(disk, line(1))
+        remount(disk, writable=False)
+        async with store(disk) as sessions:
+            log = await sessions.open(address())
+            log.append([line(2)])
+            while log.unwritten:  # then a thread has it
+                await trio.lowlevel.checkpoint()
+            log.append([line(3)])
+            with pytest.raises(Fault, match="EROFS"):
+                await log.durable(3)
+            remount(disk, writable=True)
+            assert log.reset() == 1
+            log.append([line(4)])
+            await log.durable(4)
+            assert await read_all(sessions) == line(1) + line(4)
+        del log
+
+
 async def test_an_fsync_that_goes_on_failing_lets_nobody_believe_in_a_done(tmp_path: Path) -> None:
     async with store(tmp_path, sync=failing(4)) as sessions:
         log = await sessions.open(address())
@@ -350,6 +437,17 @@ async def test_events_that_a_failing_disk_lost_are_not_pretended(tmp_path: Path)
         assert await read_all(sessions) == line(1) + line(4)
 
 
+async def test_a_message_that_nobody_understands_spoils_nothing(tmp_path: Path) -> None:
+    strange = b'{"type":"message","id":"7","run":"r2","role":"assistant","content":{"text":[]}}\n'
+    plant(tmp_path, b"".join(run_of(1, "r1")) + strange)
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        meta = await sessions.show(address())
+        assert (meta.messages, meta.last) == (3, "7")
+        assert (sessions.folder(address()) / "messages.jsonl").read_bytes().count(b"\n") == 3
+    assert reports.said == []
+
+
 async def test_stopping_puts_away_what_was_appended(tmp_path: Path) -> None:
     # abi.md 8: "sessions are synced"
     synced: list[int] = []
@@ -357,7 +455,7 @@ async def test_stopping_puts_away_what_was_appended(tmp_path: Path) -> None:
         logs = [await sessions.open(address(f"s{n}")) for n in range(20)]
         for log in logs:
             log.append([line(1, "start"), line(2)])
-    assert len(synced) == 20
+    assert len(set(synced)) >= 20
     for log in logs:
         assert log.path.read_bytes() == line(1, "start") + line(2)
         assert (log.folder / "state").read_text() == "active\n"
@@ -380,8 +478,8 @@ async def test_files_made_before_a_crash_are_made_anew(tmp_path: Path) -> None:
         assert (folder / "messages.jsonl").read_bytes() == whole
 
 
-async def test_10_000_sessions_take_few_descriptors(tmp_path: Path) -> None:
-    count = 10_000 if SOAK else 1_000
+async def test_many_sessions_take_few_descriptors(tmp_path: Path) -> None:
+    count = 10_000 if SOAK else 300
     async with store(tmp_path, limits=Limits(descriptors=64)) as sessions:
         before = len(os.listdir("/proc/self/fd"))
         logs = [await sessions.open(address(f"s{n}", "debug/many")) for n in range(count)]
