@@ -71,7 +71,7 @@ def tool_input(args: Sequence[bytes], schema: Mapping[str, Any], stdin: Reader) 
     """The input object, converted by the schema's types and not yet validated."""
     room = _room(args)
     if not args:
-        return json_object(_within(stdin(), room))
+        return _piped(_within(stdin(), room))
     if len(args) == 1 and args[0].startswith(b"{"):
         return json_object(args[0])
     shape = shape_of(schema)
@@ -232,6 +232,16 @@ def _value(shape: Shape, name: str, words: list[str | bool]) -> Any:
 
 def _same(name: str) -> str:
     return name.replace("-", "_")
+
+
+def _piped(data: bytes) -> dict[str, Any]:
+    """Standard input as the whole input; whoever pipes text is told how to."""
+    try:
+        return json_object(data)
+    except Fault as fault:
+        if data.lstrip().startswith(b"{"):
+            raise
+        raise Fault(fault.code, f"{fault.message}; to pipe text, give - as an argument") from None
 
 
 def _twice_stdin() -> Fault:

@@ -244,6 +244,17 @@ def test_what_is_not_one_bounded_object_is_einval(data: bytes, said: str) -> Non
     assert said in caught.value.message
 
 
+def test_who_pipes_text_is_told_how() -> None:
+    # docs/ctx.md: "An argument `-` asks for it: its text becomes the value in that place"
+    for data in (b"hello", b"5", b"\n[1]"):
+        with pytest.raises(Fault, match="to pipe text, give - as an argument"):
+            tool_input([], SCHEMA, piped(data))
+    with pytest.raises(Fault, match="byte 1") as caught:
+        tool_input([], SCHEMA, piped(b"{x"))
+    assert "-" not in caught.value.message
+    assert tool_input([b"-"], {**SCHEMA, "required": ["text"]}, piped(b"hello")) == {"text": "hello"}
+
+
 def test_input_over_16_mib_is_emsgsize() -> None:
     # "At most 16 MiB of input; more is EMSGSIZE", arguments and standard input together
     over = b" " * (MAX_INPUT + 1)
