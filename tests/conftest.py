@@ -34,7 +34,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def dispositions() -> None:
-    """Give children the signals of a foreground job: a test run in the background ignores SIGINT."""
+    """Clean up whoever ends the session (CI sends SIGTERM), and give children the signals of a foreground
+    job: a session in the background ignores SIGINT."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.default_int_handler)

@@ -145,7 +145,7 @@ def test_doctor_fails_only_for_failures(level: str, status: int, monkeypatch: py
         "other": lambda subject: Finding(level, "so it is", "mend"),
     }
     monkeypatch.setattr(doctor, "CHECKS", checks)
-    assert main(["doctor"]) == status
+    assert main(["doctor", "--root", "/ctx"]) == status
 
 
 def test_a_check_that_cannot_look_is_a_finding(monkeypatch: pytest.MonkeyPatch, subject: Subject) -> None:
