@@ -72,7 +72,9 @@ def _locked(state: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise Fault("EBUSY", f"{state} is in use by the daemon with pid {file.read().strip()}") from None
+            holder = f"{state} is in use by the daemon with pid {file.read().strip()}"
+            mend = "end that one with ctx umount, or name another directory with --state"
+            raise Fault("EBUSY", f"{holder}; {mend}") from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

@@ -22,6 +22,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.wire import PROTOCOL
 
 SYS_LANDLOCK_CREATE_RULESET, LANDLOCK_VERSION = 444, 1  # <linux/landlock.h>
+MTAB, MTAB_MEND = Path("/etc/mtab"), "ln -s ../proc/self/mounts /etc/mtab"
 SO_PEERPIDFD = 77  # <asm-generic/socket.h>, Linux 6.5
 
 
@@ -46,6 +47,8 @@ def fusermount(subject: Subject) -> Finding:
     status = os.stat(found)
     if not (status.st_mode & stat.S_ISUID and status.st_uid == 0):
         return fail(f"{found} is not setuid root", f"as root: chown root {found} && chmod u+s {found}")
+    if not MTAB.exists():
+        return fail(f"{MTAB} is missing, and without it {found} unmounts nothing", f"as root: {MTAB_MEND}")
     try:
         pwd.getpwuid(subject.uid)
     except KeyError:

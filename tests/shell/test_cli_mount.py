@@ -185,6 +185,21 @@ def test_a_configuration_is_its_owners_alone(subject: Subject) -> None:
     assert "unknown key x" in system_checks.configuration(subject).why
 
 
+def test_a_bare_system_lacks_mtab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subject: Subject) -> None:
+    # fusermount3 -u: "failed to open /etc/mtab: No such file or directory"
+    fusermount = tmp_path / "fusermount3"
+    fusermount.write_text("")
+    fusermount.chmod(0o4755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(system_checks, "MTAB", tmp_path / "mtab")
+    user = subject._replace(uid=65534)
+    found = system_checks.fusermount(user)
+    if os.getuid() == 0:  # else it is not setuid root
+        assert (found.level, "unmounts nothing" in found.why) == (FAIL, True)
+    (tmp_path / "mtab").symlink_to("/proc/self/mounts")
+    assert "unmounts nothing" not in system_checks.fusermount(user).why
+
+
 def test_a_closed_directory_on_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     for step in (*tmp_path.parents, tmp_path):
