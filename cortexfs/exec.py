@@ -13,7 +13,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 import trio
@@ -38,7 +38,8 @@ ENVIRONMENT = frozenset(
     b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
     b" CTX_OUTPUT CTX_ROOT".split()
 )
-
+# What a greeting says of how to run: arguments, umask, environment.
+Said: TypeAlias = tuple[list[bytes], int, dict[bytes, bytes]]
 
 log = logging.getLogger("cortexfs")
 
@@ -112,24 +113,26 @@ class Exec:
                 await send(stream, answer)
                 return
             with caller_of(stream, self._pool.by_pid) as caller:
-                call = _call(object_, caller, greeting, arguments, environ)
-                await self._run(stream, voice, object_, caller, call)
+                await self._run(stream, voice, object_, caller, (arguments, greeting.umask, environ))
         except Fault as fault:
             await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
 
     async def _run(
-        self, stream: socket.socket, voice: Voice, object_: Object, caller: Caller, call: calls.Call
+        self, stream: socket.socket, voice: Voice, object_: Object, caller: Caller, said: Said
     ) -> None:
         if caller.identity.depth > self._settings.depth:
             raise Fault("EAGAIN", f"tools call tools {self._settings.depth} deep already, which is the limit")
         if object_.plugin is None:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
-        run = self._runs.open(object_.class_, object_.name, caller.identity.uid, "exec")
+        uid = caller.identity.uid
+        run = self._runs.open(object_.class_, object_.name, uid, "exec")
         voice.run = run.id
         relay = Relay(stream, voice, run, self._settings)
         timeout = object_.timeout or self._settings.tool_timeout
+        arguments, umask, environ = said
+        invocation = calls.Invocation(object_.name, None, str(uid), "exec")
+        call = calls.Call(run.id, invocation, arguments, None, umask, environ)
         try:
-            call = msgspec.structs.replace(call, run=run.id)
             await relay.answer(self._pool, object_.plugin, call, caller, timeout)
         finally:
             self._runs.close(run, relay.status, relay.fault)
@@ -178,19 +181,15 @@ def _without_running(object_: Object, greeting: wire.Hello, arguments: list[byte
         schema = msgspec.json.decode(object_.schema)
         effects = object_.capabilities.effects
         text = usage.help_text(object_.name, object_.description, schema, effects, object_.class_)
-        return wire.message(wire.STDOUT, text.encode()) + farewell(None)
+        return _printed(wire.STDOUT, text) + farewell(None)
     if not arguments and greeting.flags & wire.TTY_STDIN:
         text = usage.usage(object_.name, msgspec.json.decode(object_.schema))
-        return wire.message(wire.STDERR, text.encode()) + farewell(Fault("EINVAL", ""))
+        return _printed(wire.STDERR, text) + farewell(Fault("EINVAL", ""))
     return b""
 
 
-def _call(
-    object_: Object,
-    caller: Caller,
-    greeting: wire.Hello,
-    arguments: list[bytes],
-    environ: dict[bytes, bytes],
-) -> calls.Call:
-    invocation = calls.Invocation(object_.name, None, str(caller.identity.uid), "exec")
-    return calls.Call("", invocation, arguments, None, greeting.umask, environ)
+def _printed(kind: int, text: str) -> bytes:
+    """A text that may be longer than a message, as that of a large schema."""
+    data = text.encode()
+    parts = (data[start : start + wire.MAX_TEXT] for start in range(0, len(data), wire.MAX_TEXT))
+    return b"".join(wire.message(kind, part) for part in parts)

@@ -3,16 +3,19 @@
 Main path: `Pool.acquire` gives a live host, `Host.call` opens one call on it. The fork server makes
 the processes and tells of their ends; this side only decides who gets which.
 
-Rules: everything between two awaits is atomic, so a host found in the table is alive or retired, and
-never half-entered. A host that is stuck or replaced is retired: it gets no new calls and is killed
-when its other calls have ended, or after RETIRED_SECONDS.
+Rules: everything between two awaits is atomic, and a caller is counted before it waits, so a host in
+use is never dismissed. A host that is stuck, broken or replaced is retired: it gets no new calls and is
+killed when its other calls have ended, each of which has a limit of its own.
 This file must never know of frames, runners or the tree.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -26,8 +29,9 @@ import trio
 from cortexfs import strangers
 from cortexfs.core import calls, wire
 from cortexfs.core.errors import Fault
+from cortexfs.core.plain import one_line
 
-RETIRED_SECONDS = 30.0
+RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
 SPAWN_SECONDS = 10.0
 FORK_SERVER_PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
 # A caller can make namespaces without end; each would get a host of some MiB.
@@ -35,6 +39,9 @@ HOSTS_PER_USER = 32
 # Larger than one message, so that a host seldom waits for the daemon in mid-answer.
 CALL_BUFFER = 512 << 10
 _PACKET = 64 << 10
+MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
+
+log = logging.getLogger("cortexfs")
 
 _pack = msgspec.msgpack.Encoder().encode
 _replies: msgspec.msgpack.Decoder[calls.FromForkServer] = msgspec.msgpack.Decoder(calls.FromForkServer)
@@ -56,6 +63,13 @@ class Host:
         self.ready = trio.Event()
         self.exited = trio.Event()
         self.fault: Fault | None = None
+        self._look = select.poll()
+        self._look.register(control, 0)
+
+    @property
+    def is_alive(self) -> bool:
+        """False as soon as the process has ended, which the fork server tells only later."""
+        return not self._look.poll(0)
 
     def call(self, cwd: int | None) -> socket.socket:
         """Open a call: the daemon's end of its stream. Pair with `Pool.release`."""
@@ -67,11 +81,12 @@ class Host:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CALL_BUFFER)
             try:
                 self.control.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-            except BlockingIOError:
+            except OSError as error:
                 ours.close()
-                raise Fault("EAGAIN", "the plugin's host does not take more calls now; try again") from None
-            except OSError:
-                ours.close()
+                # A full queue, or more descriptors on their way than the kernel lets one user have.
+                if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
+                    why = "the plugin's host does not take more calls now; try again"
+                    raise Fault("EAGAIN", why) from None
                 raise Fault("EPROTO", f"the host of the plugin {self.plugin.name} has died") from None
         return ours
 
@@ -80,6 +95,8 @@ class Host:
         self.control.close()
 
     def kill(self) -> None:
+        """End it now; one that is still starting, as soon as it comes so far."""
+        self.end()
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -99,16 +116,18 @@ class ForkServer:
     def __init__(self) -> None:
         """Start it. Call this before the daemon opens anything that hosts must not inherit."""
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._output, output = os.pipe()
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-m", "cortexfs.host.forkserver", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=output,
                 env={"PATH": os.defpath, "LANG": "C.UTF-8"},
                 start_new_session=True,
             )
+        os.close(output)
         self.socket.setblocking(False)
 
     def send(self, spawn: calls.Spawn, rights: list[int]) -> None:
@@ -132,9 +151,20 @@ class ForkServer:
             else:
                 return (_replies.decode(data), list(rights)) if data else None
 
+    async def overhear(self) -> None:
+        """Log what hosts say on standard error. All of it is read, or who prints would have to wait."""
+        while True:
+            await trio.lowlevel.wait_readable(self._output)
+            if not (said := os.read(self._output, _PACKET)):
+                return
+            log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))
+
     def stop(self) -> None:
-        """End it and with it every host; reaped before this returns."""
+        """End it and with it every host; reaped before this returns. May be repeated."""
         self.socket.close()
+        if self._output >= 0:
+            os.close(self._output)
+            self._output = -1
         try:
             self.process.wait(2)
         except subprocess.TimeoutExpired:
@@ -165,12 +195,18 @@ class Pool:
     async def run(self) -> None:
         """Hear the fork server; when it dies, its hosts are dead, and another takes its place."""
         while True:
-            while (received := await self._forks.receive()) is not None:
-                self._heard(*received)
-            self._forks.stop()
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._forks.overhear)
+                while (received := await self._forks.receive()) is not None:
+                    self._heard(*received)
+                nursery.cancel_scope.cancel()
             for host in list(self._all.values()):
                 self._gone(host, -signal.SIGKILL)
-            await trio.sleep(FORK_SERVER_PAUSE)
+            log.error("the fork server has ended, and all hosts with it; another one is started")
+            # A thread waits, as it may take a moment to end what it left.
+            await trio.to_thread.run_sync(self._forks.stop)
+            await trio.sleep_until(began + FORK_SERVER_PAUSE)
             self._forks = self._make()
 
     def _heard(self, message: calls.FromForkServer, rights: list[int]) -> None:
@@ -183,10 +219,15 @@ class Pool:
         elif message.fault is not None:
             host.fault = Fault(*message.fault)
             self._gone(host, None)
+        elif not rights:
+            host.fault = Fault("EHOSTDOWN", "no host can start: the daemon has too many files open")
+            self._gone(host, None)  # which closes its control socket, so that it ends
         else:
             host.pid, host.pidfd = message.pid, rights[0]
             self._by_pid[host.pid] = host
             host.ready.set()
+            if host.retired and not host.calls:  # nobody waited so long
+                host.kill()
 
     def _gone(self, host: Host, status: int | None) -> None:
         host.status = status
@@ -206,18 +247,36 @@ class Pool:
         if self._hosts.get(key) is host:
             del self._hosts[key]
 
+    def is_warm(self, plugin: calls.Plugin, identity: calls.Identity) -> bool:
+        """Whether `acquire` will not have to wait."""
+        host = self._hosts.get((plugin, identity))
+        return host is not None and host.ready.is_set()
+
     async def acquire(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
         """A live host for this plugin as this caller; `rights` are for a Spawn, if one is needed."""
-        host = self._hosts.get((plugin, identity)) or self._spawn(plugin, identity, rights)
+        host = self._hosts.get((plugin, identity))
+        if host is not None and not host.is_alive:
+            self._forget(host)
+            host = None
+        host = host or self._spawn(plugin, identity, rights)
+        host.calls += 1
+        try:
+            await self._started(host)
+        except BaseException:
+            self.release(host)
+            raise
+        return host
+
+    async def _started(self, host: Host) -> None:
         if not host.ready.is_set():
             with trio.move_on_after(SPAWN_SECONDS):
                 await host.ready.wait()
+        if not host.ready.is_set():
+            self._forget(host)
         if host.fault is not None:
             raise Fault(host.fault.code, host.fault.message)
         if host.pid == 0 or host.exited.is_set():
-            raise Fault("EHOSTDOWN", f"the host of the plugin {plugin.name} did not start")
-        host.calls += 1
-        return host
+            raise Fault("EHOSTDOWN", f"the host of the plugin {host.plugin.name} did not start")
 
     def _spawn(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
         self._make_room(identity.uid, identity.label)
@@ -237,7 +296,7 @@ class Pool:
         return host
 
     def _make_room(self, uid: int, label: str) -> None:
-        """Keep one user's hosts bounded: an idle one that holds no plugin state goes first.
+        """Keep one user's hosts bounded: an idle one ends, first those that hold no plugin's state.
 
         By label, so that a user cannot keep the plugins from being described as nobody.
         """
@@ -248,10 +307,10 @@ class Pool:
         owned = [host for host in owned if not host.retired]
         if len(owned) < HOSTS_PER_USER:
             return
-        idle = [host for host in owned if host.pid and not host.calls and host.plugin.name == "builtin"]
+        idle = [host for host in owned if host.pid and not host.calls]
         if not idle:
             raise Fault("EAGAIN", f"uid {uid} has {len(owned)} hosts at work, which is the limit; try again")
-        self._dismiss(min(idle, key=lambda host: host.idle_since))
+        self._dismiss(min(idle, key=lambda host: (host.plugin.name != "builtin", host.idle_since)))
 
     def release(self, host: Host, stuck: bool = False) -> None:
         """A call has ended. A stuck one did not let go of its thread: its host is replaced."""
@@ -264,24 +323,29 @@ class Pool:
 
     def _dismiss(self, host: Host) -> None:
         self._forget(host)
+        host.idle_since = trio.current_time()
         host.end()
 
     def replace(self, keep: Callable[[calls.Plugin], bool]) -> None:
         """Retire the hosts of plugins that are not to be kept; running calls finish."""
         for host in list(self._hosts.values()):
-            if not keep(host.plugin):
+            if keep(host.plugin):
+                continue
+            if host.calls:
                 self._forget(host)
-                if not host.calls:
-                    host.end()
+            else:
+                self._dismiss(host)
 
     def sweep(self, idle_seconds: float) -> None:
-        """End the built-in tools' hosts that nobody used, and retired ones that do not end."""
+        """End the built-in tools' hosts that nobody used, and idle ones that were asked to and did not."""
         now = trio.current_time()
         for host in list(self._all.values()):
             idle = now - host.idle_since
+            if host.calls or not host.pid:
+                continue
             if host.retired and idle > RETIRED_SECONDS:
                 host.kill()
-            elif host.plugin.name == "builtin" and not host.calls and host.pid and idle > idle_seconds:
+            elif host.plugin.name == "builtin" and not host.retired and idle > idle_seconds:
                 self._dismiss(host)
 
     def stop(self) -> None:

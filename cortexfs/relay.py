@@ -1,16 +1,18 @@
 """One run of a tool: what a host says becomes frames, what the runner sends becomes its input.
 
-Main path: `Relay.answer`. A run ends in one of these ways, and `_fault` says which: the host is done;
+Main path: `Relay.answer`. A run ends in one of these ways, and `fault` says which: the host is done;
 it died; the time or the output is over its limit; the caller left; the daemon stops.
 
 Rules: bytes are not piled up: what came from the host is passed on before more is taken, so a runner
-that does not read holds back its own host and nobody else. Bytes that a cancellation interrupts stay
-in `_out` and are sent first the next time, so a frame is never cut.
+that does not read holds back its own host and nobody else. All bytes for the runner go through `_out`,
+and what a cancellation interrupts is sent first the next time, so a frame is never cut. In a nursery
+no OSError is let out, as that would come wrapped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 from typing import Protocol
@@ -27,14 +29,18 @@ from cortexfs.voice import Voice
 
 # A second is what a cancel may take (abi.md 5); the rest of it is for the answer.
 LET_GO_SECONDS = 0.8
-# Most calls end before this; only longer ones pay for a task that watches for the caller leaving.
+# Most calls end before this; only longer ones pay for a task that watches for the caller leaving, and
+# for a message that holds no more than their start.
 WATCH_AFTER_SECONDS = 0.01
 EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
 LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
+LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
 RECEIVE = 256 << 10
 
 _observers = msgspec.msgpack.Decoder(tuple[str | None, str])
 _faults = msgspec.msgpack.Decoder(tuple[str, str])
+# What decoding the word of a stranger raises.
+_GARBAGE = (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error)
 
 
 class Limits(Protocol):
@@ -52,13 +58,15 @@ class Relay:
         self._voice = voice
         self._run = run
         self._output_bytes = limits.output_bytes
-        self._from_host = wire.Splitter()
+        self._from_host = wire.Splitter(wire.MAX_SAID)
         self._from_runner = wire.Splitter()
-        self._out = memoryview(b"")
+        self._out = bytearray()
+        self._heard_bytes = 0
         self._wanted = 0
         self._left = False  # the caller has gone, or wants to
         self._let_go = True  # the host has no part in this run any more
-        self._died = False  # the host has, without a last word
+        self._done = False  # it said so
+        self._broken = False  # it has died, or is not to be trusted with another call
         self.fault: Fault | None = None
 
     @property
@@ -72,18 +80,21 @@ class Relay:
     ) -> None:
         """The whole run, from its start frame to its exit status."""
         try:
-            await send(self._stream, self._voice.start())
+            self._out += self._voice.start()
+            if not pool.is_warm(plugin, caller.identity):
+                await self._flush()
             host = await pool.acquire(plugin, caller.identity, caller.rights)
             try:
                 await self._call(host, asked, caller.cwd, seconds)
             finally:
-                pool.release(host, stuck=not self._let_go)
+                pool.release(host, stuck=self._broken or not self._let_go)
         except Fault as fault:
             self.fault = fault
         except OSError:
             self._left = True
         except trio.Cancelled:
-            self.fault = Fault("EHOSTDOWN", "the daemon was stopped during the call")
+            if not self._done:
+                self.fault = Fault("EHOSTDOWN", "the daemon was stopped during the call")
             with trio.move_on_after(LAST_SECONDS, shield=True):
                 await self._finish()
             raise
@@ -95,47 +106,57 @@ class Relay:
             self.fault = Fault("ECANCELED", "")
         code = self.fault.code if self.fault else None
         message = self.fault.message if self.fault else ""
+        self._out += self._voice.end(self.status, code, message) + farewell(self.fault)
         try:
             await self._flush()
-            await send(self._stream, self._voice.end(self.status, code, message) + farewell(self.fault))
         except OSError:
             self.fault = self.fault or Fault("ECANCELED", "")
 
     async def _call(self, host: Host, asked: calls.Call, cwd: int | None, seconds: float) -> None:
+        deadline = trio.current_time() + seconds
         with strangers.closing(host.call(cwd)) as call:
             self._let_go = False
-            with trio.move_on_after(seconds) as clock:
-                try:
-                    await send(call, announce(asked))
-                except OSError:  # the host has died, or dies
-                    self._hear(b"")
-                else:
-                    await self._relay(call)
-            if clock.cancelled_caught:
+            await self._relay(call, announce(asked), deadline)
+            if not self._let_go and not self._ending:
                 self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
             if not self._let_go:
                 await self._release(call)
-        if self._died:
+        if self._let_go and not self._done and not self._ending:
             await self._name_the_end(host)
 
-    async def _relay(self, call: socket.socket) -> None:
-        with trio.move_on_after(WATCH_AFTER_SECONDS):
-            if await self._pump(call, watched=False):
-                return
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch, call, nursery.cancel_scope)
-            await self._pump(call, watched=True)
-            nursery.cancel_scope.cancel()
+    @property
+    def _ending(self) -> bool:
+        """Whether it is settled how the run ends."""
+        return self._done or self._left or self.fault is not None
+
+    async def _relay(self, call: socket.socket, request: bytes, deadline: float) -> None:
+        """Until the run ends, or its time is over. Short runs take the short way."""
+        try:
+            rest = memoryview(request)[call.send(request) :]
+        except BlockingIOError:
+            rest = memoryview(request)
+        except OSError:  # the host has died, or dies
+            self._hear(b"")
+            return
+        if not rest:
+            with trio.CancelScope(deadline=min(deadline, trio.current_time() + WATCH_AFTER_SECONDS)):
+                if await self._pump(call, watched=False):
+                    return
+        with trio.CancelScope(deadline=deadline):
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch, call, rest, nursery.cancel_scope)
+                    await self._pump(call, watched=True)
+                    nursery.cancel_scope.cancel()
+            except BaseExceptionGroup:  # Trio wraps a cancellation, too
+                await trio.lowlevel.checkpoint_if_cancelled()
+                raise
 
     async def _pump(self, call: socket.socket, watched: bool) -> bool:
         """Pass on what the host says until the run ends (True), or input is wanted and unwatched."""
-        while True:
-            try:
-                await self._flush()
-            except OSError:  # caught here, as a nursery would wrap it
-                self._left = True
-            if self._let_go or self._left or self.fault:
-                return True
+        if watched:
+            await self._try_flush()
+        while not self._let_go and not self._ending:
             if self._wanted and not watched:
                 return False
             try:
@@ -146,31 +167,37 @@ class Relay:
             except (ConnectionResetError, ConnectionAbortedError):
                 data = b""
             self._hear(data)
+            if not self._let_go:  # else the end goes with it
+                await self._try_flush()
             if len(data) >= RECEIVE // 4:  # a host that floods must not keep the others waiting
                 await trio.lowlevel.checkpoint()
+        return True
 
     def _hear(self, data: bytes) -> None:
         if not data:
-            self._let_go = self._died = True
+            self._let_go = self._broken = True
             return
+        self._heard_bytes += len(data)
         try:
-            spoken = [self._heard(kind, payload) for kind, payload in self._from_host.feed(data)]
-        except (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error) as error:
+            for kind, payload in self._from_host.feed(data):
+                self._out += self._heard(kind, payload)
+                if self._done:
+                    return
+        except _GARBAGE as error:
+            self._broken = True
             self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
             return
-        self._out = memoryview(b"".join(spoken))
+        if self._heard_bytes > self._output_bytes:
+            self.fault = Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")
 
     def _heard(self, kind: int, payload: bytes) -> bytes:
         """One message of the host, as bytes for the runner."""
         voice, run = self._voice, self._run
         if kind == wire.DELTA:
             run.bytes_out += len(payload)
-            if run.bytes_out > self._output_bytes:
-                self.fault = Fault("EMSGSIZE", f"the output is over {self._output_bytes} bytes")
-                return b""
             return voice.say(frames.Delta(run=run.id, text=payload.decode()))
         if kind == wire.DONE:
-            self._let_go = True
+            self._done = self._let_go = True
         elif kind == wire.PROGRESS:
             return voice.say(frames.Progress(run=run.id, message=payload.decode()))
         elif kind == wire.OBSERVER:
@@ -179,16 +206,16 @@ class Relay:
         elif kind == wire.MEDIA:
             return voice.say(frames.Media(run=run.id, attachment=msgspec.json.decode(payload)))
         elif kind == wire.FAULT:
-            code, message = _faults.decode(payload)
-            self.fault = Fault(code if is_code(code) else "EPROTO", message)
+            self.fault = _of_the_tool(*_faults.decode(payload))
         elif kind == wire.WANT:
             (more,) = wire.U32.unpack(payload)
             self._wanted += more
             return wire.message(wire.WANT, payload)
         return b""
 
-    async def _watch(self, call: socket.socket, scope: trio.CancelScope) -> None:
-        """Pass standard input on; notice a caller who leaves."""
+    async def _watch(self, call: socket.socket, rest: memoryview, scope: trio.CancelScope) -> None:
+        """Pass the rest of the request on, then standard input; notice a caller who leaves."""
+        await self._pass(call, rest)
         while not self._left:
             await trio.lowlevel.wait_readable(self._stream)
             try:
@@ -212,25 +239,42 @@ class Relay:
         if self._wanted < 0:  # sent without being wanted: not a runner of ours
             self._left = True
             return
+        await self._pass(call, memoryview(wire.message(wire.STDIN, payload)))
+
+    async def _pass(self, call: socket.socket, data: memoryview) -> None:
+        """Send to the host. While it does not take it, nobody else sees whether the caller is there."""
         with contextlib.suppress(OSError):  # the host is done or dead; the pump hears which
-            await send(call, wire.message(wire.STDIN, payload))
+            while data and not self._left:
+                try:
+                    data = data[call.send(data) :]
+                except BlockingIOError:
+                    with trio.move_on_after(LOOK_SECONDS):
+                        await trio.lowlevel.wait_writable(call)
+                    self._left = _has_left(self._stream)
 
     async def _flush(self) -> None:
-        while self._out:
+        out = self._out
+        while out:
             try:
-                self._out = self._out[self._stream.send(self._out) :]
+                sent = self._stream.send(out)
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._stream)
+            else:
+                del out[:sent]
+
+    async def _try_flush(self) -> None:
+        try:
+            await self._flush()
+        except OSError:
+            self._left = True
 
     async def _release(self, call: socket.socket) -> None:
         """Half-close the call, which cancels it, and give the host a moment to let go."""
         with trio.move_on_after(LET_GO_SECONDS, shield=True):
-            try:
+            with contextlib.suppress(OSError):
                 call.shutdown(socket.SHUT_WR)
                 while await receive(call):
-                    pass
-            except OSError:
-                pass
+                    await trio.lowlevel.checkpoint()  # one that floods is never waited for
             self._let_go = True
 
     async def _name_the_end(self, host: Host) -> None:
@@ -251,6 +295,20 @@ class Callerish(Protocol):
     def cwd(self) -> int | None: ...
 
 
+def _of_the_tool(code: str, message: str) -> Fault:
+    """What a tool says of its failure. Only callers cancel; a tool that says so has failed by itself."""
+    if code == "ECANCELED":
+        return Fault("EIO", message)
+    return Fault(code if is_code(code) else "EPROTO", message)
+
+
+def _has_left(stream: socket.socket) -> bool:
+    """Whether the peer has closed or half-closed, whatever it sent before."""
+    look = select.poll()
+    look.register(stream, select.POLLRDHUP)
+    return bool(look.poll(0))
+
+
 def farewell(fault: Fault | None) -> bytes:
     """The message that ends a runner."""
     return wire.message(wire.EXIT, bytes([exit_status(fault.code) if fault else 0]))
@@ -267,6 +325,7 @@ async def send(stream: socket.socket, data: bytes) -> None:
 
 
 async def receive(stream: socket.socket) -> bytes:
+    """What has come, or b"" at its end. It waits only when nothing has: who repeats it checkpoints."""
     while True:
         try:
             return strangers.receive(stream, RECEIVE)

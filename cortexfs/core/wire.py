@@ -38,6 +38,10 @@ MAX_VARIABLES = 1 << 10
 HEADER = struct.Struct("<BI")
 # Larger than any chunk that we send; a stranger who announces more is cut off.
 MAX_MESSAGE = 1 << 20
+# A text of control characters grows sixfold in JSON, and a frame may have 1 MiB (seed 002): what a host
+# says is cut into pieces of MAX_TEXT, and no message of it, except DESCRIPTORS, is over MAX_SAID.
+MAX_TEXT = 128 << 10
+MAX_SAID = 160 << 10
 
 STDIN = ord("i")  # bytes; empty: end of input
 
@@ -124,7 +128,7 @@ class Splitter:
             stop = start + HEADER.size + size
             if stop > end:
                 break
-            out.append((kind, bytes(buffer[start + HEADER.size : stop])))
+            out.append((kind, bytes(memoryview(buffer)[start + HEADER.size : stop])))
             start = stop
         del buffer[:start]
         return out
