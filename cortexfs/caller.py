@@ -211,7 +211,29 @@ def _look(who: Credentials, rights: list[int]) -> tuple[_Place, _Status]:
     status = _status(who.pid)
     if place != _HERE and status.uids != {who.uid}:
         raise Fault("EACCES", "you have changed your user since you connected, and are in other namespaces")
+    if place.namespaces and _has_own_devices(who.pid, place.namespaces):
+        raise Fault(
+            "EACCES", "your container has device rules that a tool cannot follow; give it a user namespace"
+        )
     return place, status
+
+
+def _has_own_devices(pid: int, namespaces: tuple[int, ...]) -> bool:
+    """Whether it sees other files under the device rules of another cgroup, which a host would not be under.
+
+    Root there can make a device node that its own cgroup keeps it from opening. In a user namespace
+    of its own nobody can open a device node.
+    """
+    own = _own_namespaces()
+    if namespaces[_MNT] == own[_MNT] or namespaces[_USER] != own[_USER]:
+        return False
+    return _devices(pid) != _devices(os.getpid())
+
+
+def _devices(pid: int) -> bytes:
+    """The cgroup whose device rules count: of the v1 hierarchy where there is one, else the v2 one."""
+    found = dict(line.split(b":", 2)[1:] for line in _contents(b"/proc/%d/cgroup" % pid).splitlines())
+    return found.get(b"devices", found.get(b"", b""))
 
 
 def _cwd(pid: int) -> int | None:

@@ -125,6 +125,23 @@ def test_a_private_mount_namespace(ctx: Ctx, tmp_path: Path) -> None:
     assert '"outer"' not in done.stdout
 
 
+def test_a_container_with_device_rules_of_its_own(ctx: Ctx) -> None:
+    # abi.md 4: "or EACCES where that cannot be done": a host is not under the caller's device cgroup
+    group = Path("/sys/fs/cgroup/devices" if Path("/sys/fs/cgroup/devices").exists() else "/sys/fs/cgroup")
+    mine = group / f"ctx-test-{os.getpid()}"
+    mine.mkdir()
+    try:
+        call = f'echo $$ > {mine}/cgroup.procs && exec "$@"'
+        inside = ["sh", "-c", call, "sh", "unshare", "-m", ctx.tool("text.word_count"), "x"]
+        answer = Answer(ctx.run(inside, text=False))
+        assert (answer.status, answer.code) == (13, "EACCES"), answer
+        assert "device rules" in answer.message
+        inside = ["sh", "-c", call, "sh", ctx.tool("text.word_count"), "x"]
+        assert Answer(ctx.run(inside, text=False)).status == 0  # sees what the daemon sees
+    finally:
+        mine.rmdir()
+
+
 def test_a_user_namespace_gives_nothing(ctx: Ctx) -> None:
     # abi.md 4: "at most its capabilities, inside its namespaces"
     secret = ctx.work / "secret-userns"
