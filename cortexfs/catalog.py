@@ -19,7 +19,7 @@ from cortexfs import strangers
 from cortexfs.core import calls, names, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object, Registry
-from cortexfs.hosts import Pool, announce
+from cortexfs.hosts import Host, Pool, announce
 from cortexfs.relay import receive, send
 from cortexfs.version import VERSION
 
@@ -29,6 +29,8 @@ AT_ONCE = 8  # plugins that are asked together, so that one that hangs keeps few
 MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml
 MAX_TOOLS = 10_000
 MAX_DESCRIPTION = 16 << 10
+MAX_SCHEMA = 256 << 10  # read by models, and turned into usage on the daemon's one thread
+MAX_WHY = 1000
 NOBODY = 65534
 
 _WORD = re.compile(r"[A-Za-z_-]{1,64}", re.ASCII)
@@ -66,7 +68,7 @@ class Catalog:
                     descriptors = await self._describe(plugin)
                     self._known[plugin] = (time.time(), descriptors)
             except Fault as fault:
-                self.broken[plugin.name] = fault.message
+                self.broken[plugin.name] = fault.message[:MAX_WHY]
 
     def _add(self, objects: dict[tuple[str, str], Object], object_: Object) -> None:
         key = (object_.class_, object_.name)
@@ -84,22 +86,36 @@ class Catalog:
 
     async def _describe(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
         host = await self._pool.acquire(plugin, describer(), [])
+        descriptors = None
         try:
-            with strangers.closing(host.call(None)) as call, trio.move_on_after(DESCRIBE_SECONDS):
-                await send(call, announce(calls.Describe()))
-                splitter = wire.Splitter(wire.MAX_STRINGS)
-                while data := await receive(call):
-                    for kind, payload in splitter.feed(data):
-                        if kind == wire.FAULT:
-                            raise Fault(*_faults.decode(payload))
-                        if kind == wire.DESCRIPTORS:
-                            return _checked(payload)
+            with trio.move_on_after(DESCRIBE_SECONDS) as clock:
+                descriptors = await _asked(host)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Fault("EPROTO", f"its description cannot be read: {error}") from None
         finally:
-            # One that is labelled is nobody's to call, and nobody's to look into: it has served.
-            self._pool.release(host, stuck=bool(host.identity.label))
-        raise Fault("EPROTO", f"it did not describe its tools; its process {host.describe_end()}")
+            # One that is labelled is nobody's to call, and nobody's to look into: it has served. One
+            # that failed would say the same again when its plugin has been mended.
+            self._pool.release(host, stuck=descriptors is None or bool(host.identity.label))
+        if descriptors is None and clock.cancelled_caught:
+            raise Fault("ETIMEDOUT", f"it did not describe its tools within {DESCRIBE_SECONDS:g} s")
+        if descriptors is None:
+            raise Fault("EPROTO", f"it did not describe its tools; its process {host.describe_end()}")
+        return descriptors
+
+
+async def _asked(host: Host) -> list[calls.Descriptor] | None:
+    """What the host says of its plugin; None when it breaks off."""
+    with strangers.closing(host.call(None)) as call:
+        await send(call, announce(calls.Describe()))
+        splitter = wire.Splitter(wire.MAX_STRINGS)
+        while data := await receive(call):
+            for kind, payload in splitter.feed(data):
+                if kind == wire.FAULT:
+                    raise Fault(*_faults.decode(payload))
+                if kind == wire.DESCRIPTORS:
+                    return _checked(payload)
+            await trio.lowlevel.checkpoint()
+    return None
 
 
 def describer() -> calls.Identity:
@@ -123,6 +139,8 @@ def _checked(payload: bytes) -> list[calls.Descriptor]:
         if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
             raise Fault("EINVAL", f"the timeout of {descriptor.name} is not within 1 to {MAX_TIMEOUT} s")
         _check_effects(descriptor)
+        if len(msgspec.json.encode(descriptor.input_schema)) > MAX_SCHEMA:
+            raise Fault("EINVAL", f"the schema of {descriptor.name} is over {MAX_SCHEMA >> 10} KiB")
         if len(descriptor.description) > MAX_DESCRIPTION:
             raise Fault(
                 "EINVAL", f"the description of {descriptor.name} is over {MAX_DESCRIPTION} characters"

@@ -8,6 +8,7 @@ This file must never know what a line says; who calls it keeps inputs, outputs a
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -39,21 +40,26 @@ class Logs:
 
     def flush(self) -> None:
         pending, self._pending = self._pending, {}
+        failure = ""
         for (class_, name), lines in pending.items():
             try:
                 self._write(self._path(class_, name), b"".join(lines))
             except OSError as error:  # a full disk must not end the service
-                self.error = f"the log of {class_}/{name} cannot be written: {error.strerror}"
+                failure = f"the log of {class_}/{name} cannot be written: {error.strerror}"
+        if pending:
+            self.error = failure
 
     def _write(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab", buffering=0) as file:
             size = file.tell()
             if not size or size + len(data) <= self._limit:
-                file.write(data)
+                if file.write(data) != len(data):  # what is left of the disk; half a line is none
+                    file.truncate(size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 return
         os.replace(path, path.with_name(path.name + ".1"))
-        path.write_bytes(data)
+        self._write(path, data)
 
     def size(self, class_: str, name: str) -> int:
         return self._stat(class_, name)[0]

@@ -95,7 +95,8 @@ class Runs:
         now = datetime.now(UTC)
         code = fault.code if fault else None
         if fault and fault.code == "EPROTO":
-            self.last_error = f"{now:%Y-%m-%dT%H:%M:%SZ} {run.class_}/{run.name}: {fault}"
+            # Everybody reads it, so it says no more than a log does: an exception's text may be an input.
+            self.last_error = f"{now:%Y-%m-%dT%H:%M:%SZ} {run.class_}/{run.name}: EPROTO in run {run.id}"
         line = Line(
             ts=now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             run=run.id,

@@ -58,7 +58,10 @@ class Jsonl(Voice):
 
 
 class Text(Voice):
-    """The output as it is, and everything else as lines on standard error."""
+    """The output as it is, and what else is for people as lines on standard error.
+
+    An observer's note is not: seed 000, "never speaks directly to the user-facing channel".
+    """
 
     def __init__(self, object_: str, terminal_out: bool, terminal_err: bool) -> None:
         super().__init__(object_)
@@ -77,8 +80,6 @@ class Text(Voice):
                 return wire.message(wire.STDOUT, frame.text.encode())
             case frames.Progress() if self._terminal_err:
                 return self._note(frame.message)
-            case frames.Observer() if self._terminal_err:
-                return self._note(frame.content)
             case frames.Media():
                 return self._media(frame.attachment)
         return b""

@@ -35,7 +35,8 @@ def test_a_line_for_each_run_that_ended(logs: Logs) -> None:
     assert lines[0].ts.endswith("Z")
     assert not runs.active
     assert runs.total == 2
-    assert "died" in runs.last_error
+    # abi.md 3: "never holds inputs, outputs or secrets", and everybody may read status
+    assert runs.last_error.endswith(f" tool/t: EPROTO in run {second.id}")
 
 
 def test_one_user_has_so_many_runs_at_once(logs: Logs) -> None:
