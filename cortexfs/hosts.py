@@ -96,10 +96,10 @@ class Host:
 
     def kill(self) -> None:
         """End it now; one that is still starting, as soon as it comes so far."""
-        self.end()
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self.end()
 
     def describe_end(self) -> str:
         if self.status is None:
@@ -350,6 +350,8 @@ class Pool:
 
     def stop(self) -> None:
         self._forks.stop()
+        for host in list(self._all.values()):
+            self._gone(host, -signal.SIGKILL)
 
 
 def announce(request: calls.Request) -> bytes:

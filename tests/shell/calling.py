@@ -1,0 +1,185 @@
+"""The exec service with a real fork server and real hosts, and runners that tests play."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+from cortexfs import strangers
+from cortexfs.core import calls, frames, wire
+from cortexfs.core.registry import Object
+from cortexfs.exec import Exec
+from cortexfs.hosts import Pool
+from cortexfs.logs import Logs
+from cortexfs.relay import receive, send
+from cortexfs.runs import Runs
+
+SITE = str(Path(__file__).parents[1] / "fixtures" / "site")
+FAULTY = calls.Plugin("faulty", "1.0", "python", "ctx_test_plugin:tools", SITE)
+SERVE = calls.Plugin("serve", "1.0", "python", "ctx_serve_plugin:tools", SITE)
+LIMITS = calls.Limits(memory_bytes=1 << 30, processes=64, open_files=256)
+PATIENCE = 60  # seconds until a test that waits in vain fails; no test needs them
+
+
+class Settings(NamedTuple):
+    tool_timeout: float = 30.0
+    connections: int = 4096
+    depth: int = 8
+    output_bytes: int = 1 << 40
+
+
+class Answer(NamedTuple):
+    """What a runner was told."""
+
+    frames: list[Any]
+    status: int | None
+    err: bytes
+
+    @property
+    def code(self) -> str | None:
+        return getattr(self.frames[-1], "code", None) if self.frames else None
+
+    @property
+    def output(self) -> str:
+        return "".join(frame.text for frame in self.frames if isinstance(frame, frames.Delta))
+
+    @property
+    def message(self) -> str:
+        return "".join(frame.message for frame in self.frames if isinstance(frame, frames.Error))
+
+
+class Runner:
+    """One connection, greeted and listened to step by step."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self.stream = stream
+        self.splitter = wire.Splitter()
+        self.out = self.err = b""
+        self.wanted = 0
+        self.status: int | None = None
+
+    async def hear(self) -> bool:
+        """Take what has come; False at the end."""
+        try:
+            data = await receive(self.stream)
+        except ConnectionResetError:
+            data = b""
+        for kind, payload in self.splitter.feed(data):
+            if kind == wire.STDOUT:
+                self.out += payload
+            elif kind == wire.STDERR:
+                self.err += payload
+            elif kind == wire.WANT:
+                self.wanted += wire.U32.unpack(payload)[0]
+            elif kind == wire.EXIT:
+                self.status = payload[0]
+        return bool(data)
+
+    async def until(self, said: bytes) -> None:
+        while said not in self.out:
+            assert await self.hear(), self.out
+
+    async def answer(self, stdin: bytes = b"") -> Answer:
+        while await self.hear():
+            if self.wanted:
+                self.wanted = 0
+                await send(
+                    self.stream, wire.message(wire.STDIN, stdin) * bool(stdin) + wire.message(wire.STDIN)
+                )
+        return Answer([frames.decode(line) for line in self.out.splitlines()], self.status, self.err)
+
+
+class World:
+    def __init__(self, place: Path, settings: Settings, listener: socket.socket) -> None:
+        self.pool = Pool(LIMITS)
+        self.logs = Logs(place / "log", 1 << 20)
+        self.runs = Runs(self.logs, 10_000)
+        self.objects: dict[int, Object] = {}
+        self.exec = Exec(self.objects.get, self.pool, self.runs, settings, strict=True)
+        self.listener = listener
+        self.scope = trio.CancelScope()
+        self.stopped = trio.Event()
+
+    def inode(self, name: str, plugin: calls.Plugin = SERVE, **fields: Any) -> int:
+        """Make an object; its inode."""
+        number = len(self.objects) + 1
+        self.objects[number] = Object(class_="tool", name=name, description="", plugin=plugin, **fields)
+        return number
+
+    @contextlib.contextmanager
+    def connected(self) -> Any:
+        stream = socket.socket(socket.AF_UNIX)
+        with stream:
+            stream.connect(self.listener.getsockname())
+            stream.setblocking(False)
+            yield Runner(stream)
+
+    @contextlib.asynccontextmanager
+    async def begun(self, inode: int, *words: str, **greeting: Any) -> AsyncIterator[Runner]:
+        with self.connected() as runner:
+            await send(runner.stream, hello(inode, *words, **greeting))
+            yield runner
+
+    async def call(self, inode: int, *words: str, stdin: bytes = b"", **greeting: Any) -> Answer:
+        async with self.begun(inode, *words, **greeting) as runner:
+            return await runner.answer(stdin)
+
+    async def pid(self) -> int:
+        return int((await self.call(self.inode("pid"), stdin=b"{}")).output)
+
+    async def idle(self) -> None:
+        """Until nobody is connected: those who came before this call were accepted before it."""
+        await self.call(0)
+        await until(lambda: self.exec._guests._total == 0)
+
+
+def hello(inode: int, *words: str, flags: int = 0, umask: int = 0o22, environ: tuple[str, ...] = ()) -> bytes:
+    strings = b"".join(os.fsencode(word) + b"\0" for word in (*words, *environ))
+    numbers = (inode, flags, umask, len(words), len(environ), len(strings))
+    return wire.HELLO.pack(wire.MAGIC, wire.PROTOCOL, *numbers) + strings
+
+
+@contextlib.asynccontextmanager
+async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place / "s"))
+        listener.listen(512)
+        listener.setblocking(False)
+        strangers.refuse_rights(listener)
+        world = World(place, Settings(**settings), listener)
+        try:
+            with trio.fail_after(PATIENCE):
+                async with trio.open_nursery() as services:
+                    services.start_soon(world.pool.run)
+                    services.start_soon(world.logs.run)
+                    async with trio.open_nursery() as runs:
+                        serve = functools.partial(world.exec.serve, listener, runs)
+                        services.start_soon(_within, world, serve)
+                        yield world
+                        runs.cancel_scope.cancel()
+                    services.cancel_scope.cancel()
+        finally:
+            world.pool.stop()
+
+
+async def _within(world: World, work: Any) -> None:
+    with world.scope:
+        await work()
+    world.stopped.set()
+
+
+async def until(seen: Callable[[], bool]) -> None:
+    """Wait for what another process is about to do."""
+    while not seen():  # noqa: ASYNC110  # it has no event for us
+        await trio.sleep(0.001)
+
+
+def open_files(pid: int | str = "self") -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
