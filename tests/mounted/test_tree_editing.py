@@ -176,10 +176,10 @@ def test_a_temporary_file_is_private_to_its_folder(shared: Served, policy: Path)
 
 def test_all_of_it_survives_kill_9(fresh: Served) -> None:
     # abi.md 3: "A change takes effect on the next run and survives a restart."
-    os.makedirs(fresh.root / "home/1234", exist_ok=True)
+    alias = f"home/{os.geteuid()}/tool/a"
     fresh.does(
         f"echo '{NEW.strip()}' > tool/shell.d/policy; rm model/openai/gpt.d/effort;"
-        "ln -s /ctx/model/openai/gpt model/main; ln -s x home/1234/tool/a; ln -sfn y home/1234/tool/a"
+        f"ln -s /ctx/model/openai/gpt model/main; ln -s x {alias}; ln -sfn y {alias}"
     )
     when = os.stat(fresh.root / "tool/shell.d/policy").st_mtime_ns
     fresh.kill()
@@ -189,7 +189,7 @@ def test_all_of_it_survives_kill_9(fresh: Served) -> None:
     assert os.stat(fresh.root / "tool/shell.d/policy").st_mtime_ns == when
     assert not (fresh.root / "model/openai/gpt.d/effort").exists()
     assert os.readlink(fresh.root / "model/main") == "/ctx/model/openai/gpt"
-    assert os.readlink(fresh.root / "home/1234/tool/a") == "y"
+    assert os.readlink(fresh.root / alias) == "y"
 
 
 def test_aliases_come_move_and_go(shared: Served) -> None:
