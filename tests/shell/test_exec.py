@@ -291,16 +291,19 @@ async def test_the_memory_limit_of_a_run_s_output(tmp_path: Path) -> None:
 async def test_a_daemon_that_stops_says_so(watched: bool, tmp_path: Path) -> None:
     # "69: EHOSTDOWN (daemon lost during a call ...)"
     async with serving(tmp_path) as world:
-        inode = world.inode("bad.sleep", FAULTY)
+        inode = world.inode("wait")
+        await world.pid()
         with world.connected() as runner:
             async with trio.open_nursery() as runs:
                 world.scope.cancel()
                 await world.stopped.wait()
                 runs.start_soon(world.exec.serve, world.listener, runs)
-                await send(runner.stream, hello(inode, "{}"))
+                # One that wants input is watched from then on, by a task of its own.
+                await send(runner.stream, hello(inode, *([] if watched else ["{}"])))
                 await until(lambda: bool(world.runs.active))
-                if watched:
-                    await runner.until(b'"start"')
+                while watched and not runner.wanted:
+                    assert await runner.hear()
+                runner.wanted = 0
                 runs.cancel_scope.cancel()
             answer = await runner.answer()
         assert (answer.code, answer.status) == ("EHOSTDOWN", 69)

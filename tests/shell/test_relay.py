@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from cortexfs.logs import Logs
 from cortexfs.relay import Relay, receive, send
 from cortexfs.runs import Run, Runs
 from cortexfs.voice import Jsonl
+from tests.shell.calling import until
 
 PLUGIN = calls.Plugin("p", "1", "python", "m:a")
 CALL = calls.Call("r1", calls.Invocation("t"), [b"x"], None, 0o22, {})
@@ -74,12 +76,14 @@ class Stage:
         self.voice.run = self.run.id
         self.relay = Relay(self.stream, self.voice, self.run, Bounds())
 
-    async def play(self, host: Callable[[Stage], Any], seconds: float = SECONDS) -> None:
+    async def play(
+        self, host: Callable[[Stage], Any], seconds: float = SECONDS, asked: calls.Call = CALL
+    ) -> None:
         with trio.fail_after(SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(host, self)
                 pool = cast(Pool, self.pool)
-                await self.relay.answer(pool, PLUGIN, CALL, Someone(), seconds)
+                await self.relay.answer(pool, PLUGIN, asked, Someone(), seconds)
                 self.stream.close()
                 self.pool.ours.close()
 
@@ -259,3 +263,122 @@ async def test_a_runner_that_does_not_read_holds_its_host_back(stage: Stage) -> 
     await stage.play(host)
     assert taken < 4 << 20  # the kernel's buffers and no queue of ours
     assert stage.relay.status == "cancelled"
+
+
+async def test_a_host_that_floods_while_it_is_let_go_of(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 5: "cancel: done{status:cancelled} within 1 s"
+    monkeypatch.setattr("cortexfs.relay.LET_GO_SECONDS", 0.1)
+    stage.relay = Relay(stage.stream, stage.voice, stage.run, Bounds(1 << 40))
+    stage.pool.theirs.setblocking(True)
+    piece = wire.message(wire.DELTA, b"x" * 60_000)
+
+    def flood() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                stage.pool.theirs.sendall(piece)
+
+    async def host(stage: Stage) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, flood)
+            stage.runner.shutdown(socket.SHUT_WR)
+            while await receive(stage.runner):
+                pass
+
+    await stage.play(host)
+    assert stage.relay.status == "cancelled"
+    assert stage.pool.released == [True]
+
+
+async def test_a_caller_who_leaves_while_the_host_does_not_take_his_input(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cortexfs.relay.LET_GO_SECONDS", 0.01)
+
+    async def host(stage: Stage) -> None:
+        await receive(stage.pool.theirs)
+        await stage.say(wire.WANT, wire.U32.pack(1 << 24))
+        with trio.move_on_after(0.5):  # until all buffers between us and that host are full
+            for _ in range(100):
+                await send(stage.runner, wire.message(wire.STDIN, b"x" * 60_000))
+        stage.runner.close()
+
+    await stage.play(host)
+    assert (stage.relay.status, stage.pool.released) == ("cancelled", [True])
+    stage.pool.theirs.close()
+
+
+async def test_a_request_larger_than_the_socket_holds(stage: Stage) -> None:
+    large = msgspec.structs.replace(CALL, args=[b"x" * (4 << 20)])
+
+    async def host(stage: Stage) -> None:
+        splitter = wire.Splitter(8 << 20)
+        heard: list[tuple[int, bytes]] = []
+        while not heard:
+            heard = splitter.feed(await receive(stage.pool.theirs))
+        assert msgspec.msgpack.decode(heard[0][1], type=calls.Request) == large
+        await stage.say(wire.DONE)
+
+    await stage.play(host, asked=large)
+    assert (await stage.heard())[1] == 0
+
+
+async def test_a_caller_who_leaves_before_the_host_has_the_request(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cortexfs.relay.LET_GO_SECONDS", 0.01)
+
+    async def host(stage: Stage) -> None:
+        stage.runner.shutdown(socket.SHUT_WR)
+
+    await stage.play(host, asked=msgspec.structs.replace(CALL, args=[b"x" * (4 << 20)]))
+    assert (await stage.heard())[1] == 130
+    stage.pool.theirs.close()
+
+
+async def test_nothing_counts_after_done(stage: Stage) -> None:
+    # wire.py: a run ends with DONE; a thread that a tool left behind may go on talking
+    async def host(stage: Stage) -> None:
+        fault = wire.message(wire.FAULT, msgspec.msgpack.encode(("EIO", "late")))
+        late = wire.message(wire.DELTA, b"late") + fault + wire.message(99)
+        await send(stage.pool.theirs, wire.message(wire.DELTA, b"x") + wire.message(wire.DONE) + late)
+
+    await stage.play(host)
+    said, status = await stage.heard()
+    assert [type(frame).__name__ for frame in said] == ["Start", "Delta", "Done"]
+    assert (status, stage.relay.status) == (0, "ok")
+
+
+async def test_a_host_that_broke_the_protocol_gets_no_more_calls(stage: Stage) -> None:
+    async def host(stage: Stage) -> None:
+        await receive(stage.pool.theirs)
+        stage.pool.theirs.close()  # alive, and without a last word
+        stage.pool.exited.set()
+
+    await stage.play(host)
+    assert stage.pool.released == [True]
+
+
+async def test_a_frame_is_never_cut_by_what_ends_a_run(stage: Stage) -> None:
+    # relay.py: "what a cancellation interrupts is sent first the next time"
+    heard: list[Any] = []
+
+    async def flood() -> None:
+        while True:
+            await stage.say(wire.DELTA, b"x" * 50_000)
+
+    async def host(stage: Stage) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flood)
+            await until(lambda: stage.relay.fault is not None)  # the time is over, in the middle of a frame
+            nursery.cancel_scope.cancel()
+        stage.pool.theirs.close()
+        heard.extend(await stage.heard())
+
+    stage.relay = Relay(stage.stream, stage.voice, stage.run, Bounds(1 << 40))
+    await stage.play(host, seconds=0.2)
+    said, status = heard
+    assert codes(said)[-2:] == [("Error", "ETIMEDOUT"), ("Done", "ETIMEDOUT")]
+    assert {len(frame.text) for frame in said if isinstance(frame, frames.Delta)} == {50_000}
+    assert status == 1

@@ -14,7 +14,7 @@ import trio
 
 from cortexfs.catalog import Catalog, describer
 from cortexfs.core import calls, frames, wire
-from cortexfs.hosts import Host, announce
+from cortexfs.hosts import announce
 from cortexfs.relay import receive, send
 from tests.shell.calling import SERVE, SITE, World, serving, until
 
@@ -160,25 +160,17 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 async def test_more_calls_than_threads(tmp_path: Path) -> None:
     # A host that may have no more threads answers when one has become free.
     async with serving(tmp_path) as world:
-        host = await _spawned(world, calls.Limits(1 << 30, 6, 256))
-        waiting = world.inode("wait")
+        world.pool._limits = calls.Limits(1 << 30, 6, 256)
+        nap = world.inode("nap")
+        pids = []
+
+        async def sleep() -> None:
+            pids.append((await world.call(nap, "{}")).output)
+
         async with trio.open_nursery() as nursery:
-            for _ in range(12):
-                nursery.start_soon(_waits, world, waiting)
-            await until(lambda: host.calls == 12)
-            nursery.cancel_scope.cancel()
-        await world.idle()
-        await _echoes(world, world.inode("echo"))
-
-
-async def _spawned(world: World, limits: calls.Limits) -> Host:
-    world.pool._limits = limits
-    return world.pool.by_pid[await world.pid()]
-
-
-async def _waits(world: World, inode: int) -> None:
-    async with world.begun(inode, "{}") as runner:
-        await runner.answer()
+            for _ in range(16):
+                nursery.start_soon(sleep)
+        assert pids == [str(await world.pid())] * 16
 
 
 # -- describing
