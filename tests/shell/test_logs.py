@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from pathlib import Path
 
-import pytest
 import trio
-import trio.testing
 
 from cortexfs.logs import Logs
+from tests.shell.calling import PATIENCE, until
 
 
 def test_what_was_appended_is_there_for_who_looks(tmp_path: Path) -> None:
@@ -26,14 +27,13 @@ def test_what_was_appended_is_there_for_who_looks(tmp_path: Path) -> None:
     assert logs.read("model", "p/m", 0, 100) == b"other\n"
 
 
-async def test_lines_reach_the_disk_by_themselves(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_lines_reach_the_disk_by_themselves(tmp_path: Path) -> None:
     logs = Logs(tmp_path, 1000)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(logs.run)
         logs.append("tool", "t", b"one\n")
-        await trio.sleep(1)
+        with trio.fail_after(PATIENCE):
+            await until((tmp_path / "tool" / "t.jsonl").exists)
         assert (tmp_path / "tool" / "t.jsonl").read_bytes() == b"one\n"
         nursery.cancel_scope.cancel()
 
@@ -57,8 +57,26 @@ def test_a_log_that_cannot_be_written_is_said_and_harms_nobody(tmp_path: Path) -
     logs.append("tool", "t", b"line\n")
     logs.flush()
     assert "the log of tool/t cannot be written" in logs.error
+    (tmp_path / "tool").unlink()
+    logs.append("tool", "t", b"next\n")
+    logs.flush()
+    assert logs.error == ""  # it is over
 
 
-@pytest.fixture
-def autojump_clock() -> trio.testing.MockClock:
-    return trio.testing.MockClock(autojump_threshold=0)
+def test_a_disk_that_fills_leaves_no_half_line(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 1 << 20)
+    logs.append("tool", "t", b"first\n")
+    logs.flush()
+    # As full as a disk gets: RLIMIT_FSIZE writes what fits and refuses the rest (setrlimit(2)).
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+        logs.append("tool", "t", b"second line\n")
+        logs.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "cannot be written" in logs.error
+    logs.append("tool", "t", b"third\n")
+    assert logs.read("tool", "t", 0, 100) == b"first\nthird\n"

@@ -1,0 +1,264 @@
+"""hosts.py: hosts are found, started, replaced and ended; the fork server may die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from cortexfs import hosts
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.hosts import ForkServer, Host, Pool
+from tests.shell.calling import LIMITS, open_files, serving, until
+
+WHO = calls.Identity(os.geteuid(), os.getegid(), ())
+BUILTIN = calls.Plugin("builtin", "1", "python", "m:a")
+
+
+def plugin(name: str) -> calls.Plugin:
+    return calls.Plugin(name, "1", "python", "m:a")
+
+
+class FakeForks:
+    """A fork server that makes no processes; hosts are their control sockets."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[int, socket.socket] = {}
+        self.pool: Pool | None = None
+        self.fault: Fault | None = None
+
+    def send(self, spawn: calls.Spawn, rights: list[int]) -> None:
+        if self.fault:
+            raise self.fault
+        self.hosts[spawn.host] = socket.socket(fileno=os.dup(rights[0]))
+
+    def start(self, number: int) -> None:
+        """The host says that it runs."""
+        assert self.pool is not None
+        self.pool._heard(calls.Spawned(number, 1_000_000 + number), [os.open("/dev/null", os.O_RDONLY)])
+
+    def stop(self) -> None:
+        for control in self.hosts.values():
+            control.close()
+
+    def asked_to_leave(self, number: int) -> bool:
+        self.hosts[number].setblocking(False)
+        try:
+            return self.hosts[number].recv(1) == b""
+        except BlockingIOError:
+            return False
+
+
+class Stage:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.forks = FakeForks()
+        self.pool = self.forks.pool = Pool(LIMITS, cast(Any, lambda: self.forks))
+        self.killed: list[int] = []
+        monkeypatch.setattr(Host, "kill", lambda host: self._kill(host))
+
+    def _kill(self, host: Host) -> None:
+        self.killed.append(host.number)
+        host.end()
+
+    async def host(self, of: calls.Plugin, who: calls.Identity = WHO) -> Host:
+        """Acquire, with whatever that starts."""
+        got: list[Host] = []
+
+        async def acquire() -> None:
+            got.append(await self.pool.acquire(of, who, []))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acquire)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in self.forks.hosts:
+                host = self.pool._all.get(number)
+                if host is not None and not host.ready.is_set():
+                    self.forks.start(number)
+        return got[0]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = Stage(monkeypatch)
+    yield made
+    made.pool.stop()
+
+
+async def test_one_host_for_each_plugin_and_identity(stage: Stage) -> None:
+    first = await stage.host(plugin("a"))
+    assert await stage.host(plugin("a")) is first
+    assert first.calls == 2
+    assert await stage.host(plugin("b")) is not first
+    assert await stage.host(plugin("a"), msgspec.structs.replace(WHO, label="coder")) is not first
+    assert stage.pool.is_warm(plugin("a"), WHO)
+    assert not stage.pool.is_warm(plugin("c"), WHO)
+
+
+async def test_a_host_that_is_waited_for_is_not_dismissed(stage: Stage) -> None:
+    # "a caller is counted before it waits, so a host in use is never dismissed"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.pool.acquire, BUILTIN, WHO, [])
+        await trio.testing.wait_all_tasks_blocked()
+        stage.forks.start(1)
+        stage.pool.replace(lambda _: False)
+        stage.pool.sweep(-1)
+    assert not stage.forks.asked_to_leave(1)
+    host = stage.pool._all[1]
+    assert (host.calls, host.retired) == (1, True)
+    stage.pool.release(host)
+    assert stage.killed == [1]
+
+
+async def test_a_host_that_has_died_is_not_given_out(stage: Stage) -> None:
+    # Its end is known by its socket before the fork server tells.
+    first = await stage.host(plugin("a"))
+    stage.pool.release(first)
+    stage.forks.hosts[1].close()
+    second = await stage.host(plugin("a"))
+    assert second.number == 2
+    stage.pool._heard(calls.Exited(1, -9), [])
+    assert (first.describe_end(), len(stage.pool)) == ("was killed by SIGKILL", 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(None, "broke off"), (3, "exited with status 3"), (-11, "was killed by SIGSEGV"), (-99, "a signal")],
+)
+async def test_the_end_of_a_host_is_named(status: int | None, said: str, stage: Stage) -> None:
+    host = await stage.host(plugin("a"))
+    host.status = status
+    assert said in host.describe_end()
+
+
+async def test_a_stuck_host_ends_when_its_other_calls_have(stage: Stage) -> None:
+    host = await stage.host(plugin("a"))
+    assert await stage.host(plugin("a")) is host
+    stage.pool.release(host, stuck=True)
+    host.idle_since -= 10 * hosts.RETIRED_SECONDS
+    stage.pool.sweep(0)
+    assert stage.killed == []
+    assert (await stage.host(plugin("a"))).number == 2
+    stage.pool.release(host)
+    assert stage.killed == [1]
+
+
+async def test_idle_hosts_of_built_in_tools_are_ended(stage: Stage) -> None:
+    builtin, other = await stage.host(BUILTIN), await stage.host(plugin("a"))
+    stage.pool.release(other)
+    stage.pool.sweep(-1)
+    assert not stage.forks.asked_to_leave(1)  # it is at work
+    stage.pool.release(builtin)
+    stage.pool.sweep(-1)
+    assert stage.forks.asked_to_leave(1)
+    assert not stage.forks.asked_to_leave(2)  # it holds a plugin's state
+    assert stage.killed == []
+    builtin.idle_since -= 2 * hosts.RETIRED_SECONDS
+    stage.pool.sweep(-1)
+    assert stage.killed == [1]  # it did not go
+
+
+async def test_replaced_plugins_lose_their_hosts(stage: Stage) -> None:
+    idle, busy, kept = [await stage.host(plugin(name)) for name in ("idle", "busy", "kept")]
+    stage.pool.release(idle)
+    stage.pool.replace(lambda one: one.name == "kept")
+    assert [host.retired for host in (idle, busy, kept)] == [True, True, False]
+    assert [stage.forks.asked_to_leave(host.number) for host in (idle, busy, kept)] == [True, False, False]
+
+
+async def test_a_user_has_so_many_hosts(stage: Stage) -> None:
+    held = [await stage.host(plugin(f"p{number}")) for number in range(hosts.HOSTS_PER_USER)]
+    with pytest.raises(Fault, match="which is the limit") as caught:
+        await stage.pool.acquire(plugin("more"), WHO, [])
+    assert caught.value.code == "EAGAIN"
+    assert (await stage.host(plugin("more"), msgspec.structs.replace(WHO, uid=7))).calls == 1
+    stage.pool.release(held[3])
+    assert (await stage.host(plugin("more"))).calls == 1  # in the place of the idle one
+    assert stage.forks.asked_to_leave(held[3].number)
+
+
+async def test_a_host_that_cannot_start(stage: Stage) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_refused, stage.pool, "EACCES")
+        nursery.start_soon(_refused, stage.pool, "EACCES")
+        await trio.testing.wait_all_tasks_blocked()
+        stage.pool._heard(calls.Spawned(1, 0, ("EACCES", "no")), [])
+    assert len(stage.pool) == 0
+    stage.forks.fault = Fault("EHOSTDOWN", "gone")
+    await _refused(stage.pool, "EHOSTDOWN")
+    assert len(stage.pool) == 0
+
+
+async def _refused(pool: Pool, code: str) -> None:
+    with pytest.raises(Fault) as caught:
+        await pool.acquire(plugin("a"), WHO, [])
+    assert caught.value.code == code
+
+
+async def test_a_host_that_never_says_that_it_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "SPAWN_SECONDS", 0.01)
+    await _refused(stage.pool, "EHOSTDOWN")
+    assert stage.forks.asked_to_leave(1)
+    assert (await stage.host(plugin("a"))).number == 2  # and it is not waited for again
+
+
+async def test_a_daemon_out_of_descriptors(stage: Stage) -> None:
+    # unix(7): descriptors that cannot be received are dropped
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_refused, stage.pool, "EHOSTDOWN")
+        await trio.testing.wait_all_tasks_blocked()
+        stage.pool._heard(calls.Spawned(1, 4711), [])
+    assert stage.forks.asked_to_leave(1)
+
+
+async def test_more_calls_than_a_host_takes(stage: Stage) -> None:
+    host = await stage.host(plugin("a"))
+    before = open_files()
+    opened = []
+    with pytest.raises(Fault) as caught:  # noqa: PT012  # one of them will
+        while True:
+            opened.append(host.call(None))
+    assert caught.value.code == "EAGAIN"
+    for stream in opened:
+        stream.close()
+    assert open_files() == before
+
+
+async def test_a_fork_server_that_dies_is_replaced(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        pid = await world.pid()
+        host = world.pool.by_pid[pid]
+        before = open_files()
+        for _ in range(3):
+            forks = world.pool._forks
+            os.kill(forks.process.pid, signal.SIGKILL)
+            await host.exited.wait()
+            assert forks.process.poll() is not None or await _reaped(forks)
+            await until(lambda dead=forks: world.pool._forks is not dead)  # type: ignore[misc]
+            assert await world.pid() != pid
+            pid = await world.pid()
+            host = world.pool.by_pid[pid]
+            assert open_files() == before
+        assert len(world.pool) == 1
+
+
+async def _reaped(forks: ForkServer) -> bool:
+    await until(lambda: forks.process.poll() is not None)
+    return True
+
+
+async def test_a_run_whose_fork_server_dies_says_so(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        async with world.begun(world.inode("wait"), "{}") as runner:
+            await runner.until(b"begun")
+            os.kill(world.pool._forks.process.pid, signal.SIGKILL)
+            answer = await runner.answer()
+        assert (answer.code, answer.status) == ("EPROTO", 70)
+        assert "SIGKILL" in answer.message
