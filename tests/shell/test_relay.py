@@ -87,6 +87,10 @@ class Stage:
                 self.stream.close()
                 self.pool.ours.close()
 
+    def close(self) -> None:
+        for end in (self.stream, self.runner, self.pool.ours, self.pool.theirs):
+            end.close()
+
     async def say(self, kind: int, payload: bytes = b"") -> None:
         await send(self.pool.theirs, wire.message(kind, payload))
 
@@ -106,8 +110,7 @@ class Stage:
 def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     yield made
-    for end in (made.stream, made.runner, made.pool.ours, made.pool.theirs):
-        end.close()
+    made.close()
 
 
 def codes(said: list[Any]) -> list[tuple[str, str | None]]:
