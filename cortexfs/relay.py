@@ -60,7 +60,7 @@ class Relay:
         self._output_bytes = limits.output_bytes
         self._from_host = wire.Splitter(wire.MAX_SAID)
         self._from_runner = wire.Splitter()
-        self._out = bytearray()
+        self._out = memoryview(b"")
         self._heard_bytes = 0
         self._wanted = 0
         self._left = False  # the caller has gone, or wants to
@@ -80,7 +80,7 @@ class Relay:
     ) -> None:
         """The whole run, from its start frame to its exit status."""
         try:
-            self._out += self._voice.start()
+            self._say(self._voice.start())
             if not pool.is_warm(plugin, caller.identity):
                 await self._flush()
             host = await pool.acquire(plugin, caller.identity, caller.rights)
@@ -106,7 +106,7 @@ class Relay:
             self.fault = Fault("ECANCELED", "")
         code = self.fault.code if self.fault else None
         message = self.fault.message if self.fault else ""
-        self._out += self._voice.end(self.status, code, message) + farewell(self.fault)
+        self._say(self._voice.end(self.status, code, message) + farewell(self.fault))
         try:
             await self._flush()
         except OSError:
@@ -178,16 +178,17 @@ class Relay:
             self._let_go = self._broken = True
             return
         self._heard_bytes += len(data)
+        spoken = []
         try:
             for kind, payload in self._from_host.feed(data):
-                self._out += self._heard(kind, payload)
+                spoken.append(self._heard(kind, payload))
                 if self._done:
-                    return
+                    break
         except _GARBAGE as error:
             self._broken = True
             self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
-            return
-        if self._heard_bytes > self._output_bytes:
+        self._say(b"".join(spoken))
+        if self._heard_bytes > self._output_bytes and not self.fault:
             self.fault = Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")
 
     def _heard(self, kind: int, payload: bytes) -> bytes:
@@ -252,15 +253,15 @@ class Relay:
                         await trio.lowlevel.wait_writable(call)
                     self._left = _has_left(self._stream)
 
+    def _say(self, data: bytes) -> None:
+        self._out = memoryview(bytes(self._out) + data if self._out else data)
+
     async def _flush(self) -> None:
-        out = self._out
-        while out:
+        while self._out:
             try:
-                sent = self._stream.send(out)
+                self._out = self._out[self._stream.send(self._out) :]
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._stream)
-            else:
-                del out[:sent]
 
     async def _try_flush(self) -> None:
         try:
