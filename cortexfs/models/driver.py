@@ -1,0 +1,40 @@
+"""What a driver is: the code that answers for a model, whoever carries the answer.
+
+    async def answer(turn):
+        await turn.say(Delta(text="hel"), Delta(text="lo"))      as often as there is something
+        await turn.say(Message(role="assistant", content=[Text("hello")]))
+
+Rules: a driver says what happens in between; `start` and `done` are written by whoever runs it. It returns
+when the answer is whole, raises a Fault when there is none, and is cancelled by Trio's cancellation,
+after which what it has said is kept. It never reads files for a caller and never runs a tool.
+This file must never know sockets, sessions or runners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from cortexfs.core.frames import Approval, Frame
+from cortexfs.core.requests import Decision, Input
+
+
+class Turn(Protocol):
+    """One message that is to be answered."""
+
+    @property
+    def input(self) -> Input:
+        """The prompt, or the object that was given in its place."""
+
+    @property
+    def uid(self) -> int:
+        """Who asked."""
+
+    async def say(self, *said: Frame) -> None:
+        """Pass frames on, in order. Waits while whoever carries them does not keep up."""
+
+    async def ask(self, approval: Approval) -> Decision:
+        """Say the approval frame and wait for what is decided; EACCES where nobody can be asked."""
+
+
+Driver: TypeAlias = Callable[[Turn], Awaitable[None]]
