@@ -17,7 +17,7 @@ import stat
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import pyfuse3
 import trio
@@ -58,6 +58,16 @@ BLOCK = 4096
 ROOM = temporaries.MAX_IN_TREE * temporaries.MAX_SIZE  # what df shows: all that may be written here
 
 log = logging.getLogger("cortexfs.fuse")
+
+
+class Binding(NamedTuple):
+    """Who may bind which socket now."""
+
+    thread: int
+    folder: int
+    name: str
+    inode: int
+
 
 Handler = Callable[Concatenate["Filesystem", P], Awaitable[T]]
 
@@ -118,7 +128,7 @@ class Filesystem(pyfuse3.Operations):
         self._changes.load()
         self._tree.home(*self._tree.owner, clock())
         self._tree.apply(registry, clock())
-        self._binder: int | None = None
+        self._binding: Binding | None = None
         self._bound = False
         self._missing = kernel.missing()
         self._entries = Entries(self._tree, logs, status, clock)
@@ -142,19 +152,28 @@ class Filesystem(pyfuse3.Operations):
         await trio.to_thread.run_sync(self._forget, stale)
 
     @contextlib.contextmanager
-    def expecting_bind(self) -> Iterator[None]:
-        """Let the calling thread, once and nobody else, bind `.run.sock` in the root."""
-        self._binder = threading.get_native_id()
+    def expecting_bind(self, object_: Object | None = None) -> Iterator[None]:
+        """Let the calling thread, once and nobody else, bind an object's socket, or `.run.sock` in the
+        root. For that thread the name is free, as bind(2) wants it; for all others nothing changes."""
+        if object_ is None:
+            place = (places.ROOT, SOCKET_NAME, RUN_SOCKET)
+        else:
+            inode = self._tree.nodes.object_inode(object_.key) | places.SOCKET
+            place = (self._tree.nodes.parent(inode), self._tree.nodes.name(inode), inode)
+            self._forget(Stale([place[:2]], []))  # a name that the kernel knows is not free
+        self._binding = Binding(threading.get_native_id(), *place)
         try:
             yield
         finally:
-            self._binder = None
+            self._binding = None
 
     # Attributes.
 
     @guarded
     async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
         text = os.fsdecode(name)
+        if self._is_binding(parent_inode, text, ctx):
+            raise FUSEError(errno_of("ENOENT"))
         if text == SOCKET_NAME:
             if not self._bound:
                 raise FUSEError(errno_of("ENOENT"))
@@ -216,11 +235,16 @@ class Filesystem(pyfuse3.Operations):
     async def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
-        expected = stat.S_ISSOCK(mode) and os.fsdecode(name) == SOCKET_NAME and parent_inode == places.ROOT
-        if not expected or self._bound or self._binder is None or ctx.pid != self._binder:
+        if not stat.S_ISSOCK(mode) or not self._is_binding(parent_inode, os.fsdecode(name), ctx):
             raise read_only()
-        self._bound = True
-        return self._entries.entry(RUN_SOCKET)
+        assert self._binding
+        inode, self._binding = self._binding.inode, None
+        self._bound = self._bound or inode == RUN_SOCKET
+        return self._entries.entry(inode)
+
+    def _is_binding(self, folder: int, name: str, ctx: RequestContext) -> bool:
+        binding = self._binding
+        return binding is not None and binding[:3] == (ctx.pid, folder, name)
 
     @guarded
     async def mkdir(self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:
