@@ -2,7 +2,7 @@
 
 Rules: plugin code runs in a host, never here, and under root as nobody. What a plugin says is a
 stranger's word: it is bounded and checked before it becomes an object. A plugin that cannot be
-described is a sentence in `broken`, and everything else works.
+described is a sentence in `broken`, and everything else works. Plugins have tools and nothing else.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from cortexfs.core import calls, names, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object, Registry
 from cortexfs.hosts import Host, Pool, announce
+from cortexfs.models import debug
 from cortexfs.relay import receive, send
 from cortexfs.version import VERSION
 
@@ -44,11 +45,12 @@ class Catalog:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._known: dict[calls.Plugin, tuple[float, list[calls.Descriptor]]] = {}
+        self._models = debug.objects(time.time())
         self.broken: dict[str, str] = {}
 
     async def registry(self, plugins: Iterable[calls.Plugin]) -> Registry:
-        """Built-in tools first, then the plugins in the order of enabling."""
-        objects: dict[tuple[str, str], Object] = {}
+        """Built-in models and tools first, then the plugins in the order of enabling."""
+        objects: dict[tuple[str, str], Object] = {model.key: model for model in self._models}
         self.broken = {}
         asked = (BUILTIN, *plugins)
         limit = trio.CapacityLimiter(AT_ONCE)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -27,9 +28,11 @@ _LONG_NUMBER = re.compile(rb"\d{19}")
 # CPython refuses to read integers this long, and msgspec then cannot say where they stood.
 _UNREADABLE = re.compile(rb"(?<![\d.])\d{400,}")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]{1,60}", re.ASCII)
+_ANY: Mapping[str, Iterable[str]] = MappingProxyType({})
 _SHOWN = 60  # characters of a value that a message quotes
 _SENTENCE = 500  # characters of a message: a frame has 1 MiB, a reader less
 
+_WORDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"}
 _TYPES = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
 
 
@@ -93,6 +96,27 @@ def json_object(data: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Fault("EINVAL", f"{ROOT}: expected object, got {type_name(value)}")
     return value
+
+
+def converted(
+    value: Any, type_: Any, root: str = "", whole: str = ROOT, choices: Mapping[str, Iterable[str]] = _ANY
+) -> Any:
+    """A decoded value as `type_`; EINVAL with its path, or with `whole` where it is wrong itself."""
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise Fault("EINVAL", _sentence(str(error), root, whole, choices)) from None
+
+
+def _sentence(error: str, root: str, whole: str, choices: Mapping[str, Iterable[str]]) -> str:
+    """msgspec's words for what is wrong, in JSON's words and with the path first."""
+    text, _, path = error.partition(" - at `$")
+    path = f"{root}{path.removesuffix('`')}".removeprefix(".")
+    if path in choices:
+        return f"{path}: expected one of {', '.join(choices[path])}"
+    text = text.replace(" | null", "").replace("`", "").replace(" | ", " or ")
+    text = re.sub(r"\b(str|int|float|bool)\b", lambda word: _WORDS[word[0]], text)
+    return f"{path or whole}: {text[:1].lower()}{text[1:]}"
 
 
 def check_depth(value: object, root: str = "", limit: int = MAX_DEPTH) -> None:

@@ -8,7 +8,6 @@ This file must never know what a session has done, or who asks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -102,7 +101,6 @@ class _Named(msgspec.Struct):
 _encoder = msgspec.json.Encoder()
 _named = msgspec.json.Decoder(_Named)
 _CHOICES = {"scope": get_args(Scope), "decision": get_args(Decision)}
-_WORDS = {"str": "string", "int": "number", "float": "number", "bool": "boolean"}
 
 
 def encode(request: AnyRequest) -> bytes:
@@ -129,10 +127,11 @@ def refusal(fault: Fault, request: str | None = None) -> Refusal:
 
 
 def said(value: Input) -> list[frames.Text]:
-    """What of an input goes into the log as the user's message: the newest one's text."""
+    """What of an input goes into the log as the user's message: the newest one's text. EINVAL where a
+    field of it has another shape, which those that came in a request have not."""
     if isinstance(value, str):
         return [frames.Text(value)]
-    shape = msgspec.convert(value, _Object)
+    shape = _converted(value, _Object)
     content = shape.content
     if shape.messages:
         spoken = [turn for turn in shape.messages if turn.role == "user"] or shape.messages
@@ -159,21 +158,7 @@ def _request(value: Any) -> AnyRequest:
 
 
 def _converted(value: Any, type_: Any, root: str = "") -> Any:
-    try:
-        return msgspec.convert(value, type_)
-    except msgspec.ValidationError as error:
-        raise Fault("EINVAL", _sentence(str(error), root)) from None
-
-
-def _sentence(error: str, root: str) -> str:
-    """msgspec's words for what is wrong, in JSON's words and with the path first."""
-    text, _, path = error.partition(" - at `$")
-    path = f"{root}{path.removesuffix('`')}".removeprefix(".")
-    if path in _CHOICES:
-        return f"{path}: expected one of {', '.join(_CHOICES[path])}"
-    text = text.replace(" | null", "").replace("`", "").replace(" | ", " or ")
-    text = re.sub(r"\b(str|int|float|bool)\b", lambda word: _WORDS[word[0]], text)
-    return f"{path or 'the line'}: {text[:1].lower()}{text[1:]}"
+    return jsontext.converted(value, type_, root, "the line", _CHOICES)
 
 
 def _check_id(field: str, value: str) -> None:

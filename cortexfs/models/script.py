@@ -1,0 +1,158 @@
+"""The scripts of debug/script: a list of steps, one JSON object each, checked before the first is played.
+
+Rules: the keys of STEPS are the steps, and docs/ctx.md has the same table. What is wrong is said with
+the number of its step, from 1 on. A script is small, and says how much it will make of that: bursts are
+bounded over the whole script.
+This file must never know who plays a script.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+import msgspec
+
+from cortexfs.core import jsontext
+from cortexfs.core.errors import Fault, is_code
+
+MAX_SCRIPT = 1 << 20  # characters: as much as a line of a socket can hold
+MAX_STEPS = 10_000
+MAX_SLEEP = 3600.0  # seconds of one step; for ever is a step of its own
+MAX_BURST = 1_000_000  # deltas of all bursts of a script: a session keeps what it is told
+MAX_BURST_BYTES = 256 << 20
+EXAMPLE = '[{"delta":"Hello"},{"sleep":0.5},{"delta":" again"}]'
+
+Size = Annotated[int, msgspec.Meta(ge=1, le=64 << 10)]
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One step; its first field is the key that names it."""
+
+    FIELD: ClassVar[str] = ""
+
+
+class Say(Step, frozen=True):
+    delta: str
+
+
+class Sleep(Step, frozen=True):
+    sleep: Annotated[float, msgspec.Meta(ge=0, le=MAX_SLEEP)]
+
+
+class Called(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    input: Any = {}
+    call: str | None = None
+
+
+class Call(Step, frozen=True):
+    tool_call: Called
+
+
+class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    code: str
+    message: str
+
+
+class Fail(Step, frozen=True):
+    error: Failure
+
+
+class Hang(Step, frozen=True):
+    hang: bool
+
+
+class Burst(Step, frozen=True):
+    burst: Annotated[int, msgspec.Meta(ge=1, le=MAX_BURST)]
+    size: Size = 32
+
+
+class Conclude(Step, frozen=True):
+    message: str
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    input: Any = {}
+    effects: list[str] = []
+    reason: str = ""
+    call: str | None = None
+
+
+class Ask(Step, frozen=True):
+    approval: Asked
+
+
+class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    input_tokens: Annotated[int, msgspec.Meta(ge=0)]
+    output_tokens: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Count(Step, frozen=True):
+    usage: Counted
+
+
+class Tell(Step, frozen=True):
+    progress: str
+
+
+AnyStep: TypeAlias = Say | Sleep | Call | Fail | Hang | Burst | Conclude | Ask | Count | Tell
+
+STEPS: dict[str, type[AnyStep]] = {
+    each.__struct_fields__[0]: each
+    for each in (Say, Sleep, Call, Fail, Hang, Burst, Conclude, Ask, Count, Tell)
+}
+
+
+def parse(text: str) -> list[AnyStep]:
+    """The steps of a script, or a Fault that says which step is wrong and why."""
+    if len(text) > MAX_SCRIPT:
+        raise Fault(
+            "EMSGSIZE", f"the script is over {MAX_SCRIPT >> 20} MiB; a burst is a long answer in short"
+        )
+    value = _list(text)
+    if len(value) > MAX_STEPS:
+        raise Fault("EINVAL", f"the script has {len(value)} steps, over the limit of {MAX_STEPS}")
+    steps = [_step(given, f"step {number}") for number, given in enumerate(value, 1)]
+    bursts = [step for step in steps if isinstance(step, Burst)]
+    if sum(step.burst for step in bursts) > MAX_BURST:
+        raise Fault("EINVAL", f"the bursts are over {MAX_BURST} deltas together")
+    if sum(step.burst * step.size for step in bursts) > MAX_BURST_BYTES:
+        raise Fault("EINVAL", f"the bursts are over {MAX_BURST_BYTES >> 20} MiB together")
+    return steps
+
+
+def _list(text: str) -> list[Any]:
+    try:
+        value = jsontext.decode(text, "the script")
+    except Fault as fault:
+        raise Fault(fault.code, f"{fault.message}; a script is a list of steps such as {EXAMPLE}") from None
+    if not isinstance(value, list):
+        found = jsontext.type_name(value)
+        raise Fault("EINVAL", f"the script: expected a list of steps such as {EXAMPLE}, got {found}")
+    return value
+
+
+def _step(given: Any, where: str) -> AnyStep:
+    if not isinstance(given, dict):
+        raise Fault("EINVAL", f"{where}: expected an object, got {jsontext.type_name(given)}")
+    kinds = [key for key in given if key in STEPS]
+    if len(kinds) != 1:
+        raise Fault(
+            "EINVAL", f"{where}: expected one of {', '.join(STEPS)}; got {jsontext.shown(list(given))}"
+        )
+    try:
+        step: AnyStep = jsontext.converted(given, STEPS[kinds[0]])
+    except Fault as fault:
+        raise Fault("EINVAL", jsontext.clipped(f"{where}: {fault.message}")) from None
+    _check(step, where)
+    return step
+
+
+def _check(step: AnyStep, where: str) -> None:
+    """What a type cannot say."""
+    if isinstance(step, Hang) and not step.hang:
+        raise Fault("EINVAL", f"{where}: hang: expected true")
+    if isinstance(step, Fail) and (not is_code(step.error.code) or step.error.code == "ECANCELED"):
+        code = jsontext.shown(step.error.code)
+        raise Fault("EINVAL", f"{where}: error.code: expected an errno name such as EIO, got {code}")
