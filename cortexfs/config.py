@@ -58,6 +58,9 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls_per_user: Annotated[
         int, Meta(ge=1, description="Runs that one user may have active at a time.")
     ] = 256
+    messages_per_user: Annotated[
+        int, Meta(ge=1, description="Messages to sockets that are answered at a time for one user.")
+    ] = 1024
     connections: Annotated[
         int, Meta(ge=1, description="Socket connections that the daemon serves at a time, for all users.")
     ] = 4096
@@ -80,11 +83,25 @@ class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
 
 
+class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    unused_days: Annotated[
+        float, Meta(ge=0, description="Days without use after which a session is removed; 0 keeps all.")
+    ] = 0
+    per_object: Annotated[
+        int,
+        Meta(ge=0, description="How many sessions with one object a user keeps, the newest; 0 keeps all."),
+    ] = 0
+    kept: Annotated[tuple[str, ...], Meta(description="Names of sessions that are removed by hand only.")] = (
+        "default",
+    )
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What config.toml may hold."""
 
     turn: Turn = Turn()
     limits: Limits = Limits()
+    sessions: Sessions = Sessions()
     plugins: Plugins = Plugins()
 
 
@@ -100,6 +117,7 @@ class Config(msgspec.Struct, frozen=True):
     directory: Path
     turn: Turn = Turn()
     limits: Limits = Limits()
+    sessions: Sessions = Sessions()
     plugins: Plugins = Plugins()
 
 
@@ -136,7 +154,7 @@ def load(where: Places) -> Config:
     """Read config.toml, and plugins.json to see that it is sound; missing ones mean the defaults."""
     settings = settings_of(_read(where.config / FILE), where.config / FILE)
     choices(where.config)
-    return Config(where.state, where.config, settings.turn, settings.limits, settings.plugins)
+    return Config(where.state, where.config, **msgspec.structs.asdict(settings))
 
 
 def enabled(config: Config) -> list[str]:

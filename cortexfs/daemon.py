@@ -7,6 +7,8 @@
     fuse            the tree under the mount point (core/tree.py says what it looks like)
     catalog         asks the plugins for their tools; the registry is swapped in whole
     exec            `.run.sock`: a runner connects, a Relay copies between it and a host
+    sessions        the logs of conversations; conversations.py answers in them
+    sockets         `.sock`: a client connects, a Connection hears it and tells it what it follows
 
 One nursery holds every task. Stopping: no new runs, a short grace, cancel, then sockets, hosts and
 mount, in that order (a bound socket pins the mount).
@@ -20,9 +22,9 @@ import gc
 import logging
 import os
 import re
+import resource
 import select
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,21 +36,29 @@ import trio
 from cortexfs import shebang, strangers
 from cortexfs.catalog import Catalog
 from cortexfs.config import Config, broken_plugins, enabled_plugins
-from cortexfs.core import calls, wire
+from cortexfs.conversations import Conversations
+from cortexfs.core import calls
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.core.plain import one_line
-from cortexfs.core.registry import Registry
-from cortexfs.exec import Exec
+from cortexfs.core.registry import Key, Registry
+from cortexfs.exec import Exec, Tree
 from cortexfs.fuse import Filesystem
 from cortexfs.hosts import Pool
 from cortexfs.logs import Logs
+from cortexfs.models.driver import Driver
+from cortexfs.models.drivers import chosen
 from cortexfs.runs import Runs
+from cortexfs.sessionfiles import Address, spaces
+from cortexfs.sessions import Policy, Sessions
+from cortexfs.sockets import Sockets, bind
 from cortexfs.store import Store
 from cortexfs.version import VERSION
 
 GRACE_SECONDS = 0.5
 SWEEP_SECONDS = 15.0
-BACKLOG = 512
+DAY = 86400.0
+RETAIN_SECONDS = 3600.0
+DESCRIPTORS = 16384  # a thousand clients, as many sessions, and calls
 GC_THRESHOLDS = (20_000, 20, 20)  # measured: 6 % less CPU a call than with the defaults
 
 log = logging.getLogger("cortexfs")
@@ -95,8 +105,11 @@ class Daemon:
         limits = config.limits
         self.pool = Pool(calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files))
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
-        self.runs = Runs(self.logs, limits.calls_per_user)
+        self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
         self.catalog = Catalog(self.pool)
+        _raise_descriptors()
+        self.sessions = Sessions(config.state / "sessions", _report, grew=self._grew, removed=self._removed)
+        self.conversations = Conversations(self.sessions, self.runs, self._driver)
         self.fs = Filesystem(
             registry=Registry({}),
             store=Store(config.state / "tree"),
@@ -106,6 +119,9 @@ class Daemon:
             bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},
             tool_timeout=float(config.turn.tool_timeout_secs),
             strict=strict,
+        )
+        self.sockets = Sockets(
+            root, self.fs.expecting_bind, self.conversations, self.pool, limits.connections, strict
         )
         self._reloads = -1  # the first one is the start
         self._stop = trio.Event()
@@ -138,13 +154,16 @@ class Daemon:
             services.start_soon(self._sweep)
             await services.start(self._signals)
             services.start_soon(self._unmounted)
+            await services.start(self.sessions.run)
+            await services.start(self.conversations.run)
+            await services.start(self.sockets.run)
+            services.start_soon(self._retain)
             await self.reload()
-            listener = await trio.to_thread.run_sync(self._bind)
+            listener = await trio.to_thread.run_sync(bind, self.root, self.fs.expecting_bind)
             with strangers.closing(listener):
                 async with trio.open_nursery() as calls_:
-                    exec_ = Exec(
-                        self.fs.object_of, self.pool, self.runs, _Settings(self.config), self._strict
-                    )
+                    tree = Tree(str(self.root), self.fs.object_of, self.fs.control)
+                    exec_ = Exec(tree, self.pool, self.runs, _Settings(self.config), self._strict)
                     calls_.start_soon(exec_.serve, listener, calls_)
                     ready(None)
                     await self._stop.wait()
@@ -156,20 +175,6 @@ class Daemon:
         """Serve the kernel; it returns when somebody has unmounted us."""
         await pyfuse3.main()
         self._stop.set()
-
-    def _bind(self) -> socket.socket:
-        """Bind `.run.sock` through the mount: in a thread, as the trio thread must answer the MKNOD."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        directory = os.open(self.root, os.O_PATH | os.O_DIRECTORY)
-        try:
-            with self.fs.expecting_bind():
-                listener.bind(f"/proc/self/fd/{directory}/{wire.SOCKET_NAME}")
-        finally:
-            os.close(directory)
-        strangers.refuse_rights(listener)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-        return listener
 
     async def reload(self) -> None:
         """Take over what is enabled now; what did not change keeps its hosts."""
@@ -183,6 +188,7 @@ class Daemon:
         await self.fs.apply(registry)
         wanted = {object_.plugin for object_ in registry.objects.values()}
         self.pool.replace(lambda plugin: plugin in wanted)
+        await self.sockets.reconcile(registry)
         self._reloads += 1
 
     async def _signals(self, task_status: trio.TaskStatus[None]) -> None:
@@ -210,8 +216,33 @@ class Daemon:
 
     async def _drain(self) -> None:
         """No new runs; active ones get a moment to end by themselves."""
+        self.sockets.close()
         with trio.move_on_after(GRACE_SECONDS):
             await self.runs.drained()
+        with trio.move_on_after(GRACE_SECONDS):
+            await self.conversations.stop()
+
+    def _driver(self, key: Key) -> Driver:
+        """What answers for a model, as its `.d/driver` says now."""
+        object_ = self.fs.registry.objects.get(key)
+        if object_ is None:
+            raise Fault("EHOSTDOWN", f"there is no {key[0]} {key[1]} any more; see: ctx ls")
+        return chosen(object_.name, self.fs.control(object_, "driver"), "socket")
+
+    def _grew(self, address: Address) -> None:
+        self.conversations.grew(address)
+
+    def _removed(self, address: Address) -> None:
+        self.conversations.removed(address)
+
+    async def _retain(self) -> None:
+        """Remove the sessions that the configuration says are too old, or too many."""
+        said = self.config.sessions
+        policy = Policy(said.unused_days * DAY or None, said.per_object or None, frozenset(said.kept))
+        while policy.age or policy.count:
+            for space in await trio.to_thread.run_sync(spaces, self.sessions.root):
+                await self.sessions.collect(await self.sessions.expired(space, policy))
+            await trio.sleep(RETAIN_SECONDS)
 
     async def _sweep(self) -> None:
         while True:
@@ -227,6 +258,7 @@ class Daemon:
             f"mount: {self.root}",
             *(f"{class_}s: {count}" for class_, count in counts.items()),
             f"runs: {len(self.runs.active)} active, {self.runs.total} total",
+            f"sessions: {len(self.conversations)} in memory",
             f"hosts: {len(self.pool)}",
             f"reloads: {self._reloads}",
             *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(self.catalog.broken.items())),
@@ -234,6 +266,18 @@ class Daemon:
             f"last error: {one_line(self.logs.error or self.runs.last_error or 'none')}",
         ]
         return "\n".join(lines) + "\n"
+
+
+def _raise_descriptors() -> None:
+    """After the fork server has started, as hosts have limits of their own."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+def _report(address: Address, remark: str) -> None:
+    """What befell a session's log."""
+    log.warning("session %s: %s", "/".join(address.parts), remark)
 
 
 def _mounts() -> BinaryIO:

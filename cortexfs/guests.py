@@ -7,13 +7,21 @@ This file must never know what is said over a connection.
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
+import trio
+
+from cortexfs import strangers
+from cortexfs.caller import peer_uid
 from cortexfs.core.errors import Fault
 
 SHARE = 4  # one user has at most one part in four of the connections
 # Arguments stay in memory for as long as their run: three of the longest that may be (wire.MAX_STRINGS).
 MAX_HELD = 64 << 20
+ACCEPT_PAUSE = 0.05
 SMALL = 64 << 10  # always let in: all connections of a user with so much are no more than MAX_HELD
 
 
@@ -38,9 +46,25 @@ class Guests:
     def leave(self, guest: Guest) -> None:
         self._total -= 1
         self._open[guest.uid] -= 1
-        self._held[guest.uid] -= guest.bytes
         if not self._open[guest.uid]:
-            del self._open[guest.uid], self._held[guest.uid]
+            del self._open[guest.uid]
+        self._let_go(guest.uid, guest.bytes)
+
+    def hold(self, uid: int, size: int) -> Callable[[], None]:
+        """Before a message of `size` bytes is kept, whoever is connected then; call what it returns when
+        it is answered. EAGAIN when this user has us keep too much already."""
+        if self._held[uid] + size > MAX_HELD:
+            held = self._held[uid] >> 20
+            raise Fault(
+                "EAGAIN", f"messages of uid {uid} that are not answered hold {held} MiB; wait for some"
+            )
+        self._held[uid] += size
+        return partial(self._let_go, uid, size)
+
+    def _let_go(self, uid: int, size: int) -> None:
+        self._held[uid] -= size
+        if not self._held[uid]:
+            del self._held[uid]
 
 
 class Guest:
@@ -58,3 +82,24 @@ class Guest:
             raise Fault("EAGAIN", f"the runs of uid {self.uid} have {held} MiB of arguments now; try again")
         self._held[self.uid] += size
         self.bytes += size
+
+
+async def welcome(
+    listener: socket.socket, guests: Guests, begin: Callable[[socket.socket, Guest], None]
+) -> None:
+    """Accept for ever. Over the limit, connections are closed, which a client sees as its end."""
+    while True:
+        await trio.lowlevel.wait_readable(listener)
+        try:
+            stream, _ = listener.accept()
+        except BlockingIOError:
+            continue
+        except OSError:  # no file descriptors left: others must end first
+            await trio.sleep(ACCEPT_PAUSE)
+            continue
+        stream.setblocking(False)
+        guest = guests.enter(peer_uid(stream))
+        if guest is None:
+            strangers.close(stream)
+        else:
+            begin(stream, guest)

@@ -12,8 +12,10 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Status
+from cortexfs.core.frames import Status, Usage
 from cortexfs.logs import Logs
+
+SOCKET = "socket"  # the source of a run that is a message in a session
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,12 +32,14 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes_in: int
     bytes_out: int
     code: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 class Run:
     """One run, from its first frame to its last."""
 
-    __slots__ = ("began", "bytes_in", "bytes_out", "class_", "id", "name", "source", "uid")
+    __slots__ = ("began", "bytes_in", "bytes_out", "class_", "id", "name", "source", "uid", "usage")
 
     def __init__(self, id_: str, class_: str, name: str, uid: int, source: str) -> None:
         self.id = id_
@@ -46,6 +50,15 @@ class Run:
         self.began = time.monotonic()
         self.bytes_in = 0
         self.bytes_out = 0
+        self.usage: Usage | None = None
+
+    def count(self, usage: Usage) -> None:
+        """Add the tokens that were used."""
+        before = self.usage or Usage(input_tokens=0, output_tokens=0)
+        self.usage = Usage(
+            input_tokens=before.input_tokens + usage.input_tokens,
+            output_tokens=before.output_tokens + usage.output_tokens,
+        )
 
 
 class Clock:
@@ -67,12 +80,13 @@ class Clock:
 class Runs:
     """The runs of this daemon."""
 
-    def __init__(self, logs: Logs, per_user: int) -> None:
+    def __init__(self, logs: Logs, per_user: int, messages_per_user: int | None = None) -> None:
         self._logs = logs
-        self._per_user = per_user
+        # Of a call that is a process or a thread, and of a message, which is a task.
+        self._most = {False: per_user, True: messages_per_user or per_user}
         # Unique for ever (abi.md 5): when the daemon began, which process it was, which run it is.
         self._prefix = f"r{time.time_ns() // 1000:x}-{os.getpid():x}"
-        self._by_user: dict[int, int] = {}
+        self._by_user: dict[tuple[int, bool], int] = {}
         self.active: dict[str, Run] = {}
         self.total = 0
         self.last_error = ""
@@ -80,16 +94,19 @@ class Runs:
         self._idle = trio.Event()
         self._clock = Clock()
 
-    def open(self, class_: str, name: str, uid: int, source: str) -> Run:
+    def new_id(self) -> str:
+        self.total += 1
+        return f"{self._prefix}-{self.total:x}"
+
+    def open(self, class_: str, name: str, uid: int, source: str, id_: str | None = None) -> Run:
         if self._closing:
             raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no new runs")
-        if self._by_user.get(uid, 0) >= self._per_user:
-            raise Fault(
-                "EAGAIN", f"uid {uid} has {self._per_user} runs at once, which is the limit; try again"
-            )
-        self._by_user[uid] = self._by_user.get(uid, 0) + 1
-        self.total += 1
-        run = Run(f"{self._prefix}-{self.total:x}", class_, name, uid, source)
+        which = (uid, source == SOCKET)
+        count, most = self._by_user.get(which, 0), self._most[which[1]]
+        if count >= most:
+            raise Fault("EAGAIN", f"uid {uid} has {most} runs at once, which is the limit; try again")
+        self._by_user[which] = count + 1
+        run = Run(id_ or self.new_id(), class_, name, uid, source)
         self.active[run.id] = run
         return run
 
@@ -101,11 +118,12 @@ class Runs:
 
     def close(self, run: Run, status: Status, fault: Fault | None = None) -> None:
         del self.active[run.id]
-        left = self._by_user[run.uid] - 1
+        which = (run.uid, run.source == SOCKET)
+        left = self._by_user[which] - 1
         if left:
-            self._by_user[run.uid] = left
+            self._by_user[which] = left
         else:
-            del self._by_user[run.uid]
+            del self._by_user[which]
         if self._closing and not self.active:
             self._idle.set()
         now = self._clock.text()
@@ -123,5 +141,7 @@ class Runs:
             ms=round((time.monotonic() - run.began) * 1000),
             bytes_in=run.bytes_in,
             bytes_out=run.bytes_out,
+            input_tokens=run.usage.input_tokens if run.usage else None,
+            output_tokens=run.usage.output_tokens if run.usage else None,
         )
         self._logs.append(run.class_, run.name, _encode(line) + b"\n")

@@ -49,6 +49,16 @@ class Space(msgspec.Struct, frozen=True):
         for part in self.folder.split("/"):
             names.check(part)
 
+    @staticmethod
+    def private(uid: int) -> Space:
+        """A user's own. Nothing in it is for a group, so that one is not asked for."""
+        return Space(f"home/{uid}", uid, uid)
+
+    @staticmethod
+    def shared() -> Space:
+        """Everybody's, in the daemon's keeping."""
+        return Space("shared/main", os.geteuid(), os.getegid())
+
     @property
     def owner(self) -> Owner:
         return Owner(self.uid, self.gid)
@@ -245,6 +255,13 @@ def objects(root: Path, space: Space) -> list[tuple[str, str]]:
         for folder in sorted((base / class_).glob(f"{depth}/session")):
             found.append((class_, str(folder.parent.relative_to(base / class_))[: -len(".d")]))
     return found
+
+
+def spaces(root: Path) -> list[Space]:
+    """The spaces that hold something."""
+    shared = [Space.shared()] if _names(root / "shared" / "main") else []
+    homes = [name for name in _names(root / "home") if name.isascii() and name.isdecimal()]
+    return shared + [Space.private(int(name)) for name in homes]
 
 
 def _names(folder: Path) -> list[str]:

@@ -184,6 +184,16 @@ class Log(ABC):
                 offset += len(data)
         raise Fault("EINVAL", f"the session has no event {after[:40]!r} to resume after; resume without it")
 
+    async def place(self, id: int) -> int:
+        """Where the first event from `id` on stands, or will stand."""
+        offset = self.index.before(id)
+        while data := await self.lines(offset, SEARCH):
+            for line in data.splitlines(keepends=True):
+                if (id_of(line) or 0) >= id:
+                    return offset
+                offset += len(line)
+        return offset
+
     async def lines(self, offset: int, size: int = READ) -> bytes:
         """Whole lines from `offset`, up to about `size` bytes, at least one; b"" where nothing is visible."""
         size = min(size, self.visible - offset)

@@ -56,11 +56,13 @@ class Sessions:
         *,
         limits: Limits | None = None,
         grew: Callable[[Address], None] = lambda _: None,
+        removed: Callable[[Address], None] = lambda _: None,
         sync: Callable[[int], None] = os.fsync,
     ) -> None:
         limits = limits or Limits()
         self.root = root
         self._report = report
+        self._removed = removed
         descriptors = min(limits.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._commit = Commit(root, descriptors, sync, report, grew)
         self._logs: WeakValueDictionary[Address, FileLog] = WeakValueDictionary()
@@ -188,6 +190,7 @@ class Sessions:
     async def _remove(self, address: Address) -> None:
         if log := self._logs.pop(address, None):
             self._commit.forget(log)
+        self._removed(address)
         self._commit.unclean.pop(address, None)
         try:
             await trio.to_thread.run_sync(self._discard, address)

@@ -39,7 +39,13 @@ class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
     """Answer with the plugin's tools, as DESCRIPTORS."""
 
 
-Request: TypeAlias = Call | Describe
+class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
+    """Say whether this caller may have that working directory: done, or a fault."""
+
+    path: str
+
+
+Request: TypeAlias = Call | Describe | Enter
 
 
 class Effect(msgspec.Struct, frozen=True, omit_defaults=True):

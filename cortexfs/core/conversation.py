@@ -212,6 +212,49 @@ class Subscriptions:
             followed.runs.discard(event.run)
         return wanted
 
+    def take_lines(self, key: Key, due: range, data: bytes) -> tuple[bytes, int]:
+        """Of whole lines of the log from `due.start` on: what to send, and how many bytes are done with.
+        Lines that are no events are passed over."""
+        heads = lines.HEAD.findall(data)
+        if self._takes_whole(key, due, heads) and len(heads) == data.count(b"\n"):
+            self.take_all(key, range(due.start, int(heads[-1][1]) + 1))
+            self._followed[key].runs -= {run.decode() for type_, _, run in heads if type_ == b"done"}
+            return data, len(data)
+        sent, done = [], 0
+        for line in data.splitlines(keepends=True):
+            head = lines.HEAD.match(line)
+            if head and int(head[2]) >= due.stop:
+                break
+            done += len(line)
+            if head and int(head[2]) >= due.start:
+                event = Event(int(head[2]), head[3].decode(), head[1] == b"done", line)
+                if self.take(key, event):
+                    sent.append(line)
+        return b"".join(sent), done
+
+    def _takes_whole(self, key: Key, due: range, heads: list[tuple[bytes, bytes, bytes]]) -> bool:
+        if not heads or int(heads[-1][1]) >= due.stop or int(heads[0][1]) < due.start:
+            return False
+        runs = self._followed[key].runs
+        return self.is_whole(key, due) or all(run in runs for run in {run.decode() for _, _, run in heads})
+
+    def follows(self, key: Key) -> bool:
+        followed = self._followed.get(key)
+        return followed is not None and followed.is_followed
+
+    @property
+    def awaits_runs(self) -> bool:
+        """Whether a run that this connection asked for goes on."""
+        return any(followed.runs for followed in self._followed.values())
+
+    def abandon(self, key: Key) -> list[str]:
+        """The log has lost the runs that are followed: what they are, which nobody will hear of again."""
+        followed = self._followed.get(key)
+        runs = sorted(followed.runs) if followed else []
+        if followed:
+            followed.runs.clear()
+        return runs
+
     def forget(self, key: Key) -> None:
         """The session was deleted: one of the same name begins anew."""
         self._followed.pop(key, None)

@@ -7,11 +7,16 @@ This file must never know what a request or a session is.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE, Frame
+
+# What an event's line begins with (abi.md 6: the field order is type, id, run).
+HEAD = re.compile(rb'^\{"type":"([a-z_]+)","id":"([1-9][0-9]{0,17})","run":"([^"\\\n]+)"', re.MULTILINE)
 
 
 class Lines:

@@ -12,8 +12,9 @@ This file must never know connections, files, time, or what answers the messages
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -101,6 +102,11 @@ class Accepted(NamedTuple):
 
 
 _heads = msgspec.json.Decoder(Head)
+_text = msgspec.json.Encoder()
+# Most lines of a log, and those that change nothing but the number of the next.
+_DELTA = re.compile(rb'\{"type":"delta","id":"([1-9][0-9]{0,17})","run":"([^"\\]+)","text":"')
+# Six bytes in JSON are the most that a character takes, and a line has room for its head as well.
+SHORT = frames.MAX_LINE // 8
 
 
 def step(state: State | None, type_: str, status: str | None = None) -> State | None:
@@ -148,6 +154,8 @@ class Session:
 
     def replay(self, line: bytes) -> Event:
         """Take a line of the log in. A line that cannot follow is EPROTO: the log is damaged there."""
+        if (delta := _DELTA.match(line)) and (event := self._replay_delta(delta, line)):
+            return event
         try:
             head = _heads.decode(line)
             number = int(head.id)
@@ -156,10 +164,22 @@ class Session:
         if number <= self.last:
             raise Fault("EPROTO", f"event {number} cannot follow event {self.last}")
         run = self._fold(head, number)
-        if self.last and number > self.last + 1:
-            self._leaps.append(range(self.last + 1, number))
+        self._leave_gap(number)
         self.first, self.last, self.next = (self.first if self.last else number), number, number + 1
         return Event(number, head.run or "", run is not None and run.state == "over", line)
+
+    def _leave_gap(self, number: int) -> None:
+        if self.last and number > self.last + 1:
+            self._leaps.append(range(self.last + 1, number))
+
+    def _replay_delta(self, delta: re.Match[bytes], line: bytes) -> Event | None:
+        """What the long way does with a delta that follows in an active run, at a fifth of its price."""
+        number, run = int(delta[1]), delta[2].decode(errors="replace")
+        known = self.runs.get(run)
+        if known is None or known.state != "active" or number != self.last + 1:
+            return None
+        self.last, self.next = number, number + 1
+        return Event(number, run, False, line)
 
     def leap(self, number: int) -> None:
         """Go on at this number: those before it may have been seen, and lost with the power."""
@@ -212,6 +232,20 @@ class Session:
         if self.active is None or self.active.run != run or lines.kind(frame) not in OUTPUT:
             raise Fault("EPROTO", f"the run {run} cannot produce a {lines.kind(frame)} frame now")
         return self._append(run, frame)
+
+    def emit_deltas(self, run: str, texts: Sequence[str]) -> list[bytes]:
+        """The lines of many SHORT deltas, as `emit` would log each: a fast model sends nothing else."""
+        if self.active is None or self.active.run != run or self.runs[run].state != "active":
+            raise Fault("EPROTO", f"the run {run} cannot produce a delta frame now")
+        rest, first = b'","run":"%b","text":' % run.encode(), self.next
+        found = [
+            b'{"type":"delta","id":"%d%b%b}\n' % (number, rest, _text.encode(text))
+            for number, text in enumerate(texts, first)
+        ]
+        if found:
+            self._leave_gap(first)
+            self.last, self.next = first + len(found) - 1, first + len(found)
+        return found
 
     def finish(self, run: str, fault: Fault | None = None) -> list[Event]:
         """End the active run, well or by `fault` (ECANCELED: cancelled); begin the next one."""

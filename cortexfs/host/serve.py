@@ -31,7 +31,7 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core import arguments, calls, wire
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import linux
 from cortexfs.host.runtime import Cancelled, Runtime, sentence
 from cortexfs.host.validation import Validator
@@ -169,6 +169,10 @@ class _Host:
             runtime.send(wire.message(wire.DESCRIPTORS, b"[" + b",".join(tools) + b"]"))
             runtime.done()
             return
+        if isinstance(request, calls.Enter):
+            _enter(request.path)
+            runtime.done()
+            return
         tool, validator = self._tool(request.invocation.tool_name)
         _stand(rights, request.umask)
         runtime.begin(request)
@@ -214,6 +218,14 @@ def _stand(rights: list[int], umask: int) -> None:
     except (OSError, IndexError):  # without rights, the caller could not open it either
         raise Fault("EACCES", "you may not enter your working directory; change to another one") from None
     os.umask(umask & 0o777)
+
+
+def _enter(path: str) -> None:
+    try:
+        os.chdir(path)
+    except (OSError, ValueError) as error:
+        code = code_of(error.errno) if isinstance(error, OSError) else "EINVAL"
+        raise Fault(code, f"cwd: you cannot work in {path}: {sentence(error)}") from None
 
 
 def _load(plugin: calls.Plugin) -> dict[str, tuple[sdk.Tool, Validator]]:

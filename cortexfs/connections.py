@@ -1,0 +1,312 @@
+"""One client of a `.sock`: hears its requests, and sends it what it follows, at its own pace (abi.md 5).
+
+Main path: `_hear` turns bytes into requests and answers them; `_tell` reads the logs of the sessions that are
+followed, each from where this client stands, and sends whole lines.
+
+Rules: what is sent is at most one piece of a log at a time, and the next request is read when the answers
+to the last ones are under way, so a client that does not read costs a piece and its answers, and waits
+for itself alone. A client that says no more (half-close) is told the rest of its runs, and then let go.
+The one who sends is who connected. Nothing here touches a path for him: his host does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import select
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import trio
+
+from cortexfs import strangers
+from cortexfs.conversations import Asker, Conversations, Live
+from cortexfs.core import frames, lines, requests
+from cortexfs.core.conversation import Server, Subscriptions
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Key as ObjectKey
+from cortexfs.core.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
+from cortexfs.core.session import Event
+from cortexfs.guests import Guests
+from cortexfs.sessionfiles import Address, Space
+
+RECEIVE = 64 << 10
+ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before it is no longer heard
+
+_numbers = itertools.count(1)
+
+# Whether this client may work there: raises the Fault that says why not.
+CheckCwd = Callable[[str], Awaitable[None]]
+
+
+class Connection:
+    def __init__(
+        self,
+        conversations: Conversations,
+        object_key: ObjectKey,
+        stream: socket.socket,
+        uid: int,
+        guests: Guests,
+        check_cwd: CheckCwd,
+    ) -> None:
+        self._conversations = conversations
+        self._object = object_key
+        self._stream = stream
+        self._uid = uid
+        self._guests = guests
+        self._check_cwd = check_cwd
+        self._number = next(_numbers)
+        self._server = Server()
+        self._given = Subscriptions()
+        self._lives: dict[Key, Live] = {}
+        self._places: dict[Key, tuple[int, int]] = {}  # where the next event stands: its number, its offset
+        self._out = bytearray()
+        self._woken = trio.Event()
+        self._sent = trio.lowlevel.ParkingLot()
+        self._says_no_more = False
+
+    async def serve(self) -> None:
+        """Until the client leaves."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._hear, nursery.cancel_scope)
+                await self._tell()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        for key, live in self._lives.items():
+            live.followers.pop(self, None)
+            if key.scope == "temp":
+                self._conversations.end_temp(live)
+            else:
+                self._conversations.retire(live)
+
+    # Hearing.
+
+    async def _hear(self, scope: trio.CancelScope) -> None:
+        try:
+            while not self._says_no_more:
+                data = await self._receive()
+                self._says_no_more = not data
+                for heard in self._server.receive(data):
+                    await self._answer(heard)
+                    await self._answers_go()
+            self.wake()
+            await _gone(self._stream)
+        except OSError:
+            pass
+        scope.cancel()
+
+    async def _receive(self) -> bytes:
+        while True:
+            await trio.lowlevel.wait_readable(self._stream)
+            with contextlib.suppress(BlockingIOError):
+                return strangers.receive(self._stream, RECEIVE)
+
+    async def _answers_go(self) -> None:
+        while len(self._out) > ANSWERS:
+            await self._sent.park()
+
+    async def _answer(self, heard: requests.AnyRequest | Refusal) -> None:
+        if isinstance(heard, Refusal):
+            self._say(heard)
+            return
+        try:
+            await _ANSWERS[type(heard)](self, heard)
+        except Fault as fault:
+            self._say(requests.refusal(fault, heard.id))
+
+    async def _ping(self, request: Ping) -> None:
+        self._say(frames.Pong(request=request.id))
+
+    async def _send(self, request: Send) -> None:
+        key = Key.of(request, self._uid, self._number)
+        self._given.admit(key)
+        if request.cwd is not None:
+            await self._check_cwd(request.cwd)
+        live = await self._open(key)
+        self._conversations.accepts()
+        size = len(msgspec.json.encode(request.input))
+        new = self._conversations.runs.new_id()
+        asker = Asker(self._uid, self._guests.hold(self._uid, size))
+        try:
+            run, events = live.session.send(request, new)
+        except Fault:
+            asker.over()
+            raise
+        if run == new:
+            live.askers[run] = asker
+        else:
+            asker.over()
+        for frame in self._given.answer(key, live.session, run):
+            self._say(frame)
+        self._begin(live, events)
+
+    async def _resume(self, request: Resume) -> None:
+        key = Key.of(request, self._uid, self._number)
+        self._given.admit(key)
+        live = await self._open(key)
+        self._given.follow(key, live.session.position(request.after))
+        self.wake()
+
+    async def _cancel(self, request: Cancel) -> None:
+        live, run = self._conversations.find(request.id, self._may_see, self)
+        key = self._key(live)
+        self._given.admit(key)
+        start = live.session.next
+        events = live.session.cancel(run)
+        self._follow(key, live)
+        self._given.follow_run(key, run, start)
+        if events:
+            live.askers.pop(run).over()
+        self._begin(live, events)
+        if live.session.active and live.session.active.run == run:
+            live.stop(run, Fault("ECANCELED", ""))
+
+    async def _approve(self, request: Approve) -> None:
+        live, run = self._conversations.find(request.run, self._may_see, self)
+        live.session.approve(run, request.call)
+        live.decide(run, request.call, request.decision)
+
+    def _begin(self, live: Live, events: list[Event]) -> None:
+        try:
+            live.append(events)
+            self._conversations.start(live)
+        except Fault as fault:
+            self._conversations.lose(live, fault)
+        self.wake()
+
+    # Sessions.
+
+    def _address(self, key: Key) -> Address:
+        if key.scope == "temp":
+            space = Space(f"temp/{key.owner}", self._uid, self._uid)
+        else:
+            space = Space.shared() if key.scope == "shared" else Space.private(key.owner)
+        return Address(space, *self._object, key.session)
+
+    def _key(self, live: Live) -> Key:
+        where, _, owner = live.address.space.folder.partition("/")
+        scope: requests.Scope = "private" if where == "home" else "shared" if where == "shared" else "temp"
+        return Key(scope, 0 if scope == "shared" else int(owner), live.address.session)
+
+    def _may_see(self, live: Live) -> bool:
+        key = self._key(live)
+        owner = {"private": self._uid, "shared": 0, "temp": self._number}[key.scope]
+        return live.object_key == self._object and key.owner == owner
+
+    async def _open(self, key: Key) -> Live:
+        """The session, followed from now on, and told of when it is lost."""
+        live = await self._conversations.open(self._address(key), temp=key.scope == "temp")
+        self._follow(key, live)
+        return live
+
+    def _follow(self, key: Key, live: Live) -> None:
+        live.followers[self] = None
+        self._lives[key] = live
+
+    def lost(self, live: Live, fault: Fault) -> None:
+        """Nobody will hear of these runs again, so they are ended here, without event ids."""
+        key = self._key(live)
+        live.followers.pop(self, None)
+        self._places.pop(key, None)
+        del self._lives[key]
+        for run in self._given.abandon(key):
+            request = live.session.runs[run].request
+            message = requests.refusal(fault).message
+            self._say(frames.Error(run=run, request=request, code=fault.code, message=message))
+            self._say(frames.Done(run=run, status="error", code=fault.code))
+        if live.log.ended or key.scope == "temp":
+            self._given.forget(key)
+        self.wake()
+
+    # Telling.
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def _say(self, frame: frames.Frame) -> None:
+        self._push(lines.encode(frame))
+
+    def _push(self, data: bytes) -> None:
+        """Send it now, or as soon as what waits already has been sent."""
+        if not self._out:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                data = data[self._stream.send(data) :]
+        if data:
+            self._out += data
+            self.wake()
+
+    async def _tell(self) -> None:
+        """Until there is nobody to tell, or nothing more to tell to one who asks no more."""
+        with contextlib.suppress(OSError):
+            while True:
+                self._woken = trio.Event()
+                await self._drain()
+                if await self._send_more():
+                    continue
+                if self._says_no_more and not self._given.awaits_runs and not self._out:
+                    return
+                await self._woken.wait()
+
+    async def _drain(self) -> None:
+        while self._out:
+            try:
+                del self._out[: self._stream.send(self._out)]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._stream)
+        self._sent.unpark_all()
+
+    async def _send_more(self) -> bool:
+        """A piece of each log that has more; whether there was one."""
+        found = False
+        for key in self._given.keys:
+            try:
+                found |= await self._send_of(key)
+            except Fault as fault:
+                self._given.forget(key)
+                self._say(requests.refusal(fault))
+            await self._drain()
+        return found
+
+    async def _send_of(self, key: Key) -> bool:
+        if not self._given.follows(key):
+            return False
+        live = self._lives.get(key) or await self._open(key)
+        due = self._given.due(key, live.session.last)
+        if not due:
+            return False
+        number, offset = self._places.get(key, (0, 0))
+        if number != due.start:
+            offset = await live.log.place(due.start)
+        data = await live.log.lines(offset)
+        now = self._given.due(key, live.session.last)
+        if self._lives.get(key) is not live or now.start != due.start:
+            return True  # something was asked meanwhile
+        if not data:
+            return False
+        wanted, done = self._given.take_lines(key, now, data)
+        self._places[key] = (self._given.due(key, live.session.last).start, offset + done)
+        self._push(wanted)
+        await trio.lowlevel.checkpoint()
+        return True
+
+
+async def _gone(stream: socket.socket) -> None:
+    """Wait until the other end is closed, and not only for writing (epoll_ctl(2): HUP is always told)."""
+    with select.epoll() as look:
+        look.register(stream, 0)
+        await trio.lowlevel.wait_readable(look.fileno())
+
+
+_ANSWERS: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {
+    Send: Connection._send,
+    Resume: Connection._resume,
+    Cancel: Connection._cancel,
+    Approve: Connection._approve,
+    Ping: Connection._ping,
+}

@@ -1,0 +1,212 @@
+"""The objects' sockets: bound through the mount, and who connects to them (abi.md 5).
+
+Main path: `reconcile` binds a socket for each object that talks and closes those of objects that no
+longer can; `_serve` accepts; a client becomes a Connection.
+
+Rules: binding is done in a thread, as the trio thread must answer the MKNOD that it causes. An object that is
+declared and cannot be served keeps its name in the tree without a listener, so connect(2) says ECONNREFUSED.
+A bound socket pins the mount: all are closed before unmounting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import trio
+
+from cortexfs import strangers
+from cortexfs.caller import Caller, caller_of
+from cortexfs.catalog import BUILTIN
+from cortexfs.connections import Connection
+from cortexfs.conversations import Conversations
+from cortexfs.core import calls, frames, places, requests, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Key, Object
+from cortexfs.guests import Guest, Guests, welcome
+from cortexfs.hosts import Pool, announce
+from cortexfs.relay import receive, send
+
+BACKLOG = 512
+TRIES = 8  # somebody may look at the name just between our making it free and binding it
+CWD_SECONDS = 5.0
+
+Expecting = Callable[[Object | None], contextlib.AbstractContextManager[None]]
+
+log = logging.getLogger("cortexfs")
+_faults = msgspec.msgpack.Decoder(tuple[str, str])
+
+
+def bind(root: Path, expecting: Expecting, object_: Object | None = None) -> socket.socket:
+    """A listener for the object, or for `.run.sock`. It blocks: call it in a thread."""
+    path = f"{object_.class_}/{object_.name}.sock" if object_ else wire.SOCKET_NAME
+    folder, _, name = path.rpartition("/")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _opened(root / folder) as directory:
+            _bind(listener, f"/proc/self/fd/{directory}/{name}", lambda: expecting(object_))
+        strangers.refuse_rights(listener)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _bind(
+    listener: socket.socket, path: str, expecting: Callable[[], contextlib.AbstractContextManager[None]]
+) -> None:
+    for attempt in range(1, TRIES + 1):
+        with expecting():
+            try:
+                listener.bind(path)
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or attempt == TRIES:
+                    raise
+
+
+class Sockets:
+    """The listeners, by object."""
+
+    def __init__(
+        self,
+        root: Path,
+        expecting: Expecting,
+        conversations: Conversations,
+        pool: Pool,
+        connections: int,
+        strict: bool = False,
+    ) -> None:
+        self._root = root
+        self._expecting = expecting
+        self._conversations = conversations
+        self._pool = pool
+        self._guests = Guests(connections)
+        self._strict = strict
+        self._open: dict[Key, tuple[socket.socket, trio.CancelScope]] = {}
+        self._clients: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve who connects, until cancelled."""
+        try:
+            async with trio.open_nursery() as self._clients:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody can connect any more; who is connected stays."""
+        for key in list(self._open):
+            self._shut(key)
+
+    async def reconcile(self, objects: Iterable[Object]) -> None:
+        """Listen for the objects that can be talked to, and for no others."""
+        wanted = {each.key: each for each in objects if places.has_socket(each) and each.status == "ready"}
+        for key in [key for key in self._open if key not in wanted]:
+            self._shut(key)
+        for key, object_ in wanted.items():
+            if key not in self._open:
+                await self._listen(object_)
+
+    def _shut(self, key: Key) -> None:
+        listener, scope = self._open.pop(key)
+        scope.cancel()
+        strangers.close(listener)
+
+    async def _listen(self, object_: Object) -> None:
+        assert self._clients
+        try:
+            listener = await trio.to_thread.run_sync(bind, self._root, self._expecting, object_)
+        except OSError as error:
+            log.error("%s.sock cannot be bound: %s", "/".join(object_.key), error)
+            return
+        scope = trio.CancelScope()
+        self._open[object_.key] = (listener, scope)
+        self._clients.start_soon(self._serve, object_, listener, scope, self._clients)
+
+    async def _serve(
+        self, object_: Object, listener: socket.socket, scope: trio.CancelScope, clients: trio.Nursery
+    ) -> None:
+        def begin(stream: socket.socket, guest: Guest) -> None:
+            clients.start_soon(self._client, object_, stream, guest)
+
+        with scope:
+            await welcome(listener, self._guests, begin)
+
+    async def _client(self, object_: Object, stream: socket.socket, guest: Guest) -> None:
+        """The guard of this edge: a bug ends its own connection and nobody else's."""
+        try:
+            with strangers.closing(stream), contextlib.suppress(OSError):
+                await self._converse(object_, stream)
+        except Exception:
+            log.exception("a conversation was ended by a bug")
+            if self._strict:
+                raise
+        finally:
+            self._guests.leave(guest)
+
+    async def _converse(self, object_: Object, stream: socket.socket) -> None:
+        async def check_cwd(path: str) -> None:
+            with self._admitted(stream) as caller:
+                await self._enter(caller, path)
+
+        try:
+            with self._admitted(stream) as caller:
+                uid = caller.identity.uid
+        except Fault as fault:
+            await send(stream, frames.encode(requests.refusal(fault)))
+            return
+        await Connection(self._conversations, object_.key, stream, uid, self._guests, check_cwd).serve()
+
+    def _admitted(self, stream: socket.socket) -> Caller:
+        """Who connected. What runs under a label is kept out of its user's sessions (abi.md 7: deny)."""
+        caller = caller_of(stream, self._pool.by_pid)
+        if caller.identity.label:
+            with caller:
+                raise Fault("EACCES", f"{caller.identity.label} may not hold conversations")
+        return caller
+
+    async def _enter(self, caller: Caller, path: str) -> None:
+        """Have a host of his look whether he may work there."""
+        host = await self._pool.acquire(BUILTIN, caller.identity, caller.rights)
+        answered = False
+        try:
+            with trio.move_on_after(CWD_SECONDS), strangers.closing(host.call(None)) as call:
+                await send(call, announce(calls.Enter(path)))
+                answered = await _heard(call)
+        except OSError:
+            pass
+        finally:
+            self._pool.release(host, stuck=not answered)
+        if not answered:
+            raise Fault("ETIMEDOUT", f"cwd: {path} cannot be entered: its file system does not answer")
+
+
+async def _heard(call: socket.socket) -> bool:
+    """Whether the host said yes; its fault if it said no."""
+    splitter = wire.Splitter()
+    while data := await receive(call):
+        for kind, payload in splitter.feed(data):
+            if kind == wire.FAULT:
+                raise Fault(*_faults.decode(payload))
+            if kind == wire.DONE:
+                return True
+    return False
