@@ -1,0 +1,225 @@
+"""Markdown as lines for a terminal, also while it is still being written.
+
+    answer.add(text)         a piece arrives
+    answer.settled(width)    what can no longer change, to be printed once
+    answer.end(width)        all of the rest
+    answer.live(width, rows) the end of the rest, to be drawn again and again
+
+Rules: whatever the text holds, no control character of it reaches the terminal, not even one that is
+written as an entity: text is escaped after Markdown has been understood. HTML is text, a line break
+stays one, and a link shows where it leads. Work is bounded: a block without end is printed in parts.
+This file must never know where the text comes from or who draws.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import ClassVar, NamedTuple
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.color import ColorSystem
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.segment import Segment
+from rich.syntax import Syntax
+
+from cortexfs.core.plain import escaped
+
+MAX_BLOCK = 8 << 10  # characters of a block that are parsed at each drawing
+MAX_STEP = 2 * MAX_BLOCK  # and of all that is settled in one step: some 20 ms
+MAX_FENCE = 256  # an opening line longer than that is not repeated
+CODE = "ansi_dark"  # the terminal's own colours on its own background
+
+_parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+
+
+class Style(NamedTuple):
+    """What the terminal can show."""
+
+    colour: bool = True
+    encoding: str = "utf-8"
+
+
+class Answer:
+    """One answer, from its first piece to its end."""
+
+    def __init__(self, style: Style) -> None:
+        self._style = style
+        self._text = ""
+        self._gap = ""  # what separates the next block from what was printed
+        self._drawn: tuple[int, int, str] = (0, 0, "")  # length of the text, width, and what came of it
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more than one step can settle."""
+        return len(self._text) > MAX_STEP
+
+    def add(self, text: str) -> None:
+        self._text += text
+
+    def settled(self, width: int) -> str:
+        """What is complete, as lines; the work of one step."""
+        done, rest, whole = split(self._text[:MAX_STEP])
+        self._text = rest + self._text[MAX_STEP:]
+        return self._lines(done, width, whole)
+
+    def end(self, width: int) -> str:
+        """The answer is over: the rest of it, and the next one begins anew."""
+        said = ""
+        while self.behind:
+            said += self.settled(width)
+        rest, self._text = self._text, ""
+        said += self._lines(rest, width, True)
+        self._gap = ""
+        return said
+
+    def live(self, width: int, rows: int) -> str:
+        """The last `rows` lines of what is not settled."""
+        if self._drawn[:2] != (len(self._text), width):
+            self._drawn = (len(self._text), width, rendered(self._text[-MAX_BLOCK:], width, self._style))
+        return "".join((self._gap + self._drawn[2]).splitlines(keepends=True)[-rows:])
+
+    def _lines(self, text: str, width: int, whole: bool) -> str:
+        if lines := rendered(text, width, self._style):
+            lines, self._gap = self._gap + lines, "\n" * whole
+        return lines
+
+
+def split(text: str) -> tuple[str, str, bool]:
+    """What is complete, what may still change, and whether what is complete are whole blocks.
+
+    The last line is still being written: `3` may become `3. third`, and belong to the list above.
+    """
+    end = text.rfind("\n") + 1
+    starts = [token.map[0] for token in _blocks(text[:end]) if token.map]
+    lines = _lined(text).splitlines(keepends=True)
+    done = sum(map(len, lines[: starts[-1]])) if starts else 0
+    rest = text[done:]
+    if len(rest) <= MAX_BLOCK:
+        return text[:done], rest, True
+    cut = max(rest.rfind("\n", 0, MAX_BLOCK), rest.rfind(" ", 0, MAX_BLOCK)) + 1 or MAX_BLOCK
+    return text[: done + cut], _opening(rest) + rest[cut:], False
+
+
+def _blocks(text: str) -> list[Token]:
+    """The top-level blocks; splitlines and the parser must agree on what a line is."""
+    return [token for token in _parser.parse(_lined(text)) if token.level == 0 and token.nesting >= 0]
+
+
+def _lined(text: str) -> str:
+    """`text` with newlines only where Python and Markdown both see one, character for character."""
+    return text.translate(_OTHER_BREAKS)
+
+
+# What str.splitlines takes for line ends: a piece of text must not be counted differently twice.
+_OTHER_BREAKS = {ord(char): " " for char in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
+
+
+def _opening(rest: str) -> str:
+    """The line that opens the code block which `rest` is, so that its remainder is code too."""
+    block = next(iter(_blocks(rest)), None)
+    line = rest.partition("\n")[0]
+    return f"{line}\n" if block and block.type == "fence" and len(line) < MAX_FENCE else ""
+
+
+def rendered(text: str, width: int, style: Style) -> str:
+    """`text` as lines of at most `width` columns, with the sequences that style them and no others."""
+    text = _lined(text.replace("\r\n", "\n"))
+    if not text.strip():
+        return ""
+    console = _console(width, style)
+    groups = _groups([_hard(token) for token in _parser.parse(text)])
+    return "\n".join(lines for group in groups if (lines := _block(console, group)))
+
+
+def _groups(tokens: list[Token]) -> list[list[Token]]:
+    """The tokens of each top-level block."""
+    found: list[list[Token]] = [[]]
+    for token in tokens:
+        found[-1].append(token)
+        if token.level == 0 and token.nesting <= 0:
+            found.append([])
+    return found[:-1]
+
+
+def _block(console: Console, tokens: list[Token]) -> str:
+    """A block's lines, without the blank ones around it, which differ from kind to kind."""
+    markdown = _Markdown("", code_theme=CODE, hyperlinks=False)
+    markdown.parsed = tokens
+    lines = [_line(console, line) for line in console.render_lines(markdown, pad=False)]
+    there = [number for number, line in enumerate(lines) if line.strip()]
+    return "".join(lines[there[0] : there[-1] + 1]) if there else ""
+
+
+class _Code(CodeBlock):
+    """Code as it is, so that it can be copied from the screen."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True)
+
+
+class _Title(Heading):
+    """A heading where reading begins."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _Markdown(Markdown):
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {
+        **Markdown.elements,
+        "fence": _Code,
+        "code_block": _Code,
+        "heading_open": _Title,
+    }
+
+
+def _hard(token: Token) -> Token:
+    """Let a line break stay a line break."""
+    for child in token.children or []:
+        if child.type == "softbreak":
+            child.type = "hardbreak"
+    return token
+
+
+def _line(console: Console, segments: list[Segment]) -> str:
+    """A line without the spaces that would fill it up, which wrap when the window gets narrower."""
+    system = console._color_system
+    told = [segment for segment in segments if not segment.control]
+    while told and not told[-1].text.strip():
+        told.pop()
+    if told:
+        told[-1] = Segment(told[-1].text.rstrip(" "), told[-1].style)
+    return "".join(_styled(segment, system) for segment in told) + "\n"
+
+
+def _styled(segment: Segment, system: ColorSystem | None) -> str:
+    text = escaped(segment.text)
+    return segment.style.render(text, color_system=system) if segment.style and system else text
+
+
+class _Nowhere(io.StringIO):
+    """A file that is never written to, and says which characters it could take."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+def _console(width: int, style: Style) -> Console:
+    return Console(
+        file=_Nowhere(style.encoding),
+        width=max(width, 10),
+        force_terminal=True,
+        color_system="standard" if style.colour else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )

@@ -1,0 +1,91 @@
+"""What a typed line means: something to say, or an order to the chat itself.
+
+Rules: only a single line whose first word is a slash and letters is an order, so a pasted path or
+program is said as it is. An unknown order is never said to the model: it is a slip of the fingers.
+This file must never know terminals or conversations.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from cortexfs.core import requests
+from cortexfs.core.errors import Fault
+
+ORDERS = {
+    "/help": ("", "show this"),
+    "/new": ("[NAME]", "begin another session"),
+    "/sessions": ("", "list the sessions of this object"),
+    "/resume": ("[NAME]", "go on with a session; without a name, the one before this"),
+    "/quit": ("", "leave, as Ctrl-D does"),
+}
+KEYS = {
+    "Enter": "send",
+    "Alt-Enter": "begin a new line; so does a backslash before Enter",
+    "Ctrl-C": "cancel what runs; again: leave",
+    "Ctrl-D": "leave",
+    "Ctrl-R": "search what you typed before",
+    "Ctrl-X Ctrl-E": "write in your editor",
+}
+_ORDER = re.compile(r"(/[A-Za-z]+)(?:[ \t]+(.*))?", re.ASCII)
+
+
+class Say(NamedTuple):
+    text: str
+
+
+class Order(NamedTuple):
+    name: str
+    argument: str
+
+
+def meaning(text: str) -> Say | Order | None:
+    """What is meant; None where nothing was typed. A Fault says what there is."""
+    text = text.rstrip()
+    if not text.strip():
+        return None
+    found = _ORDER.fullmatch(text)
+    if not found:
+        return Say(fit(text))
+    name, argument = found[1].lower(), (found[2] or "").strip()
+    if name not in ORDERS:
+        raise Fault("EINVAL", _unknown(found[1]))
+    if argument and not ORDERS[name][0]:
+        raise Fault("EINVAL", f"{name} takes no argument")
+    return Order(name, argument)
+
+
+def fit(text: str) -> str:
+    """`text` as it can be sent, or EMSGSIZE: what is no UTF-8 is replaced, what is too long is refused."""
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    try:
+        # With an id and names as long as they may be, so that what fits here fits later too.
+        longest = "x" * requests.MAX_ID
+        requests.encode(requests.Send(id=longest, session=longest, cwd="x" * requests.MAX_CWD, input=text))
+    except Fault:
+        raise Fault(
+            "EMSGSIZE", "a message may have 1 MiB and this one is longer; say where to read it"
+        ) from None
+    return text
+
+
+def goes_on(text: str) -> bool:
+    """Whether a line ends in the backslash that asks for another one."""
+    return (len(text) - len(text.rstrip("\\"))) % 2 == 1
+
+
+def help_lines() -> list[str]:
+    rows = {f"{name} {argument}".rstrip(): summary for name, (argument, summary) in ORDERS.items()} | KEYS
+    width = max(map(len, rows))
+    return [f"{row:{width}}  {summary}" for row, summary in rows.items()]
+
+
+def _unknown(name: str) -> str:
+    near = get_close_matches(name.lower(), list(ORDERS), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return (
+        f"there is no {name}; {hint}there are {', '.join(ORDERS)}. "
+        "Begin with a space to say what begins with a slash"
+    )

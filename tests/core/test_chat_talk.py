@@ -1,0 +1,358 @@
+"""A chat's side of a conversation, against the sans-IO server, and what a frame becomes on the screen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from cortexfs.chat import talk
+from cortexfs.chat.talk import Deed, Leave, Show, Talk
+from cortexfs.core import frames, requests
+from cortexfs.core.errors import Fault
+from cortexfs.core.requests import Approve, Cancel, Key, Resume, Send
+from tests.core.conversation_pair import Connection, World
+
+
+class Chat:
+    """A talk on a connection, with what it showed."""
+
+    def __init__(self, world: World, session: str = "s", scope: requests.Scope = "private") -> None:
+        numbers = itertools.count(1)
+        self.world = world
+        self.talk = Talk("debug/echo", session, scope, lambda: f"m{next(numbers)}")
+        self.shown: list[Show] = []
+        self.asked: list[requests.AnyRequest] = []
+        self.left: int | None = None
+        self.connection: Connection
+        self.connect()
+
+    def connect(self) -> None:
+        self.connection = self.world.connect()
+        self.do(self.talk.back())
+
+    def do(self, deeds: list[Deed]) -> None:
+        for deed in deeds:
+            if isinstance(deed, Show):
+                self.shown.append(deed)
+            elif isinstance(deed, Leave):
+                self.left = deed.status
+            else:
+                self.asked.append(deed)
+                self.hear(self.connection.ask(deed))
+
+    def hear(self, heard: list[frames.AnyFrame]) -> None:
+        for frame in heard:
+            self.do(self.talk.hear(frame))
+
+    def read(self) -> None:
+        self.hear(self.connection.read())
+
+    @property
+    def text(self) -> str:
+        """The screen: pieces of an answer go on, everything else has a line."""
+        marks = {
+            "answer": "{}",
+            "end": "|",
+            "note": "<{}>",
+            "error": "!{}!",
+            "other": ">{}<",
+            "question": "?{}",
+        }
+        return "".join(marks[show.kind].format(show.text) for show in self.shown)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def chat(world: World) -> Chat:
+    return Chat(world)
+
+
+def run_of(world: World, session: str = "s") -> str:
+    active = world.sessions[Key("private", 1000, session)].active
+    assert active
+    return active.run
+
+
+def test_an_answer_is_streamed_and_not_repeated(world: World, chat: Chat) -> None:
+    # abi.md 5: "frames start, delta*, message, usage?, then exactly one of done"
+    world.echo = True
+    chat.do(chat.talk.say("hello you"))
+    assert chat.text == "helloyou||"
+    assert not chat.talk.busy
+    assert chat.talk.status == 0
+
+
+def test_an_answer_without_deltas_is_shown_whole(world: World, chat: Chat) -> None:
+    chat.do(chat.talk.say("hello"))
+    assert chat.talk.busy
+    world.emit(
+        run_of(world), frames.Message(role="assistant", content=[frames.Text("all"), frames.Text("!")])
+    )
+    world.finish(run_of(world))
+    chat.read()
+    assert chat.text == "all!||"
+
+
+def test_a_long_text_in_several_messages_is_not_repeated(world: World, chat: Chat) -> None:
+    # abi.md 5: "a message text over 1 MiB is split over several message frames"
+    chat.do(chat.talk.say("hello"))
+    halves = [frames.Message(role="assistant", content=[frames.Text(half)]) for half in ("abc", "def")]
+    world.emit(run_of(world), frames.Delta(text="abcd"), frames.Delta(text="ef"), *halves)
+    world.emit(run_of(world), frames.Message(role="assistant", content=[frames.Text("another")]))
+    chat.read()
+    assert chat.text == "abcdef|another|"
+
+
+def test_what_tools_do_is_one_dim_line_each(world: World, chat: Chat) -> None:
+    chat.do(chat.talk.say("hello"))
+    world.emit(
+        run_of(world),
+        frames.Delta(text="let me see"),
+        frames.ToolCall(call="c", name="fs.read", input={"path": "x\x1b[2J"}),
+        frames.ToolResult(call="c", name="fs.read", output="a\nb\x1b" + "c" * 300, is_error=False),
+        frames.ToolResult(call="d", name="fs.read", output="no such file", is_error=True),
+        frames.Progress(message="half\nway"),
+        frames.Observer(content="not for people"),
+        frames.ReasoningDelta(text="hm"),
+    )
+    chat.read()
+    kinds = [show.kind for show in chat.shown]
+    assert kinds == ["answer", *["end", "note"] * 4]
+    notes = [show.text for show in chat.shown if show.kind == "note"]
+    assert notes[0] == '→ fs.read {"path":"x\\u001b[2J"}'
+    assert notes[1].startswith("← fs.read a b\\x1bccc")
+    assert notes[1].endswith("c … and 104 characters more")
+    assert notes[2:] == ["← fs.read failed: no such file", "· half way"]
+    assert chat.talk.doing == "thinking"
+
+
+def test_a_failure_is_one_line(world: World, chat: Chat) -> None:
+    # abi.md 4: "errors go to stderr as `<object>: <CODE>: <message>`"
+    chat.do(chat.talk.say("hello"))
+    world.finish(run_of(world), Fault("EHOSTDOWN", "no answer\nfrom\x1b it"))
+    chat.read()
+    assert chat.text == "|!debug/echo: EHOSTDOWN: no answer from\\x1b it!|"
+    assert chat.talk.status == 69
+
+
+def test_a_refused_message_is_no_run(chat: Chat) -> None:
+    chat.do([Send(id="m9", session="../x", input="hello")])
+    assert "!debug/echo: EINVAL: " in chat.text
+    chat.talk.say("hello")
+    chat.do(chat.talk.hear(frames.Error(request="m1", code="EAGAIN", message="too many wait")))
+    assert not chat.talk.busy
+    assert chat.talk.status == 1
+
+
+def test_the_first_interrupt_cancels_and_the_second_leaves(world: World, chat: Chat) -> None:
+    # issue: "Ctrl-C cancels the run and a second one leaves"
+    chat.do(chat.talk.say("hello"))
+    chat.shown.clear()
+    world.emit(run_of(world), frames.Delta(text="par"))
+    chat.read()
+    chat.do(chat.talk.interrupt())
+    assert chat.text == "par<cancelling; Ctrl-C again leaves>|<cancelled>"
+    assert chat.left is None
+    assert chat.talk.status == 130
+    chat.talk.say("again")
+    assert not any(isinstance(deed, Leave) for deed in chat.talk.interrupt())
+    assert chat.talk.interrupt() == [Leave(130)]
+
+
+def test_a_message_that_waits_is_cancelled_too(world: World, chat: Chat) -> None:
+    # protocol.md: "a message that waits has no `start` yet"
+    chat.do(chat.talk.say("one"))
+    chat.do(chat.talk.say("two"))
+    chat.do(chat.talk.interrupt())
+    assert not chat.talk.busy
+    assert [asked.id for asked in chat.asked if isinstance(asked, Cancel)][1:] == ["m2"]
+
+
+def test_a_cancel_that_comes_too_late_is_no_news(world: World, chat: Chat) -> None:
+    chat.do(chat.talk.say("one"))
+    world.finish(run_of(world))
+    chat.do(chat.talk.interrupt())
+    chat.read()
+    assert "!" not in chat.text
+    assert not chat.talk.cancelling
+
+
+def test_an_interrupt_at_rest_warns_and_then_leaves(chat: Chat) -> None:
+    chat.do(chat.talk.interrupt())
+    assert chat.left is None
+    assert "Ctrl-C again leaves" in chat.text
+    chat.do(chat.talk.interrupt())
+    assert chat.left == 130
+
+
+def test_typing_takes_the_warning_back(world: World, chat: Chat) -> None:
+    world.echo = True
+    chat.talk.interrupt()
+    chat.do(chat.talk.say("hello"))
+    chat.do(chat.talk.interrupt())
+    assert chat.left is None
+
+
+@pytest.mark.parametrize("dies_after", range(8))
+def test_nothing_is_shown_twice_or_lost_when_the_daemon_restarts(world: World, dies_after: int) -> None:
+    # issue: "reconnect and resume after a daemon restart"
+    chat = Chat(world)
+    steps: list[Callable[[], None]] = [
+        lambda: chat.do(chat.talk.say("one")),
+        lambda: world.emit(run_of(world), frames.Delta(text="1")),
+        lambda: world.emit(run_of(world), frames.Delta(text="2")),
+        chat.read,
+        lambda: world.finish(run_of(world)),
+        chat.read,
+        lambda: chat.do(chat.talk.say("two")),
+        lambda: world.emit(run_of(world), frames.Delta(text="3")),
+    ]
+    for step in steps[: dies_after + 1]:
+        step()
+    world.restart()
+    assert chat.talk.lost() == []
+    chat.connect()
+    events = [frames.decode(event.line) for event in world.logs[Key("private", 1000, "s")]]
+    said = [frame.text for frame in events if isinstance(frame, frames.Delta)]
+    assert [show.text for show in chat.shown if show.kind == "answer"] == said
+    ends = [frame for frame in events if isinstance(frame, frames.Done)]
+    assert len(ends) == 1 + (dies_after >= 6)
+    assert not chat.talk.busy
+
+
+def test_a_message_that_was_not_begun_is_said_again_under_its_id(world: World, chat: Chat) -> None:
+    # abi.md 5: "Same session and same id again: the original run"
+    chat.talk.say("one")  # written, and lost with the daemon
+    world.restart()
+    world.echo = True
+    chat.connect()
+    assert chat.text == "one||"
+    sent = [asked for asked in chat.asked if isinstance(asked, Send)]
+    assert [send.id for send in sent] == ["m1"]
+    world.restart()
+    chat.connect()
+    assert chat.text == "one||"
+
+
+def test_what_others_say_is_shown(world: World, chat: Chat) -> None:
+    # abi.md 5: "resume: every event of the session after event id `after` ..., then live events"
+    world.echo = True
+    world.connect().ask(Send(id="m1x", session="s", input="from\x1b elsewhere"))
+    chat.read()
+    assert chat.text == ">from\\x1b elsewhere<from\x1belsewhere||"
+
+
+def test_a_session_that_was_removed_begins_anew(world: World, chat: Chat) -> None:
+    # abi.md 5: "an unknown `after` is EINVAL"
+    world.echo = True
+    chat.do(chat.talk.say("one"))
+    world.restart()
+    world.logs.clear()
+    world.sessions.clear()
+    chat.connect()
+    assert "begun anew" in chat.text
+    chat.do(chat.talk.say("two"))
+    assert chat.text.endswith("two||")
+
+
+def test_a_temp_session_ends_with_its_connection(world: World) -> None:
+    # abi.md 5: "a temp run is cancelled and leaves nothing"
+    chat = Chat(world, scope="temp")
+    chat.do(chat.talk.say("one"))
+    world.restart()
+    chat.do(chat.talk.lost())
+    assert not chat.talk.busy
+    assert "temp session" in chat.text
+    world.echo = True
+    chat.connect()
+    chat.do(chat.talk.say("two"))
+    assert chat.text.endswith("two||")
+
+
+def test_approvals_are_asked_one_after_the_other(world: World, chat: Chat) -> None:
+    # abi.md 5: "`approve` {run, call, decision}"
+    chat.do(chat.talk.say("go"))
+    run = run_of(world)
+    for call in ("c1", "c2"):
+        world.emit(
+            run,
+            frames.Approval(call=call, name="fs.write", input={"path": call}, effects=["write"], reason="it"),
+        )
+    chat.read()
+    assert chat.text.count("?") == 1 + chat.text.count("?may")
+    assert '?may it call fs.write {"path":"c1"} (write): it?' in chat.text
+    chat.do(chat.talk.decide(talk.answer("y")))
+    assert '?may it call fs.write {"path":"c2"} (write): it?' in chat.text
+    chat.do(chat.talk.decide(talk.answer("NO ")))
+    assert [(decided.call, decided.decision) for decided in world.decisions] == [
+        ("c1", "allow_once"),
+        ("c2", "deny"),
+    ]
+    assert chat.talk.question is None
+
+
+def test_a_question_says_how_much_of_a_call_it_does_not_show(chat: Chat) -> None:
+    # whoever decides must know that there is more
+    asked = frames.Approval(
+        id="1", run="r", call="c", name="sh", input="x" * 5000, effects=[], reason="because"
+    )
+    chat.do(chat.talk.hear(asked))
+    assert "xxx … and 4,000 characters more" in chat.text
+
+
+def test_a_question_goes_with_its_run_and_with_its_result(world: World, chat: Chat) -> None:
+    chat.do(chat.talk.say("go"))
+    for call in ("c1", "c2"):
+        asked = frames.Approval(call=call, name="t", input={}, effects=[], reason="")
+        world.emit(run_of(world), asked)
+    world.emit(run_of(world), frames.ToolResult(call="c1", name="t", output="", is_error=False))
+    chat.read()
+    assert chat.talk.question
+    assert chat.talk.question.call == "c2"
+    chat.do(chat.talk.interrupt())
+    assert chat.talk.question is None
+
+
+@pytest.mark.parametrize("text", ["", "yess", "fly", "y n"])
+def test_only_an_answer_is_one(text: str) -> None:
+    # what somebody was typing when the question came must not be taken for a yes
+    with pytest.raises(Fault):
+        talk.answer(text)
+    assert talk.answer("always") == "allow_session"
+
+
+def test_what_was_said_before_is_recalled_without_its_deltas(world: World) -> None:
+    world.echo = True
+    first = Chat(world)
+    first.do(first.talk.say("one two"))
+    world.echo = False
+    first.do(first.talk.say("three"))
+    world.emit(run_of(world), frames.Delta(text="thr"))
+    past = [frames.decode(event.line) for event in world.logs[Key("private", 1000, "s")]]
+    later = Chat.__new__(Chat)
+    later.world, later.shown, later.asked = world, [], []
+    later.talk = Talk("debug/echo", "s", "private", lambda: "other")
+    later.do(later.talk.recall(past))
+    assert later.text == ">one two<one two||>three<thr"
+    assert later.talk.busy
+    later.connect()
+    resume = later.asked[0]
+    assert isinstance(resume, Resume)
+    assert resume.after == past[-1].id
+    world.emit(run_of(world), frames.Delta(text="ee"))
+    later.read()
+    assert later.text.endswith(">three<three")
+
+
+def test_an_always_is_for_the_session(world: World, chat: Chat) -> None:
+    chat.do(chat.talk.say("go"))
+    world.emit(run_of(world), frames.Approval(call="c", name="t", input={}, effects=[], reason=""))
+    chat.read()
+    deeds = chat.talk.decide(talk.answer("a"))
+    assert any(isinstance(deed, Approve) and deed.decision == "allow_session" for deed in deeds)

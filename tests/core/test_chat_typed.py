@@ -1,0 +1,78 @@
+"""What a typed line means to `ctx chat`."""
+
+from __future__ import annotations
+
+import pytest
+
+from cortexfs.chat import typed
+from cortexfs.chat.typed import Order, Say
+from cortexfs.core import requests
+from cortexfs.core.errors import Fault
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("hello", Say("hello")),
+        ("hello \n", Say("hello")),
+        ("", None),
+        (" \n\t", None),
+        ("/help", Order("/help", "")),
+        ("/HELP ", Order("/help", "")),
+        ("/resume work", Order("/resume", "work")),
+        ("/new  a b ", Order("/new", "a b")),
+        (" /help", Say(" /help")),
+        ("/etc/passwd", Say("/etc/passwd")),
+        ("/usr/bin/env what is it", Say("/usr/bin/env what is it")),
+        ("/help\nme", Say("/help\nme")),
+        ("// a comment", Say("// a comment")),
+        ("/", Say("/")),
+    ],
+)
+def test_orders_and_messages(text: str, meaning: Say | Order | None) -> None:
+    # the module: "only a single line whose first word is a slash and letters is an order"
+    assert typed.meaning(text) == meaning
+
+
+def test_an_unknown_order_says_what_there_is() -> None:
+    # commands.md: "An unknown one says which there are"
+    with pytest.raises(Fault, match=r"there is no /resum; did you mean /resume\?") as raised:
+        typed.meaning("/resum work")
+    for order in typed.ORDERS:
+        assert order in raised.value.message
+    with pytest.raises(Fault, match="/quit takes no argument"):
+        typed.meaning("/quit now")
+
+
+def test_a_message_over_a_mebibyte_is_refused_and_a_smaller_one_can_be_sent() -> None:
+    # abi.md 5: "Lines are JSON objects, at most 1 MiB with the newline"
+    largest = "x" * ((1 << 20) - 6000)
+    assert typed.meaning(largest) == Say(largest)
+    requests.encode(requests.Send(id="i", input=largest))
+    for text in ("x" * (1 << 20), "\x01" * (1 << 18)):  # control characters grow in JSON
+        with pytest.raises(Fault, match="1 MiB") as raised:
+            typed.meaning(text)
+        assert raised.value.code == "EMSGSIZE"
+
+
+def test_ten_thousand_lines_are_one_message() -> None:
+    # issue: "paste of 10,000 lines"
+    text = "\n".join(f"line {number}" for number in range(10_000))
+    assert typed.meaning(text) == Say(text)
+
+
+def test_what_is_no_utf8_is_replaced() -> None:
+    # a terminal of another locale sends such bytes; JSON cannot hold them
+    assert typed.meaning("caf\udce9") == Say("caf�")
+    assert typed.meaning("a\udcc3\udca9") == Say("aé")
+
+
+@pytest.mark.parametrize(("line", "more"), [("a\\", True), ("a", False), ("a\\\\", False), ("\\", True)])
+def test_a_backslash_asks_for_another_line(line: str, more: bool) -> None:
+    assert typed.goes_on(line) is more
+
+
+def test_help_names_every_order_and_key() -> None:
+    lines = "\n".join(typed.help_lines())
+    for name in (*typed.ORDERS, *typed.KEYS):
+        assert name in lines
