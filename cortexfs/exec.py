@@ -1,7 +1,7 @@
 """Answering the runner: one connection to `.run.sock` is one run of one object (abi.md 4).
 
 Main path: `Exec.serve` accepts; `_converse` reads the greeting, learns who calls and which object is
-meant; what needs no tool is answered here, the rest is a Relay.
+meant; what needs no running is answered here; a tool's run is a Relay, a model's an Answer.
 
 Rules: the caller is who connected, never what the greeting says. Nothing here touches a path for a
 caller. Every conversation ends in an exit status, unless the runner has gone.
@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import msgspec
 import trio
 
-from cortexfs import strangers
+from cortexfs import shebang, strangers
+from cortexfs.answers import Answer
 from cortexfs.caller import Caller, caller_of, peer_uid
 from cortexfs.core import calls, usage, wire
 from cortexfs.core.arguments import wants_help
@@ -26,9 +28,11 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.guests import Guest, Guests
 from cortexfs.hosts import Pool
-from cortexfs.relay import Limits, Relay, farewell, receive, send
-from cortexfs.runs import Runs
-from cortexfs.voice import Jsonl, Text, Voice
+from cortexfs.models import drivers
+from cortexfs.relay import Limits, Relay, receive, send
+from cortexfs.runnerside import farewell
+from cortexfs.runs import Run, Runs
+from cortexfs.voice import Jsonl, Text, Voice, printed
 
 GREETING_SECONDS = 5.0
 ACCEPT_PAUSE = 0.05
@@ -38,8 +42,6 @@ ENVIRONMENT = frozenset(
     b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
     b" CTX_OUTPUT CTX_ROOT".split()
 )
-# What a greeting says of how to run: arguments, umask, environment.
-Said: TypeAlias = tuple[list[bytes], int, dict[bytes, bytes]]
 
 log = logging.getLogger("cortexfs")
 
@@ -55,14 +57,33 @@ class Settings(Limits, Protocol):
     def depth(self) -> int: ...
 
 
+class Tree(NamedTuple):
+    """What exec asks the tree."""
+
+    root: str
+    find: Callable[[int], Object | None]  # by inode
+    control: Callable[[Object, str], str]  # the value that counts for the next run
+
+
+class _Call(NamedTuple):
+    """Who calls what, and how."""
+
+    object_: Object
+    caller: Caller
+    guest: Guest
+    stream: socket.socket
+    voice: Voice
+    arguments: list[bytes]
+    umask: int
+    environment: dict[bytes, bytes]
+
+
 class Exec:
     """The service behind `.run.sock`."""
 
-    def __init__(
-        self, find: Callable[[int], Object | None], pool: Pool, runs: Runs, settings: Settings, strict: bool
-    ) -> None:
+    def __init__(self, tree: Tree, pool: Pool, runs: Runs, settings: Settings, strict: bool) -> None:
         self._strict = strict
-        self._find = find
+        self._tree = tree
         self._pool = pool
         self._runs = runs
         self._settings = settings
@@ -105,37 +126,77 @@ class Exec:
                 greeting, arguments, environ = await _greeting(stream, guest)
             if patience.cancelled_caught:
                 return
-            object_ = self._find(greeting.inode)
-            voice = _voice(object_.name if object_ else "ctx", greeting.flags, environ)
+            object_ = self._tree.find(greeting.inode)
+            voice = _voice(object_, greeting.flags, environ)
             if object_ is None:
                 raise Fault("ENOENT", "this is no object of the mount (any more); see: ctx ls")
-            if answer := _without_running(object_, greeting, arguments):
+            if answer := self._without_running(object_, greeting, arguments):
                 await send(stream, answer)
                 return
             with caller_of(stream, self._pool.by_pid) as caller:
-                await self._run(stream, voice, object_, caller, (arguments, greeting.umask, environ))
+                await self._run(
+                    _Call(object_, caller, guest, stream, voice, arguments, greeting.umask, environ)
+                )
         except Fault as fault:
             await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
 
-    async def _run(
-        self, stream: socket.socket, voice: Voice, object_: Object, caller: Caller, said: Said
-    ) -> None:
-        if caller.identity.depth > self._settings.depth:
-            raise Fault("EAGAIN", f"tools call tools {self._settings.depth} deep already, which is the limit")
+    async def _run(self, call: _Call) -> None:
+        depth = self._settings.depth
+        if call.caller.identity.depth > depth:
+            raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
+        if call.object_.class_ == "model":
+            await self._model(call)
+        else:
+            await self._tool(call)
+
+    async def _tool(self, call: _Call) -> None:
+        object_, caller = call.object_, call.caller
         if object_.plugin is None:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
-        uid = caller.identity.uid
-        run = self._runs.open(object_.class_, object_.name, uid, "exec")
-        voice.run = run.id
-        relay = Relay(stream, voice, run, self._settings)
+        run = self._open(call)
+        relay = Relay(call.stream, call.voice, run, self._settings)
         timeout = object_.timeout or self._settings.tool_timeout
-        arguments, umask, environ = said
-        invocation = calls.Invocation(object_.name, None, str(uid), "exec")
-        call = calls.Call(run.id, invocation, arguments, None, umask, environ)
+        invocation = calls.Invocation(object_.name, None, str(run.uid), "exec")
+        asked = calls.Call(run.id, invocation, call.arguments, None, call.umask, call.environment)
         try:
-            await relay.answer(self._pool, object_.plugin, call, caller, timeout)
+            await relay.answer(self._pool, object_.plugin, asked, caller, timeout)
         finally:
             self._runs.close(run, relay.status, relay.fault)
+
+    async def _model(self, call: _Call) -> None:
+        driver = drivers.chosen(call.object_.name, self._tree.control(call.object_, "driver"), "exec")
+        run = self._open(call)
+        answer = Answer(call.stream, call.voice, run, self._settings.output_bytes)
+        try:
+            await answer.answer(driver, call.arguments, call.guest)
+        finally:
+            self._runs.close(run, answer.status, answer.fault)
+
+    def _open(self, call: _Call) -> Run:
+        run = self._runs.open(call.object_.class_, call.object_.name, call.caller.identity.uid, "exec")
+        call.voice.run = run.id
+        return run
+
+    def _without_running(self, object_: Object, greeting: wire.Hello, arguments: list[bytes]) -> bytes:
+        """The answers that need no run: --help, and what comes of no arguments on a terminal."""
+        if wants_help(arguments):
+            schema = msgspec.json.decode(object_.schema)
+            effects = object_.capabilities.effects
+            text = usage.help_text(object_.name, object_.description, schema, effects, object_.class_)
+            return printed(wire.STDOUT, text.encode()) + farewell(None)
+        if arguments or not greeting.flags & wire.TTY_STDIN:
+            return b""
+        if object_.class_ == "tool":
+            text = usage.usage(object_.name, msgspec.json.decode(object_.schema))
+            return printed(wire.STDERR, text.encode()) + farewell(Fault("EINVAL", ""))
+        return self._chat(object_) if greeting.flags & wire.TTY_STDOUT else b""
+
+    def _chat(self, object_: Object) -> bytes:
+        """abi.md 4: without arguments on a terminal, models and agents open a conversation."""
+        words = (
+            shebang.program("ctx"), "--root", self._tree.root, "chat", f"{object_.class_}/{object_.name}"
+        )  # fmt: skip
+        return wire.message(wire.REPLACE, b"".join(os.fsencode(word) + b"\0" for word in words))
 
 
 async def _greeting(
@@ -166,30 +227,11 @@ def _environment(strings: list[bytes]) -> dict[bytes, bytes]:
     return {name: value for name, _, value in pairs if name in ENVIRONMENT or name.startswith(b"LC_")}
 
 
-def _voice(name: str, flags: int, environ: dict[bytes, bytes]) -> Voice:
+def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:
     """abi.md 4: JSONL when stdout is not a terminal, text on one; CTX_OUTPUT decides otherwise."""
+    name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
     terminal = bool(flags & wire.TTY_STDOUT)
     chosen = environ.get(b"CTX_OUTPUT", b"")
     if chosen == b"text" or (terminal and chosen != b"jsonl"):
-        return Text(name, terminal, bool(flags & wire.TTY_STDERR))
-    return Jsonl(name)
-
-
-def _without_running(object_: Object, greeting: wire.Hello, arguments: list[bytes]) -> bytes:
-    """The answers that need no tool: --help, and usage on a terminal without arguments."""
-    if wants_help(arguments):
-        schema = msgspec.json.decode(object_.schema)
-        effects = object_.capabilities.effects
-        text = usage.help_text(object_.name, object_.description, schema, effects, object_.class_)
-        return _printed(wire.STDOUT, text) + farewell(None)
-    if not arguments and greeting.flags & wire.TTY_STDIN:
-        text = usage.usage(object_.name, msgspec.json.decode(object_.schema))
-        return _printed(wire.STDERR, text) + farewell(Fault("EINVAL", ""))
-    return b""
-
-
-def _printed(kind: int, text: str) -> bytes:
-    """A text that may be longer than a message, as that of a large schema."""
-    data = text.encode()
-    parts = (data[start : start + wire.MAX_TEXT] for start in range(0, len(data), wire.MAX_TEXT))
-    return b"".join(wire.message(kind, part) for part in parts)
+        return Text(name, terminal, bool(flags & wire.TTY_STDERR), class_)
+    return Jsonl(name, class_)

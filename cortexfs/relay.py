@@ -4,9 +4,7 @@ Main path: `Relay.answer`. A run ends in one of these ways, and `fault` says whi
 it died; the time or the output is over its limit; the caller left; the daemon stops.
 
 Rules: bytes are not piled up: what came from the host is passed on before more is taken, so a runner
-that does not read holds back its own host and nobody else. All bytes for the runner go through `_out`,
-and what a cancellation interrupts is sent first the next time, so a frame is never cut. In a nursery
-no OSError is let out, as that would come wrapped.
+that does not read holds back its own host and nobody else.
 """
 
 from __future__ import annotations
@@ -22,8 +20,9 @@ import trio
 
 from cortexfs import strangers
 from cortexfs.core import calls, frames, wire
-from cortexfs.core.errors import Fault, exit_status, is_code
+from cortexfs.core.errors import Fault, is_code
 from cortexfs.hosts import Host, Pool, announce
+from cortexfs.runnerside import RECEIVE, RunnerSide
 from cortexfs.runs import Run
 from cortexfs.voice import Voice
 
@@ -33,9 +32,7 @@ LET_GO_SECONDS = 0.8
 # for a message that holds no more than their start.
 WATCH_AFTER_SECONDS = 0.01
 EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
-LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
 LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
-RECEIVE = 256 << 10
 
 _observers = msgspec.msgpack.Decoder(tuple[str | None, str])
 _faults = msgspec.msgpack.Decoder(tuple[str, str])
@@ -50,67 +47,34 @@ class Limits(Protocol):
     def output_bytes(self) -> int: ...
 
 
-class Relay:
+class Relay(RunnerSide):
     """A run between one runner and one host."""
 
     def __init__(self, stream: socket.socket, voice: Voice, run: Run, limits: Limits) -> None:
-        self._stream = stream
-        self._voice = voice
-        self._run = run
+        super().__init__(stream, voice, run)
         self._output_bytes = limits.output_bytes
         self._from_host = wire.Splitter(wire.MAX_SAID)
-        self._from_runner = wire.Splitter()
-        self._out = memoryview(b"")
         self._heard_bytes = 0
         self._wanted = 0
-        self._left = False  # the caller has gone, or wants to
         self._let_go = True  # the host has no part in this run any more
-        self._done = False  # it said so
         self._broken = False  # it has died, or is not to be trusted with another call
-        self.fault: Fault | None = None
-
-    @property
-    def status(self) -> frames.Status:
-        if self.fault is None:
-            return "ok"
-        return "cancelled" if self.fault.code == "ECANCELED" else "error"
 
     async def answer(
         self, pool: Pool, plugin: calls.Plugin, asked: calls.Call, caller: Callerish, seconds: float
     ) -> None:
         """The whole run, from its start frame to its exit status."""
-        try:
-            self._say(self._voice.start())
-            if not pool.is_warm(plugin, caller.identity):
-                await self._flush()
-            host = await pool.acquire(plugin, caller.identity, caller.rights)
-            try:
-                await self._call(host, asked, caller.cwd, seconds)
-            finally:
-                pool.release(host, stuck=self._broken or not self._let_go)
-        except Fault as fault:
-            self.fault = fault
-        except OSError:
-            self._left = True
-        except trio.Cancelled:
-            if not self._done:
-                self.fault = Fault("EHOSTDOWN", "the daemon was stopped during the call")
-            with trio.move_on_after(LAST_SECONDS, shield=True):
-                await self._finish()
-            raise
-        await self._finish()
+        await self._until_the_end(self._work(pool, plugin, asked, caller, seconds))
 
-    async def _finish(self) -> None:
-        """Say how it ended; a caller who has only half left still hears it."""
-        if self._left:
-            self.fault = Fault("ECANCELED", "")
-        code = self.fault.code if self.fault else None
-        message = self.fault.message if self.fault else ""
-        self._say(self._voice.end(self.status, code, message) + farewell(self.fault))
-        try:
+    async def _work(
+        self, pool: Pool, plugin: calls.Plugin, asked: calls.Call, caller: Callerish, seconds: float
+    ) -> None:
+        if not pool.is_warm(plugin, caller.identity):
             await self._flush()
-        except OSError:
-            self.fault = self.fault or Fault("ECANCELED", "")
+        host = await pool.acquire(plugin, caller.identity, caller.rights)
+        try:
+            await self._call(host, asked, caller.cwd, seconds)
+        finally:
+            pool.release(host, stuck=self._broken or not self._let_go)
 
     async def _call(self, host: Host, asked: calls.Call, cwd: int | None, seconds: float) -> None:
         deadline = trio.current_time() + seconds
@@ -136,7 +100,7 @@ class Relay:
         except BlockingIOError:
             rest = memoryview(request)
         except OSError:  # the host has died, or dies
-            self._hear(b"")
+            self._take(b"")
             return
         if not rest:
             with trio.CancelScope(deadline=min(deadline, trio.current_time() + WATCH_AFTER_SECONDS)):
@@ -166,14 +130,14 @@ class Relay:
                 continue
             except (ConnectionResetError, ConnectionAbortedError):
                 data = b""
-            self._hear(data)
+            self._take(data)
             if not self._let_go:  # else the end goes with it
                 await self._try_flush()
             if len(data) >= RECEIVE // 4:  # a host that floods must not keep the others waiting
                 await trio.lowlevel.checkpoint()
         return True
 
-    def _hear(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> None:
         if not data:
             self._let_go = self._broken = True
             return
@@ -217,18 +181,7 @@ class Relay:
     async def _watch(self, call: socket.socket, rest: memoryview, scope: trio.CancelScope) -> None:
         """Pass the rest of the request on, then standard input; notice a caller who leaves."""
         await self._pass(call, rest)
-        while not self._left:
-            await trio.lowlevel.wait_readable(self._stream)
-            try:
-                data = strangers.receive(self._stream, RECEIVE)
-                messages = self._from_runner.feed(data)
-            except (BlockingIOError, InterruptedError):
-                continue
-            except (OSError, Fault):
-                data = b""
-            if not data:
-                self._left = True
-                break
+        while messages := await self._hear():
             for kind, payload in messages:
                 if kind == wire.STDIN:
                     await self._input(call, payload)
@@ -252,22 +205,6 @@ class Relay:
                     with trio.move_on_after(LOOK_SECONDS):
                         await trio.lowlevel.wait_writable(call)
                     self._left = _has_left(self._stream)
-
-    def _say(self, data: bytes) -> None:
-        self._out = memoryview(bytes(self._out) + data if self._out else data)
-
-    async def _flush(self) -> None:
-        while self._out:
-            try:
-                self._out = self._out[self._stream.send(self._out) :]
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._stream)
-
-    async def _try_flush(self) -> None:
-        try:
-            await self._flush()
-        except OSError:
-            self._left = True
 
     async def _release(self, call: socket.socket) -> None:
         """Half-close the call, which cancels it, and give the host a moment to let go."""
@@ -308,11 +245,6 @@ def _has_left(stream: socket.socket) -> bool:
     look = select.poll()
     look.register(stream, select.POLLRDHUP)
     return bool(look.poll(0))
-
-
-def farewell(fault: Fault | None) -> bytes:
-    """The message that ends a runner."""
-    return wire.message(wire.EXIT, bytes([exit_status(fault.code) if fault else 0]))
 
 
 async def send(stream: socket.socket, data: bytes) -> None:

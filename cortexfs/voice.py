@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cortexfs.core import frames, wire
+from cortexfs.core import frames, lines, wire
 from cortexfs.core.plain import escaped
 
 VANISHED = "the CortexFS daemon went away during the call; start it again with: ctx mount"
@@ -20,8 +20,9 @@ VANISHED = "the CortexFS daemon went away during the call; start it again with: 
 class Voice:
     """What both voices share: which object and run is speaking."""
 
-    def __init__(self, object_: str) -> None:
+    def __init__(self, object_: str, class_: str = "tool") -> None:
         self.object = object_
+        self.class_ = class_
         self.run: str | None = None
 
     def start(self) -> bytes:
@@ -42,10 +43,13 @@ class Jsonl(Voice):
     def start(self) -> bytes:
         lost = self._lines("error", "EHOSTDOWN", VANISHED)
         words = wire.message(wire.LAST_WORDS, wire.U32.pack(len(lost)) + lost)
-        return words + self.say(frames.Start(run=self.run, tool=self.object))
+        return words + self.say(frames.Start(run=self.run, **{self.class_: self.object}))
 
     def say(self, frame: frames.Frame) -> bytes:
-        return wire.message(wire.STDOUT, frames.encode(frame))
+        line = frames.encode(frame)
+        if len(line) > frames.MAX_LINE:
+            return printed(wire.STDOUT, lines.encode(frame))
+        return wire.message(wire.STDOUT, line)
 
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
         return wire.message(wire.STDOUT, self._lines(status, code, message))
@@ -60,14 +64,16 @@ class Jsonl(Voice):
 class Text(Voice):
     """The output as it is, and what else is for people as lines on standard error.
 
-    An observer's note is not: seed 000, "never speaks directly to the user-facing channel".
+    An observer's note is not: seed 000, "never speaks directly to the user-facing channel". A message is
+    what its deltas were, unless there were none.
     """
 
-    def __init__(self, object_: str, terminal_out: bool, terminal_err: bool) -> None:
-        super().__init__(object_)
+    def __init__(self, object_: str, terminal_out: bool, terminal_err: bool, class_: str = "tool") -> None:
+        super().__init__(object_, class_)
         self._terminal_out = terminal_out
         self._terminal_err = terminal_err
         self._mid_line = False
+        self._spoken = False  # by deltas, since the last message
 
     def start(self) -> bytes:
         line = self._complaint("EHOSTDOWN", VANISHED)
@@ -76,8 +82,11 @@ class Text(Voice):
     def say(self, frame: frames.Frame) -> bytes:
         match frame:
             case frames.Delta():
-                self._mid_line = not frame.text.endswith("\n")
-                return wire.message(wire.STDOUT, frame.text.encode())
+                self._spoken = True
+                return self._output(frame.text)
+            case frames.Message():
+                told, self._spoken = self._spoken, False
+                return b"" if told else self._output("".join(part.text for part in frame.content))
             case frames.Progress() if self._terminal_err:
                 return self._note(frame.message)
             case frames.Media():
@@ -92,6 +101,10 @@ class Text(Voice):
             out += wire.message(wire.STDERR, self._complaint(code, message))
         return out
 
+    def _output(self, text: str) -> bytes:
+        self._mid_line = not text.endswith("\n")
+        return printed(wire.STDOUT, text.encode())
+
     def _complaint(self, code: str, message: str) -> bytes:
         return f"{self.object}: {code}: {escaped(message.rstrip())}\n".encode()
 
@@ -103,3 +116,11 @@ class Text(Voice):
         text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}".replace("\n", " ")
         self._mid_line = False
         return wire.message(wire.STDOUT, f"{escaped(text)}\n".encode())
+
+
+def printed(kind: int, data: bytes) -> bytes:
+    """Bytes for the runner, however many: in messages of a size that it takes."""
+    if len(data) <= wire.MAX_TEXT:
+        return wire.message(kind, data)
+    parts = (data[start : start + wire.MAX_TEXT] for start in range(0, len(data), wire.MAX_TEXT))
+    return b"".join(wire.message(kind, part) for part in parts)

@@ -34,9 +34,14 @@ from cortexfs.core.jsontext import clipped, json_object, shown
 from cortexfs.core.schema import Shape, shape_of
 from cortexfs.core.words import elements_of, value_of
 
-__all__ = ["MAX_INPUT", "Prompt", "Reader", "json_object", "nearest", "prompt", "tool_input", "wants_help"]
+__all__ = [
+    "MAX_INPUT", "Prompt", "Reader", "json_object", "nearest", "prompt", "prompt_room", "tool_input",
+    "wants_help",
+]  # fmt: skip
 
 MAX_INPUT = 16 << 20  # abi.md 4: at most 16 MiB of input
+
+MAX_VALUES = 250_000  # of a prompt's JSON object: some 20 MiB of Python's objects
 
 Reader: TypeAlias = Callable[[], bytes]  # standard input to its end; EMSGSIZE past MAX_INPUT
 Prompt: TypeAlias = str | dict[str, Any]
@@ -45,6 +50,8 @@ _STDIN = "-"
 _LONGEST_NAME = 100  # difflib's cost is quadratic
 _SHORT_FLAG = re.compile(r"-[^\W\d_]")
 _PROMPT_KEYS = ("messages", "input", "task")
+_BETWEEN = (b",", b"[", b"{")  # each value of JSON but the first follows one of these, or a colon
+_JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 class _Setting(msgspec.Struct, frozen=True):
@@ -79,16 +86,25 @@ def tool_input(args: Sequence[bytes], schema: Mapping[str, Any], stdin: Reader) 
     return _values(shape, _grouped(shape, settings), lambda: _within(stdin(), room))
 
 
-def prompt(args: Sequence[bytes], stdin: Reader) -> Prompt:
-    """The prompt's text, or the object that was given in its place."""
-    room = _room(args)
+def prompt_room(args: Sequence[bytes]) -> int | None:
+    """How much of standard input a prompt takes beside these arguments; None when it is not read.
+    What is wrong with them is said now, so that nothing is read in vain."""
+    for number, arg in enumerate(args, 1):
+        _text(arg, f"argument {number}")
+    room, given = _room(args), sum(arg == _STDIN.encode() for arg in args)
+    if given > 1:
+        raise _twice_stdin()
+    return room if given or not args else None
+
+
+def prompt(args: Sequence[bytes], stdin: bytes = b"") -> Prompt:
+    """The prompt's text, or the object that was given in its place; `stdin` as far as it was wanted."""
+    room = prompt_room(args)
     words = [_text(arg, f"argument {n}") for n, arg in enumerate(args, 1)]
     spoken = [word for word in words if word != _STDIN]
-    if len(words) - len(spoken) > 1:
-        raise _twice_stdin()
     text = " ".join(spoken)
-    if len(spoken) < len(words) or not words:
-        piped = _text(_within(stdin(), room), "standard input").rstrip("\r\n")
+    if room is not None:
+        piped = _text(_within(stdin, room), "standard input").rstrip("\r\n")
         text = "\n\n".join(part for part in (text, piped) if part)
     if not text.strip():
         raise Fault("EINVAL", "the prompt is empty; give it as arguments or on standard input")
@@ -100,8 +116,10 @@ def prompt(args: Sequence[bytes], stdin: Reader) -> Prompt:
 def _object_prompt(text: str) -> dict[str, Any] | None:
     if not text.lstrip().startswith("{"):
         return None
+    data = text.encode()
+    _check_count(data)
     try:
-        value = json_object(text.encode())
+        value = json_object(data)
     except Fault:
         return None  # text that happens to begin with a brace
     if not any(key in value for key in _PROMPT_KEYS):
@@ -109,6 +127,14 @@ def _object_prompt(text: str) -> dict[str, Any] | None:
     if not any(value.get(key) for key in _PROMPT_KEYS):
         raise Fault("EINVAL", "the prompt is empty; messages, input or task must hold something")
     return value
+
+
+def _check_count(data: bytes) -> None:
+    """JSON of many small values takes fifty times its own size in memory: that is bounded as well."""
+    if sum(map(data.count, _BETWEEN)) > MAX_VALUES:
+        bare = _JSON_STRING.sub(b"", data)
+        if sum(map(bare.count, _BETWEEN)) > MAX_VALUES:
+            raise Fault("EMSGSIZE", f"the prompt's object holds over {MAX_VALUES} values; send text instead")
 
 
 class _Words:

@@ -44,12 +44,13 @@ def chosen(model: str, control: str, use: str) -> Driver:
 
 
 async def answered(driver: Driver, turn: Turn) -> Fault | None:
-    """Let the driver answer; what went wrong, if anything. The guard of this edge."""
+    """Let the driver answer; what went wrong, if anything. The guard of this edge: a driver's bug ends its
+    own run and nobody else's."""
     try:
         await driver(turn)
     except Fault as fault:
         return fault
-    except Exception as bug:
+    except Exception:
         log.exception("a driver has a bug")
-        return Fault("EPROTO", f"the model's driver failed: {type(bug).__name__}")
+        return Fault("EPROTO", "the model's driver has failed; the daemon's log says more")
     return None

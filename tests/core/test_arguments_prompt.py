@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cortexfs.core.arguments import MAX_INPUT, Prompt, prompt
+from cortexfs.core.arguments import MAX_INPUT, Prompt, prompt, prompt_room
 from cortexfs.core.errors import Fault
-
-
-def no_stdin() -> bytes:
-    raise AssertionError("standard input was read")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +26,9 @@ def no_stdin() -> bytes:
 )
 def test_arguments_are_the_prompt(words: list[str], expected: Prompt) -> None:
     # "With arguments, standard input is NOT read"
-    assert prompt([word.encode() for word in words], no_stdin) == expected
+    args = [word.encode() for word in words]
+    assert prompt_room(args) is None
+    assert prompt(args) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,7 +49,7 @@ def test_arguments_are_the_prompt(words: list[str], expected: Prompt) -> None:
     ],
 )
 def test_standard_input_is_the_prompt_or_follows_it(words: list[str], data: bytes, expected: Prompt) -> None:
-    assert prompt([word.encode() for word in words], lambda: data) == expected
+    assert prompt([word.encode() for word in words], data) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,5 +71,5 @@ def test_standard_input_is_the_prompt_or_follows_it(words: list[str], data: byte
 )
 def test_what_is_no_prompt_is_refused(args: list[bytes], data: bytes, code: str) -> None:
     with pytest.raises(Fault) as caught:
-        prompt(args, lambda: data)
+        prompt(args, data)
     assert caught.value.code == code

@@ -84,7 +84,7 @@ def test_help_of_those_who_talk_says_how_a_prompt_is_made(class_: str) -> None:
     assert "usage: main PROMPT...\n" in text
     assert "exit status" in text
     line = next(line for line in text.splitlines() if "Say hello" in line)
-    assert prompt([word.encode() for word in shlex.split(line)[1:]], bytes) == "Say hello in one word."
+    assert prompt([word.encode() for word in shlex.split(line)[1:]]) == "Say hello in one word."
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)

@@ -81,7 +81,7 @@ def test_random_words_give_an_input_or_a_fault(data: st.DataObject, schema: dict
 @CALM
 @given(st.lists(st.binary(max_size=20), max_size=4), st.binary(max_size=50))
 def test_random_bytes_give_a_prompt_or_a_fault(args: list[bytes], stdin: bytes) -> None:
-    value, code = outcome(lambda: prompt(args, lambda: stdin))
+    value, code = outcome(lambda: prompt(args, stdin))
     assert code == "" if value else code == "EINVAL"
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import trio
 
 from cortexfs import strangers
-from cortexfs.core import calls, frames, wire
+from cortexfs.core import calls, controls, frames, wire
 from cortexfs.core.registry import Object
-from cortexfs.exec import Exec
+from cortexfs.exec import Exec, Tree
 from cortexfs.hosts import Pool
 from cortexfs.logs import Logs
 from cortexfs.relay import receive, send
@@ -64,6 +64,7 @@ class Runner:
         self.out = self.err = b""
         self.wanted = 0
         self.status: int | None = None
+        self.others: list[tuple[int, bytes]] = []
 
     async def hear(self) -> bool:
         """Take what has come; False at the end."""
@@ -80,6 +81,8 @@ class Runner:
                 self.wanted += wire.U32.unpack(payload)[0]
             elif kind == wire.EXIT:
                 self.status = payload[0]
+            else:
+                self.others.append((kind, payload))
         return bool(data)
 
     async def until(self, said: bytes) -> None:
@@ -102,7 +105,8 @@ class World:
         self.logs = Logs(place / "log", 1 << 20)
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}
-        self.exec = Exec(self.objects.get, self.pool, self.runs, settings, strict=True)
+        tree = Tree("/the/root", self.objects.get, control)
+        self.exec = Exec(tree, self.pool, self.runs, settings, strict=True)
         self.listener = listener
         self.scope = trio.CancelScope()
         self.stopped = trio.Event()
@@ -138,6 +142,13 @@ class World:
         """Until nobody is connected: those who came before this call were accepted before it."""
         await self.call(0)
         await until(lambda: self.exec._guests._total == 0)
+
+
+def control(object_: Object, name: str) -> str:
+    """The value of a control to which nobody has written."""
+    found = controls.find(object_.class_, name)
+    assert found is not None
+    return found.render(object_)
 
 
 def hello(inode: int, *words: str, flags: int = 0, umask: int = 0o22, environ: tuple[str, ...] = ()) -> bytes:
