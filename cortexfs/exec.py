@@ -21,12 +21,12 @@ import trio
 
 from cortexfs import shebang, strangers
 from cortexfs.answers import Answer
-from cortexfs.caller import Caller, caller_of, peer_uid
+from cortexfs.caller import Caller, caller_of
 from cortexfs.core import calls, usage, wire
 from cortexfs.core.arguments import wants_help
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
-from cortexfs.guests import Guest, Guests
+from cortexfs.guests import Guest, Guests, welcome
 from cortexfs.hosts import Pool
 from cortexfs.models import drivers
 from cortexfs.relay import Limits, Relay, receive, send
@@ -35,7 +35,6 @@ from cortexfs.runs import Run, Runs
 from cortexfs.voice import Jsonl, Text, Voice, printed
 
 GREETING_SECONDS = 5.0
-ACCEPT_PAUSE = 0.05
 
 # What a tool may see of the caller's environment; the runner sends no more, docs/ctx.md lists it.
 ENVIRONMENT = frozenset(
@@ -90,22 +89,12 @@ class Exec:
         self._guests = Guests(settings.connections)
 
     async def serve(self, listener: socket.socket, nursery: trio.Nursery) -> None:
-        """Accept for ever. Over the limit, connections are closed, which the runner reports."""
-        while True:
-            await trio.lowlevel.wait_readable(listener)
-            try:
-                stream, _ = listener.accept()
-            except BlockingIOError:
-                continue
-            except OSError:  # no file descriptors left: others must end first
-                await trio.sleep(ACCEPT_PAUSE)
-                continue
-            stream.setblocking(False)
-            guest = self._guests.enter(peer_uid(stream))
-            if guest is None:
-                strangers.close(stream)
-                continue
-            nursery.start_soon(self._connection, stream, guest)
+        """Accept for ever; over the limit, connections are closed, which the runner reports."""
+        await welcome(
+            listener,
+            self._guests,
+            lambda stream, guest: nursery.start_soon(self._connection, stream, guest),
+        )
 
     async def _connection(self, stream: socket.socket, guest: Guest) -> None:
         """The guard of this edge: a bug ends its own connection and nobody else's."""

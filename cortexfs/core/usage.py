@@ -102,6 +102,7 @@ def _talk(name: str) -> list[str]:
     return [
         f"usage: {name} PROMPT...",
         f"       {name} < PROMPT",
+        f"       {name}            opens a chat, on a terminal",
         "",
         "The words are joined by spaces. - stands for the text of standard input, which",
         "is appended after a blank line. A JSON object with messages, input or task, as",
