@@ -288,6 +288,7 @@ class Connection:
         if self._lives.get(key) is not live or now.start != due.start:
             return True  # something was asked meanwhile
         if not data:
+            self._places[key] = (due.start, offset)
             return False
         wanted, done = self._given.take_lines(key, now, data)
         self._places[key] = (self._given.due(key, live.session.last).start, offset + done)

@@ -18,6 +18,7 @@ import msgspec
 from cortexfs.core.frames import MAX_LINE
 
 HEAD = re.compile(rb'\{"type":"[a-z_]+","id":"([1-9][0-9]{0,17})"')
+HEADS = re.compile(b"^" + HEAD.pattern, re.MULTILINE)
 DONE = b'{"type":"done"'
 MESSAGE = b'{"type":"message",'
 # The lines that change what is known; all others, deltas above all, only make the log longer.

@@ -24,7 +24,7 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.sessionfacts import DONE, TELLING, Facts, Index, Scan, check, id_of, line_of
+from cortexfs.sessionfacts import DONE, HEADS, TELLING, Facts, Index, Scan, check, id_of, line_of
 
 READ = 1 << 16  # what a reader takes at once
 SEARCH = 1 << 18
@@ -32,7 +32,7 @@ ROOM = 1 << 20  # a run that finds this much not yet in the file waits
 UNWRITTEN = 8 << 20  # and one that does not wait is told
 SYNC_AFTER = 4 << 20  # written and not synced: then it is time, whether anybody waits or not
 UNSYNCED = 32 << 20  # what a power failure can take, at most
-TOGETHER = 64 << 20  # not yet in the files of all sessions: no run may add to what waits already
+TOGETHER = 16 << 20  # not yet in the files of all sessions: no run may add to what waits already
 # After one, ids go on behind all that may have been seen and lost: UNSYNCED bytes at 40 or more an event.
 LEAP = 1_000_000
 
@@ -186,12 +186,14 @@ class Log(ABC):
 
     async def place(self, id: int) -> int:
         """Where the first event from `id` on stands, or will stand."""
+        if id > self.last:
+            return self.size
         offset = self.index.before(id)
         while data := await self.lines(offset, SEARCH):
-            for line in data.splitlines(keepends=True):
-                if (id_of(line) or 0) >= id:
-                    return offset
-                offset += len(line)
+            for head in HEADS.finditer(data):
+                if int(head[1]) >= id:
+                    return offset + head.start()
+            offset += len(data)
         return offset
 
     async def lines(self, offset: int, size: int = READ) -> bytes:

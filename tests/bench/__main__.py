@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench import measure
+from tests.bench import measure, talking
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
@@ -98,6 +98,20 @@ def life(ctx: Ctx) -> Iterator[Row]:
     yield fact("the daemon's memory, at rest", measure.rss_mib(ctx.pid), "MiB")
 
 
+def talk(ctx: Ctx) -> Iterator[Row]:
+    ours, bare, ratio = talking.ping(ctx)
+    yield below("ping round trip, over a bare echo in Trio", ratio, "x", 1.5)
+    yield fact("ping round trip", ours * 1e3, "µs")
+    yield fact("bare echo in Trio", bare * 1e3, "µs")
+    yield above("deltas of 32 bytes to one client", talking.stream_rate(ctx), "/s", 100_000)
+    yield above("resume of a session of 100,000 events", talking.resume_rate(ctx), "MB/s", 50)
+    yield below("send to first delta of debug/echo", talking.first_delta(ctx), "ms", 1)
+    one, many = talking.frame_cost(ctx, 1), talking.frame_cost(ctx, talking.SESSIONS)
+    yield fact("the daemon's CPU for a frame, one session", one, "µs")
+    yield below("the same in 1,000 sessions, over one", many / one, "x", 1.5)
+    yield fact("the daemon's memory after it", measure.rss_mib(ctx.pid), "MiB")
+
+
 def listing(python: Path, count: int) -> tuple[float, float]:
     """Microseconds an entry to list tool/, and the daemon's MiB."""
     site = next((python.parent.parent / "lib").glob("python3*/site-packages"))
@@ -154,7 +168,7 @@ def main() -> int:
     rows: list[Row] = []
     with interpreter() as python:
         with mounted(python) as ctx:
-            for part in (calls, stream, metadata, life):
+            for part in (calls, stream, metadata, talk, life):
                 rows += part(ctx)
         rows += scale(python)
     text = table(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import msgspec
 import pytest
 
 from cortexfs import config
-from cortexfs.config import Limits, Places, Plugins, Turn
+from cortexfs.config import Limits, Places
 from cortexfs.core.errors import Fault
 
 DOCS = Path(__file__).parents[2] / "docs" / "config.md"
-SECTIONS: dict[str, type[msgspec.Struct]] = {"turn": Turn, "limits": Limits, "plugins": Plugins}
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    field.name: field.type for field in msgspec.structs.fields(config.Settings)
+}
 
 
 @pytest.fixture
@@ -187,7 +190,7 @@ def test_the_page_has_every_key_with_default_and_sentence() -> None:
 
 
 def _toml(default: object) -> str:
-    return "[]" if default == () else str(default)
+    return json.dumps(default) if isinstance(default, tuple) else str(default)
 
 
 def _sentence(field: msgspec.structs.FieldInfo) -> str:

@@ -1,0 +1,161 @@
+"""The figures of conversations: plain sockets to debug/echo and debug/script on a real mount.
+
+The peer of a ping is an echo of one line in Trio, in a process of its own, as small as one can be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.bench import measure
+from tests.mounted.ctx_mount import Ctx
+
+BARE = """
+import sys, trio
+async def echo(stream):
+    while data := await stream.receive_some():
+        await stream.send_all(data)
+async def main(path):
+    sock = trio.socket.socket(trio.socket.AF_UNIX)
+    await sock.bind(path)
+    sock.listen()
+    print("ready", flush=True)
+    await trio.serve_listeners(echo, [trio.SocketListener(sock)])
+trio.run(main, sys.argv[1])
+"""
+DELTAS = 100_000
+FRAMES = 1_000_000
+SESSIONS = 1_000
+
+
+def connected(path: Path | str) -> socket.socket:
+    stream = socket.socket(socket.AF_UNIX)
+    stream.connect(str(path))
+    return stream
+
+
+def ask(stream: socket.socket, **request: Any) -> None:
+    stream.sendall(json.dumps(request).encode() + b"\n")
+
+
+def until_done(stream: socket.socket) -> int:
+    """How many bytes come, up to and with a run's last line."""
+    size, tail = 0, b""
+    while b'{"type":"done"' not in tail or not tail.endswith(b"\n"):
+        data = stream.recv(1 << 20)
+        if not data:
+            raise RuntimeError(f"the daemon hung up: {tail!r}")
+        size += len(data)
+        tail = (tail + data)[-200:]
+    return size
+
+
+def round_trip(stream: socket.socket) -> float:
+    """Milliseconds for a line and its answer."""
+    began = time.perf_counter()
+    stream.sendall(b'{"op":"ping"}\n')
+    stream.recv(1 << 16)
+    return (time.perf_counter() - began) * 1e3
+
+
+@contextlib.contextmanager
+def bare_echo(path: str) -> Iterator[None]:
+    words = [sys.executable, "-c", BARE, path]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as peer:
+        assert peer.stdout
+        peer.stdout.readline()
+        try:
+            yield
+        finally:
+            peer.kill()
+
+
+def ping(ctx: Ctx) -> tuple[float, float, float]:
+    """Medians of a ping and of a bare echo, in ms, and of their ratio."""
+    path = str(ctx.work / "bare.sock")
+    with bare_echo(path), connected(path) as bare, connected(echo(ctx)) as ours:
+        return measure.paired(lambda: round_trip(ours), lambda: round_trip(bare), 2000)
+
+
+def echo(ctx: Ctx) -> Path:
+    return ctx.root / "model/debug/echo.sock"
+
+
+def script(ctx: Ctx) -> Path:
+    return ctx.root / "model/debug/script.sock"
+
+
+def burst(count: int) -> str:
+    return json.dumps([{"burst": count, "size": 32}])
+
+
+def first_delta(ctx: Ctx) -> float:
+    """Milliseconds from a send to its first delta, the median of many."""
+    took = []
+    with connected(echo(ctx)) as stream:
+        for _ in range(300):
+            began, seen = time.perf_counter(), b""
+            ask(stream, op="send", input="one two three", session="first")
+            while b'{"type":"delta"' not in seen:
+                seen += stream.recv(1 << 16)
+            took.append((time.perf_counter() - began) * 1e3)
+            while b'{"type":"done"' not in seen:
+                seen += stream.recv(1 << 16)
+    return statistics.median(took)
+
+
+def stream_rate(ctx: Ctx) -> float:
+    """Delta frames a second to one client."""
+    rates = []
+    with connected(script(ctx)) as stream:
+        for turn in range(5):
+            began = time.perf_counter()
+            ask(stream, op="send", input=burst(DELTAS), session=f"burst-{turn}")
+            until_done(stream)
+            rates.append(DELTAS / (time.perf_counter() - began))
+    return statistics.median(rates)
+
+
+def resume_rate(ctx: Ctx) -> float:
+    """MB a second of a finished session of DELTAS events."""
+    rates = []
+    for turn in range(5):
+        with connected(script(ctx)) as stream:
+            began = time.perf_counter()
+            ask(stream, op="resume", session=f"burst-{turn}")
+            rates.append(until_done(stream) / 1e6 / (time.perf_counter() - began))
+    return statistics.median(rates)
+
+
+def frame_cost(ctx: Ctx, sessions: int) -> float:
+    """The daemon's CPU for a frame, in µs, when FRAMES go through so many sessions, to a client each."""
+    streams = [connected(script(ctx)) for _ in range(sessions)]
+    burst_all(streams, 1)  # sessions are there already
+    before = measure.cpu_ms(ctx.pid)
+    burst_all(streams, FRAMES // sessions)
+    for stream in streams:
+        stream.close()
+    return (measure.cpu_ms(ctx.pid) - before) * 1e3 / FRAMES
+
+
+def burst_all(streams: list[socket.socket], each: int) -> None:
+    """Have each client be sent a burst in a session of its own, all at once."""
+    left = len(streams)
+    with selectors.DefaultSelector() as ready:
+        for at, stream in enumerate(streams):
+            ready.register(stream, selectors.EVENT_READ, stream)
+            ask(stream, op="send", input=burst(each), session=f"cost-{len(streams)}-{at}")
+        while left:
+            for key, _ in ready.select():
+                if b'{"type":"done"' in key.data.recv(1 << 20):
+                    left -= 1
