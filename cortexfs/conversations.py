@@ -207,7 +207,7 @@ class Conversations:
 
     async def open(self, address: Address, temp: bool = False) -> Live:
         """The session in memory; one that does not exist yet is empty."""
-        while opening := self._opening.get(address):
+        while (opening := self._opening.get(address)) is not None:
             await opening.wait()
         if (live := self._live.get(address)) and (fault := live.fault or live.log.fault):
             self.lose(live, fault)  # the disk may have room by now

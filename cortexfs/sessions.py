@@ -100,7 +100,7 @@ class Sessions:
             self._changing.pop(address).set()
 
     async def _turn(self, address: Address) -> None:
-        while changing := self._changing.get(address):
+        while (changing := self._changing.get(address)) is not None:
             await changing.wait()
 
     def _load(self, address: Address, unclean: bool) -> Loaded:
