@@ -63,7 +63,9 @@ class Changes:
         for uid in kept.homes:
             tree.home(uid, tree.owner[1], now)
         for alias in kept.aliases:
-            tree.add_alias(tree.nodes.folder_of_aliases(alias.folder), alias.name, alias.target, alias.mtime)
+            tree.aliases.add(
+                tree.nodes.folder_of_aliases(alias.folder), alias.name, alias.target, alias.mtime
+            )
         for key, written in kept.values.items():
             tree.values.load(key, written)
 
@@ -144,11 +146,11 @@ class Changes:
     async def symlink(self, folder: int, name: str, target: bytes) -> int:
         async with self._lock:
             with said(name):
-                self._tree.check_alias(folder, name, target)
+                self._tree.aliases.check(folder, name, target)
             if self._tree.lookup(folder, name) is not None:
                 raise Fault("EEXIST", f"{name} is there already")
             await self._keep(self._store.put_alias, self._path(folder), name, target)
-            return self._tree.add_alias(folder, name, target, self._clock())
+            return self._tree.aliases.add(folder, name, target, self._clock())
 
     async def make_home(self, folder: int, name: str) -> int:
         async with self._lock:
@@ -162,9 +164,9 @@ class Changes:
     async def unlink(self, folder: int, name: str) -> None:
         async with self._lock:
             inode = self._found(folder, name)
-            if alias := self._tree.alias_at(inode):
+            if alias := self._tree.aliases.at(inode):
                 await self._keep(self._store.remove_alias, self._path(folder), name)
-                self._tree.remove_alias(alias, self._clock())
+                self._tree.aliases.remove(alias, self._clock())
             elif temporary := self._tree.temporary_at(inode):
                 self._tree.temporaries.remove(temporary)
                 self._tree.touch(folder, self._clock())
@@ -179,7 +181,7 @@ class Changes:
                 return
             if not replace and self._tree.lookup(new_folder, new) is not None:
                 raise Fault("EEXIST", f"{new} is there already")
-            if alias := self._tree.alias_at(inode):
+            if alias := self._tree.aliases.at(inode):
                 await self._move_alias(alias, new_folder, new)
             elif folder != new_folder:
                 self._temporary_or_writable(inode)
@@ -193,11 +195,11 @@ class Changes:
     async def _move_alias(self, alias: Alias, folder: int, name: str) -> None:
         tree = self._tree
         with said(name):
-            tree.check_alias(folder, name, alias.target)
+            tree.aliases.check(folder, name, alias.target)
         await self._keep(
             self._store.move_alias, self._path(alias.folder), alias.name, self._path(folder), name
         )
-        tree.move_alias(alias, folder, name, self._clock())
+        tree.aliases.move(alias, folder, name, self._clock())
 
     async def _rename_in_controls(self, inode: int, folder: int, new: str) -> None:
         object_ = self._tree.owner_object(folder)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from cortexfs.core import controls, metadata, places, temporaries
+from cortexfs.core.aliases import Aliases
 from cortexfs.core.controls import Control
 from cortexfs.core.errors import Fault
 from cortexfs.core.nodes import Nodes
@@ -76,7 +77,7 @@ class Tree:
         self._fixed = {(parent, name): inode for inode, (parent, name, _) in FIXED.items() if name[:1] != "."}
         self._programs = {places.FIRST_PROGRAM + at: item for at, item in enumerate(sorted(programs.items()))}
         self._fixed |= {(places.BIN, name): inode for inode, (name, _) in self._programs.items()}
-        self._aliases: dict[int, dict[str, Alias]] = {}
+        self.aliases = Aliases(self.nodes, owner, self.lookup, self.touch)
         self.temporaries = Temporaries()
         self.values = Values()
 
@@ -99,10 +100,6 @@ class Tree:
         control = places.control_at(object_.class_, inode) if object_ else None
         return (object_, control) if object_ and control else None
 
-    def alias_at(self, inode: int) -> Alias | None:
-        node = self.nodes.find(inode)
-        return node if isinstance(node, Alias) else None
-
     def temporary_at(self, inode: int) -> Temporary | None:
         node = self.nodes.find(inode)
         return node if isinstance(node, Temporary) else None
@@ -111,20 +108,13 @@ class Tree:
         attributes = self.attributes(inode)
         return attributes is not None and stat.S_ISDIR(attributes.mode)
 
-    def alias_owner(self, folder: int) -> tuple[int, int] | None:
-        """Whose aliases this folder holds; None when it holds none."""
-        if folder in CLASS_FOLDERS:
-            return self.owner
-        node = self.nodes.find(folder)
-        return (node.uid, node.gid) if isinstance(node, Home) and slot(folder) else None
-
     # Names.
 
     def lookup(self, folder: int, name: str) -> int | None:
         if found := self._fixed.get((folder, name)):
             return found
         if class_ := CLASS_FOLDERS.get(folder):
-            return self._in_class(class_, name) or self._alias(folder, name)
+            return self._in_class(class_, name) or self.aliases.find(folder, name)
         if folder == HOME:
             return (
                 self.nodes.homes.get(int(name))
@@ -138,7 +128,7 @@ class Tree:
             return self._in_control_folder(node.key, folder, name)
         if isinstance(node, Home):
             kind = places.HOME_SLOTS.get(name)
-            return self._alias(folder, name) if slot(folder) else (folder | kind if kind else None)
+            return self.aliases.find(folder, name) if slot(folder) else (folder | kind if kind else None)
         return None
 
     def _in_class(self, class_: str, name: str) -> int | None:
@@ -152,10 +142,6 @@ class Tree:
         if object_ is None or (wanted == SOCKET and not places.has_socket(object_)):
             return None
         return self.nodes.object_inode(object_.key) | wanted
-
-    def _alias(self, folder: int, name: str) -> int | None:
-        alias = self._aliases.get(folder, {}).get(name)
-        return alias.inode if alias else None
 
     def _in_control_folder(self, key: Key, folder: int, name: str) -> int | None:
         if key not in self.registry.objects:
@@ -186,9 +172,7 @@ class Tree:
         elif isinstance(node, OfObject) and node.key in self.registry.objects:
             yield from self._controls_in(node.key)
             yield from self.temporaries.names(folder)
-        for name, alias in self._aliases.get(folder, {}).items():
-            if self.lookup(folder, name) == alias.inode:  # an object of that name hides it
-                yield name, alias.inode
+        yield from self.aliases.shown(folder)
 
     def _provider_entries(self) -> Iterator[tuple[str, int]]:
         yield from ((name, self.nodes.provider_inode(name)) for name in self.registry.providers)
@@ -225,7 +209,7 @@ class Tree:
             object_ = self.registry.objects.get(node.key)
             return self._of_object_at(inode, object_) if object_ else None
         if isinstance(node, Alias):
-            return Attributes(_LINK, *node.owner, len(node.target), node.mtime, Keep.ALWAYS)
+            return self.aliases.attributes(node)
         if isinstance(node, Temporary):
             mode = stat.S_IFREG | node.mode
             return Attributes(
@@ -294,7 +278,7 @@ class Tree:
     def link(self, inode: int) -> bytes:
         if program := self._programs.get(inode):
             return program[1].encode()
-        if alias := self.alias_at(inode):
+        if alias := self.aliases.at(inode):
             return alias.target
         raise Fault("EINVAL", "this is not a link")
 
@@ -331,44 +315,6 @@ class Tree:
         if inode is not None:
             rows = range(CONTROL, CONTROL + len(controls.CONTROLS[key[0]]))
             stale.inodes.extend([inode, inode | FOLDER, *(inode | row for row in rows)])
-
-    def check_alias(self, folder: int, name: str, target: bytes) -> tuple[int, int]:
-        """The owner that an alias here will have, or why there can be none."""
-        owner = self.alias_owner(folder)
-        if owner is None:
-            raise Fault("EROFS", "aliases live in model/, agent/, tool/ and in those of home/<uid>")
-        places.check_alias(name, target)
-        aliases = self._aliases.get(folder, {})
-        if name not in aliases and self.lookup(folder, name) is not None:
-            raise Fault("EEXIST", f"{name} is the name of an object, and no alias may hide one")
-        if name not in aliases and len(aliases) >= places.MAX_ALIASES:
-            raise Fault("ENOSPC", f"this folder has {places.MAX_ALIASES} aliases; remove some")
-        if name not in aliases and sum(map(len, self._aliases.values())) >= places.MAX_ALIASES_IN_TREE:
-            raise Fault("ENOSPC", f"the mount has {places.MAX_ALIASES_IN_TREE} aliases; remove some")
-        return owner
-
-    def add_alias(self, folder: int, name: str, target: bytes, now: int) -> int:
-        inode = self.nodes.new()
-        self._put_alias(Alias(inode, folder, name, target, self.alias_owner(folder) or self.owner, now), now)
-        return inode
-
-    def _put_alias(self, alias: Alias, now: int) -> None:
-        self.nodes.add(alias.inode, alias)
-        self._aliases.setdefault(alias.folder, {})[alias.name] = alias
-        self._mtimes[alias.folder] = now
-
-    def remove_alias(self, alias: Alias, now: int) -> None:
-        del self._aliases[alias.folder][alias.name]
-        self.nodes.remove(alias.inode)
-        self._mtimes[alias.folder] = now
-
-    def move_alias(self, alias: Alias, folder: int, name: str, now: int) -> None:
-        """It keeps its inode, as the kernel keeps the entry that it has."""
-        if replaced := self._aliases.get(folder, {}).get(name):
-            self.remove_alias(replaced, now)
-        self.remove_alias(alias, now)
-        owner = self.alias_owner(folder) or self.owner
-        self._put_alias(Alias(alias.inode, folder, name, alias.target, owner, alias.mtime), now)
 
     def check_temporary(self, folder: int, name: str) -> None:
         """Whether a temporary file may have this name here."""

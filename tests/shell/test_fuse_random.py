@@ -126,7 +126,7 @@ class Player:
                 assert entry.st_ino == inode, f"{path}/{name}"
                 if tree.is_folder(inode):
                     waiting.append((inode, f"{path}/{name}"))
-                elif tree.alias_at(inode):
+                elif tree.aliases.at(inode):
                     found[f"{path}/{name}"] = await fs.readlink(inode, caller())
                 elif (control := tree.control_at(inode)) and control[1].check:
                     found[f"{path}/{name}"] = tree.value(*control)

@@ -37,10 +37,10 @@ def test_aliases_of_all_users_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     tree = Tree(owner=(0, 0), shebang=b"#!/r\n", programs={}, tool_timeout=1.0, now=1)
     for uid in (1, 2):
         folder = tree.home(uid, uid, 1) | places.HOME_SLOTS["tool"]
-        tree.check_alias(folder, "a", b"x")
-        tree.add_alias(folder, "a", b"x", 1)
+        tree.aliases.check(folder, "a", b"x")
+        tree.aliases.add(folder, "a", b"x", 1)
     with pytest.raises(Fault) as refused:
-        tree.check_alias(tree.home(3, 3, 1) | places.HOME_SLOTS["tool"], "a", b"x")
+        tree.aliases.check(tree.home(3, 3, 1) | places.HOME_SLOTS["tool"], "a", b"x")
     assert refused.value.code == "ENOSPC"
 
 
