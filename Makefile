@@ -50,7 +50,7 @@ bench: .venv/.built test-packages
 	@$(BIN)/python -m tests.bench
 
 soak: .venv/.built test-packages
-	@CTX_SOAK=600 $(BIN)/python -m pytest -q -o faulthandler_timeout=0 tests/fuzz tests/runner
+	@CTX_SOAK=600 $(BIN)/python -m pytest -q -o faulthandler_timeout=0
 
 lock: .venv/.pins
 	@python3 -m venv .venv/lock && .venv/lock/bin/pip install -qq pip-tools

@@ -58,9 +58,11 @@ def calls(ctx: Ctx) -> Iterator[Row]:
     rate, took = measure.parallel(lambda: measure.spawn(tool, ctx.environ), 16, 2000)
     yield above("calls from 16 callers, 2,000 without an error", rate, "/s", 1000)
     yield fact("the daemon's CPU for one of these", (measure.cpu_ms(ctx.pid) - daemon) / 2000, "ms")
-    yield fact("p99 of these", sorted(took)[int(len(took) * 0.99)], "ms")
-    rate, _ = measure.parallel(lambda: measure.spawn(["/bin/cat", str(small)], ctx.environ), 16, 2000)
+    slow = sorted(took)[int(len(took) * 0.99)]
+    yield fact("p99 of these", slow, "ms")
+    rate, took = measure.parallel(lambda: measure.spawn(["/bin/cat", str(small)], ctx.environ), 16, 2000)
     yield fact("cat from 16 callers", rate, "/s")
+    yield fact("p99 of these calls, over that of cat", slow / sorted(took)[int(len(took) * 0.99)], "x")
 
 
 def stream(ctx: Ctx) -> Iterator[Row]:
