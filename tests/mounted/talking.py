@@ -1,0 +1,173 @@
+"""A client of `.sock` as anybody would write it: a plain socket, json in, json out. It uses nothing of ours,
+so that what the tests promise holds for any language. Each wait has a deadline, so nothing hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tests.mounted.ctx_mount import Ctx
+
+SECONDS = 30  # until a test that waits in vain fails; no test needs them
+MAX_LINE = 1 << 20
+ECHO = "model/debug/echo.sock"
+SCRIPT = "model/debug/script.sock"
+
+Frame: TypeAlias = dict[str, Any]
+
+
+class Closed(Exception):
+    """The server has closed the connection."""
+
+
+class Talk:
+    """One connection."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(SECONDS)
+        self._rest = bytearray()
+        self._searched = 0
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def raw(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def ask(self, op: str, **fields: object) -> None:
+        self.raw(line(op, **fields))
+
+    def send(self, input: object, **fields: object) -> None:
+        self.ask("send", **fields, input=input)
+
+    def play(self, *steps: Frame, **fields: object) -> None:
+        """A message for debug/script."""
+        self.send(json.dumps(steps), **fields)
+
+    def no_more(self) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def line(self) -> bytes:
+        """The next line as it came, without its newline."""
+        while (end := self._rest.find(b"\n", self._searched)) < 0:
+            self._searched = len(self._rest)
+            if not (data := self.socket.recv(1 << 16)):
+                assert not self._rest, "the last line has no end"
+                raise Closed
+            self._rest += data
+        found = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        self._searched = 0
+        return found
+
+    def frame(self) -> Frame:
+        found = self.line()
+        assert len(found) < MAX_LINE
+        frame = json.loads(found)
+        assert isinstance(frame, dict)
+        return frame
+
+    def until(self, type_: str, **fields: object) -> list[Frame]:
+        """The frames up to the first one of that type that has these values."""
+        found = []
+        while True:
+            found.append(self.frame())
+            if found[-1]["type"] == type_ and fields.items() <= found[-1].items():
+                return found
+
+    def error(self) -> Frame:
+        frame = self.frame()
+        assert frame["type"] == "error", frame
+        return frame
+
+    def rest(self) -> list[Frame]:
+        """Everything up to the end of the connection."""
+        found = []
+        with contextlib.suppress(Closed, ConnectionResetError):
+            while True:
+                found.append(self.frame())
+        return found
+
+    def all(self) -> list[Frame]:
+        """Say no more, and hear the rest."""
+        self.no_more()
+        return self.rest()
+
+    def is_alive(self) -> bool:
+        self.ask("ping", id="alive?")
+        return self.until("pong")[-1] == {"type": "pong", "request": "alive?"}
+
+
+def line(op: str, **fields: object) -> bytes:
+    return json.dumps({"op": op, **fields}).encode() + b"\n"
+
+
+@contextlib.contextmanager
+def talk(ctx: Ctx, path: str = ECHO, uid: int | None = None) -> Iterator[Talk]:
+    """A connection, of that user; the kernel asks who he is when he connects (unix(7), SO_PEERCRED)."""
+    if uid is None:
+        talk = Talk(ctx.root / path)
+    else:
+        os.setegid(uid)
+        os.seteuid(uid)
+        try:
+            talk = Talk(ctx.root / path)
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+    try:
+        yield talk
+    finally:
+        talk.close()
+
+
+def said(ctx: Ctx, input: object, path: str = ECHO, **fields: object) -> list[Frame]:
+    """One message, and all that came of it."""
+    with talk(ctx, path) as client:
+        client.send(input, **fields)
+        return client.until("done")
+
+
+def history(
+    ctx: Ctx, session: str, path: str = ECHO, uid: int | None = None, **fields: object
+) -> list[Frame]:
+    """What a session holds now."""
+    with talk(ctx, path, uid) as client:
+        client.ask("resume", session=session, **fields)
+        return client.all()
+
+
+def ids(frames: list[Frame]) -> list[int]:
+    """The numbers of the events; a frame without one is an answer, and no event."""
+    found = [frame["id"] for frame in frames if "id" in frame]
+    assert all(isinstance(each, str) and each.isdecimal() for each in found)
+    return list(map(int, found))
+
+
+def types(frames: list[Frame]) -> list[str]:
+    return [str(frame["type"]) for frame in frames]
+
+
+def text(frames: list[Frame]) -> str:
+    return "".join(frame["text"] for frame in frames if frame["type"] == "delta")
+
+
+def one_run(frames: list[Frame]) -> str:
+    """abi.md 5: "then exactly one of done ... as the last frame of a run"; its id."""
+    assert types(frames)[0] == "start", frames
+    assert types(frames).count("done") == 1
+    assert frames[-1]["type"] == "done"
+    assert len({frame["run"] for frame in frames}) == 1
+    assert ids(frames) == sorted(set(ids(frames)))
+    return str(frames[0]["run"])
