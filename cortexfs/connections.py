@@ -77,6 +77,11 @@ class Connection:
         finally:
             self._leave()
 
+    def let_go(self) -> None:
+        """Hear no more, and end when all that is there to be told has been told."""
+        self._says_no_more = True
+        self.wake()
+
     def _leave(self) -> None:
         for key, live in self._lives.items():
             live.followers.pop(self, None)

@@ -55,6 +55,7 @@ from cortexfs.store import Store
 from cortexfs.version import VERSION
 
 GRACE_SECONDS = 0.5
+LEAVE_SECONDS = 0.2  # for clients to read their last frames
 SWEEP_SECONDS = 15.0
 DAY = 86400.0
 RETAIN_SECONDS = 3600.0
@@ -221,6 +222,8 @@ class Daemon:
             await self.runs.drained()
         with trio.move_on_after(GRACE_SECONDS):
             await self.conversations.stop()
+        with trio.move_on_after(LEAVE_SECONDS):
+            await self.sockets.let_go()
 
     def _driver(self, key: Key) -> Driver:
         """What answers for a model, as its `.d/driver` says now."""

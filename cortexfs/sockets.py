@@ -102,6 +102,8 @@ class Sockets:
         self._strict = strict
         self._open: dict[Key, tuple[socket.socket, trio.CancelScope]] = {}
         self._clients: trio.Nursery | None = None
+        self._connections: set[Connection] = set()
+        self._left = trio.lowlevel.ParkingLot()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve who connects, until cancelled."""
@@ -116,6 +118,13 @@ class Sockets:
         """Nobody can connect any more; who is connected stays."""
         for key in list(self._open):
             self._shut(key)
+
+    async def let_go(self) -> None:
+        """Wait until every client has been told how its runs ended."""
+        for connection in self._connections:
+            connection.let_go()
+        while self._connections:
+            await self._left.park()
 
     async def reconcile(self, objects: Iterable[Object]) -> None:
         """Listen for the objects that can be talked to, and for no others."""
@@ -174,7 +183,13 @@ class Sockets:
         except Fault as fault:
             await send(stream, frames.encode(requests.refusal(fault)))
             return
-        await Connection(self._conversations, object_.key, stream, uid, self._guests, check_cwd).serve()
+        connection = Connection(self._conversations, object_.key, stream, uid, self._guests, check_cwd)
+        self._connections.add(connection)
+        try:
+            await connection.serve()
+        finally:
+            self._connections.discard(connection)
+            self._left.unpark_all()
 
     def _admitted(self, stream: socket.socket) -> Caller:
         """Who connected. What runs under a label is kept out of its user's sessions (abi.md 7: deny)."""
