@@ -1,0 +1,19 @@
+"""A small client of CortexFS: run objects, and talk to those that hold conversations (docs/client.md).
+
+    from cortexfs.client import Conversation, run, text
+
+    print(text(run("tool/text.word_count", "how many words")))
+
+    with Conversation("model/debug/echo") as conversation:
+        for frame in conversation.send("hello"):
+            print(frame)
+
+Whatever goes wrong is a `Failed`, with a stable `code`. The same for Trio is `cortexfs.client.trio`, which
+alone imports Trio.
+"""
+
+from cortexfs.client.blocking import Conversation, Stream, new_id
+from cortexfs.client.execution import Run, run
+from cortexfs.client.results import Failed, Text, check, text
+
+__all__ = ["Conversation", "Failed", "Run", "Stream", "Text", "check", "new_id", "run", "text"]

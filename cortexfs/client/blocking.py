@@ -1,0 +1,255 @@
+"""A conversation with an object, for programs without an event loop.
+
+Rules: whoever waits for a frame reads for everybody: one thread at a time reads, sorts what came, and wakes
+the others, so a conversation may be shared by threads. A request is written while what comes meanwhile
+is read, so two full pipes cannot wait for each other. What an interrupt (Ctrl-C) left half written is
+written before the next request.
+This file must never know which frame belongs to whom (sorting.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from cortexfs.client import places
+from cortexfs.client.results import Failed
+from cortexfs.client.sorting import Inbox, Sorter
+from cortexfs.core.frames import AnyFrame, Done
+from cortexfs.core.requests import AnyRequest, Approve, Cancel, Decision, Input, Ping, Resume, Scope, Send
+
+READ_BYTES = 1 << 18  # what a Unix socket holds at most by default (net.core.wmem_default)
+LOOK_MS = 100  # how often a writer looks whether it must read for itself
+
+
+def new_id() -> str:
+    """An id that nobody else takes, in this or any other process."""
+    return os.urandom(16).hex()
+
+
+class Stream(Iterator[AnyFrame]):
+    """The frames that answer one request. `id` is the request's, `run` the run's once it has begun, `last`
+    the id of the newest event that was read. An exception (Ctrl-C too) does not end it: read on."""
+
+    def __init__(self, conversation: Conversation, inbox: Inbox) -> None:
+        self._conversation = conversation
+        self._inbox = inbox
+
+    @property
+    def id(self) -> str | None:
+        return self._inbox.id
+
+    @property
+    def run(self) -> str | None:
+        return self._inbox.run
+
+    @property
+    def last(self) -> str | None:
+        return self._inbox.last
+
+    def __next__(self) -> AnyFrame:
+        if not self._inbox.is_ready:
+            self._conversation.wait(lambda: self._inbox.is_ready)
+        frame = self._inbox.take()
+        if frame is None:
+            raise StopIteration
+        return frame
+
+    def close(self) -> None:
+        """Forget what comes: the run itself goes on."""
+        self._inbox.stop()
+
+
+class Conversation:
+    """One connection to the object (or socket) at `path`, a name or a path."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        place = places.socket_path(path)
+        self._sorter = Sorter(place)
+        self._socket = connected(place)
+        self._changed = threading.Condition()  # guards the sorter and who reads
+        self._is_reading = False
+        self._writing = threading.Lock()
+        self._unsent = bytearray()
+        self._all: Inbox | None = None
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(
+        self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        input: Input,
+        *,
+        session: str = "default",
+        scope: Scope = "private",
+        cwd: str | None = None,
+        id: str | None = None,
+    ) -> Stream:
+        """Say something; the frames of its run, up to done. Without an `id` it gets one of its own, so
+        that saying it again after an accident (with `id=stream.id`) does not say it twice."""
+        return self._ask(Send(input=input, session=session, scope=scope, cwd=cwd, id=id or new_id()))
+
+    def resume(
+        self, *, session: str = "default", scope: Scope = "private", after: str | None = None
+    ) -> Stream:
+        """Every event of the session after the event `after`, then what happens, until you leave. What
+        this connection was given already is not given again."""
+        return self._ask(Resume(session=session, scope=scope, after=after, id=new_id()))
+
+    def cancel(self, id: str) -> Done:
+        """End a run, by its id or that of its send; its done, which says how it ended in fact."""
+        for frame in self._ask(Cancel(id=id)):
+            if isinstance(frame, Done):
+                return frame
+        raise Failed("ECANCELED", "this conversation was closed")
+
+    def approve(self, run: str, call: str, decision: Decision) -> None:
+        """Decide a call for which an approval frame asked; Failed if it cannot be decided."""
+        refused = self._opened(request := Approve(run=run, call=call, decision=decision, id=new_id()))
+        heard = self._opened(ping := Ping(id=new_id()))
+        self._write(self._sorter.encode(request) + self._sorter.encode(ping))
+        self.wait(lambda: refused.is_settled or heard.is_settled)
+        refused.take()
+        heard.take()
+
+    def ping(self) -> float:
+        """How many seconds an answer takes."""
+        before = time.perf_counter()
+        for _ in self._ask(Ping(id=new_id())):
+            pass
+        return time.perf_counter() - before
+
+    def request(self, request: AnyRequest) -> None:
+        """Write a request and wait for nothing; `frames` gives what comes, from the first of these on."""
+        line = self._sorter.encode(request)
+        self.frames()
+        if isinstance(request, Send):
+            with self._changed:
+                self._sorter.note(request)
+        self._write(line)
+
+    def frames(self) -> Stream:
+        """Everything that comes, in order, whatever asked for it."""
+        with self._changed:
+            self._all = self._all or self._sorter.open_all()
+        return Stream(self, self._all)
+
+    def waiting(self) -> list[AnyFrame]:
+        """What of `frames` is here now, without waiting: for when an event loop says that `fileno` can be
+        read. Failed when there is nothing and can be nothing any more."""
+        self.frames()
+        with self._changed:
+            if not self._is_reading and self._can(select.POLLIN, 0):
+                self._read()
+            assert self._all is not None
+            return self._all.take_kept()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Leave. Runs of private and shared sessions go on without us."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
+        with self._changed:
+            self._sorter.close()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._is_reading)
+            self._socket.close()
+
+    def wait(self, is_ready: Callable[[], bool]) -> None:
+        """Read, or let another thread read, until then."""
+        with self._changed:
+            while not is_ready():
+                if self._is_reading:
+                    self._changed.wait()
+                else:
+                    self._read()
+
+    def _ask(self, request: AnyRequest) -> Stream:
+        line = self._sorter.encode(request)
+        stream = Stream(self, self._opened(request))
+        self._write(line)
+        return stream
+
+    def _opened(self, request: AnyRequest) -> Inbox:
+        with self._changed:
+            return self._sorter.open(request)
+
+    def _read(self) -> None:
+        """Take in what comes next; `_changed` is held, and let go of while nothing comes."""
+        self._sorter.check_room()
+        self._is_reading = True
+        self._changed.release()
+        try:
+            data = self._received()
+        finally:
+            self._changed.acquire()
+            self._is_reading = False
+            self._changed.notify_all()
+        self._sorter.receive(data)
+
+    def _received(self) -> bytes:
+        try:
+            return self._socket.recv(READ_BYTES)
+        except OSError:
+            return b""  # reset by the other side, or closed by ours: the end in any case
+
+    def _write(self, lines: bytes) -> None:
+        with self._writing:
+            self._unsent += lines
+            while self._unsent:
+                try:
+                    sent = self._socket.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                    del self._unsent[:sent]
+                except BlockingIOError:
+                    self._make_room()
+                except OSError:
+                    return self._raise_end()
+
+    def _make_room(self) -> None:
+        """Wait until more can be written, reading what comes unless somebody else does."""
+        with self._changed:
+            mine = not self._is_reading
+        can = self._can(select.POLLOUT | (select.POLLIN if mine else 0), LOOK_MS)
+        with self._changed:
+            if can & select.POLLIN and not self._is_reading:
+                self._read()
+
+    def _can(self, events: int, ms: int) -> int:
+        poll = select.poll()
+        poll.register(self._socket, events)
+        return dict(poll.poll(ms)).get(self._socket.fileno(), 0)
+
+    def _raise_end(self) -> None:
+        """Nobody listens: what was said before that tells why."""
+        self.wait(lambda: self._sorter.fault is not None)
+        fault = self._sorter.fault
+        assert fault is not None
+        raise Failed(fault.code, fault.message)
+
+
+def connected(path: str) -> socket.socket:
+    """A connection to the socket at `path`, or Failed with the mend."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with places.address(path) as short:
+            connection.connect(short)
+    except OSError as problem:
+        connection.close()
+        raise places.refused(path, problem) from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection

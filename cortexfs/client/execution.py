@@ -1,0 +1,141 @@
+"""Exec from Python: an object is run as a shell would run it, and says its frames.
+
+This file must never know sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+
+from cortexfs.client import places
+from cortexfs.client.results import Failed
+from cortexfs.core.conversation import Client
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import AnyFrame
+
+READ_BYTES = 1 << 16  # a pipe's
+# What the runner's exit status says where no frame does; the shell's 126 and 127 stand for execve's refusals.
+LAST_STATUS = "{path} ended with exit status {status} and without a done frame; see: ctx doctor"
+
+
+class Frames:
+    """What a program's output says, as it comes: pure, for both halves of the client."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._client = Client()
+        self.run: str | None = None
+        self.is_over = False
+
+    def receive(self, data: bytes) -> list[AnyFrame]:
+        try:
+            heard = self._client.receive(data)
+        except Fault as fault:
+            raise Failed(fault.code, f"{self._path}: what it says is no frame", self.run) from None
+        for frame in heard:
+            self.run = frame.run or self.run
+            self.is_over = self.is_over or frame.FINAL
+        return heard
+
+    def end(self, status: int) -> None:
+        """The program has ended; Failed unless it said how its run did."""
+        if not self.is_over:
+            raise Failed("EPROTO", LAST_STATUS.format(path=self._path, status=status), self.run)
+
+
+class Run(Iterator[AnyFrame]):
+    """A run of an object as a process of ours. Closing it, or letting go of it, kills the run; its exit
+    status is `status`, once it has ended."""
+
+    def __init__(self, process: subprocess.Popen[bytes], path: str) -> None:
+        self._process = process
+        self._frames = Frames(path)
+        self._heard: list[AnyFrame] = []  # in reverse
+
+    @property
+    def status(self) -> int | None:
+        return self._process.returncode
+
+    @property
+    def run(self) -> str | None:
+        return self._frames.run
+
+    def __next__(self) -> AnyFrame:
+        while not self._heard:
+            self._heard = self._read()[::-1]
+        return self._heard.pop()
+
+    def _read(self) -> list[AnyFrame]:
+        assert self._process.stdout is not None
+        if self._process.stdout.closed:
+            raise StopIteration
+        try:
+            data = os.read(self._process.stdout.fileno(), READ_BYTES)
+            found = self._frames.receive(data)
+        except Failed:
+            self.close()
+            raise
+        if not data and not found:
+            self._process.stdout.close()
+            self._frames.end(self._process.wait())
+            raise StopIteration
+        return found
+
+    def close(self) -> None:
+        """Kill the run if it still goes on."""
+        if self._process.returncode is None:
+            self._process.kill()  # whoever kills the runner cancels its run
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def run(
+    object: str | os.PathLike[str],
+    *arguments: str,
+    input: str | bytes | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Run:
+    """Run an object; its frames, up to done. `input` is its standard input, which is empty without it."""
+    path = places.object_path(object)
+    stdin = given(input)
+    try:
+        process = subprocess.Popen(
+            [path, *arguments],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            cwd=cwd,
+            env={**(os.environ if env is None else env), "CTX_OUTPUT": "jsonl"},
+            bufsize=0,
+        )
+    except OSError as problem:
+        raise places.not_run(path, problem) from None
+    finally:
+        os.close(stdin)
+    return Run(process, path)
+
+
+def given(input: str | bytes | None) -> int:
+    """A descriptor to read the input from: a file in memory, so that nobody has to write while reading."""
+    if input is None:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.memfd_create("input", os.MFD_CLOEXEC)
+    with open(file, "wb", closefd=False) as writing:
+        writing.write(input.encode() if isinstance(input, str) else input)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file

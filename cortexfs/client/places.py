@@ -1,0 +1,91 @@
+"""Where an object and its socket are, and what it means when they cannot be reached.
+
+Rules: a name (`model/debug/echo`) is looked up below CTX_ROOT, else /ctx; everything else is a path. The
+socket of an alias is that of the object that it stands for.
+This file must never know what is said on a socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from cortexfs.client.results import Failed
+from cortexfs.core.errors import code_of
+from cortexfs.core.names import CLASSES
+
+DEFAULT_ROOT = "/ctx"
+MAX_ADDRESS = 107  # sun_path without its NUL (unix(7))
+SUFFIX = ".sock"
+
+# What connect(2) says, as the code that a caller gets and the rest of the sentence about {path}.
+REFUSALS = {
+    errno.ECONNREFUSED: ("EHOSTDOWN", "is there and nobody serves it now; see: ctx status"),
+    errno.ENOTCONN: ("EHOSTDOWN", "is on the mount of a dead daemon; replace it with: ctx mount"),
+    errno.ECONNABORTED: ("EHOSTDOWN", "is on a mount that was aborted; replace it with: ctx mount"),
+    errno.ENOENT: ("ENOENT", "is not there: no such object, or one without conversations; see: ctx ls"),
+    errno.ENOTDIR: ("ENOENT", "is not there: a part of its path is no directory; see: ctx ls"),
+    errno.EACCES: ("EACCES", "is not yours to connect to; its mode bits say so"),
+    errno.EAGAIN: ("EAGAIN", "has too many connections waiting; try again"),
+}
+# What execve(2) says of an object.
+EXEC_REFUSALS = {
+    errno.ENOENT: ("ENOENT", "is not there, or its runner is not installed; see: ctx ls, ctx doctor"),
+    errno.ENOTDIR: REFUSALS[errno.ENOTDIR],
+    errno.ENOTCONN: REFUSALS[errno.ENOTCONN],
+    errno.ECONNABORTED: REFUSALS[errno.ECONNABORTED],
+    errno.EACCES: ("EACCES", "is not yours to execute, or is no object"),
+    errno.ENOEXEC: ("EPROTO", "is no program; see: ctx doctor"),
+}
+
+
+def object_path(named: str | os.PathLike[str]) -> str:
+    """The path of the object that is called so."""
+    path = os.path.expanduser(os.fspath(named))
+    if path.split("/", 1)[0] in (*CLASSES, "home", "shared"):
+        return os.path.join(os.environ.get("CTX_ROOT") or DEFAULT_ROOT, path)
+    return path
+
+
+def socket_path(named: str | os.PathLike[str]) -> str:
+    """The path of its socket; a path that is already a socket's is kept."""
+    path = object_path(named)
+    return path if path.endswith(SUFFIX) else os.path.realpath(path) + SUFFIX
+
+
+@contextlib.contextmanager
+def address(path: str) -> Iterator[str]:
+    """What to give to connect(2): the path itself, or a short way to it by its directory."""
+    if len(os.fsencode(path)) <= MAX_ADDRESS:
+        yield path
+        return
+    directory, name = os.path.split(path)
+    try:
+        place = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as problem:
+        raise refused(path, problem) from None
+    try:
+        short = f"/proc/self/fd/{place}/{name}"
+        if len(os.fsencode(short)) > MAX_ADDRESS:
+            raise Failed("EINVAL", f"{path} has a name that is too long for a socket")
+        yield short
+    finally:
+        os.close(place)
+
+
+def refused(path: str, problem: OSError) -> Failed:
+    """The sentence for a connect that did not work."""
+    return _told(path, problem, REFUSALS)
+
+
+def not_run(path: str, problem: OSError) -> Failed:
+    """The sentence for an object that cannot be executed."""
+    return _told(path, problem, EXEC_REFUSALS)
+
+
+def _told(path: str, problem: OSError, table: dict[int, tuple[str, str]]) -> Failed:
+    said = table.get(problem.errno or 0)
+    code, why = said or (code_of(problem.errno), f"cannot be reached: {problem.strerror}")
+    return Failed(code, f"{path} {why}")

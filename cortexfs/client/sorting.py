@@ -1,0 +1,296 @@
+"""Which of the frames that come on one connection belong to which of its requests.
+
+    inbox = sorter.open(request)           # what answers this request will be kept here
+    line = sorter.encode(request)          # to be written
+    sorter.receive(data)                   # whatever comes, whenever it comes
+    inbox.take()                           # the next frame, once `inbox.is_ready`
+
+Rules: frames are kept until their inbox gives them out, and at most MAX_KEPT bytes of them: whoever would
+read more is told so first. An inbox that nobody holds any more gets nothing. An event does not say of which
+session it is, so a connection follows one session at a time; its own sends are told apart by their ids.
+This file must never know sockets, threads, Trio or time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+import msgspec
+
+from cortexfs.client.results import Failed
+from cortexfs.core import frames
+from cortexfs.core.conversation import Client
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import AnyFrame
+from cortexfs.core.requests import AnyRequest, Cancel, Resume, Send
+
+# Bytes of frames that wait to be taken: far more than a chat needs, far less than a machine has.
+MAX_KEPT = 64 << 20
+
+
+class Sent:
+    """A send of this connection, until its run is over."""
+
+    def __init__(self, request: Send) -> None:
+        self.id = request.id
+        self.session = (request.scope, request.session)
+        self.run: str | None = None
+
+
+class Inbox:
+    """The frames that answer one request. This kind takes whatever comes."""
+
+    def __init__(self, id_: str | None = None) -> None:
+        self.id = id_  # of the request
+        self.run: str | None = None
+        self.last: str | None = None  # the newest event id that was taken
+        self.fault: Fault | None = None  # why nothing more comes
+        self.is_over = False  # nothing more comes, and that is well
+        self._kept: deque[tuple[AnyFrame, int]] = deque()
+        self._put = 0  # bytes; two counters, as one thread puts while another takes
+        self._taken = 0
+
+    @property
+    def held(self) -> int:
+        return self._put - self._taken
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` has something to say: a frame, the end, or what went wrong."""
+        return bool(self._kept) or self.is_settled
+
+    @property
+    def is_settled(self) -> bool:
+        return self.is_over or self.fault is not None
+
+    def take(self) -> AnyFrame | None:
+        """The next frame; None at the end; Failed when there can be no more."""
+        if self._kept:
+            frame, size = self._kept.popleft()
+            self._taken += size
+            self.last = frame.id or self.last
+            return frame
+        if self.fault is not None and not self.is_over:
+            raise Failed(self.fault.code, self.fault.message, self.run)
+        return None
+
+    def take_kept(self) -> list[AnyFrame]:
+        """All that is kept; Failed when nothing is and there can be no more."""
+        first = self.take()
+        rest = [self.take() for _ in range(len(self._kept))]
+        return [frame for frame in (first, *rest) if frame is not None]
+
+    def put(self, frame: AnyFrame, size: int, sent: Sent | None) -> None:
+        if not self.is_over and self.wants(frame, sent):
+            self._kept.append((frame, size))
+            self._put += size
+
+    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+        return True
+
+    def is_refused(self, refusal: frames.Error, sent: Sent | None) -> bool:
+        """Whether this refusal answers the request of this inbox."""
+        return False
+
+    def stop(self) -> None:
+        """Want nothing more, and forget what was kept."""
+        self.is_over = True
+        self._taken = self._put
+        self._kept.clear()
+
+
+class Answer(Inbox):
+    """Of a ping; an approval has none unless it is refused."""
+
+    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+        self.is_over = self.is_over or (isinstance(frame, frames.Pong) and frame.request == self.id)
+        return False
+
+    def is_refused(self, refusal: frames.Error, sent: Sent | None) -> bool:
+        return refusal.request == self.id
+
+
+class RunOfSend(Inbox):
+    """The frames of the run of one send, to its done."""
+
+    def __init__(self, sent: Sent) -> None:
+        super().__init__(sent.id)
+        self._sent = sent
+
+    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+        if sent is not self._sent:
+            return False
+        self.run = sent.run
+        self.is_over = frame.FINAL
+        return True
+
+    def is_refused(self, refusal: frames.Error, sent: Sent | None) -> bool:
+        return sent is self._sent
+
+
+class Events(Answer):
+    """Every event of one session, for ever."""
+
+    def __init__(self, request: Resume) -> None:
+        super().__init__(request.id)
+        self.session = (request.scope, request.session)
+        self.last = request.after
+
+    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+        is_event = frame.run is not None and frame.id is not None
+        return is_event and (sent is None or sent.session == self.session)
+
+
+class Ending(Inbox):
+    """The done of a run that is to be cancelled, which `id` names, or the send that began it."""
+
+    def __init__(self, id_: str, is_ours: bool, is_alone: bool) -> None:
+        super().__init__(id_)
+        self._is_ours = is_ours
+        self._is_alone = is_alone  # no events of other runs are to come
+
+    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+        if not isinstance(frame, frames.Done):
+            return False
+        self.is_over = self.id in (frame.run, sent.id if sent else None) or (
+            # the id of a send from elsewhere tells us no run
+            sent is None and not self._is_ours and (self._is_alone or frame.status == "cancelled")
+        )
+        return self.is_over
+
+    def is_refused(self, refusal: frames.Error, sent: Sent | None) -> bool:
+        return sent is None and refusal.request == self.id
+
+
+class Sorter:
+    """The client's side of one connection."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name  # whom we talk to, for sentences
+        self._client = Client()
+        self._inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
+        self._sends: dict[str, Sent] = {}
+        self._runs: dict[str, Sent] = {}
+        self._carried = 0  # bytes of a frame that is not whole yet
+        self._parting: Fault | None = None  # the last thing that was said to nobody
+        self.fault: Fault | None = None  # why this connection is of no use any more
+
+    def encode(self, request: AnyRequest) -> bytes:
+        """The request as its line; Failed when it cannot be one."""
+        try:
+            return self._client.send(request)
+        except Fault as fault:
+            raise Failed(fault.code, fault.message) from None
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
+            raise Failed("EINVAL", f"the request cannot be written as JSON: {problem}") from None
+
+    def open(self, request: AnyRequest) -> Inbox:
+        """Keep what answers this request, which is about to be written."""
+        inbox: Inbox
+        follows = any(isinstance(each, Events) and not each.is_settled for each in self._inboxes)
+        if isinstance(request, Send):
+            if request.id in self._sends:
+                raise Failed(
+                    "EBUSY", f"the send {request.id} is under way in this conversation; read that one"
+                )
+            inbox = RunOfSend(self.note(request))
+        elif isinstance(request, Resume):
+            if follows:
+                raise Failed("EBUSY", "this conversation follows a session already; open another one")
+            inbox = Events(request)
+        elif isinstance(request, Cancel):
+            inbox = Ending(request.id, request.id in self._sends, not follows)
+        else:
+            inbox = Answer(request.id)
+        return self._opened(inbox)
+
+    def open_all(self) -> Inbox:
+        """Keep everything that comes."""
+        return self._opened(Inbox())
+
+    def note(self, request: Send) -> Sent:
+        """Know the run of this send when it begins."""
+        if request.id is None:
+            return Sent(request)
+        return self._sends.setdefault(request.id, Sent(request))
+
+    def check_room(self) -> None:
+        """Before anything is read: Failed while too much that was read is not taken."""
+        if sum(inbox.held for inbox in self._inboxes) >= MAX_KEPT:
+            why = f"{MAX_KEPT >> 20} MiB of frames wait for other iterators; read these on, or close them"
+            raise Failed("ENOBUFS", why)
+
+    def receive(self, data: bytes) -> None:
+        """Sort what came; no data is the other side's end."""
+        if not data:
+            self.end(self._parting or Fault("EHOSTDOWN", self._lost()))
+            return
+        self._carried += len(data)
+        try:
+            heard = self._client.receive(data)
+        except Fault as fault:
+            self.end(Fault(fault.code, f"{self._name}: {fault.message}; see: ctx doctor"))
+            return
+        for frame in heard:
+            self._put(frame, self._carried // len(heard))
+        self._carried = 0 if heard else self._carried
+
+    def end(self, fault: Fault) -> None:
+        """Nothing comes any more: what was kept can still be taken, and then everybody is told why."""
+        self.fault = self.fault or fault
+        for inbox in list(self._inboxes):
+            inbox.fault = inbox.fault or self.fault
+
+    def close(self) -> None:
+        """The end, by our own will: that is no failure of those who follow a session."""
+        self.end(Fault("ECANCELED", "this conversation was closed"))
+        for inbox in list(self._inboxes):
+            inbox.is_over = inbox.is_over or isinstance(inbox, Events) or type(inbox) is Inbox
+
+    def _opened(self, inbox: Inbox) -> Inbox:
+        inbox.fault = self.fault
+        self._inboxes.add(inbox)
+        return inbox
+
+    def _put(self, frame: AnyFrame, size: int) -> None:
+        sent = self._sent(frame)
+        for inbox in list(self._inboxes):
+            inbox.put(frame, size, sent)
+        if isinstance(frame, frames.Error) and frame.run is None:
+            self._refuse(frame)
+        if sent is not None and frame.FINAL:
+            self._forget(sent)
+
+    def _sent(self, frame: AnyFrame) -> Sent | None:
+        """The send of ours whose run this frame is of."""
+        if frame.run is None:
+            return None
+        if isinstance(frame, frames.Start) and frame.request in self._sends:
+            sent = self._sends[frame.request]
+            sent.run = frame.run
+            self._runs[frame.run] = sent
+        return self._runs.get(frame.run)
+
+    def _refuse(self, refusal: frames.Error) -> None:
+        fault = Fault(refusal.code, refusal.message)
+        if refusal.request is None:
+            self._parting = fault
+            return
+        sent = self._sends.get(refusal.request)
+        if sent and (sent.run or refusal.code == "EALREADY"):
+            sent = None  # a cancel by the id of a send is refused, not the send
+        for inbox in list(self._inboxes):
+            if inbox.is_refused(refusal, sent):
+                inbox.fault = fault
+        if sent is not None:
+            self._forget(sent)
+
+    def _forget(self, sent: Sent) -> None:
+        if sent.id is not None and self._sends.get(sent.id) is sent:
+            del self._sends[sent.id]
+        if sent.run is not None:
+            self._runs.pop(sent.run, None)
+
+    def _lost(self) -> str:
+        return f"the connection to {self._name} is lost; see whether its daemon runs: ctx status"
