@@ -40,6 +40,29 @@ def run_socket(subject: Subject) -> Finding:
     return ok(f"{SOCKET_NAME} takes connections")
 
 
+def object_sockets(subject: Subject) -> Finding:
+    """An object that is declared and cannot be talked to now refuses connections (abi.md 5)."""
+    if _silent(subject):
+        return ok("no mount to ask")
+    try:
+        refusing = ask(lambda: _refusing(Path(subject.root)), mounts.ANSWER_SECONDS).decode().split()
+    except OSError as problem:
+        return fail(f"the objects' sockets cannot be tried: {problem.strerror}", "see: ctx status")
+    if refusing:
+        return warn(f"{', '.join(refusing)} take no connections", "see their .d/status, and: ctx status")
+    return ok("every object's socket takes connections")
+
+
+def _refusing(root: Path) -> bytes:
+    found = []
+    for path in (*root.glob("model/*/*.sock"), *root.glob("agent/*.sock")):
+        try:
+            _connected(str(path))
+        except OSError:
+            found.append(str(path.relative_to(root)))
+    return "\n".join(found).encode()
+
+
 def _silent(subject: Subject) -> bool:
     """Whether there is no use in asking further; `answers` has said why."""
     return answers(subject).level == FAIL
@@ -78,6 +101,7 @@ CHECKS: dict[str, Check] = {
     "stale mounts": stale,
     "mount answers": answers,
     "run socket": run_socket,
+    "object sockets": object_sockets,
     "plugins": broken_plugins,
     "other users": allow_other,
 }

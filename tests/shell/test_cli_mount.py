@@ -235,3 +235,14 @@ def test_runners_have_to_speak_our_protocol(
     monkeypatch.setattr(shebang, "program", lambda name: str(runner))
     assert system_checks.packaged_runner(subject).level == packaged
     assert system_checks.system_runner(subject).level == system
+
+
+def test_doctor_names_the_sockets_that_refuse(tmp_path: Path) -> None:
+    # abi.md 5: "keeps the entry, and connect is refused (ECONNREFUSED)"
+    folder = tmp_path / "model" / "acme"
+    folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as closed:
+        listener.bind(str(folder / "good.sock"))
+        listener.listen()
+        closed.bind(str(folder / "bad.sock"))
+        assert mount_checks._refusing(tmp_path) == b"model/acme/bad.sock"
