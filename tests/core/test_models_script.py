@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cortexfs.core.arguments import MAX_VALUES
+from cortexfs.core.controls import CONTROLS
 from cortexfs.core.errors import Fault
-from cortexfs.models import script
+from cortexfs.models import debug, script
 from cortexfs.models.script import EXAMPLE, STEPS, parse
 
 WHOLE: dict[str, Any] = {
@@ -88,3 +92,33 @@ def test_what_is_no_script(text: str, said: str) -> None:
 def test_a_script_is_small() -> None:
     with pytest.raises(Fault, match="EMSGSIZE: the script is over 1 MiB"):
         parse(f'[{{"delta":"{"a" * (1 << 20)}"}}]')
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "ctx.md").read_text()
+
+
+def test_the_page_has_the_table_of_steps_and_their_limits() -> None:
+    # script.py: "the keys of STEPS are the steps, and docs/ctx.md has the same table"
+    rows = re.findall(r'^\| `\{"(\w+)": ', PAGE, re.MULTILINE)
+    assert rows == list(STEPS)
+    assert f"at most 1 MiB and {script.MAX_STEPS:,} steps" in PAGE
+    assert f"at most {script.MAX_BURST:,} deltas and {script.MAX_BURST_BYTES >> 20} MiB together" in PAGE
+    assert f"for up to {script.MAX_SLEEP:.0f} s" in PAGE
+    assert f"at most {debug.MAX_KEPT >> 10} KiB in deltas" in PAGE
+    assert f"It may hold {MAX_VALUES:,} values" in PAGE
+
+
+@pytest.mark.parametrize("given", re.findall(r"debug/script '(.*)'$", PAGE, re.MULTILINE))
+def test_the_scripts_of_the_page_are_scripts(given: str) -> None:
+    assert parse(given)
+
+
+def test_the_page_has_every_control_of_a_model() -> None:
+    section = PAGE.partition("### Control files of a model")[2].partition("###")[0]
+    named = [
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.M) for name in re.findall(r"`(\w+)`", row)
+    ]
+    assert sorted(named) == sorted(control.name for control in CONTROLS["model"])
+    for control in CONTROLS["model"]:
+        if control.check and control.name != "policy":
+            assert f"| `{control.name}` | **writable**" in section

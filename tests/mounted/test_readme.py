@@ -30,6 +30,8 @@ def test_the_tour(ctx: Ctx) -> None:
         "hello.txt:1:",
         "err",
         '"type":"start"',
+        "models are files, too",
+        "word by word",
         "read_file",
     ):
         assert expected in done.stdout, expected
