@@ -50,14 +50,16 @@ async def echo(turn: Turn) -> None:
 async def script(turn: Turn) -> None:
     """Play the steps that the prompt's text is (docs/ctx.md has the table)."""
     text = text_of(turn.input)
-    if len(text) > LARGE:
-        steps = await trio.to_thread.run_sync(scripts.parse, text)
-    else:
-        steps = scripts.parse(text)
+    large = len(text) > LARGE
+    steps, words = await trio.to_thread.run_sync(_read, text) if large else _read(text)
     play = _Play(turn)
     for number, step in enumerate(steps, 1):
         await _PLAYED[type(step)](play, number, step)
-    await play.end(_count(text))
+    await play.end(words)
+
+
+def _read(text: str) -> tuple[list[scripts.AnyStep], int]:
+    return scripts.parse(text), _count(text)
 
 
 class _Play:
