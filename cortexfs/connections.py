@@ -65,7 +65,8 @@ class Connection:
         self._out = bytearray()
         self._woken = trio.Event()
         self._sent = trio.lowlevel.ParkingLot()
-        self._says_no_more = False
+        self._says_no_more = False  # he has closed his side, and all that he said is heard
+        self._hears_nothing = False  # he has closed the other one: what he said before counts nevertheless
 
     async def serve(self) -> None:
         """Until the client leaves."""
@@ -73,7 +74,8 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._hear, nursery.cancel_scope)
                 await self._tell()
-                nursery.cancel_scope.cancel()
+                if self._says_no_more:
+                    nursery.cancel_scope.cancel()
         finally:
             self._leave()
 
@@ -94,14 +96,16 @@ class Connection:
 
     async def _hear(self, scope: trio.CancelScope) -> None:
         try:
-            while not self._says_no_more:
+            data = b"more"
+            while data:
                 data = await self._receive()
-                self._says_no_more = not data
                 for heard in self._server.receive(data):
                     await self._answer(heard)
                     await self._answers_go()
+            self._says_no_more = True
             self.wake()
-            await _gone(self._stream)
+            if not self._hears_nothing:
+                await _gone(self._stream)
         except OSError:
             pass
         scope.cancel()
@@ -239,6 +243,8 @@ class Connection:
 
     def _push(self, data: bytes) -> None:
         """Send it now, or as soon as what waits already has been sent."""
+        if self._hears_nothing:
+            return
         if not self._out:
             with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 data = data[self._stream.send(data) :]
@@ -248,15 +254,24 @@ class Connection:
 
     async def _tell(self) -> None:
         """Until there is nobody to tell, or nothing more to tell to one who asks no more."""
-        with contextlib.suppress(OSError):
+        try:
             while True:
                 self._woken = trio.Event()
                 await self._drain()
                 if await self._send_more():
                     continue
-                if self._says_no_more and not self._given.awaits_runs and not self._out:
+                if self._all_is_told:
                     return
                 await self._woken.wait()
+        except OSError:
+            self._hears_nothing = True
+            self._out.clear()
+            self._sent.unpark_all()
+
+    @property
+    def _all_is_told(self) -> bool:
+        """To one who asks no more: the rest of his runs, and what there is of what he resumed."""
+        return self._says_no_more and not (self._given.awaits_runs or self._out or self._woken.is_set())
 
     async def _drain(self) -> None:
         while self._out:

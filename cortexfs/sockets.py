@@ -207,6 +207,9 @@ class Sockets:
             with trio.move_on_after(CWD_SECONDS), strangers.closing(host.call(None)) as call:
                 await send(call, announce(calls.Enter(path)))
                 answered = await _heard(call)
+        except Fault:
+            answered = True
+            raise
         except OSError:
             pass
         finally:

@@ -72,12 +72,10 @@ def test_an_object_without_sessions_has_no_entry(ctx: Ctx) -> None:
 def test_the_daemons_sockets_cannot_be_replaced(ctx: Ctx) -> None:
     # abi.md 1: the entries are the tree's; only the daemon binds
     path = str(ctx.root / ECHO)
-    with socket.socket(socket.AF_UNIX) as mine, pytest.raises(OSError) as caught:
+    with socket.socket(socket.AF_UNIX) as mine, pytest.raises(OSError, match="in use"):
         mine.bind(path)
-    assert caught.value.errno == errno.EADDRINUSE
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="Read-only file system"):
         os.unlink(path)
-    assert caught.value.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
     assert ctx.run(["rm", "-f", path], uid=NOBODY).returncode == 1
     with talk(ctx) as client:
         assert client.is_alive()
