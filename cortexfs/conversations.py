@@ -20,11 +20,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
 import trio
 
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Frame, Usage
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.requests import Decision, Input
 from cortexfs.core.session import SHORT, Accepted, Event, Session, unknown
@@ -41,6 +42,7 @@ REPLAY = 1 << 20  # bytes that a thread folds at a turn
 STOPPED = "the daemon was stopped during this run; send the message again under another id"
 
 log = logging.getLogger("cortexfs")
+_messages = msgspec.json.Decoder(Message)
 
 
 class Follower(Protocol):
@@ -142,6 +144,11 @@ class Turn:
         self._live = live
         self._id = accepted.run
         self._run = run
+
+    async def history(self, room: int) -> list[Message]:
+        first = self._live.session.runs[self._id].first
+        lines = await self._live.log.messages(room, first)
+        return [_messages.decode(line) for line in lines]
 
     async def say(self, *said: Frame) -> None:
         live, short = self._live, all(type(frame) is Delta and len(frame.text) < SHORT for frame in said)
@@ -284,10 +291,10 @@ class Conversations:
             self._idle.pop(live.address, None)
 
     def find(self, id_: str, wanted: Callable[[Live], bool], first: Follower) -> tuple[Live, str]:
-        """Where the run of that id is, or that of the send of that id: what goes on comes first, and what
-        the asker follows."""
+        """Where the run of that id is, or that of the send of that id. What the asker follows comes first, as
+        others may name their messages as he does; then what goes on."""
         found = [
-            (live.session.runs[run].state == "over", first not in live.followers, live, run)
+            (first not in live.followers, live.session.runs[run].state == "over", live, run)
             for live in self._live.values()
             if (run := live.session.find(id_)) and wanted(live)
         ]
