@@ -1,0 +1,268 @@
+"""Sessions as their clients see them: retries, order, scopes, resume, working directories, approvals, cancel
+(abi.md 5). Each test has sessions of its own."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.mounted.ctx_mount import NOBODY, Ctx
+from tests.mounted.talking import SCRIPT, Talk, history, ids, one_run, said, talk, text, types
+
+HANG = {"hang": True}
+
+
+def hanging(client: Talk, **fields: object) -> str:
+    """A run that goes on until it is cancelled, and its id."""
+    client.play({"delta": "begun"}, HANG, **fields)
+    return str(client.until("delta")[0]["run"])
+
+
+# The same message again.
+
+
+def test_a_retry_replays_a_finished_run(ctx: Ctx) -> None:
+    # abi.md 5: "Same session and same id again: the original run, replayed if finished"; seed 002: "retry is
+    # idempotent and returns the original run id or final state"
+    first = said(ctx, "hello you", session="retry", id="m")
+    assert said(ctx, "hello you", session="retry", id="m") == first
+    assert history(ctx, "retry") == first
+
+
+def test_a_retry_follows_a_live_run(ctx: Ctx) -> None:
+    # abi.md 5: "followed live if not"
+    with talk(ctx, SCRIPT) as one, talk(ctx, SCRIPT) as two:
+        steps = ({"delta": "a"}, {"approval": {"name": "t", "call": "c"}}, {"delta": "b"})
+        one.play(*steps, session="live", id="m")
+        begun = one.until("approval")
+        two.play(*steps, session="live", id="m")
+        assert two.until("approval") == begun
+        two.ask("approve", run=begun[0]["run"], call="c", decision="deny")
+        rest = one.until("done")
+        assert two.until("done") == rest
+        one_run(begun + rest)
+
+
+def test_a_retry_with_another_input(ctx: Ctx) -> None:
+    # abi.md 5: "same id with another input: EINVAL"
+    first = said(ctx, "hello", session="other", id="m")
+    with talk(ctx) as client:
+        client.send("goodbye", session="other", id="m")
+        error = client.error()
+        assert (error["code"], error["request"]) == ("EINVAL", "m")
+        assert client.is_alive()
+    assert history(ctx, "other") == first
+
+
+def test_an_id_is_of_one_session(ctx: Ctx) -> None:
+    # seed 002: "client id retry within one session"
+    runs = {one_run(said(ctx, "hello", session=session, id="m")) for session in ("ids1", "ids2")}
+    assert len(runs) == 2
+    assert one_run(said(ctx, "hello", session="ids1", scope="shared", id="m")) not in runs
+
+
+def test_messages_without_an_id_are_all_new(ctx: Ctx) -> None:
+    # abi.md 5: "`send` {id?"
+    assert len({one_run(said(ctx, "hello", session="noid")) for _ in range(3)}) == 3
+
+
+def test_a_retry_on_the_connection_that_had_the_run(ctx: Ctx) -> None:
+    # abi.md 5: "A connection gets each event once, whatever it asked for."
+    with talk(ctx) as client:
+        client.send("hello", session="again", id="m")
+        run = one_run(client.until("done"))
+        client.send("hello", session="again", id="m")
+        answer = client.all()
+    assert types(answer) == ["start", "done"]
+    assert not ids(answer)
+    assert {frame["run"] for frame in answer} == {run}
+
+
+# Order.
+
+
+def test_a_session_answers_in_order(ctx: Ctx) -> None:
+    # abi.md 5: "one session runs one message at a time, in order of arrival"
+    with talk(ctx, SCRIPT) as client:
+        for number in range(10):
+            client.play({"sleep": 0.001}, {"delta": str(number)}, session="queue")
+        frames = client.all()
+    assert ids(frames) == list(range(1, len(frames) + 1))
+    ends = [place for place, frame in enumerate(frames, 1) if frame["type"] == "done"]
+    runs = [frames[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    assert [text(run) for run in runs] == [str(number) for number in range(10)]
+    for run in runs:
+        one_run(run)
+
+
+def test_sessions_run_side_by_side(ctx: Ctx) -> None:
+    # abi.md 5: "different sessions run side by side"
+    with talk(ctx, SCRIPT) as client:
+        run = hanging(client, session="side1")
+        client.play({"delta": "quick"}, session="side2")
+        assert text(client.until("done")) == "quick"
+        client.ask("cancel", id=run)
+        client.until("done", run=run)
+
+
+def test_the_deltas_of_a_run_are_in_order(ctx: Ctx) -> None:
+    # seed 002: "delta order strictly increasing send order within one run"
+    words = " ".join(map(str, range(5000)))
+    frames = said(ctx, words, session="deltas")
+    one_run(frames)
+    assert text(frames) == words
+
+
+# Scopes.
+
+
+def test_private_sessions_are_keyed_by_uid(ctx: Ctx) -> None:
+    # abi.md 5: "private (default) sessions are keyed by the peer's uid"
+    said(ctx, "mine", session="private")
+    assert history(ctx, "private", uid=NOBODY) == []
+    with talk(ctx, uid=NOBODY) as client:
+        client.send("his", session="private", scope="private")
+        his = client.until("done")
+    assert history(ctx, "private", uid=NOBODY) == his
+    assert text(history(ctx, "private")) == "mine"
+
+
+def test_runs_of_others_private_sessions_are_not_there(ctx: Ctx) -> None:
+    # docs/protocol.md: "runs of others' private sessions are not there"
+    with talk(ctx, SCRIPT) as mine, talk(ctx, SCRIPT, uid=NOBODY) as his:
+        run = hanging(mine, session="secret", id="m")
+        for id_ in (run, "m"):
+            his.ask("cancel", id=id_)
+            assert his.error()["code"] == "ENOENT"
+        his.ask("approve", run=run, call="c", decision="deny")
+        assert his.error()["code"] == "ENOENT"
+        mine.ask("cancel", id=run)
+        assert mine.until("done")[-1]["status"] == "cancelled"
+
+
+def test_shared_sessions_are_everybodys(ctx: Ctx) -> None:
+    # abi.md 5: "shared ones live under shared/main/ for everyone"
+    with talk(ctx, SCRIPT) as one, talk(ctx, SCRIPT, uid=NOBODY) as two:
+        two.ask("resume", session="common", scope="shared")
+        run = hanging(one, session="common", scope="shared")
+        assert two.until("delta")[0]["run"] == run
+        two.ask("cancel", id=run)
+        done = two.until("done")[-1]
+        assert done["status"] == "cancelled"
+        assert one.until("done")[-1] == done
+    assert history(ctx, "common", SCRIPT) == []  # a private one has the same name
+    files = ctx.state / "sessions/shared/main/model/debug/script.d/session/common"
+    assert (files / "events.jsonl").exists()
+
+
+def test_temp_sessions_end_with_their_connection(ctx: Ctx) -> None:
+    # abi.md 5: "temp ones in memory only"; "a temp run is cancelled and leaves nothing"
+    with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
+        client.play({"delta": "a"}, session="gone", scope="temp")
+        client.until("done")
+        run = hanging(client, session="gone", scope="temp")
+        other.ask("resume", session="gone", scope="temp")
+        other.ask("cancel", id=run)
+        assert other.error()["code"] == "ENOENT"
+        assert other.all() == []
+    _no_run(ctx)
+    with talk(ctx, SCRIPT) as client:
+        client.ask("resume", session="gone", scope="temp")
+        assert client.all() == []
+    assert not [path for path in ctx.state.joinpath("sessions").rglob("*") if path.name in ("gone", "temp")]
+
+
+def _no_run(ctx: Ctx) -> None:
+    """Wait until no run is active; a status is a second old at most."""
+    end = time.monotonic() + 30
+    while not ctx.status["runs"].startswith("0 active"):
+        assert time.monotonic() < end, ctx.status
+
+
+def test_runs_go_on_without_their_clients(ctx: Ctx) -> None:
+    # abi.md 5: "after a disconnect private and shared runs go on"; seed 002: "closed"
+    for scope in ("private", "shared"):
+        with talk(ctx, SCRIPT) as client:
+            steps = ({"approval": {"name": "t", "call": "c"}}, {"delta": "after"})
+            client.play(*steps, session="alone", scope=scope, id="m")
+            run = client.until("approval")[0]["run"]
+        with talk(ctx, SCRIPT) as client:
+            client.ask("approve", run=run, call="c", decision="allow_once")
+            client.ask("resume", session="alone", scope=scope)
+            frames = client.until("done")
+        assert one_run(frames) == run
+        assert text(frames) == "allow_onceafter"
+
+
+# Resume.
+
+
+@pytest.mark.parametrize("after", [0, 1, 4, 9, 10])
+def test_resume_after_an_event(ctx: Ctx, after: int) -> None:
+    # abi.md 5: "every event of the session after event id `after` (all, without it)"
+    whole = said(ctx, "a b c d e", session=f"after{after}")
+    assert ids(whole) == list(range(1, 11))
+    fields: dict[str, Any] = {"after": str(after)} if after else {}
+    assert history(ctx, f"after{after}", **fields) == whole[after:]
+
+
+def test_resume_goes_on_live_without_gap_or_duplicate(ctx: Ctx) -> None:
+    # abi.md 5: "then live events, without gap or duplicate, until the client leaves"
+    with talk(ctx, SCRIPT) as sender:
+        sender.play({"burst": 50_000, "size": 40}, session="live-resume")
+        whole = [sender.frame() for _ in range(5)]
+        followers = []
+        try:
+            for number in range(5):
+                followers.append(Talk(ctx.root / SCRIPT))
+                after = {"after": str(number)} if number else {}
+                followers[-1].ask("resume", session="live-resume", **after)
+            whole += sender.until("done")
+            one_run(whole)
+            for number, follower in enumerate(followers):
+                assert follower.until("done") == whole[number:]
+            sender.send("[]", session="live-resume", id="next")
+            more = sender.until("done")
+            for follower in followers:
+                assert follower.until("done") == more
+        finally:
+            for follower in followers:
+                follower.close()
+
+
+def test_an_unknown_session_is_empty_and_followed(ctx: Ctx) -> None:
+    # abi.md 5: "An unknown session is empty and followed"
+    with talk(ctx) as follower:
+        follower.ask("resume", session="unknown-yet")
+        assert follower.is_alive()
+        whole = said(ctx, "now", session="unknown-yet")
+        assert follower.until("done") == whole
+    assert not (ctx.state / "sessions/home/0/model/debug/echo.d/session/never").exists()
+
+
+@pytest.mark.parametrize("after", ["999999", "-1", "x", "", "01", "1.0", " 1", "१", "9" * 30])
+def test_an_unknown_after(ctx: Ctx, after: str) -> None:
+    # abi.md 5: "an unknown `after` is EINVAL"
+    said(ctx, "x", session="bad-after", id="m")
+    with talk(ctx) as client:
+        client.ask("resume", session="bad-after", after=after, id="r")
+        error = client.error()
+        assert (error["code"], error["request"]) == ("EINVAL", "r")
+        assert client.is_alive()
+
+
+def test_looking_for_a_session_leaves_no_trace(ctx: Ctx) -> None:
+    # abi.md 5: "An unknown session is empty"
+    assert history(ctx, "never-there") == []
+    assert not list(ctx.state.joinpath("sessions").rglob("never-there"))
+
+
+def test_event_ids_increase_and_run_ids_are_unique(ctx: Ctx) -> None:
+    # abi.md 5: "event ids are decimal strings, strictly increasing within a session; run ids are unique"
+    runs = {one_run(said(ctx, "x y", session="increasing")) for _ in range(5)}
+    whole = history(ctx, "increasing")
+    assert ids(whole) == sorted(set(ids(whole)))
+    assert {frame["run"] for frame in whole} == runs
+    assert len(runs) == 5
