@@ -134,6 +134,9 @@ class _Turn:
         self.uid = uid
         self._answer = answer
 
+    async def history(self, room: int) -> list[Message]:
+        return []
+
     async def say(self, *said: Frame) -> None:
         await self._answer.say(said)
 

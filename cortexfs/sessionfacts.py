@@ -62,6 +62,7 @@ class Facts:
         self.cwd: str | None = None
         self.active: dict[str, None] = {}  # runs that have a start and no done, oldest first
         self.status: str | None = None
+        self.places = array("q")  # where each message stands
         self.latest: list[tuple[int, int]] = []  # where the parts of the last answer stand: offset, length
         self._parts: list[tuple[int, int]] = []
 
@@ -93,6 +94,7 @@ class Facts:
     def _message(self, said: _Line, place: tuple[int, int]) -> None:
         """A long answer is several frames in a row, and the next answer begins after a call or a start."""
         self.messages += 1
+        self.places.append(place[0])
         if said.role == "assistant":
             self._parts.append(place)
             self.latest = self._parts

@@ -17,6 +17,7 @@ This file must never know paths or threads, nor decide what a run does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -28,6 +29,7 @@ from cortexfs.sessionfacts import DONE, HEADS, TELLING, Facts, Index, Scan, chec
 
 READ = 1 << 16  # what a reader takes at once
 SEARCH = 1 << 18
+LINE = 1 << 12  # most messages
 ROOM = 1 << 20  # a run that finds this much not yet in the file waits
 UNWRITTEN = 8 << 20  # and one that does not wait is told
 SYNC_AFTER = 4 << 20  # written and not synced: then it is time, whether anybody waits or not
@@ -212,6 +214,25 @@ class Log(ABC):
     @abstractmethod
     async def fetch(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes from `offset`, at least one where there is one."""
+
+    async def messages(self, room: int, before: int) -> list[bytes]:
+        """The newest lines of messages that fit into `room` bytes, oldest first, but for those from the
+        event `before` on."""
+        end = await self.place(before)
+        at, found = bisect_left(self.facts.places, end), deque[bytes]()
+        while at:
+            at -= 1
+            line = await self.fetch_line(self.facts.places[at])
+            room -= len(line)
+            if room < 0:
+                break
+            found.appendleft(line)
+        return list(found)
+
+    async def fetch_line(self, offset: int) -> bytes:
+        """The line that begins at `offset`."""
+        data = await self.lines(offset, LINE)
+        return data[: data.index(b"\n") + 1]
 
     async def grown(self) -> None:
         """Wait until something happened: readers look again."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
-from cortexfs.core.frames import Approval, Frame
+from cortexfs.core.frames import Approval, Frame, Message
 from cortexfs.core.requests import Decision, Input
 
 
@@ -29,6 +29,10 @@ class Turn(Protocol):
     @property
     def uid(self) -> int:
         """Who asked."""
+
+    async def history(self, room: int) -> list[Message]:
+        """What was said in this session before: the newest messages that fit into `room` bytes as they are
+        logged, oldest first. A single call has none."""
 
     async def say(self, *said: Frame) -> None:
         """Pass frames on, in order. Waits while whoever carries them does not keep up."""

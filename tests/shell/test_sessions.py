@@ -494,3 +494,22 @@ async def test_temp_sessions_are_bounded_each_and_together(tmp_path: Path) -> No
         sessions.temp(address("d")).append([line(2, text=big)])
         with pytest.raises(Fault, match="ENOSPC"):  # empty ones count too
             _ = [sessions.temp(address(f"e{n}")) for n in range(10_000)]
+
+
+async def test_what_was_said_before_is_found_from_the_newest_on(tmp_path: Path) -> None:
+    # models/driver.py: "the newest messages that fit into so many bytes, oldest first"
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        first = run_of(1, "r1", deltas=300, answer="x" * 9000)
+        second = run_of(log.given + 400, "r2", answer="short")
+        log.append([*first, *second])
+        await log.durable(log.given)
+        said = [each for each in (*first, *second) if each.startswith(b'{"type":"message"')]
+        assert await log.messages(1 << 20, log.given + 1) == said
+        assert await log.messages(1 << 20, 400) == said[:2]  # what comes after is not before
+        assert await log.messages(len(said[3]) + len(said[2]), log.given + 1) == said[2:]
+        assert await log.messages(len(said[3]) - 1, log.given + 1) == []
+        assert await log.messages(1 << 20, 1) == []
+    async with store(tmp_path) as sessions:  # and again after a restart
+        log = await sessions.open(address())
+        assert await log.messages(1 << 20, log.last + 1) == said
