@@ -12,8 +12,22 @@ Whatever goes wrong is a `Failed`, with a stable `code`. The same for Trio is `c
 alone imports Trio.
 """
 
-from cortexfs.client.blocking import Conversation, Stream, new_id
+from cortexfs.client.blocking import Conversation, Stream
 from cortexfs.client.execution import Run, run
+from cortexfs.client.lasting import resume, send
 from cortexfs.client.results import Failed, Text, check, text
+from cortexfs.client.sorting import new_id
 
-__all__ = ["Conversation", "Failed", "Run", "Stream", "Text", "check", "new_id", "run", "text"]
+__all__ = [
+    "Conversation",
+    "Failed",
+    "Run",
+    "Stream",
+    "Text",
+    "check",
+    "new_id",
+    "resume",
+    "run",
+    "send",
+    "text",
+]

@@ -20,17 +20,12 @@ from types import TracebackType
 
 from cortexfs.client import places
 from cortexfs.client.results import Failed
-from cortexfs.client.sorting import Inbox, Sorter
+from cortexfs.client.sorting import Inbox, Sorter, new_id
 from cortexfs.core.frames import AnyFrame, Done
 from cortexfs.core.requests import AnyRequest, Approve, Cancel, Decision, Input, Ping, Resume, Scope, Send
 
 READ_BYTES = 1 << 18  # what a Unix socket holds at most by default (net.core.wmem_default)
 LOOK_MS = 100  # how often a writer looks whether it must read for itself
-
-
-def new_id() -> str:
-    """An id that nobody else takes, in this or any other process."""
-    return os.urandom(16).hex()
 
 
 class Stream(Iterator[AnyFrame]):
@@ -235,9 +230,7 @@ class Conversation:
     def _raise_end(self) -> None:
         """Nobody listens: what was said before that tells why."""
         self.wait(lambda: self._sorter.fault is not None)
-        fault = self._sorter.fault
-        assert fault is not None
-        raise Failed(fault.code, fault.message)
+        self._sorter.check()
 
 
 def connected(path: str) -> socket.socket:

@@ -13,6 +13,7 @@ This file must never know sockets, threads, Trio or time.
 
 from __future__ import annotations
 
+import uuid
 import weakref
 from collections import deque
 
@@ -27,6 +28,11 @@ from cortexfs.core.requests import AnyRequest, Cancel, Resume, Send
 
 # Bytes of frames that wait to be taken: far more than a chat needs, far less than a machine has.
 MAX_KEPT = 64 << 20
+
+
+def new_id() -> str:
+    """An id that nobody else takes, in this or any other process."""
+    return uuid.uuid4().hex
 
 
 class Sent:
@@ -214,6 +220,11 @@ class Sorter:
         if request.id is None:
             return Sent(request)
         return self._sends.setdefault(request.id, Sent(request))
+
+    def check(self) -> None:
+        """Failed when this connection is of no use any more."""
+        if self.fault is not None:
+            raise Failed(self.fault.code, self.fault.message)
 
     def check_room(self) -> None:
         """Before anything is read: Failed while too much that was read is not taken."""

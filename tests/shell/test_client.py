@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 
 from cortexfs.client import Conversation, Failed, text
 from cortexfs.core import frames
-from cortexfs.core.errors import Fault
 from cortexfs.core.requests import Ping, Send
 from tests.core.conversation_pair import kinds
 from tests.shell.client_server import Served, served

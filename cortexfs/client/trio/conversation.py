@@ -1,0 +1,231 @@
+"""A conversation with an object, for programs that run Trio.
+
+Rules: whoever waits for a frame reads for everybody, one task at a time. Cancelling whoever waits leaves the
+conversation as it was: nothing that came is lost, and what was half written is written before the next
+request; the run itself goes on.
+This file must never know which frame belongs to whom (sorting.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+
+import trio
+
+from cortexfs.client import blocking, places
+from cortexfs.client.results import Failed
+from cortexfs.client.sorting import Inbox, Sorter, new_id
+from cortexfs.core.frames import AnyFrame, Done
+from cortexfs.core.requests import AnyRequest, Approve, Cancel, Decision, Input, Ping, Resume, Scope, Send
+
+
+class Stream(AsyncIterator[AnyFrame]):
+    """The frames that answer one request, which is written when the first of them is asked for."""
+
+    def __init__(self, conversation: Conversation, request: AnyRequest | None, inbox: Inbox | None) -> None:
+        self._conversation = conversation
+        self._request = request
+        self._inbox = inbox
+
+    @property
+    def id(self) -> str | None:
+        return self._request.id if self._request else None
+
+    @property
+    def run(self) -> str | None:
+        return self._inbox.run if self._inbox else None
+
+    @property
+    def last(self) -> str | None:
+        return self._inbox.last if self._inbox else None
+
+    async def __anext__(self) -> AnyFrame:
+        inbox = self._inbox or await self._begin()
+        if inbox.is_ready:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await self._conversation.wait(lambda: inbox.is_ready)
+        frame = inbox.take()
+        if frame is None:
+            raise StopAsyncIteration
+        return frame
+
+    async def _begin(self) -> Inbox:
+        assert self._request is not None
+        line, self._inbox = self._conversation.opened(self._request)
+        await self._conversation.write(line)
+        return self._inbox
+
+    def close(self) -> None:
+        """Forget what comes: the run itself goes on."""
+        if self._inbox is not None:
+            self._inbox.stop()
+
+
+class Conversation:
+    """One connection to the object (or socket) at `path`, made by `async with`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._all: Inbox | None = None
+        self._is_reading = False
+        self._changed = trio.lowlevel.ParkingLot()
+        self._writing = trio.Lock()
+        self._unsent = bytearray()
+
+    async def __aenter__(self) -> Conversation:
+        place = await trio.to_thread.run_sync(places.socket_path, self._path)
+        self._sorter = Sorter(place)
+        # In a thread, as looking a name up on a mount may take as long as its daemon likes.
+        self._socket = await trio.to_thread.run_sync(blocking.connected, place)
+        self._socket.setblocking(False)
+        return self
+
+    async def __aexit__(
+        self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        input: Input,
+        *,
+        session: str = "default",
+        scope: Scope = "private",
+        cwd: str | None = None,
+        id: str | None = None,
+    ) -> Stream:
+        """Say something; the frames of its run, up to done."""
+        return Stream(self, Send(input=input, session=session, scope=scope, cwd=cwd, id=id or new_id()), None)
+
+    def resume(
+        self, *, session: str = "default", scope: Scope = "private", after: str | None = None
+    ) -> Stream:
+        """Every event of the session after the event `after`, then what happens, until you leave."""
+        return Stream(self, Resume(session=session, scope=scope, after=after, id=new_id()), None)
+
+    async def cancel(self, id: str) -> Done:
+        """End a run, by its id or that of its send; its done, which says how it ended in fact."""
+        async for frame in Stream(self, Cancel(id=id), None):
+            if isinstance(frame, Done):
+                return frame
+        raise Failed("ECANCELED", "this conversation was closed")
+
+    async def approve(self, run: str, call: str, decision: Decision) -> None:
+        """Decide a call for which an approval frame asked; Failed if it cannot be decided."""
+        approve = Approve(run=run, call=call, decision=decision, id=new_id())
+        ping = Ping(id=new_id())
+        (first, refused), (second, heard) = self.opened(approve), self.opened(ping)
+        await self.write(first + second)
+        await self.wait(lambda: refused.is_settled or heard.is_settled)
+        refused.take()
+        heard.take()
+
+    async def ping(self) -> float:
+        """How many seconds an answer takes."""
+        before = trio.current_time()
+        async for _ in Stream(self, Ping(id=new_id()), None):
+            pass
+        return trio.current_time() - before
+
+    async def request(self, request: AnyRequest) -> None:
+        """Write a request and wait for nothing; `frames` gives what comes, from the first of these on."""
+        line = self._sorter.encode(request)
+        self.frames()
+        if isinstance(request, Send):
+            self._sorter.note(request)
+        await self.write(line)
+
+    def frames(self) -> Stream:
+        """Everything that comes, in order, whatever asked for it."""
+        self._all = self._all or self._sorter.open_all()
+        return Stream(self, None, self._all)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Leave. Runs of private and shared sessions go on without us."""
+        if self._socket.fileno() >= 0:
+            self._sorter.close()
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+            self._changed.unpark_all()
+
+    async def wait(self, is_ready: Callable[[], bool]) -> None:
+        """Read, or let another task read, until then."""
+        await self.write(b"")  # what a cancellation left
+        await self._read_until(is_ready)
+
+    def opened(self, request: AnyRequest) -> tuple[bytes, Inbox]:
+        """The line to write, and where what answers it is kept."""
+        return self._sorter.encode(request), self._sorter.open(request)
+
+    async def write(self, lines: bytes) -> None:
+        self._unsent += lines
+        if self._unsent:
+            async with self._writing:
+                await self._write_all()
+
+    async def _write_all(self) -> None:
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent, socket.MSG_NOSIGNAL)
+                del self._unsent[:sent]
+            except BlockingIOError:
+                await self._make_room()
+            except OSError:
+                await self._read_until(lambda: self._sorter.fault is not None)
+                self._sorter.check()
+
+    async def _make_room(self) -> None:
+        """Wait until more can be written, and read what comes meanwhile."""
+        failures: list[Failed] = []
+        async with trio.open_nursery() as nursery:
+
+            async def first(wait: Callable[[], Awaitable[None]]) -> None:
+                try:
+                    await wait()
+                except Failed as failed:
+                    failures.append(failed)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(first, lambda: self._read_until(lambda: self._sorter.fault is not None))
+            nursery.start_soon(first, self._writable)
+        if failures:
+            raise failures[0]
+
+    async def _writable(self) -> None:
+        with contextlib.suppress(OSError, trio.ClosedResourceError):  # which the next write tells
+            await trio.lowlevel.wait_writable(self._socket)
+
+    async def _read_until(self, is_ready: Callable[[], bool]) -> None:
+        while not is_ready():
+            if self._is_reading:
+                await self._changed.park()
+            else:
+                await self._read()
+
+    async def _read(self) -> None:
+        self._sorter.check_room()
+        self._is_reading = True
+        try:
+            data = await self._received()
+        finally:
+            self._is_reading = False
+            self._changed.unpark_all()
+        self._sorter.receive(data)
+
+    async def _received(self) -> bytes:
+        while True:
+            try:
+                await trio.lowlevel.wait_readable(self._socket)
+                return self._socket.recv(blocking.READ_BYTES)
+            except BlockingIOError:
+                continue
+            except (OSError, trio.ClosedResourceError):
+                return b""  # reset by the other side, or closed by ours: the end in any case
