@@ -21,6 +21,7 @@ import trio.testing
 
 from cortexfs.core import frames, wire
 from cortexfs.core.errors import EXIT_STATUS
+from cortexfs.models import debug
 from cortexfs.relay import Relay, receive, send
 from tests.shell.calling import Answer, World, hello, open_files, serving
 from tests.shell.test_relay import Bounds, Stage
@@ -28,6 +29,8 @@ from tests.shell.test_relay import Bounds, Stage
 SOAK = float(os.environ.get("CTX_SOAK", "0"))
 AT_ONCE = 10
 ROUNDS = 30
+OBJECTS = (1, 2, 3)  # a tool, debug/echo and debug/script
+SCRIPTS = ('[{"burst":999}]', '[{"message":"m"},{"hang":true}]', '{"input":[{"delta":"a"},{"hang":1}]}')
 
 Pieces = Callable[[random.Random], list[bytes]]
 
@@ -71,6 +74,7 @@ def _sound(answer: Answer) -> None:
 async def _attack(place: Path, pieces: Pieces) -> None:
     async with serving(place) as world:
         echo = world.inode("echo")
+        world.objects |= dict(enumerate(debug.objects(0.0), 2))
         pid = await world.pid()
         await world.idle()
         files = open_files()
@@ -102,16 +106,31 @@ def messages(chance: random.Random) -> list[bytes]:
     """A good greeting, and then what no runner says."""
     kinds = (wire.STDIN, wire.EXIT, wire.DONE, 0, 255)
     said = [wire.message(chance.choice(kinds), chance.randbytes(chance.randrange(50))) for _ in range(5)]
-    words = chance.choice(([], ["text=x"], ["{}"], ["-"]))
-    return [hello(1, *words), *said, chance.randbytes(chance.randrange(10))]
+    words = chance.choice(([], ["text=x"], ["{}"], ["-"], ['[{"hang":true}]']))
+    return [hello(chance.choice(OBJECTS), *words), *said, chance.randbytes(chance.randrange(10))]
 
 
 def words(chance: random.Random) -> list[bytes]:
     """Any arguments and environment."""
-    bits = ["{", "}", '"text":', "text", "=", "-", "--", "\udcff", "\x01", "ü", "[]", "null", "x" * 5000]
+    bits = [
+        "{",
+        "}",
+        '"text":',
+        "text",
+        "=",
+        "-",
+        "--",
+        "\udcff",
+        "\x01",
+        "ü",
+        "[]",
+        "null",
+        "x" * 5000,
+        *SCRIPTS,
+    ]
     said = ["".join(chance.choices(bits, k=chance.randrange(5))) for _ in range(chance.randrange(5))]
     environ = ("CTX_OUTPUT=" + chance.choice(("jsonl", "x", "")), "LC_=\udcff", "=", "A")
-    return [hello(1, *said, flags=chance.choice((0, wire.TTY_STDERR)), environ=environ)]
+    return [hello(chance.choice(OBJECTS), *said, flags=chance.choice((0, wire.TTY_STDERR)), environ=environ)]
 
 
 @pytest.mark.parametrize("pieces", [noise, lies, messages, words], ids=lambda pieces: pieces.__name__)
