@@ -115,6 +115,7 @@ class Daemon:
             registry=Registry({}),
             store=Store(config.state / "tree"),
             logs=self.logs,
+            sessions=self.sessions,
             status=self.status,
             shebang=shebang.line(runner),
             bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},

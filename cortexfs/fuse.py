@@ -1,8 +1,8 @@
 """The tree as a mount: inodes and handles in, attributes, bytes and FUSEErrors out.
 
 Rules: an adapter and nothing else; what the tree looks like is core/tree.py, what people change in
-it changes.py. One guard, `guarded`, stands around every handler that can fail, as any exception but
-FUSEError ends the mount for everyone. Nothing here waits for a path inside the mount, and the kernel is told
+it changes.py. spaces.py has the files of sessions. `guarded` stands around every handler that can
+fail. Nothing here waits for a path inside the mount, and the kernel is told
 to forget in a thread only (a notification waits for handlers that hold the same folder).
 Inode numbers and what the kernel keeps are decided in core/places.py.
 """
@@ -10,14 +10,12 @@ Inode numbers and what the kernel keeps are decided in core/places.py.
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 import os
 import stat
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import pyfuse3
 import trio
@@ -33,31 +31,29 @@ from pyfuse3 import (
 
 from cortexfs import kernel
 from cortexfs.changes import Changes, read_only
-from cortexfs.core import places, temporaries, xattrs
+from cortexfs.core import places, spaces, temporaries, xattrs
 from cortexfs.core.errors import Fault, errno_of
 from cortexfs.core.places import HOME, RUN_SOCKET
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import Stale, Tree
 from cortexfs.core.wire import SOCKET_NAME
 from cortexfs.entries import Entries
+from cortexfs.guard import guarded
 from cortexfs.opened import (
     FIRST_HANDLE,
     ControlFile,
     Handles,
+    Listing,
     LogFile,
     LogSource,
     Opened,
 )
+from cortexfs.spaces import NO_SESSIONS, Source, Spaces
 from cortexfs.store import Store
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 BLOCK = 4096
 ROOM = temporaries.MAX_IN_TREE * temporaries.MAX_SIZE  # what df shows: all that may be written here
-
-log = logging.getLogger("cortexfs.fuse")
 
 
 class Binding(NamedTuple):
@@ -67,30 +63,6 @@ class Binding(NamedTuple):
     folder: int
     name: str
     inode: int
-
-
-Handler = Callable[Concatenate["Filesystem", P], Awaitable[T]]
-
-
-def guarded(handler: Handler[P, T]) -> Callable[Concatenate[Filesystem, P], Coroutine[Any, Any, T]]:
-    """The one guard: a Fault becomes its errno, a bug becomes EIO and a line in the log."""
-
-    @functools.wraps(handler)
-    async def guard(self: Filesystem, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await handler(self, *args, **kwargs)
-        except FUSEError:
-            raise
-        except Fault as fault:
-            raise FUSEError(fault.errno) from None
-        except Exception:
-            self.errors += 1
-            log.exception("%s failed; please report this", handler.__name__)
-            if self._strict:
-                raise
-            raise FUSEError(errno_of("EIO")) from None
-
-    return guard
 
 
 class Filesystem(pyfuse3.Operations):
@@ -103,6 +75,7 @@ class Filesystem(pyfuse3.Operations):
         registry: Registry,
         store: Store,
         logs: LogSource,
+        sessions: Source = NO_SESSIONS,
         status: Callable[[], str],
         shebang: bytes,
         bin_targets: Mapping[str, str],
@@ -114,7 +87,7 @@ class Filesystem(pyfuse3.Operations):
     ) -> None:
         super().__init__()
         self.errors = 0
-        self._strict = strict
+        self.strict = strict
         self._clock = clock
         self._forget = forget
         self._tree = Tree(
@@ -133,6 +106,7 @@ class Filesystem(pyfuse3.Operations):
         self._missing = kernel.missing()
         self._entries = Entries(self._tree, logs, status, clock)
         self._handles = Handles()
+        self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock)
         self.object_of: Callable[[int], Object | None] = self._tree.object_at
 
     # For the daemon.
@@ -178,29 +152,40 @@ class Filesystem(pyfuse3.Operations):
             if not self._bound:
                 raise FUSEError(errno_of("ENOENT"))
             return self._entries.entry(RUN_SOCKET)
+        space = self._spaces.place(parent_inode)
+        if space and (entry := await self._spaces.lookup(space, text)):
+            return entry
         found = self._tree.lookup(parent_inode, text)
         if found is None and parent_inode == HOME:
-            found = self._own_home(text, ctx)
+            found = await self._home(text, ctx)
+        if found is None and space:  # what is not to be remembered is no entry without an inode, but this
+            raise FUSEError(errno_of("ENOENT"))
         return self._entries.seen(found) if found else self._missing
 
-    def _own_home(self, name: str, ctx: RequestContext) -> int:
-        """A user who looks for his home has one; for others that is no answer to remember."""
-        if name != str(ctx.uid):
+    async def _home(self, name: str, ctx: RequestContext) -> int:
+        """A user has a home who looks for it, or has sessions; otherwise that is no answer to remember."""
+        own = name == str(ctx.uid)
+        if not own and not await self._spaces.has_home(name):
             raise FUSEError(errno_of("ENOENT"))
         self._entries.clear()
-        return self._tree.home(ctx.uid, ctx.gid, self._clock())
+        return self._tree.home(int(name), ctx.gid if own else int(name), self._clock())
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self._entries.forget(inode_list)
+        self._spaces.forget(inode_list)
 
     @guarded
     async def getattr(self, inode: int, ctx: RequestContext) -> EntryAttributes:
+        if inode & spaces.BIT:
+            return kernel.entry(inode, await self._spaces.attributes(inode))
         return self._entries.entry(inode)
 
     @guarded
     async def setattr(
         self, inode: int, attr: EntryAttributes, fields: SetattrFields, fh: int | None, ctx: RequestContext
     ) -> EntryAttributes:
+        if inode & spaces.BIT:
+            raise read_only()
         found = self._entries.attributes(inode)
         temporary, control = self._tree.temporary_at(inode), self._tree.control_at(inode)
         if temporary is None and (control is None or control[1].check is None):
@@ -254,7 +239,10 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
-        raise read_only()
+        space = self._spaces.place(parent_inode)
+        if space is None:
+            raise read_only()
+        await self._spaces.rmdir(space, os.fsdecode(name))
 
     @guarded
     async def symlink(
@@ -272,7 +260,11 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
-        await self._changes.unlink(parent_inode, os.fsdecode(name))
+        text, space = os.fsdecode(name), self._spaces.place(parent_inode)
+        if space and (parent_inode & spaces.BIT or await self._spaces.covers(space, text)):
+            await self._spaces.unlink(space, text)
+            return
+        await self._changes.unlink(parent_inode, text)
         self._entries.clear()
         await self._metadata_changed(parent_inode)
 
@@ -289,6 +281,10 @@ class Filesystem(pyfuse3.Operations):
         if flags & ~pyfuse3.RENAME_NOREPLACE:
             raise Fault("EINVAL", "files here cannot be exchanged")
         old, new = os.fsdecode(name_old), os.fsdecode(name_new)
+        for inode, text in ((parent_inode_old, old), (parent_inode_new, new)):
+            space = self._spaces.place(inode)
+            if space and (inode & spaces.BIT or await self._spaces.covers(space, text)):
+                raise read_only()
         await self._changes.rename(parent_inode_old, old, parent_inode_new, new, replace=not flags)
         self._entries.clear()
         await self._metadata_changed(parent_inode_old)
@@ -310,6 +306,10 @@ class Filesystem(pyfuse3.Operations):
             if flags & WRITING:
                 raise FUSEError(errno_of("EROFS"))
             return FileInfo(fh=inode, keep_cache=True)
+        if inode & spaces.BIT:
+            if flags & WRITING:
+                raise read_only()
+            return FileInfo(fh=self._handles.add(await self._spaces.open(inode)), direct_io=True)
         writing = flags & WRITING or self._tree.temporary_at(inode) is not None
         opened = self._changes.open(inode, flags) if writing else self._entries.open(inode)
         paged = isinstance(opened, LogFile)
@@ -318,7 +318,7 @@ class Filesystem(pyfuse3.Operations):
     @guarded
     async def read(self, fh: int, off: int, size: int) -> bytes:
         if opened := self._handles.find(fh):
-            return opened.read(off, size)
+            return await opened.read(off, size)
         return self._tree.steady(fh)[off : off + size]
 
     @guarded
@@ -349,14 +349,37 @@ class Filesystem(pyfuse3.Operations):
             await trio.to_thread.run_sync(self._forget, Stale([], [executable]))
 
     async def release(self, fh: int) -> None:
-        if fh >= FIRST_HANDLE:
-            self._handles.remove(fh)
+        if fh >= FIRST_HANDLE and (opened := self._handles.remove(fh)):
+            await opened.close()
 
     # Folders.
 
     @guarded
     async def opendir(self, inode: int, ctx: RequestContext) -> int:
-        return self._handles.add_listing(self._entries.listing(inode), ctx.uid)
+        listing = await self._listing(inode)
+        try:
+            return self._handles.add_listing(listing, ctx.uid)
+        except Fault:
+            self._let_go(listing)
+            raise
+
+    async def _listing(self, inode: int) -> Listing:
+        if inode == HOME:
+            for uid in await self._spaces.homes():
+                if self._tree.lookup(HOME, str(uid)) is None:
+                    self._tree.home(uid, uid, self._clock())
+                    self._entries.clear()
+        space = self._spaces.place(inode)
+        if space is None:
+            return self._entries.listing(inode)
+        found = await self._spaces.listing(space, inode)
+        if inode & spaces.BIT:
+            return found
+        hidden = {name for name, _ in found}
+        return [*(entry for entry in self._entries.listing(inode) if entry[0] not in hidden), *found]
+
+    def _let_go(self, listing: Listing) -> None:
+        self._spaces.forget((inode, 1) for _, inode in listing)
 
     @guarded
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
@@ -364,16 +387,18 @@ class Filesystem(pyfuse3.Operations):
         for position in range(start_id, len(listing)):
             name, inode = listing[position]
             try:
-                entry = self._entries.entry(inode)
+                entry = (self._spaces if inode & spaces.BIT else self._entries).entry(inode)
             except Fault:  # it went since the folder was opened
                 continue
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
                 return
-            if not entry.entry_timeout:
+            if inode & spaces.BIT and name not in (".", ".."):
+                self._spaces.hold(inode)
+            elif not entry.entry_timeout:
                 self._entries.count(inode)
 
     async def releasedir(self, fh: int) -> None:
-        self._handles.remove_listing(fh)
+        self._let_go(self._handles.remove_listing(fh))
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         """Names are on disk before a change returns."""
@@ -404,6 +429,8 @@ class Filesystem(pyfuse3.Operations):
         return list(self._xattrs(inode))
 
     def _xattrs(self, inode: int) -> dict[bytes, bytes]:
+        if inode & spaces.BIT:
+            return {}
         return xattrs.of(
             inode, self._entries.attributes(inode), self._tree.owner_object(inode), self._tree.name(inode)
         )

@@ -4,9 +4,10 @@
     LogFile         an object's log, which grows under its readers
     TemporaryFile   an editor's file; all opens share its bytes
     ControlFile     a writable control; each open has its own buffer (core/edits.py)
+    SpaceFile       a file of a session (spacefiles.py)
 
-Rules: reading and writing never wait. A file that changes with its object only needs no handle: its
-inode serves, so that a call, which begins with opening an executable, leaves nothing behind here,
+Rules: only reading a file of a session may wait. A file that changes with its object only needs no
+handle: its inode serves, so that a call, which begins with opening an executable, leaves nothing behind here,
 and nobody can make us hold many copies of a large schema.
 This file must never know what the kernel keeps.
 """
@@ -38,7 +39,7 @@ class LogSource(Protocol):
 class Opened:
     """An open file; what a kind does not support is refused."""
 
-    def read(self, offset: int, size: int) -> bytes:
+    async def read(self, offset: int, size: int) -> bytes:
         raise NotImplementedError
 
     def write(self, offset: int, data: bytes) -> int:
@@ -47,12 +48,15 @@ class Opened:
     def truncate(self, size: int) -> None:
         raise Fault("EBADF", "this file is not open for writing")
 
+    async def close(self) -> None:
+        """Nobody has it open any more."""
+
 
 class Snapshot(Opened):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def read(self, offset: int, size: int) -> bytes:
+    async def read(self, offset: int, size: int) -> bytes:
         return self._data[offset : offset + size]
 
 
@@ -61,7 +65,7 @@ class LogFile(Opened):
         self._logs = logs
         self._key = key
 
-    def read(self, offset: int, size: int) -> bytes:
+    async def read(self, offset: int, size: int) -> bytes:
         return self._logs.read(*self._key, offset, size)
 
 
@@ -71,7 +75,7 @@ class TemporaryFile(Opened):
         self._clock = clock
         self._appending = appending
 
-    def read(self, offset: int, size: int) -> bytes:
+    async def read(self, offset: int, size: int) -> bytes:
         return self._temporary.read(offset, size)
 
     def write(self, offset: int, data: bytes) -> int:
@@ -90,7 +94,7 @@ class ControlFile(Opened):
         self.edit = edit
         self.mtime: int | None = None  # what somebody set it to after the last write (cp -p)
 
-    def read(self, offset: int, size: int) -> bytes:
+    async def read(self, offset: int, size: int) -> bytes:
         return self.edit.read(offset, size)
 
     def write(self, offset: int, data: bytes) -> int:
@@ -120,8 +124,8 @@ class Handles:
         """None where the handle is an inode."""
         return self._files.get(handle) if handle else None
 
-    def remove(self, handle: int) -> None:
-        self._files.pop(handle, None)
+    def remove(self, handle: int) -> Opened | None:
+        return self._files.pop(handle, None)
 
     def add_listing(self, listing: Listing, uid: int) -> int:
         """Open a folder; EMFILE when this user holds too much open, as each may be of another moment."""
@@ -135,11 +139,12 @@ class Handles:
     def listing(self, handle: int) -> Listing:
         return self._listings[handle][0]
 
-    def remove_listing(self, handle: int) -> None:
+    def remove_listing(self, handle: int) -> Listing:
         listing, uid = self._listings.pop(handle, ([], 0))
         self._entries[uid] -= len(listing)
         if not self._entries[uid]:
             del self._entries[uid]
+        return listing
 
     def set_mtime(self, key: Key, control: Control, mtime: int) -> None:
         """A time that is set while a value waits to be taken over is the value's."""

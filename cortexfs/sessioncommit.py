@@ -42,6 +42,9 @@ class _Queue:
     def __len__(self) -> int:
         return len(self._logs)
 
+    def __iter__(self) -> Iterator[FileLog]:
+        return iter(self._logs)
+
     def add(self, log: FileLog) -> None:
         self._logs[log] = None
         self._lot.unpark_all()
@@ -83,6 +86,7 @@ class Commit:
         self._unwritten, self._unsynced, self._stale = _Queue(), _Queue(), _Queue()
         self._writing, self._deriving = trio.Lock(), trio.Lock()
         self._behind: dict[FileLog, None] = {}  # written, and not synced as far
+        self._renewed: list[FileLog] = []  # those whose other files are being made now
         self._threads = trio.CapacityLimiter(SYNCERS + 2)  # ours: others may keep theirs waiting
         self._busy = 0
         self._idle = trio.lowlevel.ParkingLot()
@@ -324,7 +328,9 @@ class Commit:
         jobs = [Job(log) for log in logs if log.made and not log.ended]
         for job in jobs:
             job.told, job.anew = job.log.told, anew
+        self._renewed = logs
         await self._in_thread(self._derive_all, jobs)
+        self._renewed = []
         for job in jobs:
             if job.error:
                 self._report(job.log.address, f"the files beside the log are not up to date: {job.error}")
@@ -335,6 +341,17 @@ class Commit:
             async with self._deriving:
                 self._stale.discard(log)
                 await self._derive_these([log], anew)
+
+    async def freshen(self, meant: Callable[[FileLog], bool]) -> None:
+        """Bring the files beside these logs up to date where they are not."""
+        if not any(map(meant, (*self._renewed, *self._stale))):
+            return
+        with self._at_work():
+            async with self._deriving:
+                logs = [log for log in self._stale if meant(log)]
+                for log in logs:
+                    self._stale.discard(log)
+                await self._derive_these(logs)
 
     def _derive_all(self, jobs: list[Job]) -> None:
         for job in jobs:

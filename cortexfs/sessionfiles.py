@@ -333,6 +333,10 @@ class Indexes:
         self._orders.pop(self._root.joinpath(*address.parts).parent, None)
         self._order(address)
 
+    def forget(self) -> None:
+        """Somebody removed something: look at what is there before the next use."""
+        self._orders.clear()
+
     def removed(self, address: Address, cwd: str | None) -> None:
         folder, order = self._order(address)
         order.pop(address.session, None)

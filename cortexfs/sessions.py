@@ -174,7 +174,29 @@ class Sessions:
             raise Fault("ENOENT", MISSING)
         await self._commit.renew(log, anew=True)
 
+    def visible(self, address: Address) -> int | None:
+        """How much of its log may be seen; None when nobody has it open, and all of it may."""
+        log = self._logs.get(address)
+        return log.visible if log else None
+
+    async def freshen(self, parts: tuple[str, ...]) -> None:
+        """Bring what is made from logs up to date: of a session, or of all below a folder."""
+        for address in [each for each in self._commit.unclean if _is_below(each, parts)]:
+            with suppress(Fault):
+                log = await self.open(address)
+                if log.made:
+                    await self._commit.renew(log)
+        await self._commit.freshen(lambda log: _is_below(log.address, parts))
+
     # What may go.
+
+    async def discard(self, work: Callable[[], None]) -> None:
+        """Remove something that is made from logs, or an empty folder, while nothing is written. Blocking
+        work; its OSErrors pass."""
+        with trio.CancelScope(shield=True):
+            async with self._commit.exclusive():
+                await trio.to_thread.run_sync(work)
+                self._commit.indexes.forget()
 
     async def remove(self, address: Address) -> None:
         """Remove a session and all its files; its readers come to their end, its writers get ENOENT."""
@@ -234,6 +256,10 @@ class Sessions:
                     await self.remove(address)
                     removed.append(info)
         return removed
+
+
+def _is_below(address: Address, parts: tuple[str, ...]) -> bool:
+    return address.parts[: len(parts)] == parts
 
 
 def _repair(descriptor: int, loaded: Loaded) -> None:

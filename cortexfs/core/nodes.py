@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from cortexfs.core import places
+from cortexfs.core import places, spaces
 from cortexfs.core.errors import Fault
 from cortexfs.core.places import (
     CLASS_FOLDERS,
@@ -18,6 +18,7 @@ from cortexfs.core.places import (
     FIXED,
     FOLDER,
     HOME,
+    MAIN,
     MODEL,
     SUFFIXES,
     Alias,
@@ -28,6 +29,7 @@ from cortexfs.core.places import (
     slot,
 )
 from cortexfs.core.registry import Key
+from cortexfs.core.spaces import Place
 from cortexfs.core.temporaries import Temporary
 
 Node: TypeAlias = OfObject | Provider | Home | Alias | Temporary
@@ -113,6 +115,19 @@ class Nodes:
         node = self.find(folder)
         assert isinstance(node, Home)
         return ("home", str(node.uid), places.HOME_CLASSES[slot(folder)])
+
+    def space(self, inode: int) -> Place | None:
+        """What this folder is to sessions, if there can be some below it."""
+        if inode == MAIN:
+            return spaces.shared()
+        node = self.find(inode)
+        return spaces.home(node.uid, self.name(inode)) if isinstance(node, Home) and slot(inode) else None
+
+    def folder_of_space(self, parts: tuple[str, ...]) -> int | None:
+        """The folder of the tree at the end of `parts`, if it is one of those."""
+        if parts == spaces.SHARED:
+            return MAIN
+        return self.folder_of_aliases(parts) if len(parts) == 3 and parts[0] == "home" else None
 
     def folder_of_aliases(self, path: tuple[str, ...]) -> int:
         """The folder of aliases at the end of `path`."""

@@ -67,7 +67,7 @@ class Player:
 
     def __init__(self, state: Path) -> None:
         self.world = World(state)
-        self.world.fs._strict = True
+        self.world.fs.strict = True
         self.tools: tuple[str, ...] = ("shell", "fs.read")
 
     async def folder(self, path: str) -> int:

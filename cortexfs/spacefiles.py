@@ -1,0 +1,132 @@
+"""Open files of sessions: where a reader's bytes come from.
+
+    LOG, GROWING   the file that has the name now, so that a reader goes on when it was made anew
+    REPLACED       the file that had the name at open, so that paged reads agree
+
+Rules: bytes in the page cache are read at once, others in a thread, so that a slow disk holds up its readers
+only. Descriptors are kept for the files that were read last; beyond that many a file is opened again for
+a read, and a reader of one that was replaced meanwhile hears ESTALE.
+This file must never know inodes, nor what a session is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import trio
+
+from cortexfs import spacedisk
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.spaces import Kind, Place
+from cortexfs.opened import Opened
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+HELD = 256  # descriptors
+THREADS = 8  # that may wait for the disk
+
+
+class Disk:
+    """The sessions' disk, as this edge asks it: in threads, its errors as Faults."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.held: OrderedDict[SpaceFile, int] = OrderedDict()
+        self._threads = trio.CapacityLimiter(THREADS)
+
+    async def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await trio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._threads)
+        except OSError as error:
+            raise Fault(code_of(error.errno), f"the sessions' disk: {error}") from None
+
+    async def open(self, place: Place, visible: Callable[[], int | None]) -> SpaceFile:
+        descriptor = await self.do(spacedisk.open_file, self.root, place)
+        opened = SpaceFile(self, place, visible, _version(descriptor))
+        await self.hold(opened, descriptor)
+        return opened
+
+    async def hold(self, opened: SpaceFile, descriptor: int) -> None:
+        self.held[opened] = descriptor
+        if len(self.held) > HELD:
+            _, oldest = self.held.popitem(last=False)
+            await self.do(os.close, oldest)
+
+
+class SpaceFile(Opened):
+    def __init__(self, disk: Disk, place: Place, visible: Callable[[], int | None], version: object) -> None:
+        self._disk = disk
+        self._place = place
+        self._visible = visible
+        self._version = version
+        self._turn = trio.Lock()  # a descriptor is in one thread at a time, so that none is closed there
+        self._closed = False
+
+    async def read(self, offset: int, size: int) -> bytes:
+        visible = self._visible()
+        if visible is not None:
+            size = min(size, visible - offset)
+        if size <= 0:
+            return b""
+        async with self._turn:
+            descriptor = self._disk.held.get(self)
+            if descriptor is not None and (data := _cached(descriptor, offset, size)):
+                return data
+            return await self._from_disk(offset, size)
+
+    async def _from_disk(self, offset: int, size: int) -> bytes:
+        descriptor = self._disk.held.pop(self, None)
+        try:
+            descriptor, data = await self._disk.do(self._read, descriptor, offset, size)
+        finally:
+            if self._closed and descriptor is not None:
+                await self._disk.do(os.close, descriptor)
+            elif descriptor is not None:
+                await self._disk.hold(self, descriptor)
+        return data
+
+    def _read(self, descriptor: int | None, offset: int, size: int) -> tuple[int | None, bytes]:
+        if descriptor is not None:
+            data = os.pread(descriptor, size, offset)
+            if data or self._place.kind is Kind.REPLACED or os.fstat(descriptor).st_nlink:
+                return descriptor, data
+        try:
+            again = spacedisk.open_file(self._disk.root, self._place)
+        except (FileNotFoundError, NotADirectoryError):  # it was removed: that is its end
+            return descriptor, b""
+        try:
+            if self._place.kind is Kind.REPLACED and _version(again) != self._version:
+                raise OSError(errno.ESTALE, "it was replaced while it was read; read it again")
+            data = os.pread(again, size, offset)
+        except OSError:
+            os.close(again)
+            raise
+        if descriptor is not None:
+            os.close(descriptor)
+        return again, data
+
+    async def close(self) -> None:
+        self._closed = True
+        if (descriptor := self._disk.held.pop(self, None)) is not None:
+            await self._disk.do(os.close, descriptor)
+
+
+def _version(descriptor: int) -> tuple[int, int, int]:
+    found = os.fstat(descriptor)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _cached(descriptor: int, offset: int, size: int) -> bytes:
+    """What the page cache has of it; nothing in case of doubt, as a thread finds out then."""
+    buffer = bytearray(size)
+    try:
+        count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
+    except OSError:
+        return b""
+    return bytes(memoryview(buffer)[:count])
