@@ -34,6 +34,7 @@ from cortexfs.sessionfiles import Address, Space
 
 RECEIVE = 64 << 10
 ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before it is no longer heard
+FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
 
 _numbers = itertools.count(1)
 
@@ -61,6 +62,7 @@ class Connection:
         self._server = Server()
         self._given = Subscriptions()
         self._lives: dict[Key, Live] = {}
+        self._let_go: dict[Key, Callable[[], None]] = {}  # what the sessions that were asked for hold
         self._places: dict[Key, tuple[int, int]] = {}  # where the next event stands: its number, its offset
         self._out = bytearray()
         self._woken = trio.Event()
@@ -91,6 +93,8 @@ class Connection:
                 self._conversations.end_temp(live)
             else:
                 self._conversations.retire(live)
+        for let_go in self._let_go.values():
+            let_go()
 
     # Hearing.
 
@@ -134,7 +138,7 @@ class Connection:
 
     async def _send(self, request: Send) -> None:
         key = Key.of(request, self._uid, self._number)
-        self._given.admit(key)
+        self._admit(key)
         if request.cwd is not None:
             await self._check_cwd(request.cwd)
         live = await self._open(key)
@@ -157,7 +161,7 @@ class Connection:
 
     async def _resume(self, request: Resume) -> None:
         key = Key.of(request, self._uid, self._number)
-        self._given.admit(key)
+        self._admit(key)
         live = await self._open(key)
         self._given.follow(key, live.session.position(request.after))
         self.wake()
@@ -165,7 +169,7 @@ class Connection:
     async def _cancel(self, request: Cancel) -> None:
         live, run = self._conversations.find(request.id, self._may_see, self)
         key = self._key(live)
-        self._given.admit(key)
+        self._admit(key)
         start = live.session.next
         events = live.session.cancel(run)
         self._follow(key, live)
@@ -190,6 +194,12 @@ class Connection:
         self.wake()
 
     # Sessions.
+
+    def _admit(self, key: Key) -> None:
+        """Before a session is used for this client: EAGAIN if it, or its user, uses too many."""
+        self._given.admit(key)
+        if key not in self._let_go:
+            self._let_go[key] = self._guests.hold(self._uid, FOLLOWED)
 
     def _address(self, key: Key) -> Address:
         if key.scope == "temp":

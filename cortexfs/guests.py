@@ -51,13 +51,11 @@ class Guests:
         self._let_go(guest.uid, guest.bytes)
 
     def hold(self, uid: int, size: int) -> Callable[[], None]:
-        """Before a message of `size` bytes is kept, whoever is connected then; call what it returns when
-        it is answered. EAGAIN when this user has us keep too much already."""
+        """Before `size` bytes are kept for messages or sessions, whoever is connected then; call what it
+        returns when they are not needed any more. EAGAIN when this user has us keep too much already."""
         if self._held[uid] + size > MAX_HELD:
-            held = self._held[uid] >> 20
-            raise Fault(
-                "EAGAIN", f"messages of uid {uid} that are not answered hold {held} MiB; wait for some"
-            )
+            held = f"the sessions of uid {uid} and their messages hold {MAX_HELD >> 20} MiB of memory"
+            raise Fault("EAGAIN", f"{held}; wait for answers, or close connections")
         self._held[uid] += size
         return partial(self._let_go, uid, size)
 

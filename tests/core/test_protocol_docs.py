@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
+from cortexfs import guests
 from cortexfs.core import conversation, frames, jsontext, requests, session
 from cortexfs.core.errors import EXIT_FAILED, EXIT_STATUS
 from cortexfs.core.requests import Input, Key
@@ -94,6 +95,7 @@ def test_the_table_of_limits() -> None:
         requests.MAX_CWD,
         session.MAX_WAITING,
         conversation.MAX_FOLLOWED,
+        guests.MAX_HELD >> 20,
         jsontext.MAX_DEPTH,
     ]
     assert f"none is `{requests.INDEX}`" in PAGE

@@ -9,6 +9,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
+from cortexfs.connections import FOLLOWED
 from cortexfs.guests import MAX_HELD
 from tests.shell.conversing import HANG, SCRIPT, Client, Frame, World, conversing
 
@@ -233,6 +234,25 @@ async def test_memory_is_given_back_when_a_session_is_removed(tmp_path: Path) ->
             assert {frame["status"] for frame in told if frame["type"] == "done"} == {"error"}
             await client.send("[]", session="s", id="0")  # one of the same name begins anew
             assert (await client.until("done"))[0]["type"] == "start"
+        await held_nothing(world)
+
+
+async def test_sessions_of_a_user_are_bounded(tmp_path: Path) -> None:
+    # abi.md 5: "memory per client is bounded": a user may have many connections, each with many sessions
+    async with conversing(tmp_path) as world:
+        room = world.guests.hold(world.uid, MAX_HELD - 3 * FOLLOWED)
+        with world.connected() as one, world.connected() as two, world.connected(uid=1) as other:
+            for client, session in ((one, "a"), (one, "a"), (one, "b"), (two, "c")):
+                await client.ask("resume", session=session)
+                assert await client.is_alive()
+            for op in ("resume", "send"):
+                await two.ask(op, session="d", input="x", id="r")
+                error = await two.error()
+                assert (error["code"], error["request"]) == ("EAGAIN", "r")
+            await other.ask("resume", session="d")
+            assert await other.is_alive()
+        await world.deserted()
+        room()
         await held_nothing(world)
 
 
