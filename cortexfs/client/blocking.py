@@ -69,7 +69,7 @@ class Conversation:
         self._sorter = Sorter(place)
         self._socket = connected(place)
         self._changed = threading.Condition()  # guards the sorter and who reads
-        self._is_reading = False
+        self._reader: int | None = None  # the thread that reads for all
         self._writing = threading.Lock()
         self._unsent = bytearray()
         self._all: Inbox | None = None
@@ -144,9 +144,8 @@ class Conversation:
         """What of `frames` is here now, without waiting: for when an event loop says that `fileno` can be
         read. Failed when there is nothing and can be nothing any more."""
         self.frames()
+        self._read_at_once()
         with self._changed:
-            if not self._is_reading and self._can(select.POLLIN, 0):
-                self._read()
             assert self._all is not None
             return self._all.take_kept()
 
@@ -155,22 +154,24 @@ class Conversation:
 
     def close(self) -> None:
         """Leave. Runs of private and shared sessions go on without us."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
         with self._changed:
             self._sorter.close()
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._is_reading)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
+        with self._changed:
+            self._changed.wait_for(lambda: self._may_read)
             self._socket.close()
 
     def wait(self, is_ready: Callable[[], bool]) -> None:
         """Read, or let another thread read, until then."""
-        with self._changed:
-            while not is_ready():
-                if self._is_reading:
-                    self._changed.wait()
-                else:
-                    self._read()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: is_ready() or self._may_read)
+                if is_ready():
+                    return
+                self._take_turn()
+            self._read()
 
     def _ask(self, request: AnyRequest) -> Stream:
         line = self._sorter.encode(request)
@@ -182,18 +183,26 @@ class Conversation:
         with self._changed:
             return self._sorter.open(request)
 
-    def _read(self) -> None:
-        """Take in what comes next; `_changed` is held, and let go of while nothing comes."""
+    @property
+    def _may_read(self) -> bool:
+        # An interrupt may have kept this very thread from saying that its turn is over.
+        return self._reader in (None, threading.get_ident())
+
+    def _take_turn(self) -> None:
         self._sorter.check_room()
-        self._is_reading = True
-        self._changed.release()
+        self._reader = threading.get_ident()
+
+    def _read(self) -> None:
+        """Take in what comes next, as the one whose turn it is."""
+        data = None
         try:
             data = self._received()
         finally:
-            self._changed.acquire()
-            self._is_reading = False
-            self._changed.notify_all()
-        self._sorter.receive(data)
+            with self._changed:
+                self._reader = None
+                if data is not None:
+                    self._sorter.receive(data)
+                self._changed.notify_all()
 
     def _received(self) -> bytes:
         try:
@@ -215,12 +224,16 @@ class Conversation:
 
     def _make_room(self) -> None:
         """Wait until more can be written, reading what comes unless somebody else does."""
+        if self._can(select.POLLOUT | (select.POLLIN if self._may_read else 0), LOOK_MS) & select.POLLIN:
+            self._read_at_once()
+
+    def _read_at_once(self) -> None:
+        """What can be read without waiting, unless somebody else reads."""
         with self._changed:
-            mine = not self._is_reading
-        can = self._can(select.POLLOUT | (select.POLLIN if mine else 0), LOOK_MS)
-        with self._changed:
-            if can & select.POLLIN and not self._is_reading:
-                self._read()
+            if not self._may_read or not self._can(select.POLLIN, 0):
+                return
+            self._take_turn()
+        self._read()
 
     def _can(self, events: int, ms: int) -> int:
         poll = select.poll()

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from cortexfs.core import frames
 from tests.core.conversation_pair import Connection, World
 
 
@@ -63,6 +64,16 @@ class Served:
                 with contextlib.suppress(OSError):
                     peer.sendall(new)
 
+    def say(self, run: str, *said: frames.Frame) -> None:
+        with self.lock:
+            self.world.emit(run, *said)
+            self.flush()
+
+    def finish(self, run: str) -> None:
+        with self.lock:
+            self.world.finish(run)
+            self.flush()
+
     def until_active(self) -> str:
         """The run that is going on, once there is one."""
         with self._changed:
@@ -88,7 +99,6 @@ class Served:
         """kill -9 and start again: the log is what is left."""
         with self.lock:
             self.hang_up()
-            self._peers.clear()
             self.world.restart()
 
     def close(self) -> None:
