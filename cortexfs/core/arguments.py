@@ -51,7 +51,8 @@ _LONGEST_NAME = 100  # difflib's cost is quadratic
 _SHORT_FLAG = re.compile(r"-[^\W\d_]")
 _PROMPT_KEYS = ("messages", "input", "task")
 _BETWEEN = (b",", b"[", b"{")  # each value of JSON but the first follows one of these, or a colon
-_JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# Possessive, and content without a closing quote: one pass, whatever the text is.
+_JSON_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 class _Setting(msgspec.Struct, frozen=True):

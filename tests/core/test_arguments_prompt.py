@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from cortexfs.core.arguments import MAX_INPUT, Prompt, prompt, prompt_room
+from cortexfs.core.arguments import MAX_INPUT, MAX_VALUES, Prompt, prompt, prompt_room
 from cortexfs.core.errors import Fault
 
 
@@ -73,3 +75,26 @@ def test_what_is_no_prompt_is_refused(args: list[bytes], data: bytes, code: str)
     with pytest.raises(Fault) as caught:
         prompt(args, data)
     assert caught.value.code == code
+
+
+MANY = '{"input":[' + "{}," * MAX_VALUES + "1]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_object"),
+    [
+        ('{"input":"' + "a,[{" * MAX_VALUES + '"}', True),  # a text with commas is one value
+        ('{"input":"' + '\\",' * MAX_VALUES + '"}', True),
+        ('{"input":[' + "1," * 100_000 + "1]}", True),
+        ('{"input":"' + '\\",' * MAX_VALUES, False),  # no JSON: text that happens to begin with a brace
+        ('{"input":"' + '\\"' * (4 << 20), False),
+    ],
+)
+def test_large_prompts_that_are_taken(text: str, is_object: bool) -> None:
+    assert prompt([], text.encode()) == (json.loads(text) if is_object else text)
+
+
+def test_an_object_of_too_many_values_is_not_parsed() -> None:
+    # arguments.py: "JSON of many small values takes fifty times its own size in memory"
+    with pytest.raises(Fault, match="EMSGSIZE: the prompt's object holds over 250000 values"):
+        prompt([], MANY.encode())
