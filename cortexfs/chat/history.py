@@ -19,8 +19,9 @@ MAX_FILE = 1 << 20
 
 
 class History:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path | None) -> None:
+        """Without a path it remembers nothing."""
+        self._path = path or Path(os.devnull, "nowhere")
 
     def load(self) -> list[str]:
         """The entries, oldest first."""

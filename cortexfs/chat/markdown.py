@@ -23,14 +23,16 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
 from rich.segment import Segment
 from rich.syntax import Syntax
+from rich.theme import Theme
 
 from cortexfs.core.plain import escaped
 
 MAX_BLOCK = 8 << 10  # characters of a block that are parsed at each drawing
-MAX_STEP = 2 * MAX_BLOCK  # and of all that is settled in one step: some 20 ms
+MAX_STEP = MAX_BLOCK + MAX_BLOCK // 2  # and of what is settled in one step: some 50 ms of work
 MAX_FENCE = 256  # an opening line longer than that is not repeated
 CODE = "ansi_dark"  # the terminal's own colours on its own background
 
+_THEME = Theme({"markdown.code": "cyan", "markdown.block_quote": "dim"})  # on whatever background there is
 _parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
@@ -48,15 +50,23 @@ class Answer:
         self._style = style
         self._text = ""
         self._gap = ""  # what separates the next block from what was printed
-        self._drawn: tuple[int, int, str] = (0, 0, "")  # length of the text, width, and what came of it
+        self._drawn: tuple[str, int, str] = ("", 0, "")  # a text, a width, and what came of them
 
     @property
     def behind(self) -> bool:
         """Whether there is more than one step can settle."""
         return len(self._text) > MAX_STEP
 
+    def __bool__(self) -> bool:
+        """Whether there is something that is not settled."""
+        return bool(self._text)
+
     def add(self, text: str) -> None:
         self._text += text
+
+    def drop(self) -> None:
+        """Nobody wants the rest: forget what one step cannot settle."""
+        self._text = self._text[:MAX_STEP]
 
     def settled(self, width: int) -> str:
         """What is complete, as lines; the work of one step."""
@@ -75,9 +85,12 @@ class Answer:
         return said
 
     def live(self, width: int, rows: int) -> str:
-        """The last `rows` lines of what is not settled."""
-        if self._drawn[:2] != (len(self._text), width):
-            self._drawn = (len(self._text), width, rendered(self._text[-MAX_BLOCK:], width, self._style))
+        """The last `rows` lines of what is not settled; nothing while it cannot be settled fast enough."""
+        if self.behind:
+            return ""
+        text = self._text[-MAX_BLOCK:]
+        if self._drawn[:2] != (text, width):
+            self._drawn = (text, width, rendered(text, width, self._style))
         return "".join((self._gap + self._drawn[2]).splitlines(keepends=True)[-rows:])
 
     def _lines(self, text: str, width: int, whole: bool) -> str:
@@ -91,20 +104,28 @@ def split(text: str) -> tuple[str, str, bool]:
 
     The last line is still being written: `3` may become `3. third`, and belong to the list above.
     """
-    end = text.rfind("\n") + 1
-    starts = [token.map[0] for token in _blocks(text[:end]) if token.map]
+    blocks = _blocks(text[: text.rfind("\n") + 1])
+    last = blocks[-1] if blocks else None
     lines = _lined(text).splitlines(keepends=True)
-    done = sum(map(len, lines[: starts[-1]])) if starts else 0
+    done = sum(map(len, lines[: last.map[0]])) if last and last.map else 0
     rest = text[done:]
     if len(rest) <= MAX_BLOCK:
         return text[:done], rest, True
     cut = max(rest.rfind("\n", 0, MAX_BLOCK), rest.rfind(" ", 0, MAX_BLOCK)) + 1 or MAX_BLOCK
-    return text[: done + cut], _opening(rest) + rest[cut:], False
+    return text[: done + cut], _opening(rest, last) + rest[cut:], False
 
 
 def _blocks(text: str) -> list[Token]:
-    """The top-level blocks; splitlines and the parser must agree on what a line is."""
-    return [token for token in _parser.parse(_lined(text)) if token.level == 0 and token.nesting >= 0]
+    """Where the top-level blocks begin; what is in their lines does not matter here."""
+    tokens: list[Token] = []
+    _parser.block.parse(_lined(text), _parser, {}, tokens)
+    return [token for token in tokens if token.level == 0 and token.nesting >= 0]
+
+
+def _opening(rest: str, block: Token | None) -> str:
+    """The line that opens the code block which `rest` is, so that its remainder is code too."""
+    line = rest.partition("\n")[0]
+    return f"{line}\n" if block and block.type == "fence" and len(line) < MAX_FENCE else ""
 
 
 def _lined(text: str) -> str:
@@ -114,13 +135,6 @@ def _lined(text: str) -> str:
 
 # What str.splitlines takes for line ends: a piece of text must not be counted differently twice.
 _OTHER_BREAKS = {ord(char): " " for char in "\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
-
-
-def _opening(rest: str) -> str:
-    """The line that opens the code block which `rest` is, so that its remainder is code too."""
-    block = next(iter(_blocks(rest)), None)
-    line = rest.partition("\n")[0]
-    return f"{line}\n" if block and block.type == "fence" and len(line) < MAX_FENCE else ""
 
 
 def rendered(text: str, width: int, style: Style) -> str:
@@ -222,4 +236,5 @@ def _console(width: int, style: Style) -> Console:
         markup=False,
         emoji=False,
         legacy_windows=False,
+        theme=_THEME,
     )

@@ -42,45 +42,44 @@ class Stored(NamedTuple):
     path: Path
 
 
-def home(root: str, space: str, uid: int) -> Path:
-    return Path(root) / ("shared/main" if space == "shared" else f"home/{uid}")
+def home(root: str, space: str) -> Path:
+    """Where the sessions of a space are: ours, or everybody's."""
+    return Path(root) / ("shared/main" if space == "shared" else f"home/{os.getuid()}")
 
 
-def whole(root: str, path: str) -> str:
-    """The object at `path` with its class, as sessions are kept for it: links followed, no home before it."""
-    parts = Path(os.path.realpath(path)).relative_to(os.path.realpath(root)).parts
-    return "/".join(parts[2:] if parts[0] == "home" else parts)
-
-
-def folder(root: str, object_: str, space: str, uid: int) -> Path:
+def folder(root: str, object_: str, space: str) -> Path:
     """Where the sessions of an object are."""
-    return home(root, space, uid) / f"{object_}.d" / "session"
+    return home(root, space) / f"{object_}.d" / "session"
 
 
-def objects(root: str, space: str, uid: int) -> list[str]:
+def objects(root: str, space: str) -> list[str]:
     """The objects that have sessions in a space."""
-    base, found = home(root, space, uid), []
+    base, found = home(root, space), []
     for class_, depth in (("model", "*/*.d"), ("agent", "*.d")):
         for path in sorted((base / class_).glob(f"{depth}/session")):
             found.append(str(path.parent.relative_to(base)).removesuffix(".d"))
     return found
 
 
-def listing(root: str, object_: str, space: str, uid: int) -> list[Stored]:
+def listing(root: str, object_: str, space: str) -> list[Stored]:
     """An object's sessions, newest first."""
-    place = folder(root, object_, space, uid)
+    inside = folder(root, object_, space)
     try:
-        there = [name for name in os.listdir(place) if name != INDEX and not names.fault_of(name)]
+        there = [name for name in os.listdir(inside) if name != INDEX and not names.fault_of(name)]
     except OSError:
         return []
-    found = [one for name in there if (one := _stored(place / name, object_, space))]
+    found = [one for name in there if (one := _stored(inside / name, object_, space))]
     return sorted(found, key=lambda one: (-one.updated, one.session))
 
 
-def find(root: str, object_: str, space: str, uid: int, session: str) -> Stored:
+def place(root: str, object_: str, space: str, session: str) -> Path:
+    """Where a session is, or would be."""
     names.check(session)
-    place = folder(root, object_, space, uid) / session
-    if one := _stored(place, object_, space):
+    return folder(root, object_, space) / session
+
+
+def find(root: str, object_: str, space: str, session: str) -> Stored:
+    if one := _stored(place(root, object_, space, session), object_, space):
         return one
     raise Fault("ENOENT", f"{object_} has no {space} session {session!r}; see: ctx session list {object_}")
 

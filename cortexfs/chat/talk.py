@@ -22,7 +22,7 @@ from cortexfs.core import frames, requests
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.plain import escaped, one_line
-from cortexfs.core.requests import Cancel, Decision, Resume, Scope, Send
+from cortexfs.core.requests import Cancel, Decision, Input, Resume, Scope, Send
 
 BRIEF = 200  # characters of what a tool is called with, or gave
 LONG = 1000  # and where somebody is to decide about it
@@ -90,10 +90,10 @@ class Talk:
 
     # What the person does.
 
-    def say(self, text: str) -> list[Deed]:
+    def say(self, said: Input, id_: str | None = None) -> list[Deed]:
         self._warned = False
-        id_, cwd = self._new_id(), self._cwd
-        send = Send(id=id_, session=self.session, scope=self.scope, cwd=cwd, input=text)
+        id_, cwd = id_ or self._new_id(), self._cwd
+        send = Send(id=id_, session=self.session, scope=self.scope, cwd=cwd, input=said)
         self._sent[id_], self._cwd = send, None
         self._ours.add(id_)
         return [send]
@@ -188,7 +188,7 @@ class Talk:
     def _delta(self, run: _Run, frame: frames.Delta) -> list[Deed]:
         run.streamed += len(frame.text)
         self.doing = ""
-        return [Show("answer", frame.text)]
+        return [] if self.cancelling else [Show("answer", frame.text)]
 
     def _message(self, run: _Run, frame: frames.Message) -> list[Deed]:
         text = "".join(part.text for part in frame.content)

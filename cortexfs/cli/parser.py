@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterable
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cortexfs.core.errors import Fault
 
@@ -24,6 +24,12 @@ COMMANDS = {
     "doctor": "check the installation and the mount, and say how to mend them",
     "ls": "list objects",
     "run": "run an object",
+    "chat": "talk with a model or agent",
+    "send": "say something to an object, and print the answer",
+    "resume": "print what happened in a session, and follow it",
+    "cancel": "end a run",
+    "ping": "see whether an object's socket answers, and how fast",
+    "session": "list, show and remove sessions",
     "env": "print the environment of a shell that works with the mount",
     "plugin": "list, enable and disable plugins",
     "completion": "print a completion script for bash, zsh or fish",
@@ -35,6 +41,11 @@ HIDDEN = {"complete"}
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one sentence."""
+
+    intermixed = False  # whether options may stand between the words of the last argument
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return (super().parse_intermixed_args if self.intermixed else super().parse_args)(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise Fault("EINVAL", f"{message}; see: {self.prog} --help")

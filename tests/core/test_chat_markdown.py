@@ -137,9 +137,20 @@ def test_a_block_without_end_is_printed_in_parts() -> None:
 
 def test_what_is_drawn_again_and_again_is_short() -> None:
     answer = Answer(PLAIN)
-    answer.add("line\n" * MAX_BLOCK)
+    answer.add("line\n" * 1000)
     assert answer.live(80, 5) == "line\n" * 5
-    assert answer.live(80, 5) is not None
+    answer.add("line\n" * MAX_BLOCK)
+    assert answer.live(80, 5) == ""
+
+
+def test_what_is_drawn_is_never_what_was_there_before() -> None:
+    # a text of the same length in another answer must be drawn too
+    answer = Answer(PLAIN)
+    answer.add("- one")
+    assert answer.live(80, 5) == " • one\n"
+    answer.end(80)
+    answer.add("other")
+    assert answer.live(80, 5) == "other\n"
 
 
 def test_a_width_that_no_terminal_has_is_no_error() -> None:

@@ -1,0 +1,109 @@
+"""A talk over its connection, for whoever does nothing else meanwhile: `ctx send`, and `ctx chat` in a pipe.
+
+    with Exchange(talk, conversation, show) as exchange:
+        exchange.do(talk.say("hello"))
+        exchange.run()                    until nothing runs any more
+
+Rules: a signal is a byte in a pipe, so that it never tears a frame apart: the first Ctrl-C cancels, the
+second leaves. What asks for approval where nobody can be asked is denied, as a run without a terminal is.
+This file must never know who prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Callable, Iterable, Iterator
+
+from cortexfs.chat.talk import Deed, Leave, Show, Talk
+from cortexfs.client import Conversation
+from cortexfs.core.frames import AnyFrame, Approval
+from cortexfs.core.requests import Decision
+
+UNASKED = "denied, as nobody can be asked here; ctx chat asks"
+
+
+class Left(Exception):
+    """The person leaves before the end."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Exchange:
+    def __init__(
+        self,
+        talk: Talk,
+        conversation: Conversation,
+        show: Callable[[Show], None],
+        *,
+        heard: Callable[[AnyFrame], None] = lambda frame: None,
+        decide: Callable[[], Decision] | None = None,
+    ) -> None:
+        self._talk = talk
+        self._conversation = conversation
+        self._show = show
+        self._heard = heard
+        self._decide = decide
+
+    def do(self, deeds: Iterable[Deed]) -> None:
+        for deed in deeds:
+            if isinstance(deed, Show):
+                self._show(deed)
+            elif isinstance(deed, Leave):
+                raise Left(deed.status)
+            else:
+                self._conversation.request(deed)
+
+    def run(self, is_over: Callable[[], bool] | None = None) -> None:
+        """Until then, or until nothing runs any more; Failed when the connection is lost."""
+        is_over = is_over or (lambda: not self._talk.busy)
+        with interrupts() as pipe:
+            poll = select.poll()
+            poll.register(pipe, select.POLLIN)
+            poll.register(self._conversation, select.POLLIN)
+            while not is_over():
+                if not (heard := self._conversation.waiting()):
+                    poll.poll()
+                for frame in heard:
+                    self._hear(frame)
+                for _ in taken(pipe):
+                    self.do(self._talk.interrupt())
+
+    def cancel(self) -> None:
+        """Nobody wants what runs any more."""
+        self.do(deed for deed in self._talk.interrupt() if not isinstance(deed, Show))
+
+    def _hear(self, frame: AnyFrame) -> None:
+        self._heard(frame)
+        self.do(self._talk.hear(frame))
+        if isinstance(frame, Approval):
+            if self._decide is None:
+                self._show(Show("note", UNASKED))
+            self.do(self._talk.decide(self._decide() if self._decide else "deny"))
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[int]:
+    """A descriptor that can be read when Ctrl-C was pressed, instead of what would happen then."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    handler = signal.signal(signal.SIGINT, lambda number, where: None)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGINT, handler)
+        os.close(reader)
+        os.close(writer)
+
+
+def taken(pipe: int) -> bytes:
+    """The interrupts since we looked."""
+    try:
+        return os.read(pipe, 64)
+    except BlockingIOError:
+        return b""

@@ -1,0 +1,133 @@
+"""Where a chat is, and what its orders do: /help, /new, /sessions, /resume.
+
+Rules: an order changes which session is meant, and says what there is; the connection and the screen
+follow. A session's name is checked before it is gone to.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cortexfs.chat import stored, typed
+from cortexfs.chat.stored import Stored
+from cortexfs.chat.talk import Deed, Show, Talk
+from cortexfs.client import Conversation, new_id
+from cortexfs.core import names, requests
+from cortexfs.core.errors import Fault
+from cortexfs.core.requests import Scope
+
+LISTED = 20
+
+
+class Place:
+    """An object, and which of its sessions is talked in."""
+
+    def __init__(self, root: str, path: str, whole: str, name: str, scope: Scope) -> None:
+        self.name = name
+        self.scope: Scope = scope
+        self.session = ""
+        self.before: str | None = None  # the session that was left last
+        self._root, self._path, self._whole = root, path, whole
+
+    def connect(self) -> Conversation:
+        return Conversation(self._path)
+
+    def sessions(self) -> list[Stored]:
+        return [] if self.scope == "temp" else stored.listing(self._root, self._whole, self.scope)
+
+    def enter(self, session: str, cwd: str | None = None) -> tuple[Talk, list[Deed]]:
+        """Go to a session: its talk, and what was said in it before. A new session begins in `cwd`, else
+        where we are; an old one stays where it was."""
+        where = stored.place(self._root, self._whole, self.scope, session)
+        past = [] if self.scope == "temp" else stored.tail(where)
+        talk = Talk(self.name, session, self.scope, new_id, cwd or (None if past else os.getcwd()))
+        said, is_cut = stored.recent(past)
+        deeds = talk.recall(said)
+        if is_cut and deeds:
+            deeds.insert(0, Show("note", f"what was said before: ctx session show {self._whole} {session}"))
+        if session != self.session:
+            self.before, self.session = self.session or None, session
+        return talk, deeds
+
+
+class Outcome(NamedTuple):
+    lines: list[str]
+    session: str | None = None
+
+
+def carry_out(place: Place, order: typed.Order) -> Outcome:
+    """What to say, and the session to go to. /quit is not done here."""
+    return _ORDERS[order.name](place, order.argument)
+
+
+def _help(place: Place, argument: str) -> Outcome:
+    return Outcome(typed.help_lines())
+
+
+def _new(place: Place, argument: str) -> Outcome:
+    there = {one.session for one in place.sessions()}
+    if not argument:
+        return Outcome([], _unused(time.strftime("%Y-%m-%d-%H%M%S"), there))
+    if _checked(argument) in there:
+        raise Fault("EEXIST", f"there is a session {argument!r}; go on with it: /resume {argument}")
+    return Outcome([], argument)
+
+
+def _unused(name: str, there: set[str]) -> str:
+    number = 1
+    while (found := name if number == 1 else f"{name}-{number}") in there:
+        number += 1
+    return found
+
+
+def _sessions(place: Place, argument: str) -> Outcome:
+    there = place.sessions()
+    if not there:
+        return Outcome([_NONE[place.scope]])
+    width = max(len(one.session) for one in there[:LISTED])
+    lines = [
+        f"{'*' if one.session == place.session else ' '} {one.session:{width}}  {one.state},"
+        f" {one.messages} messages, {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.updated))}"
+        for one in there[:LISTED]
+    ]
+    if len(there) > LISTED:
+        lines.append(f"  and {len(there) - LISTED} more: ctx session list {place.name}")
+    return Outcome(lines)
+
+
+def _resume(place: Place, argument: str) -> Outcome:
+    if place.scope == "temp":
+        raise Fault("EINVAL", _NONE["temp"])
+    there = [one.session for one in place.sessions()]
+    if argument and _checked(argument) not in there:
+        raise Fault(
+            "ENOENT", f"there is no session {argument!r}; see /sessions, or begin it: /new {argument}"
+        )
+    others = [name for name in (place.before, *there) if name and name != place.session]
+    name = argument or next(iter(others), None)
+    if name is None:
+        raise Fault("ENOENT", "there is no other session; begin one with /new")
+    return Outcome([], name)
+
+
+def _checked(name: str) -> str:
+    broken = "is that of the sessions' index" if name == requests.INDEX else names.fault_of(name)
+    if broken:
+        raise Fault("EINVAL", f"the name {name!r} {broken}")
+    return name
+
+
+_NONE = {
+    "private": "there are no sessions yet: what you say begins one",
+    "shared": "there are no shared sessions yet: what you say begins one",
+    "temp": "temp sessions are not kept: they end with their chat",
+}
+_ORDERS: dict[str, Callable[[Place, str], Outcome]] = {
+    "/help": _help,
+    "/new": _new,
+    "/sessions": _sessions,
+    "/resume": _resume,
+}

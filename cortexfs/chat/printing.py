@@ -1,0 +1,64 @@
+"""A talk as plain text: for pipes, for terminals that can do no more, and for `ctx send`.
+
+Rules: answers go to stdout, as they are where a program reads and escaped where a terminal shows them;
+everything else goes to stderr. What a stream cannot encode is replaced.
+This file must never know conversations.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TextIO
+
+from cortexfs.chat.talk import Show
+from cortexfs.core.plain import escaped
+
+
+class Printer:
+    def __init__(self, out: TextIO, err: TextIO, chatty: bool | None = None) -> None:
+        """`chatty`: whether what tools do is told as well (it is where a person looks)."""
+        self._out, self._err = out, err
+        self._out_is_terminal = out.isatty()
+        self._chatty = err.isatty() if chatty is None else chatty
+        self._mid_line = False
+        for stream in (out, err):
+            tolerant(stream)
+
+    def show(self, show: Show) -> None:
+        match show.kind:
+            case "answer":
+                self._answer(show.text)
+            case "end":
+                self._break()
+            case "other":
+                self._break()
+                self._out.write(quoted(show.text) + "\n")
+                self._out.flush()
+            case "note" if not self._chatty:
+                pass
+            case _:
+                self._break()
+                print(show.text, file=self._err, flush=True)
+
+    def _answer(self, text: str) -> None:
+        if text:
+            self._out.write(escaped(text) if self._out_is_terminal else text)
+            self._out.flush()
+            self._mid_line = not text.endswith("\n")
+
+    def _break(self) -> None:
+        if self._mid_line:
+            self._out.write("\n")
+            self._out.flush()
+            self._mid_line = False
+
+
+def quoted(text: str) -> str:
+    """What somebody said, told apart from the answers."""
+    return "\n".join(f"> {line}" for line in text.split("\n"))
+
+
+def tolerant(stream: TextIO, errors: str = "replace") -> None:
+    """Let a stream replace what it cannot encode or decode."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors=errors)

@@ -1,0 +1,328 @@
+"""The chat on a terminal: what is said scrolls by above a line in which one can type at any time.
+
+Main path: `_hear` takes frames in, `Talk` says what to do about them, `_do` does it; `_draw` prints what can
+no longer change and lets the rest be drawn above the input line.
+
+Rules: nothing but `_draw` prints, so output and input line never mix. What arrives faster than it can be
+shown is left in the socket. A lost connection is no end: it is opened again, and nothing is shown twice.
+This file must never know what a frame means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import in_terminal
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, merge_formatted_text
+from prompt_toolkit.output.color_depth import ColorDepth
+
+from cortexfs.chat import orders, typed
+from cortexfs.chat.history import History
+from cortexfs.chat.keys import Deeds, Memory, Orders, bindings
+from cortexfs.chat.markdown import Answer, Style
+from cortexfs.chat.orders import Place
+from cortexfs.chat.printing import quoted
+from cortexfs.chat.talk import Deed, Leave, Show, answer
+from cortexfs.client import Conversation
+from cortexfs.core.errors import Fault
+from cortexfs.core.plain import escaped
+
+TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing
+RETRY = 0.5  # seconds between attempts to connect
+BELOW = 6  # rows that are left for the input line when an answer is drawn
+SHOWN_LINES = 12  # of a message of one's own; one knows what one has pasted
+SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
+STYLES = {"note": "2", "error": "31", "question": "33", "other": "1"}
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Terminal:
+    def __init__(
+        self,
+        place: Place,
+        session: str,
+        cwd: str | None,
+        history: History,
+        colour: bool,
+        reach: Callable[[], None],
+    ) -> None:
+        self._place = place
+        self._reach = reach  # raises a Fault while the mount does not answer
+        self._colour = colour
+        self._conversation: Conversation | None = None
+        self._is_reading = False
+        self._returning: asyncio.Task[None] | None = None
+        self._lines: list[str] = []  # to be printed
+        self._draft: Document | None = None  # what was being typed when a question came
+        self._since = time.monotonic()
+        self._prompt = self._made(history)
+        self._output = self._prompt.app.output
+        self._style = Style(colour, self._output.encoding())
+        self._answer = Answer(self._style)
+        self._talk, self._past = place.enter(session, cwd)
+
+    def _made(self, history: History) -> PromptSession[int]:
+        deeds = Deeds(self._enter, self._interrupt, lambda: self._leave(0), self._complain)
+        return PromptSession(
+            message=self._message,
+            multiline=True,
+            key_bindings=bindings(deeds),
+            history=Memory(history),
+            completer=Orders(lambda: [one.session for one in self._place.sessions()]),
+            complete_while_typing=False,
+            enable_open_in_editor=True,
+            enable_suspend=True,
+            erase_when_done=True,
+            prompt_continuation="  ",
+            color_depth=None if self._colour else ColorDepth.DEPTH_1_BIT,
+        )
+
+    async def run(self) -> int:
+        """Until the person leaves; an exit status."""
+        self._greet()
+        self._connect()
+        ticking = asyncio.create_task(self._tick())
+        for number in ENDS:
+            asyncio.get_running_loop().add_signal_handler(number, self._leave, 128 + number)
+        try:
+            return await self._prompt.prompt_async()
+        except EOFError:  # the terminal is gone
+            return 128 + signal.SIGHUP
+        finally:
+            ticking.cancel()
+            self._farewell()
+
+    def _greet(self) -> None:
+        self._say("note", f"{self._place.name}, session {self._talk.session}; /help says what you can do")
+        self._do(self._past)
+
+    def _farewell(self) -> None:
+        if self._talk.busy and self._conversation and self._talk.scope != "temp":
+            self._say(
+                "note", f"what runs goes on; ctx chat {self._place.name} --session {self._talk.session}"
+            )
+        self._disconnect()
+        if self._returning:
+            self._returning.cancel()
+        self._print(self._lines)
+
+    # Connecting.
+
+    def _connect(self) -> None:
+        """Open the connection, and ask for what came since we were connected last."""
+        self._conversation = self._place.connect()
+        self._listen(True)
+        self._do(self._talk.back())
+
+    def _disconnect(self) -> None:
+        if self._conversation:
+            self._listen(False)
+            self._conversation.close()
+            self._conversation = None
+
+    def _listen(self, on: bool) -> None:
+        if self._conversation and on != self._is_reading:
+            loop, descriptor = asyncio.get_running_loop(), self._conversation.fileno()
+            if on:
+                loop.add_reader(descriptor, self._hear)
+            else:
+                loop.remove_reader(descriptor)
+            self._is_reading = on
+
+    def _lost(self) -> None:
+        """The connection is gone: try again until it is there, or the person leaves."""
+        if self._conversation:
+            self._disconnect()
+            self._do(self._talk.lost())
+        if self._returning is None:
+            self._returning = asyncio.get_running_loop().create_task(self._come_back())
+
+    async def _come_back(self) -> None:
+        self._since = time.monotonic()
+        while self._conversation is None:
+            await asyncio.sleep(RETRY)
+            with contextlib.suppress(Fault):
+                self._reach()
+                self._connect()
+        self._say("note", "reconnected")
+        self._returning, self._since = None, time.monotonic()
+
+    def _hear(self) -> None:
+        if self._conversation is None:
+            return
+        try:
+            for frame in self._conversation.waiting():
+                self._do(self._talk.hear(frame))
+        except Fault as fault:
+            if fault.code == "EPROTO":
+                self._complain(fault.message)
+            self._lost()
+        if self._answer.behind:
+            self._listen(False)  # until what was heard is drawn
+
+    # What the person does.
+
+    def _enter(self, buffer: Buffer) -> None:
+        try:
+            if self._talk.question:
+                self._decide(buffer)
+            else:
+                self._take(buffer, typed.meaning(buffer.text))
+        except Fault as fault:
+            self._complain(fault.message)
+            if fault.code != "EMSGSIZE":  # who pasted too much may shorten it
+                buffer.reset(append_to_history=True)
+
+    def _take(self, buffer: Buffer, meant: typed.Say | typed.Order | None) -> None:
+        buffer.reset(append_to_history=meant is not None)
+        if isinstance(meant, typed.Say):
+            self._utter(_brief(meant.text))
+            self._since = self._since if self._talk.busy else time.monotonic()
+            self._do(self._talk.say(meant.text))
+        elif meant and meant.name == "/quit":
+            self._leave(0)
+        elif meant:
+            outcome = orders.carry_out(self._place, meant)
+            for line in outcome.lines:
+                self._say("note", line)
+            if outcome.session:
+                self._switch(outcome.session)
+
+    def _decide(self, buffer: Buffer) -> None:
+        """Answer a question. What was being typed when it came is no answer, and is kept."""
+        try:
+            decision = answer(buffer.text)
+        except Fault:
+            if buffer.text and not self._draft:
+                self._draft = buffer.document
+            raise
+        buffer.reset()
+        self._do(self._talk.decide(decision))
+        if self._draft and not self._talk.question:
+            buffer.document, self._draft = self._draft, None
+
+    def _interrupt(self, buffer: Buffer) -> None:
+        if buffer.text and not self._talk.busy:
+            buffer.reset()
+        else:
+            self._answer.drop()
+            self._do(self._talk.interrupt())
+
+    def _leave(self, status: int) -> None:
+        if self._prompt.app.is_running and not self._prompt.app.is_done:
+            self._prompt.app.exit(result=status)
+
+    def _switch(self, session: str) -> None:
+        talk, past = self._place.enter(session)
+        if self._talk.busy and self._talk.scope != "temp":
+            self._say("note", f"what runs in {self._talk.session} goes on")
+        self._do([Show("end")])
+        self._disconnect()
+        self._talk, self._past = talk, past
+        self._greet()
+        try:
+            self._connect()
+        except Fault as fault:
+            self._complain(fault.message)
+            self._lost()
+
+    # What is to be done.
+
+    def _do(self, deeds: Iterable[Deed]) -> None:
+        for deed in deeds:
+            if isinstance(deed, Show):
+                self._show(deed)
+            elif isinstance(deed, Leave):
+                self._leave(deed.status)
+            elif self._conversation:
+                try:
+                    self._conversation.request(deed)
+                except Fault:
+                    self._lost()
+                # Writing reads what comes meanwhile, of which the loop would not hear.
+                asyncio.get_running_loop().call_soon(self._hear)
+
+    def _show(self, show: Show) -> None:
+        if show.kind == "answer":
+            self._answer.add(show.text)
+            return
+        self._lines.append(self._answer.end(self._width))
+        if show.kind == "other":
+            self._utter(quoted(show.text))
+        elif show.kind != "end":
+            self._say(show.kind, show.text)
+
+    # What is on the screen.
+
+    def _complain(self, sentence: str) -> None:
+        self._say("error", sentence)
+
+    def _utter(self, text: str) -> None:
+        """What a person said, apart from what was said before."""
+        self._lines.append("\n")
+        self._say("other", text)
+
+    def _say(self, kind: str, text: str) -> None:
+        """Lines of text, to be printed above what is still being drawn."""
+        for line in escaped(text).split("\n"):
+            styled = self._colour and line
+            self._lines.append(f"\x1b[{STYLES[kind]}m{line}\x1b[0m\n" if styled else f"{line}\n")
+
+    @property
+    def _width(self) -> int:
+        return self._output.get_size().columns
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(0 if self._answer.behind else TICK)
+            await self._draw()
+
+    async def _draw(self) -> None:
+        self._lines.append(self._answer.settled(self._width))
+        if not self._answer.behind:
+            self._listen(True)
+        lines, self._lines = self._lines, []
+        if any(lines):
+            async with in_terminal():
+                self._print(lines)
+        if self._answer or self._talk.busy or self._returning:
+            self._prompt.app.invalidate()
+
+    def _print(self, lines: list[str]) -> None:
+        self._output.write_raw("".join(lines))
+        self._output.flush()
+
+    def _message(self) -> AnyFormattedText:
+        """What stands above and before the input line."""
+        size = self._output.get_size()
+        live = self._answer.live(size.columns, max(1, size.rows - BELOW))
+        status = self._status()
+        if self._colour and status:
+            status = f"\x1b[2m{status}\x1b[0m"
+        above = live + (f"{status}\n" if status else "")
+        return merge_formatted_text([ANSI(above), "y, n or always? " if self._talk.question else "> "])
+
+    def _status(self) -> str:
+        if self._talk.question or not (self._talk.busy or self._returning):
+            return ""
+        seconds = int(time.monotonic() - self._since)
+        frames = SPINNER if self._style.encoding.lower() in ("utf-8", "utf8") else ASCII_SPINNER
+        mark = frames[int(time.monotonic() / TICK) % len(frames)]
+        if self._returning:
+            return f"{mark} the connection is lost; trying again ({seconds} s, Ctrl-C leaves)"
+        doing = "cancelling" if self._talk.cancelling else self._talk.doing or "waiting"
+        return f"{mark} {doing} ({seconds} s, Ctrl-C cancels)"
+
+
+def _brief(text: str) -> str:
+    """A message of one's own as it stays on the screen."""
+    lines = text.split("\n")
+    more = len(lines) - SHOWN_LINES
+    return quoted("\n".join(lines[:SHOWN_LINES])) + (f"\n  and {more:,} lines more" if more > 0 else "")

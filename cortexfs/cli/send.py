@@ -1,0 +1,72 @@
+"""`ctx send`: say something to an object in one of its sessions, and print what comes of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from cortexfs.chat.exchange import Exchange, Left
+from cortexfs.chat.talk import Talk, answer
+from cortexfs.cli import parser, talking
+from cortexfs.client import new_id
+from cortexfs.core import arguments
+from cortexfs.core.errors import Fault
+from cortexfs.core.requests import Decision
+
+
+def declare(into: parser.Parser) -> None:
+    into.intermixed = True  # options may stand behind OBJECT
+    talking.declare_object(into)
+    text = "what to say; - adds standard input, and without any that is all (write -- before text with -)"
+    into.add_argument("text", metavar="TEXT", nargs="*", help=text)
+    talking.declare_session(into)
+    into.add_argument("--cwd", metavar="DIR", help="the session's working directory from now on")
+    into.add_argument("--id", metavar="ID", help="a name for this message, so that a retry says it once")
+    talking.declare_output(into)
+    parser.examples(
+        into,
+        "ctx send model/main hello",
+        "ctx send agent/coder --session fix --cwd . why does make test fail",
+        "git diff | ctx send model/main --output text review this: -",
+        "ctx send debug/echo --id msg-7 once only | jq -r 'select(.type==\"delta\").text'",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    words = [os.fsencode(word) for word in options.text]
+    chosen = talking.output(options)
+    where = talking.named(options)
+    said = arguments.prompt(words, _piped(arguments.prompt_room(words)))
+    cwd = os.path.abspath(os.path.expanduser(options.cwd)) if options.cwd else None
+    talk = Talk(where.name, options.session, options.scope, new_id, cwd)
+    printing = talking.printing(chosen)
+    decide = _decided if sys.stdin.isatty() and sys.stderr.isatty() else None
+    with where.connect() as conversation:
+        exchange = Exchange(talk, conversation, printing.show, heard=printing.heard, decide=decide)
+        try:
+            exchange.do(talk.say(said, options.id))
+            exchange.run()
+        except Left as left:
+            return left.status
+        except BrokenPipeError:  # nobody reads: as with exec, the run ends with its reader
+            exchange.cancel()
+            raise
+    return talk.status
+
+
+def _piped(room: int | None) -> bytes:
+    """Standard input, as far as it is wanted and could be sent."""
+    return b"" if room is None else sys.stdin.buffer.read(room + 1)
+
+
+def _decided() -> Decision:
+    """What the person at the terminal answers; whoever closes it denies."""
+    while True:
+        print("[y]es, [n]o, [a]lways: ", end="", file=sys.stderr, flush=True)
+        if not (line := sys.stdin.readline()):
+            return "deny"
+        try:
+            return answer(line)
+        except Fault as fault:
+            print(fault.message, file=sys.stderr)
