@@ -64,6 +64,7 @@ class Connection:
         self._lives: dict[Key, Live] = {}
         self._let_go: dict[Key, Callable[[], None]] = {}  # what the sessions that were asked for hold
         self._places: dict[Key, tuple[int, int]] = {}  # where the next event stands: its number, its offset
+        self._stirred: dict[Key, None] = {}  # sessions that may have something to tell
         self._out = bytearray()
         self._woken = trio.Event()
         self._sent = trio.lowlevel.ParkingLot()
@@ -157,14 +158,14 @@ class Connection:
             asker.over()
         for frame in self._given.answer(key, live.session, run):
             self._say(frame)
-        self._begin(live, events)
+        self._begin(key, live, events)
 
     async def _resume(self, request: Resume) -> None:
         key = Key.of(request, self._uid, self._number)
         self._admit(key)
         live = await self._open(key)
         self._given.follow(key, live.session.position(request.after))
-        self.wake()
+        self.stir(key)
 
     async def _cancel(self, request: Cancel) -> None:
         live, run = self._conversations.find(request.id, self._may_see, self)
@@ -176,7 +177,7 @@ class Connection:
         self._given.follow_run(key, run, start)
         if events:
             live.askers.pop(run).over()
-        self._begin(live, events)
+        self._begin(key, live, events)
         if live.session.active and live.session.active.run == run:
             live.stop(run, Fault("ECANCELED", ""))
 
@@ -185,13 +186,13 @@ class Connection:
         live.session.approve(run, request.call)
         live.decide(run, request.call, request.decision)
 
-    def _begin(self, live: Live, events: list[Event]) -> None:
+    def _begin(self, key: Key, live: Live, events: list[Event]) -> None:
         try:
             live.append(events)
             self._conversations.start(live)
         except Fault as fault:
             self._conversations.lose(live, fault)
-        self.wake()
+        self.stir(key)
 
     # Sessions.
 
@@ -225,7 +226,7 @@ class Connection:
         return live
 
     def _follow(self, key: Key, live: Live) -> None:
-        live.followers[self] = None
+        live.followers[self] = key
         self._lives[key] = live
 
     def lost(self, live: Live, fault: Fault) -> None:
@@ -241,9 +242,14 @@ class Connection:
             self._say(frames.Done(run=run, status="error", code=fault.code))
         if live.log.ended or key.scope == "temp":
             self._given.forget(key)
-        self.wake()
+        self.stir(key)
 
     # Telling.
+
+    def stir(self, key: Key) -> None:
+        """There may be something to tell of that session."""
+        self._stirred[key] = None
+        self.wake()
 
     def wake(self) -> None:
         self._woken.set()
@@ -294,9 +300,12 @@ class Connection:
     async def _send_more(self) -> bool:
         """A piece of each log that has more; whether there was one."""
         found = False
-        for key in self._given.keys:
+        for key in list(self._stirred):
+            del self._stirred[key]
             try:
-                found |= await self._send_of(key)
+                if await self._send_of(key):
+                    self._stirred[key] = None
+                    found = True
             except Fault as fault:
                 self._given.forget(key)
                 self._say(requests.refusal(fault))

@@ -28,6 +28,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.requests import Decision, Input
+from cortexfs.core.requests import Key as SessionKey
 from cortexfs.core.session import SHORT, Accepted, Event, Session, unknown
 from cortexfs.models.driver import Driver
 from cortexfs.models.drivers import answered
@@ -48,8 +49,8 @@ _messages = msgspec.json.Decoder(Message)
 class Follower(Protocol):
     """A connection, as far as a session knows it."""
 
-    def wake(self) -> None:
-        """There may be something to send."""
+    def stir(self, key: SessionKey) -> None:
+        """There may be something to tell of the session that it knows by this key."""
 
     def lost(self, live: Live, fault: Fault) -> None:
         """What was appended is not in the log, and will not be."""
@@ -69,7 +70,7 @@ class Live:
         self.address = address
         self.session = session
         self.log = log
-        self.followers: dict[Follower, None] = {}
+        self.followers: dict[Follower, SessionKey] = {}
         self.working = False
         self.is_lost = False
         self.fault: Fault | None = None  # why the log did not take what the session holds for appended
@@ -100,8 +101,8 @@ class Live:
             self.wake()
 
     def wake(self) -> None:
-        for follower in self.followers:
-            follower.wake()
+        for follower, key in self.followers.items():
+            follower.stir(key)
 
     # The run that goes on.
 
