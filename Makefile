@@ -1,5 +1,5 @@
 # From a checkout to a mounted tree, and to its tests.
-#   make up     build into .venv, mount, make a first call    make down   unmount
+#   make up     build into .venv, mount, make first calls     make down   unmount
 #   make test   every test      make lint   style and types   make bench  the figures of docs/performance.md
 #   make soak   long fuzzing    make lock   renew the pins    make clean  remove what was built
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point.

@@ -113,11 +113,11 @@ class Answer(RunnerSide):
 
     def _count(self, frame: Frame) -> None:
         """What goes out, by the rule of the text that a terminal sees."""
-        if isinstance(frame, Usage):
-            self._run.count(frame)
-        elif isinstance(frame, Delta):
+        if isinstance(frame, Delta):
             self._told = True
             self._run.bytes_out += len(frame.text.encode())
+        elif isinstance(frame, Usage):
+            self._run.count(frame)
         elif isinstance(frame, Message):
             told, self._told = self._told, False
             if not told:

@@ -82,6 +82,7 @@ def test_help_names_everything_that_the_schema_declares() -> None:
 def test_help_of_those_who_talk_says_how_a_prompt_is_made(class_: str) -> None:
     text = help_text("main", "Answers.", {}, class_=class_)
     assert "usage: main PROMPT...\n" in text
+    assert "main            opens a chat, on a terminal\n" in text
     assert "exit status" in text
     line = next(line for line in text.splitlines() if "Say hello" in line)
     assert prompt([word.encode() for word in shlex.split(line)[1:]]) == "Say hello in one word."
