@@ -1,13 +1,15 @@
-"""What can be seen and read in the tree, with what only the shell knows: status, logs, the kernel.
+"""What can be seen and read in the tree, with what only the shell knows: status, logs, sessions, the kernel.
 
 Rules: a generated file is rendered at stat or open, and one rendering serves both for a second, so
 that sizes are exact. Entries that the kernel keeps are built once; `clear` after every change. The
-kernel's lookups are counted for temporary files only: nothing else goes when nobody knows it.
+kernel's lookups are counted for temporary files, and by spaces.py for what is of sessions: nothing else goes
+when nobody knows it.
 This file must never know changes.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 from pyfuse3 import EntryAttributes
@@ -15,18 +17,27 @@ from pyfuse3 import EntryAttributes
 from cortexfs import kernel
 from cortexfs.core import controls, places
 from cortexfs.core.errors import Fault
-from cortexfs.core.places import STATUS, Attributes, Keep
+from cortexfs.core.places import HOME, STATUS, Attributes, Keep
+from cortexfs.core.spaces import BIT
 from cortexfs.core.tree import Tree
 from cortexfs.opened import Listing, LogFile, LogSource, Opened, Snapshot
+from cortexfs.spaces import Spaces
 
 RENDERING = 1_000_000_000  # nanoseconds that one rendering serves (abi.md 1)
 
 
 class Entries:
     def __init__(
-        self, tree: Tree, logs: LogSource, status: Callable[[], str], clock: Callable[[], int]
+        self,
+        tree: Tree,
+        spaces: Spaces,
+        logs: LogSource,
+        status: Callable[[], str],
+        clock: Callable[[], int],
     ) -> None:
         self._tree = tree
+        self._spaces = spaces
+        self._missing = kernel.missing()
         self._logs = logs
         self._render = status
         self._clock = clock
@@ -34,6 +45,62 @@ class Entries:
         self._kept: dict[int, EntryAttributes] = {}
         self._lookups: dict[int, int] = {}
         self._listings: dict[int, Listing] = {}
+
+    # Names.
+
+    async def lookup(self, folder: int, name: str, user: tuple[int, int]) -> EntryAttributes:
+        """An entry for the kernel, for uid and gid. That there is none may be remembered, or is a Fault."""
+        space = self._spaces.place(folder)
+        if space and (entry := await self._spaces.lookup(space, name)):
+            return entry
+        found = self._tree.lookup(folder, name)
+        if found is None and folder == HOME:
+            found = await self._home(name, user)
+        if found is None and space:
+            raise Fault("ENOENT", "it is not there yet")
+        return self.seen(found) if found else self._missing
+
+    async def _home(self, name: str, user: tuple[int, int]) -> int:
+        """A user has a home who looks for it, or who has sessions."""
+        own = name == str(user[0])
+        if not own and not await self._spaces.has_home(name):
+            raise Fault("ENOENT", f"{name} has no home yet")
+        self.clear()
+        return self._tree.home(int(name), user[1] if own else int(name), self._clock())
+
+    async def listing(self, folder: int) -> Listing:
+        """Of one moment, held until `let_go`."""
+        if folder == HOME:
+            await self._find_homes()
+        space = self._spaces.place(folder)
+        if space is None:
+            return self._listing(folder)
+        found = await self._spaces.listing(space, folder)
+        if folder & BIT:
+            return found
+        hidden = {name for name, _ in found}  # a folder of sessions hides an alias of its name
+        return [*(entry for entry in self._listing(folder) if entry[0] not in hidden), *found]
+
+    async def _find_homes(self) -> None:
+        for uid in await self._spaces.homes():
+            with contextlib.suppress(Fault):  # there are too many; the others are there still
+                if self._tree.lookup(HOME, str(uid)) is None:
+                    self._tree.home(uid, uid, self._clock())
+                    self.clear()
+
+    def _listing(self, folder: int) -> Listing:
+        """Large folders' are shared, as anybody may open one very often."""
+        if self._tree.owner_object(folder):
+            return self._tree.listing(folder)
+        found = self._listings.get(folder)
+        if found is None:
+            found = self._listings[folder] = self._tree.listing(folder)
+        return found
+
+    def let_go(self, listing: Listing) -> None:
+        self._spaces.forget((inode, 1) for _, inode in listing)
+
+    # Attributes and bytes.
 
     def status(self) -> tuple[int, bytes]:
         """When `status` was rendered, and what it says."""
@@ -54,7 +121,15 @@ class Entries:
             return found._replace(size=size, mtime=mtime or found.mtime)
         return found
 
+    async def now(self, inode: int) -> EntryAttributes:
+        if inode & BIT:
+            return kernel.entry(inode, await self._spaces.attributes(inode))
+        return self.entry(inode)
+
     def entry(self, inode: int) -> EntryAttributes:
+        """What is of sessions: as it was when its folder was listed."""
+        if inode & BIT:
+            return self._spaces.entry(inode)
         kept = self._kept.get(inode)
         if kept is not None:
             return kept
@@ -64,8 +139,10 @@ class Entries:
             self._kept[inode] = entry
         return entry
 
-    def open(self, inode: int) -> Opened:
+    async def open(self, inode: int) -> Opened:
         """For reading only."""
+        if inode & BIT:
+            return await self._spaces.open(inode)
         if inode == STATUS:
             return Snapshot(self.status()[1])
         found = self._tree.control_at(inode)
@@ -75,15 +152,6 @@ class Entries:
         if control.name == controls.LOG:
             return LogFile(self._logs, object_.key)
         return Snapshot(self._tree.value(object_, control))
-
-    def listing(self, folder: int) -> Listing:
-        """Of one moment. Large folders' are shared, as anybody may open one very often."""
-        if self._tree.owner_object(folder):
-            return self._tree.listing(folder)
-        found = self._listings.get(folder)
-        if found is None:
-            found = self._listings[folder] = self._tree.listing(folder)
-        return found
 
     def clear(self) -> None:
         """After a change of what there is."""
@@ -96,11 +164,14 @@ class Entries:
         return self.entry(inode)
 
     def count(self, inode: int) -> None:
-        if self._tree.temporary_at(inode):
+        if inode & BIT:
+            self._spaces.hold(inode)
+        elif self._tree.temporary_at(inode):
             self._lookups[inode] = self._lookups.get(inode, 0) + 1
 
     def forget(self, inodes: Sequence[tuple[int, int]]) -> None:
         """A temporary file that was removed goes when the last who has it open has closed it."""
+        self._spaces.forget(inodes)
         for inode, count in inodes:
             if inode in self._lookups:
                 self._lookups[inode] -= count

@@ -31,10 +31,11 @@ from pyfuse3 import (
 
 from cortexfs import kernel
 from cortexfs.changes import Changes, read_only
-from cortexfs.core import places, spaces, temporaries, xattrs
+from cortexfs.core import places, temporaries, xattrs
 from cortexfs.core.errors import Fault, errno_of
-from cortexfs.core.places import HOME, RUN_SOCKET
+from cortexfs.core.places import RUN_SOCKET
 from cortexfs.core.registry import Object, Registry
+from cortexfs.core.spaces import BIT
 from cortexfs.core.tree import Stale, Tree
 from cortexfs.core.wire import SOCKET_NAME
 from cortexfs.entries import Entries
@@ -43,7 +44,6 @@ from cortexfs.opened import (
     FIRST_HANDLE,
     ControlFile,
     Handles,
-    Listing,
     LogFile,
     LogSource,
     Opened,
@@ -103,10 +103,9 @@ class Filesystem(pyfuse3.Operations):
         self._tree.apply(registry, clock())
         self._binding: Binding | None = None
         self._bound = False
-        self._missing = kernel.missing()
-        self._entries = Entries(self._tree, logs, status, clock)
-        self._handles = Handles()
         self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock)
+        self._entries = Entries(self._tree, self._spaces, logs, status, clock)
+        self._handles = Handles()
         self.object_of: Callable[[int], Object | None] = self._tree.object_at
 
     # For the daemon.
@@ -152,39 +151,20 @@ class Filesystem(pyfuse3.Operations):
             if not self._bound:
                 raise FUSEError(errno_of("ENOENT"))
             return self._entries.entry(RUN_SOCKET)
-        space = self._spaces.place(parent_inode)
-        if space and (entry := await self._spaces.lookup(space, text)):
-            return entry
-        found = self._tree.lookup(parent_inode, text)
-        if found is None and parent_inode == HOME:
-            found = await self._home(text, ctx)
-        if found is None and space:  # what is not to be remembered is no entry without an inode, but this
-            raise FUSEError(errno_of("ENOENT"))
-        return self._entries.seen(found) if found else self._missing
-
-    async def _home(self, name: str, ctx: RequestContext) -> int:
-        """A user has a home who looks for it, or has sessions; otherwise that is no answer to remember."""
-        own = name == str(ctx.uid)
-        if not own and not await self._spaces.has_home(name):
-            raise FUSEError(errno_of("ENOENT"))
-        self._entries.clear()
-        return self._tree.home(int(name), ctx.gid if own else int(name), self._clock())
+        return await self._entries.lookup(parent_inode, text, (ctx.uid, ctx.gid))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self._entries.forget(inode_list)
-        self._spaces.forget(inode_list)
 
     @guarded
     async def getattr(self, inode: int, ctx: RequestContext) -> EntryAttributes:
-        if inode & spaces.BIT:
-            return kernel.entry(inode, await self._spaces.attributes(inode))
-        return self._entries.entry(inode)
+        return await self._entries.now(inode)
 
     @guarded
     async def setattr(
         self, inode: int, attr: EntryAttributes, fields: SetattrFields, fh: int | None, ctx: RequestContext
     ) -> EntryAttributes:
-        if inode & spaces.BIT:
+        if inode & BIT:
             raise read_only()
         found = self._entries.attributes(inode)
         temporary, control = self._tree.temporary_at(inode), self._tree.control_at(inode)
@@ -260,8 +240,8 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
-        text, space = os.fsdecode(name), self._spaces.place(parent_inode)
-        if space and (parent_inode & spaces.BIT or await self._spaces.covers(space, text)):
+        text = os.fsdecode(name)
+        if space := await self._spaces.holder(parent_inode, text):
             await self._spaces.unlink(space, text)
             return
         await self._changes.unlink(parent_inode, text)
@@ -281,10 +261,9 @@ class Filesystem(pyfuse3.Operations):
         if flags & ~pyfuse3.RENAME_NOREPLACE:
             raise Fault("EINVAL", "files here cannot be exchanged")
         old, new = os.fsdecode(name_old), os.fsdecode(name_new)
-        for inode, text in ((parent_inode_old, old), (parent_inode_new, new)):
-            space = self._spaces.place(inode)
-            if space and (inode & spaces.BIT or await self._spaces.covers(space, text)):
-                raise read_only()
+        spaces_ = self._spaces
+        if await spaces_.holder(parent_inode_old, old) or await spaces_.holder(parent_inode_new, new):
+            raise read_only()
         await self._changes.rename(parent_inode_old, old, parent_inode_new, new, replace=not flags)
         self._entries.clear()
         await self._metadata_changed(parent_inode_old)
@@ -306,12 +285,10 @@ class Filesystem(pyfuse3.Operations):
             if flags & WRITING:
                 raise FUSEError(errno_of("EROFS"))
             return FileInfo(fh=inode, keep_cache=True)
-        if inode & spaces.BIT:
-            if flags & WRITING:
-                raise read_only()
-            return FileInfo(fh=self._handles.add(await self._spaces.open(inode)), direct_io=True)
+        if inode & BIT and flags & WRITING:
+            raise read_only()
         writing = flags & WRITING or self._tree.temporary_at(inode) is not None
-        opened = self._changes.open(inode, flags) if writing else self._entries.open(inode)
+        opened = self._changes.open(inode, flags) if writing else await self._entries.open(inode)
         paged = isinstance(opened, LogFile)
         return FileInfo(fh=self._handles.add(opened), direct_io=not paged, keep_cache=paged)
 
@@ -356,30 +333,12 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def opendir(self, inode: int, ctx: RequestContext) -> int:
-        listing = await self._listing(inode)
+        listing = await self._entries.listing(inode)
         try:
             return self._handles.add_listing(listing, ctx.uid)
         except Fault:
-            self._let_go(listing)
+            self._entries.let_go(listing)
             raise
-
-    async def _listing(self, inode: int) -> Listing:
-        if inode == HOME:
-            for uid in await self._spaces.homes():
-                if self._tree.lookup(HOME, str(uid)) is None:
-                    self._tree.home(uid, uid, self._clock())
-                    self._entries.clear()
-        space = self._spaces.place(inode)
-        if space is None:
-            return self._entries.listing(inode)
-        found = await self._spaces.listing(space, inode)
-        if inode & spaces.BIT:
-            return found
-        hidden = {name for name, _ in found}
-        return [*(entry for entry in self._entries.listing(inode) if entry[0] not in hidden), *found]
-
-    def _let_go(self, listing: Listing) -> None:
-        self._spaces.forget((inode, 1) for _, inode in listing)
 
     @guarded
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
@@ -387,18 +346,16 @@ class Filesystem(pyfuse3.Operations):
         for position in range(start_id, len(listing)):
             name, inode = listing[position]
             try:
-                entry = (self._spaces if inode & spaces.BIT else self._entries).entry(inode)
+                entry = self._entries.entry(inode)
             except Fault:  # it went since the folder was opened
                 continue
             if not pyfuse3.readdir_reply(token, os.fsencode(name), entry, position + 1):
                 return
-            if inode & spaces.BIT and name not in (".", ".."):
-                self._spaces.hold(inode)
-            elif not entry.entry_timeout:
+            if name not in (".", ".."):
                 self._entries.count(inode)
 
     async def releasedir(self, fh: int) -> None:
-        self._let_go(self._handles.remove_listing(fh))
+        self._entries.let_go(self._handles.remove_listing(fh))
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         """Names are on disk before a change returns."""
@@ -429,7 +386,7 @@ class Filesystem(pyfuse3.Operations):
         return list(self._xattrs(inode))
 
     def _xattrs(self, inode: int) -> dict[bytes, bytes]:
-        if inode & spaces.BIT:
+        if inode & BIT:
             return {}
         return xattrs.of(
             inode, self._entries.attributes(inode), self._tree.owner_object(inode), self._tree.name(inode)

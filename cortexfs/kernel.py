@@ -21,14 +21,22 @@ from cortexfs.core.temporaries import MODES, Temporary
 from cortexfs.core.tree import Stale
 
 FOREVER = 1e9  # seconds; we say when it ends
+# How long the kernel keeps an entry, and its attributes. Each one that it does not keep is asked for at each
+# step on the way to a file.
+TIMEOUTS: dict[Keep, tuple[float, float]] = {
+    Keep.ALWAYS: (FOREVER, FOREVER),
+    Keep.ENTRY: (FOREVER, 0),
+    Keep.NOTHING: (0, 0),
+    Keep.FOLDER: (FOREVER, 1),
+    Keep.PASSING: (0, 1),
+}
 SECTOR = 512  # what st_blocks counts in (stat(2))
 
 
 def entry(inode: int, found: Attributes) -> EntryAttributes:
     out = EntryAttributes()
     out.st_ino = inode
-    out.entry_timeout = 0 if found.keep is Keep.NOTHING else FOREVER
-    out.attr_timeout = FOREVER if found.keep is Keep.ALWAYS else 0
+    out.entry_timeout, out.attr_timeout = TIMEOUTS[found.keep]
     out.st_mode = found.mode
     out.st_nlink = found.links
     out.st_uid = found.uid

@@ -1,8 +1,8 @@
 """What the files of sessions in the tree do to the disk: look, list, open, remove.
 
-Rules: everything here blocks and belongs in a thread. Paths are walked folder by folder and no link is
-followed, so that nothing but sessions' own files is ever shown, whatever somebody has put there. What
-core/spaces.py does not know is not there.
+Rules: everything here blocks and belongs in a thread. What is behind a link is not there, so that nothing but
+sessions' own files is ever shown, whatever somebody has put among them; nor is what core/spaces.py does not
+know. Few system calls, as each one in a thread may have to wait for the interpreter.
 This file must never know inodes or tasks.
 """
 
@@ -32,11 +32,12 @@ class Found(NamedTuple):
 
 @contextlib.contextmanager
 def folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
-    descriptor = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+    """A descriptor of a folder below the root, which is a real path itself."""
+    path = os.path.join(root, *parts)
+    descriptor = os.open(path, _FOLDER)
     try:
-        for part in parts:
-            descriptor, above = os.open(part, _FOLDER, dir_fd=descriptor), descriptor
-            os.close(above)
+        if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # a link on the way
+            raise NotADirectoryError(path)
         yield descriptor
     finally:
         os.close(descriptor)

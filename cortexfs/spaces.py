@@ -52,7 +52,7 @@ class Source(Protocol):
 class NoSessions:
     """Of a tree without any."""
 
-    root = Path(os.devnull)  # in which there is nothing
+    root = Path("/dev/null")  # in which there is nothing
 
     def visible(self, address: Address) -> int | None:
         return None
@@ -95,7 +95,8 @@ class Spaces:
         self._source = source
         self._owner = owner
         self._clock = clock
-        self._disk = Disk(source.root)
+        self._root = Path(os.path.realpath(source.root))
+        self._disk = Disk(self._root)
         self._key = secrets.token_bytes(16)  # so that nobody can choose names whose inodes meet
         self._known: dict[int, _Node] = {}
         self._ghosts: dict[tuple[str, ...], _Ghost] = {}
@@ -167,7 +168,7 @@ class Spaces:
     async def _look(self, place: Place) -> Attributes | None:
         if place.made_from and (place.is_index or not place.is_folder):
             await self._source.freshen(place.made_from)
-        found = await self._disk.do(spacedisk.look, self._source.root, place)
+        found = await self._disk.do(spacedisk.look, self._root, place)
         if found is None:
             return self._ghost_of(place)
         self._revive(place)
@@ -178,7 +179,7 @@ class Spaces:
         size = found.size
         if place.kind is Kind.LOG and (visible := self._visible(place)) is not None:
             size = min(size, visible)
-        return Attributes(place.mode, *owner, size, found.mtime, Keep.NOTHING)
+        return Attributes(place.mode, *owner, size, found.mtime, _keep(place))
 
     def _visible(self, place: Place) -> int | None:
         return self._source.visible(self._address(place))
@@ -193,7 +194,7 @@ class Spaces:
         """A folder's entries, held until `forget`; of the tree's folders, only what is on disk."""
         if folder.made_from:
             await self._source.freshen(folder.made_from)
-        found = await self._disk.do(spacedisk.listed, self._source.root, folder)
+        found = await self._disk.do(spacedisk.listed, self._root, folder)
         for place, _ in found:
             self._revive(place)
         there = {place: self._attributes(place, each) for place, each in found}
@@ -223,10 +224,11 @@ class Spaces:
 
     # What goes.
 
-    async def covers(self, folder: Place, name: str) -> bool:
-        """Whether a name of the folder is one of these."""
-        place = folder.child(name)
-        return place is not None and await self._look(place) is not None
+    async def holder(self, inode: int, name: str) -> Place | None:
+        """The folder, if the name in it is not the tree's."""
+        folder = self.place(inode)
+        place = folder.child(name) if folder else None
+        return folder if inode & BIT or (place and await self._look(place)) else None
 
     async def unlink(self, folder: Place, name: str) -> None:
         """Remove a file. With its log the session ends."""
@@ -260,14 +262,14 @@ class Spaces:
 
     async def _remove(self, place: Place) -> None:
         try:
-            await self._source.discard(lambda: spacedisk.remove(self._source.root, place))
+            await self._source.discard(lambda: spacedisk.remove(self._root, place))
         except OSError as error:
             raise Fault(code_of(error.errno), f"{place.name} cannot be removed: {error}") from None
 
     async def _end(self, log: Place) -> None:
         assert log.session
         session = Place(log.session, Kind.SESSION)
-        found = await self._disk.do(spacedisk.listed, self._source.root, session)
+        found = await self._disk.do(spacedisk.listed, self._root, session)
         await self._source.remove(self._address(log))
         left = {place.name for place, _ in found if place.kind is not Kind.LOG}
         self._ghosts[session.parts] = _Ghost(left, self._clock())
@@ -307,7 +309,14 @@ class Spaces:
     # Homes.
 
     async def homes(self) -> list[int]:
-        return await self._disk.do(spacedisk.homes, self._source.root)
+        return await self._disk.do(spacedisk.homes, self._root)
 
     async def has_home(self, name: str) -> bool:
-        return await self._disk.do(spacedisk.has_home, self._source.root, name)
+        return await self._disk.do(spacedisk.has_home, self._root, name)
+
+
+def _keep(place: Place) -> Keep:
+    """Folders of sessions go by an rmdir here only, so the kernel knows; a session may also expire."""
+    if place.kind is Kind.SESSION:
+        return Keep.PASSING
+    return Keep.FOLDER if place.is_folder else Keep.NOTHING

@@ -57,6 +57,8 @@ class Keep(IntEnum):
     ALWAYS = 0  # entry, attributes and pages, until told otherwise
     ENTRY = 1  # attributes are asked for each time
     NOTHING = 2  # a rename may move the kernel's entry, so entries are asked for too
+    FOLDER = 3  # the entry always; only times change, which may be a second old
+    PASSING = 4  # the same, but it may go without the kernel's doing
 
 
 class Attributes(NamedTuple):
