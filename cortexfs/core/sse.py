@@ -1,0 +1,79 @@
+"""Server-sent events, as far as model providers use them: bytes in, events out.
+
+    for event in parser.feed(data): ...
+
+Lines end in LF, CRLF or CR; a byte stream may be cut anywhere, also within a character. Comments are
+dropped, and so are `id` and `retry`, which no provider gives a meaning.
+
+Rules: what is kept of an unfinished event is bounded. What ends without its blank line was never said.
+This file must never know what an event holds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from cortexfs.core.errors import Fault
+
+MAX_EVENT = 4 << 20  # an event may carry a whole answer
+
+_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Event(NamedTuple):
+    name: str  # empty: the server gave none
+    data: bytes
+
+
+class Parser:
+    """The state of one stream."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._begun = False
+        self._name = ""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events that these bytes end; EREMOTEIO when one does not end within bounds."""
+        if not self._begun:
+            data = self._rest + data
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._rest = data
+                return []
+            self._begun, self._rest, data = True, b"", data.removeprefix(_BOM)
+        if b"\n" not in data and b"\r" not in data:
+            self._keep(self._rest + data)
+            return []
+        lines = _END.split(self._rest + data)
+        rest = lines.pop()
+        if data.endswith(b"\r"):  # half of a CRLF, perhaps: the line waits for what comes next
+            rest = lines.pop() + b"\r"
+        events = [event for line in lines if (event := self._line(line))]
+        self._keep(rest)
+        return events
+
+    def _keep(self, rest: bytes) -> None:
+        self._rest = rest
+        if len(rest) + self._size > MAX_EVENT:
+            raise Fault("EREMOTEIO", f"an event of the stream is over {MAX_EVENT >> 20} MiB")
+
+    def _line(self, line: bytes) -> Event | None:
+        if not line:
+            return self._end()
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data.append(value)
+            self._size += len(value)
+        elif field == b"event":
+            self._name = value.decode("utf-8", "replace")
+        return None
+
+    def _end(self) -> Event | None:
+        name, data = self._name, self._data
+        self._name, self._data, self._size = "", [], 0
+        return Event(name, b"\n".join(data)) if data else None
