@@ -95,7 +95,7 @@ class Meta(msgspec.Struct, frozen=True, rename={"class_": "class"}):
     created_at: str
     updated_at: str
     state: str
-    cwd: str | None
+    cwd: str
     runs: int
     messages: int
     last: str | None  # id of the last event
@@ -155,12 +155,10 @@ def derive(folder: Path, address: Address, log: int, start: int, told: Told) -> 
     owner = address.space.owner
     _derive_messages(folder / MESSAGES, log, start, told.size, owner)
     created, updated = _created(folder, owner), when(os.fstat(log).st_mtime)
-    values = {"state": told.state, "updated_at": updated}
-    if told.cwd is not None:
-        values["cwd"] = told.cwd
+    values = {"state": told.state, "updated_at": updated, "cwd": told.cwd or "/"}
     for name, value in values.items():
         sessiondisk.replace(folder / name, [value.encode() + b"\n"], owner)
-    if told.latest and told.latest[-1][0] >= start:
+    if not start or (told.latest and told.latest[-1][0] >= start):
         sessiondisk.replace(folder / "latest.md", _latest(log, told.latest), owner)
     meta = Meta(
         address.session,
@@ -170,7 +168,7 @@ def derive(folder: Path, address: Address, log: int, start: int, told: Told) -> 
         created,
         updated,
         told.state,
-        told.cwd,
+        told.cwd or "/",
         told.runs,
         told.messages,
         str(told.last) if told.last else None,

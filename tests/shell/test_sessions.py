@@ -324,7 +324,7 @@ async def test_all_but_the_log_comes_back_from_it(tmp_path: Path) -> None:
         await sessions.settle()
         folder = sessions.folder(address("a"))
         there = {path.name: path.read_bytes() for path in folder.iterdir()}
-        assert len(there) == 7
+        assert len(there) == 8
         for name in there.keys() - {"events.jsonl"}:
             (folder / name).unlink()
         (folder.parent / "index" / "list").unlink()
