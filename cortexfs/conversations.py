@@ -265,9 +265,12 @@ class Conversations:
         self.sessions.remove_temp(live.address)
 
     def grew(self, address: Address) -> None:
-        """There is more to be seen in a log."""
+        """There is more to be seen in a log, or it has lost what was to be."""
         if live := self._live.get(address):
-            live.wake()
+            if live.log.fault:
+                self.lose(live, live.log.fault)
+            else:
+                live.wake()
 
     def removed(self, address: Address) -> None:
         """Its files are gone, and so is the session."""

@@ -198,6 +198,7 @@ class Commit:
         if job.error:
             log.fail(fault_of(job.error, "written"))
             self._report(log.address, f"events are lost: {log.fault}")
+            self._grew(log.address)
             return
         self._behind[log] = None
         before = log.visible

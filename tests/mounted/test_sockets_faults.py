@@ -1,0 +1,344 @@
+"""The daemon is killed, stopped, or loses its disk: what sessions and their clients then have (abi.md 5)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.ctx_mount import Ctx, mounted, wait_gone
+from tests.mounted.talking import (
+    ECHO,
+    SCRIPT,
+    Closed,
+    Frame,
+    Talk,
+    history,
+    ids,
+    one_run,
+    said,
+    talk,
+    text,
+    types,
+)
+from tests.shell.sessions import remount, small_disk
+
+HANG = json.dumps([{"delta": "begun"}, {"hang": True}])
+
+
+def log_of(ctx: Ctx, session: str, name: str = "echo") -> Path:
+    return ctx.state / f"sessions/home/0/model/debug/{name}.d/session/{session}/events.jsonl"
+
+
+def kill(ctx: Ctx) -> None:
+    """kill -9, and the next daemon."""
+    pid = ctx.pid
+    os.kill(pid, signal.SIGKILL)
+    assert wait_gone(pid)
+    ctx.mount()
+
+
+# Killed.
+
+
+def test_what_was_done_is_there_after_a_kill(fresh: Ctx) -> None:
+    # abi.md 5: "A session that a client saw `done` for is on disk: kill -9 of the daemon at any time loses no
+    # completed message"
+    wholes = [said(fresh, f"number {number}", session=f"s{number}", id="m") for number in range(5)]
+    kill(fresh)
+    for number, whole in enumerate(wholes):
+        assert history(fresh, f"s{number}") == whole
+        assert said(fresh, f"number {number}", session=f"s{number}", id="m") == whole
+    more = said(fresh, "and on", session="s0")
+    assert ids(more) == list(range(ids(wholes[0])[-1] + 1, ids(wholes[0])[-1] + 1 + len(more)))
+    # "run ids are unique for ever"
+    assert one_run(more) not in {one_run(whole) for whole in wholes}
+
+
+def test_a_run_that_was_active_at_a_kill(fresh: Ctx) -> None:
+    # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}, visible to resume."
+    with talk(fresh, SCRIPT) as client:
+        client.send(HANG, session="s", id="m")
+        begun = client.until("delta")
+        client.send("[]", session="s", id="waits")
+        kill(fresh)
+        assert types(client.rest()) == []
+    whole = history(fresh, "s", SCRIPT)
+    assert whole[: len(begun)] == begun
+    one_run(whole)
+    assert types(whole[len(begun) :]) == ["error", "done"]
+    assert (whole[-2]["code"], whole[-2]["request"]) == ("EIO", "m")
+    assert (whole[-1]["status"], whole[-1]["code"]) == ("error", "EIO")
+    # docs/protocol.md: "A message that waited then was never begun: send it again."
+    assert one_run(said(fresh, "[]", SCRIPT, session="s", id="waits")) != one_run(whole)
+    assert said(fresh, HANG, SCRIPT, session="s", id="m") == whole
+
+
+def test_a_crash_is_repaired_before_anybody_asks(fresh: Ctx) -> None:
+    # abi.md 5: "repaired at start": the files tell of it, whether or not somebody resumes
+    with talk(fresh, SCRIPT) as client:
+        client.send(HANG, session="s")
+        client.until("delta")
+    kill(fresh)
+    path, end = log_of(fresh, "s", "script"), time.monotonic() + 30
+    while '"done"' not in path.read_text().splitlines()[-1]:
+        assert time.monotonic() < end
+
+
+@pytest.mark.parametrize("torn", [b'{"type":"delta","id":"9', b"\0" * 4096, b"{}", b'{"type":"done"xx'])
+def test_a_torn_last_line(fresh: Ctx, torn: bytes) -> None:
+    # abi.md 5: "a torn last line is repaired at start and said in the log"
+    with talk(fresh, SCRIPT) as client:
+        client.send(HANG, session="s", id="m")
+        begun = client.until("delta")
+        pid = fresh.pid
+        os.kill(pid, signal.SIGKILL)
+        assert wait_gone(pid)
+    path = log_of(fresh, "s", "script")
+    with path.open("ab") as file:
+        file.write(torn)
+    fresh.mount()
+    whole = history(fresh, "s", SCRIPT)
+    assert whole[: len(begun)] == begun
+    assert types(whole[len(begun) :]) == ["error", "done"]
+    assert [json.loads(line) for line in path.read_bytes().splitlines()] == whole
+    said_ = [line for line in (fresh.state / "daemon.log").read_text().splitlines() if "cut off" in line]
+    assert len(said_) == 1
+    assert "debug/script.d/session/s" in said_[0]
+    assert text(said(fresh, '[{"delta":"on"}]', SCRIPT, session="s")) == "on"
+
+
+def test_killed_again_and_again_in_a_flood(fresh: Ctx) -> None:
+    # abi.md 5: "kill -9 of the daemon at any time loses no completed message"; "without gap or duplicate"
+    seen: list[Frame] = []
+    for turn in range(5):
+        with talk(fresh, SCRIPT) as client:
+            client.ask("resume", session="s", **({"after": str(ids(seen)[-1])} if seen else {}))
+            for number in range(4):
+                steps = [{"burst": 500 * (number + turn), "size": 50}] if number + turn else []
+                client.send(json.dumps(steps), session="s", id=f"{turn}.{number}")
+            with contextlib.suppress(Closed, ConnectionResetError):
+                for _ in range(300 * turn + 50):
+                    seen.append(client.frame())
+            os.kill(fresh.pid, signal.SIGKILL)
+            seen += client.rest(torn=True)
+        fresh.mount()
+    whole = history(fresh, "s", SCRIPT)
+    assert ids(whole) == sorted(set(ids(whole)))
+    there = {frame["id"]: frame for frame in whole}
+    assert all(there[frame["id"]] == frame for frame in seen), "something that was seen is not there"
+    assert len(ids(seen)) == len(set(ids(seen)))
+    for run in {frame["run"] for frame in whole}:
+        one_run([frame for frame in whole if frame["run"] == run])
+
+
+# Stopped.
+
+
+def test_umount_with_a_run_that_goes_on(fresh: Ctx) -> None:
+    # abi.md 8: "active ones get a short grace and then cancel, sessions are synced, ... sockets closed"
+    with talk(fresh, SCRIPT) as client:
+        client.send(HANG, session="s", id="m")
+        client.until("delta")
+        client.send("[]", session="s", id="waits")
+        assert client.is_alive()
+        began = time.monotonic()
+        fresh.ctx("umount", str(fresh.root))
+        assert time.monotonic() - began < 10
+        rest = client.rest()
+    assert not os.path.ismount(fresh.root)
+    done = [frame for frame in rest if frame["type"] == "done"]
+    assert [frame["code"] for frame in done] == ["EHOSTDOWN"] * len(done)
+    assert done, "the client was not told"
+    whole = [json.loads(line) for line in log_of(fresh, "s", "script").read_bytes().splitlines()]
+    assert {frame["id"] for frame in rest} <= {frame["id"] for frame in whole}
+    assert (whole[-1]["type"], whole[-1]["code"]) == ("done", "EHOSTDOWN")
+    fresh.mount()
+    assert history(fresh, "s", SCRIPT) == whole
+
+
+def test_connect_is_refused_while_the_daemon_stops(fresh: Ctx) -> None:
+    # abi.md 5: "declared and cannot be served now (... shutting down) keeps the entry, and connect is refused
+    # (ECONNREFUSED)"
+    path = fresh.root / ECHO
+    with talk(fresh, SCRIPT) as client:
+        client.send(HANG, session="s")
+        client.until("delta")  # so that it takes its grace
+        os.kill(fresh.pid, signal.SIGTERM)
+        end = time.monotonic() + 30
+        refused_ = False
+        while not refused_ and time.monotonic() < end:
+            try:
+                Talk(path).close()
+            except ConnectionRefusedError:
+                refused_ = True
+        assert refused_
+        assert client.until("done")[-1]["code"] == "EHOSTDOWN"
+
+
+def test_nothing_is_bound_after_umount(fresh: Ctx) -> None:
+    # design.md: "A bound socket pins the mount"
+    for _ in range(2):
+        with talk(fresh) as client:
+            assert client.is_alive()
+            fresh.ctx("umount", str(fresh.root))
+            assert client.rest() == []
+        assert not os.path.ismount(fresh.root)
+        fresh.mount()
+
+
+# Without a disk.
+
+
+@pytest.fixture
+def small(python: Path, tmp_path: Path) -> Iterator[Ctx]:
+    """A mount whose state is on a file system of 4 MiB."""
+    with small_disk(tmp_path / "disk", 4) as disk, mounted(python) as ctx:
+        ctx.umount()
+        ctx.state = disk / "state"
+        ctx.environ["CTX_STATE"] = str(ctx.state)
+        ctx.mount()
+        yield ctx
+        ctx.umount()
+
+
+def fill(ctx: Ctx) -> Path:
+    path = ctx.state.parent / "ballast"
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return path
+
+
+def refused(frames: list[Frame], code: str, mend: str) -> None:
+    """seed 002 and abi.md 5: error, then exactly one done; the error says what to do."""
+    assert types(frames).count("done") == 1
+    assert types(frames)[-2:] == ["error", "done"], frames
+    assert frames[-2]["code"] == code
+    assert mend in frames[-2]["message"]
+    assert (frames[-1]["status"], frames[-1]["code"]) == ("error", code)
+
+
+def test_a_full_disk(small: Ctx) -> None:
+    # abi.md 5: "exactly one of done ..., also when it fails (error, then done)"; seed 002: nothing half
+    before = said(small, "before", session="s", id="a")
+    ballast = fill(small)
+    big = "word " * 4000
+    with talk(small) as follower, talk(small) as client:
+        follower.ask("resume", session="s")
+        assert follower.until("done") == before
+        for _ in range(3):
+            client.send(big, session="s", id="b")
+            refused(client.until("done"), "ENOSPC", "make room")
+        assert history(small, "s")[: len(before)] == before
+        assert client.is_alive()
+        ballast.unlink()
+        client.send(big, session="s", id="b")
+        after = client.until("done")
+        one_run(after)
+        assert after[-1]["status"] == "ok"
+        assert text(after).strip() == big.strip()
+        seen = follower.until("done", run=after[-1]["run"])
+    whole = history(small, "s")
+    assert ids(whole) == sorted(set(ids(whole)))
+    assert whole[: len(before)] == before
+    assert whole[-len(after) :] == after
+    assert before + seen == whole
+    assert said(small, big, session="s", id="b") == after
+    data = log_of(small, "s").read_bytes()
+    assert data.endswith(b"\n")
+    assert len(data.splitlines()) == len(whole)
+
+
+def test_a_disk_that_fills_in_the_midst_of_an_answer(small: Ctx) -> None:
+    # abi.md 5: "exactly one of done ..., also when it fails"; and the daemon goes on
+    with talk(small, SCRIPT) as client:
+        client.send('[{"burst":100000,"size":200}]', session="s", id="m")
+        refused(client.until("done"), "ENOSPC", "make room")
+        client.ask("cancel", id="m")
+        client.error()
+        assert client.is_alive()
+    for path in log_of(small, "s", "script").parent.iterdir():
+        path.unlink()  # as one who makes room would not do; `rm -r` of the mount's directory comes with it
+    small.umount()
+    small.mount()
+    assert said(small, "room again", session="t")[-1]["status"] == "ok"
+
+
+def test_a_full_disk_is_told_at_once(small: Ctx) -> None:
+    # abi.md 5: a run whose words cannot be kept fails; it does not wait for its model to say more
+    said(small, "[]", SCRIPT, session="s")
+    ballast = fill(small)
+    with talk(small, SCRIPT) as client:
+        client.send('[{"hang":true}]' + " " * 5000, session="s")
+        refused(client.until("done"), "ENOSPC", "make room")
+        ballast.unlink()
+        client.send('[{"delta":"room"}]', session="s")
+        assert text(client.until("done", status="ok")) == "room"
+
+
+def test_a_new_session_on_a_full_disk(small: Ctx) -> None:
+    said(small, "x", session="there")
+    ballast = fill(small)
+    with talk(small) as client:
+        client.send("x" * 5000, session="new", id="m")
+        refused(client.until("done"), "ENOSPC", "make room")
+        ballast.unlink()
+        client.send("x" * 5000, session="new", id="m")
+        assert client.until("done", status="ok")
+    one_run(history(small, "new"))
+
+
+def test_a_disk_that_becomes_read_only(small: Ctx) -> None:
+    # sessions are read where they cannot be written; EROFS says why, and what to do
+    before = said(small, "before", session="s", id="a")
+    with read_only(small.state):
+        assert history(small, "s") == before
+        assert said(small, "before", session="s", id="a") == before
+        with talk(small) as client:
+            client.send("x", session="new", id="m")
+            refused(client.until("done"), "EROFS", "make the state directory writable")
+            client.send("in memory", scope="temp")
+            assert text(client.until("done", status="ok")) == "in memory"
+    after = said(small, "x", session="new", id="m")
+    assert after[-1]["status"] == "ok"
+    assert history(small, "new") == after
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """What is opened there from now on cannot be written. (The file system itself cannot be made so while the
+    daemon has files of it open for writing.)"""
+    libc = ctypes.CDLL(None, use_errno=True)
+    bind, read_only_bind = 4096, 4096 | 32 | 1  # MS_BIND, MS_REMOUNT, MS_RDONLY
+    assert not libc.mount(bytes(folder), bytes(folder), None, bind, None)
+    try:
+        assert not libc.mount(None, bytes(folder), None, read_only_bind, None)
+        yield
+    finally:
+        assert not libc.umount2(bytes(folder), 2)  # MNT_DETACH: readers may have files of it open
+
+
+def test_a_start_on_a_read_only_disk(small: Ctx) -> None:
+    # errors are sentences: whose fault, what to do
+    said(small, "before", session="s")
+    small.umount()
+    remount(small.state.parent, writable=False)
+    try:
+        done = small.ctx("mount", str(small.root), check=False)
+        assert done.returncode
+        assert "Traceback" not in done.stderr
+        assert "Read-only file system" in done.stderr
+        assert str(small.state) in done.stderr
+        assert len(done.stderr.splitlines()) <= 2
+    finally:
+        remount(small.state.parent, writable=True)
+    small.mount()
+    assert text(history(small, "s")) == "before"
