@@ -24,46 +24,38 @@ from cortexfs.core.requests import AnyRequest, Approve, Cancel, Decision, Input,
 
 
 class Stream(AsyncIterator[AnyFrame]):
-    """The frames that answer one request, which is written when the first of them is asked for."""
+    """The frames that answer one request. `id` is the request's, `run` the run's once it has begun, `last`
+    the id of the newest event that was read. Being cancelled does not end it: read on."""
 
-    def __init__(self, conversation: Conversation, request: AnyRequest | None, inbox: Inbox | None) -> None:
+    def __init__(self, conversation: Conversation, inbox: Inbox) -> None:
         self._conversation = conversation
-        self._request = request
         self._inbox = inbox
 
     @property
     def id(self) -> str | None:
-        return self._request.id if self._request else None
+        return self._inbox.id
 
     @property
     def run(self) -> str | None:
-        return self._inbox.run if self._inbox else None
+        return self._inbox.run
 
     @property
     def last(self) -> str | None:
-        return self._inbox.last if self._inbox else None
+        return self._inbox.last
 
     async def __anext__(self) -> AnyFrame:
-        inbox = self._inbox or await self._begin()
-        if inbox.is_ready:
+        if self._inbox.is_ready:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
-            await self._conversation.wait(lambda: inbox.is_ready)
-        frame = inbox.take()
+            await self._conversation.wait(lambda: self._inbox.is_ready)
+        frame = self._inbox.take()
         if frame is None:
             raise StopAsyncIteration
         return frame
 
-    async def _begin(self) -> Inbox:
-        assert self._request is not None
-        line, self._inbox = self._conversation.opened(self._request)
-        await self._conversation.write(line)
-        return self._inbox
-
     def close(self) -> None:
         """Forget what comes: the run itself goes on."""
-        if self._inbox is not None:
-            self._inbox.stop()
+        self._inbox.stop()
 
 
 class Conversation:
@@ -100,17 +92,17 @@ class Conversation:
         id: str | None = None,
     ) -> Stream:
         """Say something; the frames of its run, up to done."""
-        return Stream(self, Send(input=input, session=session, scope=scope, cwd=cwd, id=id or new_id()), None)
+        return self._ask(Send(input=input, session=session, scope=scope, cwd=cwd, id=id or new_id()))
 
     def resume(
         self, *, session: str = "default", scope: Scope = "private", after: str | None = None
     ) -> Stream:
         """Every event of the session after the event `after`, then what happens, until you leave."""
-        return Stream(self, Resume(session=session, scope=scope, after=after, id=new_id()), None)
+        return self._ask(Resume(session=session, scope=scope, after=after, id=new_id()))
 
     async def cancel(self, id: str) -> Done:
         """End a run, by its id or that of its send; its done, which says how it ended in fact."""
-        async for frame in Stream(self, Cancel(id=id), None):
+        async for frame in self._ask(Cancel(id=id)):
             if isinstance(frame, Done):
                 return frame
         raise Failed("ECANCELED", "this conversation was closed")
@@ -119,8 +111,7 @@ class Conversation:
         """Decide a call for which an approval frame asked; Failed if it cannot be decided."""
         approve = Approve(run=run, call=call, decision=decision, id=new_id())
         ping = Ping(id=new_id())
-        (first, refused), (second, heard) = self.opened(approve), self.opened(ping)
-        await self.write(first + second)
+        refused, heard = self._opened(approve), self._opened(ping)
         await self.wait(lambda: refused.is_settled or heard.is_settled)
         refused.take()
         heard.take()
@@ -128,7 +119,7 @@ class Conversation:
     async def ping(self) -> float:
         """How many seconds an answer takes."""
         before = trio.current_time()
-        async for _ in Stream(self, Ping(id=new_id()), None):
+        async for _ in self._ask(Ping(id=new_id())):
             pass
         return trio.current_time() - before
 
@@ -138,12 +129,13 @@ class Conversation:
         self.frames()
         if isinstance(request, Send):
             self._sorter.note(request)
-        await self.write(line)
+        self._say(line)
+        await self._flush()
 
     def frames(self) -> Stream:
         """Everything that comes, in order, whatever asked for it."""
         self._all = self._all or self._sorter.open_all()
-        return Stream(self, None, self._all)
+        return Stream(self, self._all)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -158,29 +150,42 @@ class Conversation:
 
     async def wait(self, is_ready: Callable[[], bool]) -> None:
         """Read, or let another task read, until then."""
-        await self.write(b"")  # what a cancellation left
+        await self._flush()
         await self._read_until(is_ready)
 
-    def opened(self, request: AnyRequest) -> tuple[bytes, Inbox]:
-        """The line to write, and where what answers it is kept."""
-        return self._sorter.encode(request), self._sorter.open(request)
+    def _ask(self, request: AnyRequest) -> Stream:
+        return Stream(self, self._opened(request))
 
-    async def write(self, lines: bytes) -> None:
-        self._unsent += lines
-        if self._unsent:
-            async with self._writing:
-                await self._write_all()
+    def _opened(self, request: AnyRequest) -> Inbox:
+        """Say it, and keep what answers it."""
+        line = self._sorter.encode(request)
+        inbox = self._sorter.open(request)
+        self._say(line)
+        return inbox
 
-    async def _write_all(self) -> None:
-        while self._unsent:
-            try:
-                sent = self._socket.send(self._unsent, socket.MSG_NOSIGNAL)
-                del self._unsent[:sent]
-            except BlockingIOError:
-                await self._make_room()
-            except OSError:
-                await self._read_until(lambda: self._sorter.fault is not None)
-                self._sorter.check()
+    def _say(self, line: bytes) -> None:
+        """Write it as far as that goes without waiting; whoever waits next writes the rest."""
+        self._unsent += line
+        if not self._writing.locked():
+            with contextlib.suppress(OSError):  # a full socket, or a broken one, which is told by `_flush`
+                self._write_some()
+
+    async def _flush(self) -> None:
+        if not self._unsent:
+            return
+        async with self._writing:
+            while self._unsent:
+                try:
+                    self._write_some()
+                except BlockingIOError:
+                    await self._make_room()
+                except OSError:
+                    await self._read_until(lambda: self._sorter.fault is not None)
+                    self._sorter.check()
+
+    def _write_some(self) -> None:
+        sent = self._socket.send(self._unsent, socket.MSG_NOSIGNAL)
+        del self._unsent[:sent]
 
     async def _make_room(self) -> None:
         """Wait until more can be written, and read what comes meanwhile."""
