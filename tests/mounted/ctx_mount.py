@@ -25,11 +25,11 @@ SECONDS = 60
 class Ctx:
     """One mount, and how to run things on it."""
 
-    def __init__(self, base: Path, python: Path) -> None:
+    def __init__(self, base: Path, python: Path, state: Path | None = None) -> None:
         self.base = base
         self.python = python
         self.root = base / "ctx"
-        self.state = base / "state"
+        self.state = state or base / "state"
         self.config = base / "config"
         self.work = base / "work"
         self.work.mkdir(mode=0o777)
@@ -141,11 +141,13 @@ def interpreter() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def mounted(python: Path, enable: Sequence[str] = (), config: str = "") -> Iterator[Ctx]:
+def mounted(
+    python: Path, enable: Sequence[str] = (), config: str = "", state: Path | None = None
+) -> Iterator[Ctx]:
     """A mounted tree; unmounted, reaped and removed afterwards."""
     base = Path(tempfile.mkdtemp(prefix="ctx-test-"))
     base.chmod(0o755)
-    mount = Ctx(base, python)
+    mount = Ctx(base, python, state)
     mount.config.mkdir()
     (mount.config / "config.toml").write_text(config)
     try:

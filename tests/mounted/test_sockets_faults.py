@@ -200,13 +200,8 @@ def test_nothing_is_bound_after_umount(fresh: Ctx) -> None:
 @pytest.fixture
 def small(python: Path, tmp_path: Path) -> Iterator[Ctx]:
     """A mount whose state is on a file system of 4 MiB."""
-    with small_disk(tmp_path / "disk", 4) as disk, mounted(python) as ctx:
-        ctx.umount()
-        ctx.state = disk / "state"
-        ctx.environ["CTX_STATE"] = str(ctx.state)
-        ctx.mount()
+    with small_disk(tmp_path / "disk", 4) as disk, mounted(python, state=disk / "state") as ctx:
         yield ctx
-        ctx.umount()
 
 
 def fill(ctx: Ctx) -> Path:
