@@ -38,7 +38,8 @@ class History:
         return entries[-MAX_ENTRIES:]
 
     def add(self, text: str) -> None:
-        line = msgspec.json.encode(text) + b"\n"
+        # A terminal of another locale may have sent what is no character.
+        line = msgspec.json.encode(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")) + b"\n"
         if len(line) > MAX_ENTRY:
             return
         with contextlib.suppress(OSError):

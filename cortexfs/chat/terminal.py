@@ -15,6 +15,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import in_terminal
@@ -91,13 +92,20 @@ class Terminal:
         ticking = asyncio.create_task(self._tick())
         for number in ENDS:
             asyncio.get_running_loop().add_signal_handler(number, self._leave, 128 + number)
+        asyncio.get_running_loop().set_exception_handler(self._fail)
         try:
-            return await self._prompt.prompt_async()
+            return await self._prompt.prompt_async(set_exception_handler=False)
         except EOFError:  # the terminal is gone
             return 128 + signal.SIGHUP
         finally:
             ticking.cancel()
             self._farewell()
+
+    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A bug: let the terminal go first, then let the one guard of the command line say so."""
+        problem = context.get("exception")
+        if problem and self._prompt.app.is_running and not self._prompt.app.is_done:
+            self._prompt.app.exit(exception=problem)
 
     def _greet(self) -> None:
         self._say("note", f"{self._place.name}, session {self._talk.session}; /help says what you can do")

@@ -55,24 +55,40 @@ def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, ro
     """Follow the words through the parser to the argument that the cursor is in."""
     places = [action for action in of._actions if not action.option_strings]
     waiting: argparse.Action | None = None
+    named: str | None = None
     for number, word in enumerate(before):
         option = of._option_string_actions.get(word)
         if waiting or option:
             waiting = option if option and option.nargs is None and not waiting else None
         elif places and isinstance(places[0].choices, dict):
             return _of_command(places[0].choices[word], before[number + 1 :], current, root)
-        elif places and places[0].metavar == "OBJECT" and places[1:]:
+        elif [place.metavar for place in places] == ["OBJECT", "ARGS"]:
             return _of_object(objects.resolve(_live(root), word), [*before[number + 1 :], current])
         elif not word.startswith("-"):
+            named = word if places and places[0].metavar == "OBJECT" else named
             places = places[1:]
     if current.startswith("-") and not waiting:
         return _matching(_visible(of), current)
     here = waiting or next(iter(places), None)
+    if here and here.metavar == "SESSION":
+        return _matching(_sessions(named, root), current)
     return _matching(_values(here, current, root), current) if here else []
 
 
+def _sessions(named: str | None, root: str | None) -> list[str]:
+    """Those of the object that was named before, whoever may see them."""
+    from cortexfs.chat import stored
+    from cortexfs.cli import talking
+
+    if named is None:
+        return []
+    where = talking.named(argparse.Namespace(object=named, root=_live(root)))
+    there = [one for space in stored.SPACES for one in stored.listing(where.root, where.whole, space)]
+    return [one.session for one in there]
+
+
 def _values(action: argparse.Action, current: str, root: str | None) -> list[str]:
-    if isinstance(action.choices, dict):
+    if action.choices:
         return list(action.choices)
     known = VALUES.get(str(action.metavar))
     return known(current, root) if known else []
