@@ -22,6 +22,7 @@ SHARE = 4  # one user has at most one part in four of the connections
 # Arguments stay in memory for as long as their run: three of the longest that may be (wire.MAX_STRINGS).
 MAX_HELD = 64 << 20
 ACCEPT_PAUSE = 0.05
+TOGETHER = 64  # accepted at a turn: one turn of a daemon that streams to a thousand takes a quarter of a second
 SMALL = 64 << 10  # always let in: all connections of a user with so much are no more than MAX_HELD
 
 
@@ -89,15 +90,18 @@ async def welcome(
     while True:
         await trio.lowlevel.wait_readable(listener)
         try:
-            stream, _ = listener.accept()
+            for _ in range(TOGETHER):
+                _enter(listener.accept()[0], guests, begin)
         except BlockingIOError:
             continue
         except OSError:  # no file descriptors left: others must end first
             await trio.sleep(ACCEPT_PAUSE)
-            continue
-        stream.setblocking(False)
-        guest = guests.enter(peer_uid(stream))
-        if guest is None:
-            strangers.close(stream)
-        else:
-            begin(stream, guest)
+
+
+def _enter(stream: socket.socket, guests: Guests, begin: Callable[[socket.socket, Guest], None]) -> None:
+    stream.setblocking(False)
+    guest = guests.enter(peer_uid(stream))
+    if guest is None:
+        strangers.close(stream)
+    else:
+        begin(stream, guest)
