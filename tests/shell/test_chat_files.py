@@ -1,0 +1,164 @@
+"""What the chat keeps and reads as files: its history, and sessions as the mount shows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from cortexfs.chat import history, stored
+from cortexfs.chat.history import History
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Delta, Message
+from tests.shell.cli_sessions import Sessions
+
+ECHO = "model/debug/echo"
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Sessions:
+    return Sessions(tmp_path)
+
+
+# History.
+
+
+def test_what_was_typed_is_there_again_and_nobody_else_may_read_it(tmp_path: Path) -> None:
+    # commands.md: "kept in `chat_history` in your state directory, which nobody else may read"
+    path = tmp_path / "state" / "chat_history"
+    for text in ("one", "two\nlines", "ünï", "caf\udce9"):
+        History(path).add(text)
+    assert History(path).load() == ["one", "two\nlines", "ünï", "caf�"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_the_history_stays_small(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    kept = History(path)
+    kept.add("x" * history.MAX_ENTRY)
+    assert kept.load() == []
+    for number in range(2 * history.MAX_ENTRIES + 1):
+        kept.add(f"entry {number}")
+    assert len(kept.load()) == history.MAX_ENTRIES
+    assert kept.load()[-1] == f"entry {2 * history.MAX_ENTRIES}"
+    assert len(path.read_bytes().splitlines()) == history.MAX_ENTRIES
+    path.write_text("".join(f'"{"y" * 1000}{number}"\n' for number in range(2000)))
+    assert kept.load()[-1].endswith("1999")
+    assert path.stat().st_size <= history.MAX_FILE // 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["h"]
+
+
+def test_a_history_that_cannot_be_kept_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text('"secret"\n')
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for path in (None, tmp_path / "link", tmp_path / "elsewhere" / "below"):
+        kept = History(path)
+        kept.add("one")
+        assert kept.load() == []
+    assert (tmp_path / "elsewhere").read_text() == '"secret"\n'
+
+
+def test_lines_of_other_programs_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    path.write_bytes(b'cut"\n"one"\n{}\n\xff\n"two"\n"torn')
+    assert History(path).load() == ["one", "two"]
+
+
+# Sessions.
+
+
+def test_sessions_are_listed_newest_first(sessions: Sessions) -> None:
+    # abi.md 5: "Session files, as ordinary readable files under `home/<uid>/...`"
+    sessions.add("old", 100)
+    sessions.add("new", 300, state="active")
+    sessions.add("middle", 200)
+    (sessions.folder / "index").mkdir()
+    (sessions.folder / "broken").mkdir()
+    there = stored.listing(sessions.root, ECHO, "private")
+    assert [one.session for one in there] == ["new", "middle", "old"]
+    assert there[0].state == "active"
+    assert (there[0].messages, there[0].updated) == (2, 300)
+    assert stored.objects(sessions.root, "private") == [ECHO]
+    assert stored.listing(sessions.root, ECHO, "shared") == []
+    assert stored.listing(sessions.root, "agent/none", "private") == []
+
+
+def test_a_session_is_found_or_said_not_to_be_there(sessions: Sessions) -> None:
+    sessions.add("one", 100)
+    assert stored.find(sessions.root, ECHO, "private", "one").session == "one"
+    with pytest.raises(Fault, match="see: ctx session list"):
+        stored.find(sessions.root, ECHO, "private", "two")
+    with pytest.raises(Fault) as raised:
+        stored.find(sessions.root, ECHO, "private", "../../x")
+    assert raised.value.code == "EINVAL"
+
+
+def test_the_end_of_a_log_is_read_as_far_as_it_is_whole(sessions: Sessions) -> None:
+    place = sessions.add("one", 100)
+    with open(place / "events.jsonl", "ab") as file:
+        file.write(b'not a frame\n{"type":"delta","id":"99","run":"r","text":"to')
+    past = stored.tail(place)
+    assert [frame.id for frame in past] == ["1", "2", "3", "4", "5"]
+    assert stored.last(place) == "5"
+    assert stored.last(sessions.folder / "none") is None
+
+
+def test_a_chat_recalls_the_last_messages(sessions: Sessions) -> None:
+    place = sessions.add("one", 100)
+    past = stored.tail(place)
+    assert stored.recent(past) == (past, False)
+    assert stored.recent([]) == ([], False)
+    cut, is_cut = stored.recent(past, most=1)
+    assert is_cut
+    assert isinstance(cut[0], Message)
+    assert cut == past[3:]
+
+
+def test_a_long_log_is_read_from_its_end(sessions: Sessions) -> None:
+    place = sessions.add("one", 100)
+    line = json.dumps({"type": "delta", "id": "{}", "run": "r", "text": "x" * 1000}).replace("{}", "%d")
+    with open(place / "events.jsonl", "a") as file:
+        file.writelines(f"{line % number}\n" for number in range(6, 5006))
+    past = stored.tail(place)
+    assert past[-1].id == "5005"
+    assert isinstance(past[0], Delta)
+    assert stored.recent(past)[1]
+
+
+def test_messages_can_be_read(sessions: Sessions) -> None:
+    place = sessions.add("one", 100)
+    with open(place / "messages.jsonl", "a") as file:
+        file.write("damaged\n")
+    said = [(message.role, message.content[0].text) for message in stored.messages(place)]
+    assert said == [("user", "hello"), ("assistant", "hello")]
+
+
+def test_what_may_go_and_what_never_does(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    # commands.md: "Never removed are an object's newest session, one in which something runs, and `default`"
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    for name, updated in (("default", 100), ("a", 200), ("b", 300), ("newest", 400)):
+        sessions.add(name, updated)
+    sessions.add("runs", 50, state="active")
+    there = stored.listing(sessions.root, ECHO, "private")
+
+    def gone(age: float | None, keep: int | None) -> list[str]:
+        return [one.session for one in stored.expired(there, age, keep)]
+
+    assert gone(None, 0) == ["b", "a"]
+    assert gone(None, 2) == ["a"]
+    assert gone(750, None) == ["a"]
+    assert gone(0, None) == ["b", "a"]
+    assert gone(750, 1) == ["b", "a"]
+    assert gone(None, None) == []
+
+
+def test_removing_is_what_rm_does(sessions: Sessions) -> None:
+    place = sessions.add("one", 100)
+    stored.remove(stored.find(sessions.root, ECHO, "private", "one"))
+    assert not place.exists()
+    assert os.listdir(sessions.folder) == []
