@@ -22,7 +22,7 @@ SHARE = 4  # one user has at most one part in four of the connections
 # Arguments stay in memory for as long as their run: three of the longest that may be (wire.MAX_STRINGS).
 MAX_HELD = 64 << 20
 ACCEPT_PAUSE = 0.05
-TOGETHER = 64  # accepted at a turn: one turn of a daemon that streams to a thousand takes a quarter of a second
+TOGETHER = 64  # accepted at a turn, which takes 0.25 s in a daemon that streams to a thousand
 SMALL = 64 << 10  # always let in: all connections of a user with so much are no more than MAX_HELD
 
 
