@@ -12,7 +12,7 @@ from cortexfs.cli import parser, talking
 from cortexfs.client import new_id
 from cortexfs.core import arguments
 from cortexfs.core.errors import Fault
-from cortexfs.core.requests import Decision
+from cortexfs.core.requests import Decision, Input
 
 
 def declare(into: parser.Parser) -> None:
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     words = [os.fsencode(word) for word in options.text]
     chosen = talking.output(options)
     where = talking.named(options)
-    said = arguments.prompt(words, _piped(arguments.prompt_room(words)))
+    said = _spoken(arguments.prompt(words, _piped(arguments.prompt_room(words))))
     cwd = os.path.abspath(os.path.expanduser(options.cwd)) if options.cwd else None
     talk = Talk(where.name, options.session, options.scope, new_id, cwd)
     printing = talking.printing(chosen)
@@ -58,6 +58,14 @@ def run(options: argparse.Namespace) -> int:
 def _piped(room: int | None) -> bytes:
     """Standard input, as far as it is wanted and could be sent."""
     return b"" if room is None else sys.stdin.buffer.read(room + 1)
+
+
+def _spoken(prompt: Input) -> Input:
+    """A prompt as sockets take it: they know messages, and not the two other keys of exec."""
+    if isinstance(prompt, str) or "messages" in prompt:
+        return prompt
+    said = prompt.get("input") or prompt.get("task")
+    return said if isinstance(said, str) else prompt
 
 
 def _decided() -> Decision:
