@@ -19,7 +19,7 @@ from typing import NamedTuple
 from cortexfs import sessiondisk
 from cortexfs.core import places
 from cortexfs.core.errors import Fault
-from cortexfs.core.spaces import Place
+from cortexfs.core.spaces import Place, order
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -61,9 +61,10 @@ def _look(above: int, place: Place) -> Found | None:
 
 
 def listed(root: Path, place: Place) -> list[tuple[Place, Found]]:
-    """What is in a folder; nothing when it has gone."""
+    """What is in a folder, in the order in which it is shown; nothing when it has gone."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), folder(root, place.parts) as here:
         children = [child for name in _names(here) if (child := place.child(name))]
+        children.sort(key=order)
         return [(child, found) for child in children if (found := _look(here, child))]
     return []
 

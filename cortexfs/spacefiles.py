@@ -76,7 +76,8 @@ class SpaceFile(Opened):
             return b""
         async with self._turn:
             descriptor = self._disk.held.get(self)
-            if descriptor is not None and (data := _cached(descriptor, offset, size)):
+            data = _cached(descriptor, offset, size) if descriptor is not None else None
+            if data or (data is not None and self._place.kind is Kind.REPLACED):
                 return data
             return await self._from_disk(offset, size)
 
@@ -122,11 +123,11 @@ def _version(descriptor: int) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _cached(descriptor: int, offset: int, size: int) -> bytes:
-    """What the page cache has of it; nothing in case of doubt, as a thread finds out then."""
+def _cached(descriptor: int, offset: int, size: int) -> bytes | None:
+    """What the page cache has of it; None in case of doubt, as a thread finds out then."""
     buffer = bytearray(size)
     try:
         count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
     except OSError:
-        return b""
+        return None
     return bytes(memoryview(buffer)[:count])

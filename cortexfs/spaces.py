@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import trio
 from pyfuse3 import EntryAttributes
 
 from cortexfs import kernel, spacedisk
@@ -35,6 +36,7 @@ from cortexfs.spacedisk import Found
 from cortexfs.spacefiles import Disk
 
 GHOSTS = 1024  # sessions that ended and whose folder was not removed; the oldest go
+TOGETHER = 500  # entries of a listing that are made before others have their turn
 LIVES = 4096  # paths that were removed here, and get other inodes when they come back
 
 
@@ -195,14 +197,16 @@ class Spaces:
         if folder.made_from:
             await self._source.freshen(folder.made_from)
         found = await self._disk.do(spacedisk.listed, self._root, folder)
-        for place, _ in found:
+        entries = self._dots(folder, inode) if inode & BIT else []
+        for count, (place, each) in enumerate(found):
             self._revive(place)
-        there = {place: self._attributes(place, each) for place, each in found}
-        there |= {place: each for place in self._ghosts_in(folder) if (each := self._ghost_of(place))}
-        entries = [
-            (place.name, self._learn(place, there[place])) for place in sorted(there, key=spaces.order)
-        ]
-        return entries if not inode & BIT else [*self._dots(folder, inode), *entries]
+            entries.append((place.name, self._learn(place, self._attributes(place, each))))
+            if count % TOGETHER == TOGETHER - 1:
+                await trio.lowlevel.checkpoint()
+        for place in self._ghosts_in(folder):
+            if ghost := self._ghost_of(place):
+                entries.append((place.name, self._learn(place, ghost)))
+        return entries
 
     def _dots(self, folder: Place, inode: int) -> Listing:
         self.hold(inode)
