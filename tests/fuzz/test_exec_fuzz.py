@@ -97,6 +97,7 @@ def lies(chance: random.Random) -> list[bytes]:
     """Right beginnings, whose numbers do not fit what follows."""
     numbers = (0, 1, 2, 3, 100, 1 << 10, (1 << 10) + 1, 1 << 20, 17 << 20, (17 << 20) + 1, (1 << 32) - 1)
     inode, flags, umask = chance.choice((0, 1, 2, 1 << 63)), chance.choice(numbers), chance.choice(numbers)
+    flags &= ~wire.TTY_STDOUT  # a text has no shape to be judged by
     counts = [chance.choice(numbers) for _ in range(3)]
     fixed = wire.HELLO.pack(wire.MAGIC, wire.PROTOCOL, inode, flags, umask, *counts)
     return [fixed, b"text\0" * chance.choice((0, 1, 2, 1000)), chance.randbytes(chance.randrange(100))]

@@ -173,7 +173,7 @@ async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
                     services.start_soon(world.logs.run)
                     async with trio.open_nursery() as runs:
                         serve = functools.partial(world.exec.serve, listener, runs)
-                        services.start_soon(_within, world, serve)
+                        runs.start_soon(_within, world, serve)
                         yield world
                         runs.cancel_scope.cancel()
                     services.cancel_scope.cancel()
