@@ -1,0 +1,230 @@
+"""Many clients at once, and clients that come and go: nobody starves, nothing is left behind.
+
+abi.md 5: "one slow client slows nobody else", "memory per client is bounded whatever it does: not reading,
+sending without end, opening thousands of connections". A tenth of it in `make test`, all with CTX_SOAK.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench.measure import rss_mib
+from tests.mounted.crowd import Client, Crowd
+from tests.mounted.ctx_mount import Ctx, mounted
+
+SOAK = "CTX_SOAK" in os.environ
+PROJECT = Path(__file__).parent.parent.parent
+SECONDS = 120.0
+MOST_MIB = 300  # what a daemon with a thousand busy clients may have
+STEPS, BURST = 40, 20
+
+
+@pytest.fixture(scope="module")
+def ctx(python: Path) -> Iterator[Ctx]:
+    """A mount that starts with nothing in it, in the default configuration."""
+    with mounted(python) as mount:
+        yield mount
+
+
+def of(short: int, full: int) -> int:
+    return full if SOAK else short
+
+
+def socket_of(ctx: Ctx, model: str = "script") -> Path:
+    return ctx.root / "model" / "debug" / f"{model}.sock"
+
+
+def message(session: str, steps: object, **fields: object) -> dict[str, object]:
+    return {"op": "send", "session": session, "input": json.dumps(steps), **fields}
+
+
+def stream(session: str, **fields: object) -> dict[str, object]:
+    return message(session, [{"burst": BURST}, {"sleep": 0.05}] * STEPS, **fields)
+
+
+@contextlib.contextmanager
+def crowded(ctx: Ctx, count: int) -> Iterator[Crowd]:
+    crowd = Crowd(Client(socket_of(ctx)) for _ in range(count))
+    try:
+        yield crowd
+    finally:
+        crowd.close()
+
+
+def sockets(pid: int) -> int:
+    """How many connections a process has."""
+    found = 0
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(entry.path).startswith("socket:")
+    return found
+
+
+def settled(what: str, is_so: Callable[[], bool]) -> None:
+    """Within some seconds, as a status is a second old at most."""
+    end = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < end, what
+
+
+def at_rest(ctx: Ctx, connections: int) -> None:
+    """No run goes on, and nobody is connected."""
+    settled("runs go on", lambda: ctx.status["runs"].startswith("0 active"))
+    settled("connections stay", lambda: sockets(ctx.pid) == connections)
+
+
+def in_memory(ctx: Ctx) -> int:
+    return int(ctx.status["sessions"].split()[0])
+
+
+def test_all_are_served_alike(ctx: Ctx) -> None:
+    # One user's clients, each in a session of its own, streaming at once.
+    with crowded(ctx, of(100, 1000)) as crowd:
+        for number, client in enumerate(crowd.clients):
+            client.ask(stream(f"s{number}"))
+        crowd.listen(lambda: len(crowd.finished) > 0, SECONDS)
+        first = sorted(client.deltas for client in crowd.clients)
+        most = rss_mib(ctx.pid)
+        crowd.listen(lambda: not crowd.unfinished, SECONDS)
+        took = time.monotonic() - crowd.began
+        most = max(most, rss_mib(ctx.pid))
+        assert all(client.statuses == ["ok"] for client in crowd.clients)
+        assert {client.deltas for client in crowd.clients} == {STEPS * BURST}
+    share = first[0] / statistics.median(first)
+    total = STEPS * BURST * len(crowd.clients)
+    print(f"{total / took:.0f} deltas/s, {most:.0f} MiB, the slowest at {share:.2f} of the median")
+    assert most <= MOST_MIB
+    if SOAK:
+        assert share >= 0.5, first
+
+
+def test_one_that_never_reads_and_one_that_sends_a_byte_at_a_time(ctx: Ctx) -> None:
+    # abi.md 5: "one slow client slows nobody else"
+    pid, before = ctx.pid, rss_mib(ctx.pid)
+    many = of(100_000, 300_000)
+    deaf, slow = Client(socket_of(ctx)), Client(socket_of(ctx))
+    deaf.ask(message("deaf", [{"burst": many, "size": 200}]))
+    line = list(json.dumps(stream("slow")).encode() + b"\n")
+    with crowded(ctx, of(50, 500)) as crowd, deaf.socket, slow.socket:
+        for number, client in enumerate(crowd.clients):
+            client.ask(stream(f"s{number}"))
+        while crowd.unfinished:
+            if len(line) > 1:
+                slow.socket.send(bytes([line.pop(0)]))
+            crowd.step()
+        assert all(client.statuses == ["ok"] for client in crowd.clients)
+        settled("the deaf one's run goes on", lambda: ctx.status["runs"].startswith("0 active"))
+        print(
+            f"{rss_mib(pid) - before:.1f} MiB more, and an answer of {many * 200 >> 20} MiB that is not read"
+        )
+        assert rss_mib(pid) < before + of(16, 100)
+        slow.socket.sendall(bytes(line))
+        served = Crowd([deaf, slow])
+        served.listen(lambda: not served.unfinished, SECONDS)
+        assert (slow.statuses, slow.deltas) == (["ok"], STEPS * BURST)
+        assert (deaf.statuses, deaf.deltas) == (["ok"], many)
+
+
+def test_one_that_only_asks(ctx: Ctx) -> None:
+    # abi.md 5: "memory per client is bounded whatever it does: [...] sending without end"
+    pid, before = ctx.pid, rss_mib(ctx.pid)
+    asking = Client(socket_of(ctx))
+    asking.socket.setblocking(False)
+    pings = b'{"op":"ping"}\n' * 1000
+    sent = 0
+    with asking.socket, contextlib.suppress(BlockingIOError):
+        while sent < 100 << 20:  # far more than any buffer on the way
+            sent += asking.socket.send(pings)
+    assert sent < 100 << 20
+    assert rss_mib(pid) < before + 8
+
+
+def come_and_go(ctx: Ctx, count: int) -> None:
+    """Each leaves in another state: silent, answered, in mid-line, half-closed."""
+    for number in range(count):
+        with Client(socket_of(ctx, "echo")).socket as client:
+            match number % 4:
+                case 1:
+                    client.sendall(b'{"op":"ping"}\n')
+                    assert b"pong" in client.recv(4096)
+                case 2:
+                    client.sendall(b'{"op":"pi')
+                case 3:
+                    client.sendall(b'{"op":"ping"}')
+                    client.shutdown(1)
+                    assert b"pong" in client.recv(4096)
+
+
+def test_connections_that_come_and_go(ctx: Ctx) -> None:
+    # abi.md 5: "opening thousands of connections"
+    come_and_go(ctx, 200)
+    connections, before = sockets(ctx.pid), rss_mib(ctx.pid)
+    come_and_go(ctx, of(500, 10_000))
+    settled("connections stay", lambda: sockets(ctx.pid) <= connections)
+    assert rss_mib(ctx.pid) < before + 4
+
+
+def temporary(ctx: Ctx, count: int) -> None:
+    """So many sessions that end with their connections: some done, some in mid-run."""
+    with crowded(ctx, 10) as crowd:
+        for number, client in enumerate(crowd.clients):
+            for each in range(count // 10):
+                steps = [{"burst": 100}, *([{"hang": True}] if number % 2 else [])]
+                client.ask(message(f"t{each}", steps, scope="temp"))
+        crowd.listen(lambda: all(client.deltas == count * 10 for client in crowd.clients), SECONDS)
+
+
+def test_temp_sessions_leave_nothing(ctx: Ctx) -> None:
+    # abi.md 5: "a temp run is cancelled and leaves nothing"
+    sessions = ctx.state / "sessions"
+    temporary(ctx, 100)
+    settled("runs go on", lambda: ctx.status["runs"].startswith("0 active"))
+    there, remembered, before = list(sessions.rglob("*")), in_memory(ctx), rss_mib(ctx.pid)
+    temporary(ctx, of(200, 1000))
+    settled("runs go on", lambda: ctx.status["runs"].startswith("0 active"))
+    settled("sessions stay", lambda: in_memory(ctx) == remembered)
+    assert list(sessions.rglob("*")) == there
+    assert rss_mib(ctx.pid) < before + of(4, 16)
+
+
+def kill_crowd(ctx: Ctx, count: int, scope: str) -> None:
+    """Clients that are killed while all of them are being answered."""
+    words = [
+        sys.executable,
+        "-m",
+        "tests.mounted.crowd",
+        str(socket_of(ctx)),
+        str(count),
+        scope,
+        str(of(20, 100)),
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=PROJECT) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b"all are answered\n"
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("scope", ["private", "temp"])
+def test_clients_that_are_killed(ctx: Ctx, scope: str) -> None:
+    # abi.md 5: "after a disconnect private and shared runs go on; a temp run is cancelled and leaves nothing"
+    connections = sockets(ctx.pid)
+    kill_crowd(ctx, of(50, 500), scope)
+    at_rest(ctx, connections)
+    files, before = len(os.listdir(f"/proc/{ctx.pid}/fd")), rss_mib(ctx.pid)
+    kill_crowd(ctx, of(50, 500), scope)
+    at_rest(ctx, connections)
+    assert len(os.listdir(f"/proc/{ctx.pid}/fd")) <= files
+    assert rss_mib(ctx.pid) < before + of(4, 24)
+    assert in_memory(ctx) <= 64  # which are kept for whoever comes next
