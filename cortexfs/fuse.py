@@ -1,10 +1,9 @@
 """The tree as a mount: inodes and handles in, attributes, bytes and FUSEErrors out.
 
 Rules: an adapter and nothing else; what the tree looks like is core/tree.py, what people change in
-it changes.py. spaces.py has the files of sessions. `guarded` stands around every handler that can
-fail. Nothing here waits for a path inside the mount, and the kernel is told
-to forget in a thread only (a notification waits for handlers that hold the same folder).
-Inode numbers and what the kernel keeps are decided in core/places.py.
+it changes.py, files of sessions spaces.py. `guarded` stands around every handler that can fail.
+Nothing here waits for a path inside the mount, and the kernel is told to forget in a thread only (a
+notification waits for handlers that hold the same folder). Inode numbers and what the kernel keeps are decided in core/places.py.
 """
 
 from __future__ import annotations
@@ -261,9 +260,9 @@ class Filesystem(pyfuse3.Operations):
         if flags & ~pyfuse3.RENAME_NOREPLACE:
             raise Fault("EINVAL", "files here cannot be exchanged")
         old, new = os.fsdecode(name_old), os.fsdecode(name_new)
-        spaces_ = self._spaces
-        if await spaces_.holder(parent_inode_old, old) or await spaces_.holder(parent_inode_new, new):
-            raise read_only()
+        for inode, name in ((parent_inode_old, old), (parent_inode_new, new)):
+            if await self._spaces.holder(inode, name):
+                raise read_only()
         await self._changes.rename(parent_inode_old, old, parent_inode_new, new, replace=not flags)
         self._entries.clear()
         await self._metadata_changed(parent_inode_old)
@@ -281,12 +280,11 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
-        if self._tree.is_steady(inode):  # each call begins with this open
-            if flags & WRITING:
-                raise FUSEError(errno_of("EROFS"))
-            return FileInfo(fh=inode, keep_cache=True)
-        if inode & BIT and flags & WRITING:
+        steady = self._tree.is_steady(inode)  # each call begins with this open
+        if flags & WRITING and (steady or inode & BIT):
             raise read_only()
+        if steady:
+            return FileInfo(fh=inode, keep_cache=True)
         writing = flags & WRITING or self._tree.temporary_at(inode) is not None
         opened = self._changes.open(inode, flags) if writing else await self._entries.open(inode)
         paged = isinstance(opened, LogFile)
@@ -325,6 +323,7 @@ class Filesystem(pyfuse3.Operations):
             self._entries.clear()
             await trio.to_thread.run_sync(self._forget, Stale([], [executable]))
 
+    @guarded
     async def release(self, fh: int) -> None:
         if fh >= FIRST_HANDLE and (opened := self._handles.remove(fh)):
             await opened.close()
