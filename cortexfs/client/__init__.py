@@ -15,7 +15,7 @@ alone imports Trio.
 from cortexfs.client.blocking import Conversation, Stream
 from cortexfs.client.execution import Run, run
 from cortexfs.client.lasting import resume, send
-from cortexfs.client.results import Failed, Text, check, text
+from cortexfs.client.results import Failed, check, text
 from cortexfs.client.sorting import new_id
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "Failed",
     "Run",
     "Stream",
-    "Text",
     "check",
     "new_id",
     "resume",

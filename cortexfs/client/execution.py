@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import weakref
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 
@@ -54,6 +55,8 @@ class Run(Iterator[AnyFrame]):
         self._process = process
         self._frames = Frames(path)
         self._heard: list[AnyFrame] = []  # in reverse
+        # Not __del__, which a failure's traceback could make too late: then the process may go first.
+        self._end = weakref.finalize(self, kill, process)
 
     @property
     def status(self) -> int | None:
@@ -86,11 +89,7 @@ class Run(Iterator[AnyFrame]):
 
     def close(self) -> None:
         """Kill the run if it still goes on."""
-        if self._process.returncode is None:
-            self._process.kill()  # whoever kills the runner cancels its run
-            self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._end()
 
     def __enter__(self) -> Run:
         return self
@@ -100,8 +99,13 @@ class Run(Iterator[AnyFrame]):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:
+        process.kill()  # whoever kills the runner cancels its run
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def run(

@@ -27,32 +27,43 @@ class Text:
     def __init__(self) -> None:
         self._deltas: list[str] = []
         self._messages: list[str] = []
+        self._failed: Failed | None = None
 
     def add(self, frame: AnyFrame) -> None:
-        """Take a frame in; raises Failed when it says that the run failed or was cancelled."""
-        check(frame)
         if isinstance(frame, frames.Delta):
             self._deltas.append(frame.text)
         elif isinstance(frame, frames.Message) and frame.role != "user":
             self._messages += [part.text for part in frame.content]
+        else:
+            self._failed = self._failed or failure(frame)
 
-    def __str__(self) -> str:
+    def whole(self) -> str:
+        """The answer; raises Failed when the run failed or was cancelled."""
+        if self._failed is not None:
+            raise self._failed
         return "".join(self._deltas or self._messages)
 
 
 def text(run: Iterable[AnyFrame]) -> str:
-    """The whole answer of a run; raises Failed when the run fails, is cancelled or is refused."""
+    """Read a run to its end: its answer, or Failed when it fails, is cancelled or is refused."""
     answer = Text()
     for frame in run:
         answer.add(frame)
-    return str(answer)
+    return answer.whole()
 
 
 def check(frame: AnyFrame) -> None:
     """Raise Failed if this frame says that its run failed."""
+    if failed := failure(frame):
+        raise failed
+
+
+def failure(frame: AnyFrame) -> Failed | None:
+    """What this frame says has failed, if it does."""
     if isinstance(frame, frames.Error):
-        raise Failed(frame.code, frame.message, frame.run)
+        return Failed(frame.code, frame.message, frame.run)
     if isinstance(frame, frames.Done) and frame.status != "ok":
         cancelled = frame.status == "cancelled"
         code = frame.code or ("ECANCELED" if cancelled else "EIO")
-        raise Failed(code, "the run was cancelled" if cancelled else "the run failed", frame.run)
+        return Failed(code, "the run was cancelled" if cancelled else "the run failed", frame.run)
+    return None

@@ -77,6 +77,14 @@ def test_what_cannot_be_run(tmp_path: Path) -> None:
             run(tmp_path / name)
 
 
+def test_a_run_that_failed_is_read_to_its_end(tmp_path: Path) -> None:
+    error = '{"type":"error","run":"r1","code":"EIO","message":"no"}'
+    running = run(program(tmp_path / "t", f"echo '{error}'; echo '{DONE.replace('ok', 'error')}'; exit 1"))
+    with pytest.raises(Failed, match="EIO: no"):
+        text(running)
+    assert running.status == 1
+
+
 async def test_under_trio(tmp_path: Path) -> None:
     said = program(tmp_path / "t", f"echo '{START}'; echo '{DONE}'")
     running = client_trio.run(said)

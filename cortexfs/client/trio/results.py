@@ -9,8 +9,8 @@ from cortexfs.core.frames import AnyFrame
 
 
 async def text(run: AsyncIterable[AnyFrame]) -> str:
-    """The whole answer of a run; raises Failed when the run fails, is cancelled or is refused."""
+    """Read a run to its end: its answer, or Failed when it fails, is cancelled or is refused."""
     answer = Text()
     async for frame in run:
         answer.add(frame)
-    return str(answer)
+    return answer.whole()
