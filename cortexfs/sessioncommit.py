@@ -123,6 +123,10 @@ class Commit:
         async with self._writing, self._deriving:
             yield
 
+    def outdate(self, log: FileLog) -> None:
+        """The files beside the log are behind it."""
+        self._stale.add_last(log)
+
     def forget(self, log: FileLog) -> None:
         """The log's session is gone."""
         for queue in (self._unwritten, self._unsynced, self._stale):

@@ -95,6 +95,8 @@ class Sessions:
             self._commit.unclean.pop(address, None)
             for remark in loaded.remarks:
                 self._report(address, remark)
+            if loaded.made and loaded.derived < loaded.scan.size:  # a daemon died before it wrote them
+                self._commit.outdate(log)
             return log
         finally:
             self._changing.pop(address).set()

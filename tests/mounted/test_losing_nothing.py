@@ -333,3 +333,28 @@ def test_kill_9_loses_nothing_that_was_seen(python: Path) -> None:
     assert total["error"], "no run was active at any kill"
     assert total["ok"]
     assert total["retries"]
+
+
+def test_what_is_made_from_a_log_is_made_after_a_crash(fresh: Ctx) -> None:
+    # abi.md 5: "A session that a client saw `done` for is on disk", also where nobody talks in it again. The
+    # daemon may have died just before it wrote these.
+    session = Session("echo", "crashed", "private")
+    folder = session.log(fresh.state).parent
+
+    async def say() -> None:
+        with trio.fail_after(SECONDS):
+            async with connected(fresh.root / "model/debug/echo.sock") as client:
+                await client.ask("send", id="1", session="crashed", input="hello")
+                await client.until_done("1")
+
+    trio.run(say)
+    kill(fresh, fresh.pid)
+    for name in ("messages.jsonl", "latest.md", "meta.json", "state"):
+        (folder / name).unlink(missing_ok=True)
+    fresh.mount()
+    end = time.monotonic() + SECONDS
+    while not (folder / "meta.json").exists():  # the last one that is made
+        assert time.monotonic() < end
+    assert (folder / "latest.md").read_text() == "hello\n"
+    assert (folder / "messages.jsonl").read_text().count('"text":"hello"') == 2
+    assert (folder / "state").read_text() == "done\n"
