@@ -94,8 +94,10 @@ class Connection:
                 self._conversations.end_temp(live)
             else:
                 self._conversations.retire(live)
-        for let_go in self._let_go.values():
+        for key, let_go in self._let_go.items():
             let_go()
+            if key.scope == "temp":  # also those that were lost, and are nobody's
+                self._conversations.sessions.remove_temp(self._address(key))
 
     # Hearing.
 
@@ -241,6 +243,8 @@ class Connection:
             self._say(frames.Error(run=run, request=request, code=fault.code, message=message))
             self._say(frames.Done(run=run, status="error", code=fault.code))
         if live.log.ended or key.scope == "temp":
+            if self._given.follows(key):  # by a resume, which nothing else would tell
+                self._say(requests.refusal(fault))
             self._given.forget(key)
         self.stir(key)
 

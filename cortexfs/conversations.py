@@ -34,7 +34,8 @@ from cortexfs.models.driver import Driver
 from cortexfs.models.drivers import answered
 from cortexfs.runs import SOCKET, Run, Runs
 from cortexfs.sessionfiles import Address
-from cortexfs.sessionlog import Log, MemoryLog
+from cortexfs.sessionlog import Log
+from cortexfs.sessionmemory import MemoryLog
 from cortexfs.sessions import Sessions
 
 IDLE = 64  # sessions that stay in memory when nobody uses them, so that a script's next call finds them

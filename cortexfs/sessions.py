@@ -29,7 +29,8 @@ from cortexfs.sessioncommit import Commit
 from cortexfs.sessionfacts import Scan
 from cortexfs.sessionfilelog import FileLog, Loaded, fault_of
 from cortexfs.sessionfiles import EVENTS, Address, Info, Meta, Space
-from cortexfs.sessionlog import LEAP, Budget, MemoryLog
+from cortexfs.sessionlog import LEAP
+from cortexfs.sessionmemory import Budget, MemoryLog
 
 MISSING = "there is no such session; `ctx session list` shows those that are there"
 
@@ -144,7 +145,7 @@ class Sessions:
     def temp(self, address: Address) -> MemoryLog:
         """The log of a temp session, which ends with `remove_temp` and leaves nothing."""
         if address not in self._temps:
-            self._temps[address] = MemoryLog(self._budget)
+            self._temps[address] = MemoryLog(self._budget, address.space.uid)
         return self._temps[address]
 
     def remove_temp(self, address: Address) -> None:

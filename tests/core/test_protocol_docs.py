@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from cortexfs import guests, sessions
+from cortexfs import guests, sessionmemory, sessions
 from cortexfs.core import conversation, frames, jsontext, requests, session
 from cortexfs.core.errors import EXIT_FAILED, EXIT_STATUS
 from cortexfs.core.requests import Input, Key
@@ -17,12 +17,11 @@ from tests.core.conversation_pair import World
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
+OURS = ROOT / "cortexfs"
 SOURCES = [
-    ROOT / "cortexfs" / f"{name}.py"
-    for name in (
-        *("core/lines", "core/requests", "core/session", "core/conversation"),
-        *("conversations", "sockets", "sessionlog"),
-    )
+    *(OURS / "core" / f"{name}.py" for name in ("lines", "requests", "session", "conversation")),
+    *(OURS / f"{name}.py" for name in ("conversations", "connections", "sockets", "guests")),
+    *OURS.glob("session*.py"),
 ]
 FRAMES = {str(each.__struct_config__.tag): each for each in get_args(frames.AnyFrame)}
 
@@ -101,6 +100,7 @@ def test_the_table_of_limits() -> None:
         conversation.MAX_FOLLOWED,
         guests.MAX_HELD >> 20,
         sessions.Limits().temp_session >> 20,
+        (sessions.Limits().temp_total // sessionmemory.SHARE) >> 20,
         sessions.Limits().temp_total >> 20,
         jsontext.MAX_DEPTH,
     ]

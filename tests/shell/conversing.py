@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.sessions import Limits, Sessions
 
-PATIENCE = 60  # seconds until a test that waits in vain fails; no test needs them
+PATIENCE = 20  # seconds until a test that waits in vain fails; no test needs them
 ECHO: Key = ("model", "debug/echo")
 SCRIPT: Key = ("model", "debug/script")
 HANG = '[{"delta":"begun"},{"hang":true}]'
@@ -129,7 +129,7 @@ class World:
         return Client(theirs)
 
     @contextlib.contextmanager
-    def connected(self, object: Key = ECHO, uid: int | None = None) -> Any:
+    def connected(self, object: Key = ECHO, uid: int | None = None) -> Iterator[Client]:
         client = self.connect(object, uid)
         try:
             yield client

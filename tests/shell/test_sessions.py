@@ -481,19 +481,34 @@ async def test_a_temp_session_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def of_user(uid: int, session: str = "t") -> Address:
+    return Address(Space(f"temp/{uid}", uid, uid), "model", "debug/echo", session)
+
+
 async def test_temp_sessions_are_bounded_each_and_together(tmp_path: Path) -> None:
-    async with store(tmp_path, limits=Limits(temp_session=1 << 20, temp_total=3 << 20)) as sessions:
+    async with store(tmp_path, limits=Limits(temp_session=1 << 20, temp_total=5 << 20)) as sessions:
         big = "x" * 300_000
-        for name, fits in {"a": 3, "b": 3, "c": 3, "d": 1}.items():
-            log = sessions.temp(address(name))
+        for uid, fits in {1: 3, 2: 3, 3: 3, 4: 3, 5: 3, 6: 2}.items():
+            log = sessions.temp(of_user(uid))
             with pytest.raises(Fault, match="ENOSPC"):
                 append_each(log, [line(id, text=big) for id in range(1, 10)])
             assert log.last == fits
-        log = sessions.temp(address("a"))
-        sessions.remove_temp(address("b"))
-        sessions.temp(address("d")).append([line(2, text=big)])
+        sessions.remove_temp(of_user(2))
+        sessions.temp(of_user(6)).append([line(3, text=big)])
         with pytest.raises(Fault, match="ENOSPC"):  # empty ones count too
-            _ = [sessions.temp(address(f"e{n}")) for n in range(10_000)]
+            _ = [sessions.temp(of_user(n)) for n in range(10_000)]
+
+
+async def test_temp_sessions_of_one_user_are_a_part_of_all(tmp_path: Path) -> None:
+    # abi.md 5: "memory per client is bounded"; one user locks out only himself
+    async with store(tmp_path, limits=Limits(temp_session=1 << 20, temp_total=4 << 20)) as sessions:
+        big = "x" * 300_000
+        append_each(sessions.temp(of_user(1, "a")), [line(id, text=big) for id in range(1, 3)])
+        with pytest.raises(Fault, match="your temp sessions hold 1 MiB"):
+            append_each(sessions.temp(of_user(1, "b")), [line(id, text=big) for id in range(1, 3)])
+        append_each(sessions.temp(of_user(2)), [line(id, text=big) for id in range(1, 4)])
+        sessions.remove_temp(of_user(1, "a"))
+        append_each(sessions.temp(of_user(1, "b")), [line(id, text=big) for id in range(2, 4)])
 
 
 async def test_what_was_said_before_is_found_from_the_newest_on(tmp_path: Path) -> None:
