@@ -3,7 +3,7 @@
 Rules: an adapter and nothing else; what the tree looks like is core/tree.py, what people change in
 it changes.py, files of sessions spaces.py. `guarded` stands around every handler that can fail.
 Nothing here waits for a path inside the mount, and the kernel is told to forget in a thread only (a
-notification waits for handlers that hold the same folder). Inode numbers and what the kernel keeps are decided in core/places.py.
+notification waits for handlers that hold the same folder). Inode numbers are core/places.py's.
 """
 
 from __future__ import annotations

@@ -336,6 +336,10 @@ class Indexes:
         self._orders.clear()
 
     def removed(self, address: Address, cwd: str | None) -> None:
+        folder = self._root.joinpath(*address.parts).parent
+        if not (folder / INDEX).is_dir():  # whoever removed it is about to remove the folder, too
+            self._orders.pop(folder, None)
+            return
         folder, order = self._order(address)
         order.pop(address.session, None)
         self._write(folder, address, order)

@@ -9,6 +9,7 @@ This file must never know inodes or tasks.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -37,7 +38,7 @@ def folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
     descriptor = os.open(path, _FOLDER)
     try:
         if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # a link on the way
-            raise NotADirectoryError(path)
+            raise NotADirectoryError(errno.ENOTDIR, "there is a link on the way", path)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -81,12 +82,16 @@ def open_file(root: Path, place: Place) -> int:
     """A descriptor for reading. A FIFO or device is not opened: that could wait, or do something."""
     with folder(root, place.parts[:-1]) as above:
         if _look(above, place) is None:
-            raise FileNotFoundError(place.name)
+            raise _missing(place)
         descriptor = os.open(place.name, _FILE, dir_fd=above)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was exchanged meanwhile
         os.close(descriptor)
-        raise FileNotFoundError(place.name)
+        raise _missing(place)
     return descriptor
+
+
+def _missing(place: Place) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "it is not there", place.name)
 
 
 def remove(root: Path, place: Place) -> None:

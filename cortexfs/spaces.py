@@ -214,7 +214,11 @@ class Spaces:
         if above is None:
             place = spaces.at(folder.parts[:-1])
             assert place
-            above = self._learn(place, self._attributes(place, Found(0, 0)))
+            above = self._inode(place)
+            if above in self._known:
+                self.hold(above)
+            else:
+                self._learn(place, self._attributes(place, Found(0, 0)))
         return [(".", inode), ("..", above)]
 
     async def open(self, inode: int) -> Opened:

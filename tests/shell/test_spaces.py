@@ -335,6 +335,26 @@ async def test_all_sessions_of_an_object_go_with_its_folder(tmp_path: Path) -> N
         assert await world.read(f"{MINE}/index/list") == b"new\n"
 
 
+async def test_a_folder_whose_index_went_first_can_be_removed(tmp_path: Path) -> None:
+    async with seen(tmp_path) as world:
+        for name in ("a", "z"):
+            await written(world.sessions, address(name))
+        for path in (f"{MINE}/index", f"{MINE}/a", f"{MINE}/z"):  # as `rm -r index a z` does
+            await world.names(MINE)
+            await world.remove(path)
+        assert await world.names(MINE) == []
+        await world.remove(f"home/{ME}/model/debug")
+
+
+async def test_a_file_that_goes_between_look_and_open_is_missing(tmp_path: Path) -> None:
+    async with seen(tmp_path) as world:
+        await written(world.sessions, address())
+        inode = await world.find(f"{MINE}/index/list")
+        (tmp_path / "sessions" / MINE / "index/list").unlink()
+        with refused(errno.ENOENT):
+            await world.fs.open(inode, os.O_RDONLY, caller())
+
+
 async def test_what_a_crash_left_half_removed_is_in_nobodys_way(tmp_path: Path) -> None:
     async with seen(tmp_path) as world:
         await written(world.sessions, address("a"))
