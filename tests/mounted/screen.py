@@ -1,0 +1,114 @@
+"""A real terminal for tests: tmux with a socket, a size and a shell of its own.
+
+Tests press keys and wait for what a person would see; nothing is slept for, everything has a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from tests.mounted.ctx_mount import wait_gone
+
+SECONDS = 30.0
+LOOK = 0.03  # how often the screen is looked at
+PROMPT = "$ "
+
+
+class Screen:
+    """One window with a shell in it."""
+
+    def __init__(self, name: str, environ: Mapping[str, str], cwd: Path, size: tuple[int, int]) -> None:
+        self._tmux = ["tmux", "-u", "-L", name, "-f", os.devnull]
+        self._environ = {
+            **environ,
+            "PS1": PROMPT,
+            "TERM": "xterm-256color",
+            "SHELL": "/bin/sh",
+            "TMUX_TMPDIR": str(cwd),
+        }
+        width, height = size
+        shell = ["env", f"PS1={PROMPT}", "bash", "--norc", "--noprofile", "--noediting"]
+        self._run("new-session", "-d", "-x", str(width), "-y", str(height), "-c", str(cwd), *shell)
+        self._run("set-option", "-g", "history-limit", "20000")
+        self.wait(PROMPT.strip())
+
+    def _run(self, *words: str, input: str | None = None) -> str:
+        done = subprocess.run(
+            [*self._tmux, *words], env=self._environ, input=input, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def close(self) -> None:
+        server = int(self._run("display-message", "-p", "#{pid}"))
+        self._run("kill-server")
+        assert wait_gone(server)
+
+    # What a person does.
+
+    def keys(self, *keys: str) -> None:
+        self._run("send-keys", *keys)
+
+    def type(self, text: str) -> None:
+        """Type a line, and Enter."""
+        self._run("send-keys", "-l", "--", text)
+        self.keys("Enter")
+
+    def paste(self, text: str) -> None:
+        """As a terminal pastes where bracketed paste is on."""
+        self._run("load-buffer", "-", input=text)
+        self._run("paste-buffer", "-p", "-r")
+
+    def resize(self, width: int, height: int) -> None:
+        self._run("resize-window", "-x", str(width), "-y", str(height))
+
+    # What a person sees.
+
+    @property
+    def text(self) -> str:
+        return self._run("capture-pane", "-p")
+
+    @property
+    def coloured(self) -> str:
+        """With the sequences that colour it."""
+        return self._run("capture-pane", "-p", "-e")
+
+    @property
+    def past(self) -> str:
+        """With what has scrolled away; lines that the terminal wrapped are whole."""
+        return self._run("capture-pane", "-p", "-J", "-S", "-")
+
+    @property
+    def last(self) -> str:
+        """The last line that is not empty."""
+        return next((line for line in reversed(self.text.splitlines()) if line.strip()), "")
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not is_so():
+            assert time.monotonic() < deadline, f"waited for {what}, and saw:\n{self.text}"
+            select.select([], [], [], LOOK)
+
+    def wait(self, text: str, count: int = 1) -> None:
+        """Until `text` is on the screen, as often as that."""
+        self.until(lambda: self.text.count(text) >= count, repr(text))
+
+    def wait_gone(self, text: str) -> None:
+        self.until(lambda: text not in self.text, f"the end of {text!r}")
+
+    def wait_last(self, line: str) -> None:
+        self.until(lambda: self.last.rstrip() == line, f"the last line {line!r}")
+
+
+@contextlib.contextmanager
+def screen(environ: Mapping[str, str], cwd: Path, size: tuple[int, int] = (80, 24)) -> Iterator[Screen]:
+    shown = Screen(f"ctx-test-{os.getpid()}", environ, cwd, size)
+    try:
+        yield shown
+    finally:
+        shown.close()
