@@ -1,23 +1,39 @@
 """The drivers there are, and which of them answers for a model.
 
 A model's `.d/driver` is one word, or lines `exec=`, `socket=`, `agent=` and `default=`, each a comma list
-by priority. The first name that is in DRIVERS answers.
+by priority. The first name that can answer for the model does: those of DRIVERS for every model, those of
+FORMATS for one that a provider or an engine serves.
 
-Rules: what a driver may do wrong ends here, as a Fault; a cancellation goes through.
+Rules: what a driver may do wrong ends here, as a Fault; a cancellation goes through. Controls are read
+when a run begins, so what is written into them counts for the next one.
 This file must never know sockets, sessions or runners.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 
 from cortexfs.core.errors import Fault
-from cortexfs.models import debug
+from cortexfs.core.frames import Progress
+from cortexfs.core.registry import Object
+from cortexfs.models import anthropic_messages, debug, google, openai_chat, openai_responses
+from cortexfs.models.answering import Attempts, Terms
+from cortexfs.models.clients import Clients
 from cortexfs.models.driver import Driver, Turn
+from cortexfs.models.format import Format
+from cortexfs.models.model import Unanswered, model_of, provider_of
+from cortexfs.models.sources import Source
 
 DRIVERS: dict[str, Driver] = {
     "debug.echo": debug.echo,
     "debug.script": debug.script,
+}
+FORMATS: dict[str, Format] = {
+    "openai.chat": openai_chat.FORMAT,
+    "openai.responses": openai_responses.FORMAT,
+    "anthropic.messages": anthropic_messages.FORMAT,
+    "google": google.FORMAT,
 }
 
 log = logging.getLogger("cortexfs")
@@ -32,15 +48,93 @@ def named(control: str, use: str) -> list[str]:
     return [name for name in dict.fromkeys(listed) if name]
 
 
-def chosen(model: str, control: str, use: str) -> Driver:
+def chosen(model: str, control: str, use: str, formats: Mapping[str, Driver] | None = None) -> Driver:
     """The driver that answers for a model; EHOSTDOWN when it has none of those that there are."""
     names = named(control, use)
+    known = {**DRIVERS, **(formats or {})}
     for name in names:
-        if name in DRIVERS:
-            return DRIVERS[name]
+        if name in known:
+            return known[name]
     lacking = f"there is no driver {' or '.join(names)}" if names else f"it names no driver for {use}"
-    mend = f"write one of {', '.join(DRIVERS)} into its .d/driver, or remove that file"
+    if any(name in FORMATS for name in names):
+        lacking = "no provider serves it"
+    mend = f"write one of {', '.join(known)} into its .d/driver, or remove that file"
     raise Fault("EHOSTDOWN", f"{model} cannot answer: {lacking}; {mend}")
+
+
+class Drivers:
+    """What answers for each model of a daemon, and the connections that this takes."""
+
+    def __init__(
+        self,
+        find: Callable[[str], Object | None],
+        control: Callable[[Object, str], str],
+        terms: Terms | None = None,
+    ) -> None:
+        self._find = find
+        self._control = control
+        self._terms = terms or Terms()
+        self._sources: Mapping[str, Source] = {}
+        self._clients = Clients()
+
+    async def apply(self, sources: Mapping[str, Source]) -> None:
+        """Use these providers from now on; answers that are on their way go on as they began."""
+        self._sources = sources
+        await self._clients.forget()
+
+    async def close(self) -> None:
+        await self._clients.forget()
+
+    def chosen(self, object_: Object, use: str) -> Driver:
+        """What answers for a model now, with those that its `.d/fallback` names behind it."""
+        first = self._one(object_, use)
+        behind = model_of(object_, self._control).fallback
+
+        async def answer(turn: Turn) -> None:
+            await self._chain(object_.name, first, behind, use, turn)
+
+        return answer if behind else first
+
+    def _one(self, object_: Object, use: str) -> Driver:
+        control = self._control(object_, "driver")
+        source = self._sources.get(provider_of(object_))
+        formats = {name: self._asking(object_, name, source) for name in FORMATS} if source else {}
+        return chosen(object_.name, control, use, formats)
+
+    def _asking(self, object_: Object, format_: str, source: Source) -> Driver:
+        async def answer(turn: Turn) -> None:
+            model = model_of(object_, self._control)
+            used = source._replace(format=format_)
+            await Attempts(model, FORMATS[format_], used, self._clients, turn, self._terms).answer()
+
+        return answer
+
+    async def _chain(self, name: str, first: Driver, behind: tuple[str, ...], use: str, turn: Turn) -> None:
+        driver, left = first, list(behind)
+        while True:
+            try:
+                await driver(turn)
+                return
+            except Unanswered as fault:
+                if not left:
+                    raise
+                why = fault.message
+            name, driver = await self._hop(name, why, left, use, turn)
+
+    async def _hop(self, name: str, why: str, left: list[str], use: str, turn: Turn) -> tuple[str, Driver]:
+        """The next model of the chain that there is, told to whoever waits."""
+        while left:
+            behind = left.pop(0)
+            object_ = self._find(behind)
+            await turn.say(Progress(message=f"{why}; asking {behind} instead of {name}"))
+            if object_ is not None:
+                try:
+                    return behind, self._one(object_, use)
+                except Fault as fault:
+                    why, name = fault.message, behind
+            else:
+                why, name = f"there is no model {behind}", behind
+        raise Unanswered("EHOSTDOWN", why)
 
 
 async def answered(driver: Driver, turn: Turn) -> Fault | None:

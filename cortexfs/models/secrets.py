@@ -1,0 +1,116 @@
+"""The keys of providers: files of state/secrets, 0600, written once and never shown again.
+
+Rules: a key is one line of visible ASCII: anything else could not stand in a header, and would be shown
+by the error that says so. A file that others may read is not used. Nothing here prints or logs a key.
+This file must never know what a key is sent to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+import trio
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.models.provider import Key
+
+FOLDER = "secrets"
+MAX_KEY = 8192  # some are tokens with claims
+COMMAND_SECONDS = 30.0  # a password manager may ask somebody to confirm
+
+
+class Secrets:
+    """The folder of one state directory."""
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / FOLDER
+
+    def set(self, name: str, data: bytes) -> None:
+        """Keep a key, durably; a reader sees the old one or the new one."""
+        key = checked(data, "the key")
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        draft = self._folder / f".{names.check(name)}.{os.getpid()}"
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(descriptor, "wb") as file:
+                os.fchmod(descriptor, 0o600)
+                file.write(key.encode() + b"\n")
+                file.flush()
+                os.fsync(descriptor)
+            draft.rename(self._folder / name)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def get(self, name: str) -> str:
+        """The key, or nothing; EACCES where it has been open to others."""
+        path = self._folder / names.check(name)
+        try:
+            with open(path, "rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                data = file.read(MAX_KEY + 2)
+        except FileNotFoundError:
+            return ""
+        except OSError as problem:
+            raise Fault(
+                code_of(problem.errno), f"the key of {name} cannot be read: {problem.strerror}"
+            ) from None
+        if mode & 0o077:
+            mend = f"put another one there with: ctx provider secret set {name}"
+            raise Fault("EACCES", f"the key of {name} was open to others (mode {mode:04o}); {mend}")
+        return checked(data, f"the key of {name}")
+
+    def has(self, name: str) -> bool:
+        return (self._folder / names.check(name)).exists()
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / names.check(name)).unlink()
+
+
+def checked(data: bytes, what: str) -> str:
+    """A key as text; EINVAL for what cannot be one, without showing it."""
+    text = data.decode("latin-1").strip("\r\n \t")
+    if not text:
+        raise Fault("EINVAL", f"{what} is empty")
+    if len(text) > MAX_KEY:
+        raise Fault("EINVAL", f"{what} is longer than {MAX_KEY} characters")
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise Fault("EINVAL", f"{what} is not one word of visible ASCII characters")
+    return text
+
+
+def from_environment(provider: str, name: str) -> str:
+    if not (value := os.environ.get(name)):
+        raise Fault("EACCES", f"the key of {provider} is to be in the variable {name}, which is not set here")
+    return checked(os.fsencode(value), f"the variable {name}")
+
+
+async def from_command(provider: str, command: tuple[str, ...]) -> str:
+    """What the command prints first; what it says on standard error is its own affair and is dropped."""
+    what = f"the command that has the key of {provider} ({command[0]})"
+    try:
+        with trio.fail_after(COMMAND_SECONDS):
+            done = await trio.run_process(
+                command, capture_stdout=True, capture_stderr=True, check=False, stdin=b""
+            )
+    except trio.TooSlowError:
+        raise Fault("EACCES", f"{what} took over {COMMAND_SECONDS:g} s") from None
+    except OSError as problem:
+        raise Fault("EACCES", f"{what} cannot be run: {problem.strerror}") from None
+    if done.returncode:
+        raise Fault("EACCES", f"{what} failed with status {done.returncode}")
+    return checked(done.stdout.partition(b"\n")[0], f"what {command[0]} prints")
+
+
+async def key_of(provider: str, reference: Key | None, secrets: Secrets) -> str:
+    """The key of a provider, or nothing when it has none."""
+    if reference and reference.env:
+        return from_environment(provider, reference.env)
+    if reference and reference.command:
+        return await from_command(provider, reference.command)
+    return secrets.get(provider)

@@ -1,0 +1,72 @@
+"""How much of a session's history a model is given.
+
+Room is counted in bytes of the log, as tokens are only known to the provider: BYTES of them to a token is
+less than most texts have. What is cut is cut at a message that stays the first for many turns, so that the
+beginning of a request stays what it was and the provider finds it in its prompt cache.
+
+This file must never know where a history comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cortexfs.core.frames import Message
+
+BYTES = 3  # of a log to a token: English has four, Chinese three to a character
+UNKNOWN = 32_768  # tokens, of a model whose limit is not known
+OUTPUT = 4096  # tokens that are left for an answer where nothing says how long it may be
+MOST = 8 << 20  # bytes: what is read and sent for one turn, whatever the limit
+
+
+class Window:
+    """The window of one run."""
+
+    def __init__(self, limit: int | None, output: int | None) -> None:
+        self._limit = limit or UNKNOWN
+        self._output = min(output or OUTPUT, self._limit // 2)
+        self.shrunk = 0
+
+    def room(self, used: int) -> int:
+        """Bytes of history beside an input of `used` bytes."""
+        whole = (self._limit - self._output) * BYTES - used
+        return max(0, min(MOST, whole >> self.shrunk))
+
+    def shrink(self, limit: int | None) -> None:
+        """It was too much: less, by what the provider said where that is less."""
+        self.shrunk += 1
+        if limit and limit < self._limit:
+            self._limit, self._output = limit, min(self._output, limit // 2)
+
+    def stable(self, history: list[Message]) -> list[Message]:
+        """What of a history to send. One that lacks its beginning is cut further, in its older half, at
+        the user's message whose id has the most zeros at its end: it stays that while the half moves on."""
+        first = next((n for n, each in enumerate(history) if each.role == "user"), None)
+        if first is None:
+            return []
+        if is_whole(history):
+            return history[first:]
+        candidates = [n for n in _older_half(history) if history[n].role == "user"] or [first]
+        return history[max(candidates, key=lambda n: (_zeros(history[n].id), -n)) :]
+
+
+def is_whole(history: Sequence[Message]) -> bool:
+    """Whether nothing was said before: a session's first message is its second event."""
+    return (history[0].id or "").isdecimal() and int(history[0].id or "0") <= 2
+
+
+def _older_half(history: Sequence[Message]) -> range:
+    sizes = [len(msgspec.json.encode(each.content)) for each in history]
+    half, passed = sum(sizes) // 2, 0
+    for number, size in enumerate(sizes):
+        passed += size
+        if passed > half:
+            return range(number + 1)
+    return range(len(sizes))
+
+
+def _zeros(id_: str | None) -> int:
+    number = int(id_) if id_ and id_.isdecimal() else 0
+    return (number & -number).bit_length() if number else 0
