@@ -18,6 +18,7 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -41,6 +42,8 @@ from cortexfs.sessions import Sessions
 IDLE = 64  # sessions that stay in memory when nobody uses them, so that a script's next call finds them
 IDLE_RUNS = 1000  # and the largest of them
 REPLAY = 1 << 20  # bytes that a thread folds at a turn
+REPLAYS = 4  # long logs that are read at a time: a thousand clients may come back at once
+SHORT_LOG = REPLAY // 16  # that is folded at once
 STOPPED = "the daemon was stopped during this run; send the message again under another id"
 
 log = logging.getLogger("cortexfs")
@@ -181,6 +184,7 @@ class Conversations:
         self._live: dict[Address, Live] = {}
         self._idle: OrderedDict[Address, None] = OrderedDict()
         self._opening: dict[Address, trio.Event] = {}
+        self._replays = trio.CapacityLimiter(REPLAYS)
         self._nursery: trio.Nursery | None = None
         self._working: set[Live] = set()
         self._rested = trio.lowlevel.ParkingLot()
@@ -239,7 +243,9 @@ class Conversations:
         )  # a `done` that is not on disk is not to be seen, and yet not to be doubled
         opening = frames.Start(**{address.class_: address.object})
         live = Live(address, Session(opening, _digest), log_)
-        if damaged := await _replay(live.session, log_):
+        async with self._replays if log_.visible > SHORT_LOG else nullcontext():
+            damaged = await _replay(live.session, log_)
+        if damaged:
             log.warning("%s: %d events cannot be understood", "/".join(address.parts), damaged)
         live.session.leap(log_.given + 1)
         if events := live.session.recover():
@@ -375,7 +381,7 @@ async def _replay(session: Session, log_: Log) -> int:
     """Fold the whole log into the session; how many of its lines could not be understood."""
     offset = damaged = 0
     while data := await log_.lines(offset, REPLAY):
-        if isinstance(log_, MemoryLog) or len(data) < REPLAY // 16:
+        if isinstance(log_, MemoryLog) or len(data) <= SHORT_LOG:
             damaged += _fold(session, data)
         else:
             damaged += await trio.to_thread.run_sync(_fold, session, data)

@@ -26,10 +26,9 @@ import trio
 from cortexfs import sessiondisk, sessionfiles
 from cortexfs.core.errors import Fault
 from cortexfs.sessioncommit import Commit
-from cortexfs.sessionfacts import Scan
-from cortexfs.sessionfilelog import FileLog, Loaded, fault_of
+from cortexfs.sessionfilelog import FileLog, fault_of
 from cortexfs.sessionfiles import EVENTS, Address, Info, Meta, Space
-from cortexfs.sessionlog import LEAP
+from cortexfs.sessionload import Loading
 from cortexfs.sessionmemory import Budget, MemoryLog
 
 MISSING = "there is no such session; `ctx session list` shows those that are there"
@@ -66,6 +65,7 @@ class Sessions:
         self._removed = removed
         descriptors = min(limits.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._commit = Commit(root, descriptors, sync, report, grew)
+        self._loading = Loading(root, self._commit.descriptors)
         self._logs: WeakValueDictionary[Address, FileLog] = WeakValueDictionary()
         self._changing: dict[Address, trio.Event] = {}  # being opened or removed
         self._temps: dict[Address, MemoryLog] = {}
@@ -91,7 +91,7 @@ class Sessions:
         self._changing[address] = trio.Event()
         try:
             unclean = address in self._commit.unclean
-            loaded = await trio.to_thread.run_sync(self._load, address, unclean)
+            loaded = await self._loading.load(address, unclean)
             log = self._logs[address] = FileLog(self._commit.disk, address, loaded)
             self._commit.unclean.pop(address, None)
             for remark in loaded.remarks:
@@ -105,42 +105,6 @@ class Sessions:
     async def _turn(self, address: Address) -> None:
         while (changing := self._changing.get(address)) is not None:
             await changing.wait()
-
-    def _load(self, address: Address, unclean: bool) -> Loaded:
-        path = self.folder(address) / EVENTS
-        try:
-            opened = self._commit.descriptors.take(path)
-        except FileNotFoundError:
-            return Loaded(Scan(), 0)
-        except OSError as error:
-            raise fault_of(error, "opened") from None
-        try:
-            return self._examine(address, opened.descriptor, unclean)
-        except OSError as error:
-            raise fault_of(error, "read") from None
-        finally:
-            self._commit.descriptors.release(opened)
-
-    def _examine(self, address: Address, descriptor: int, unclean: bool) -> Loaded:
-        written = os.fstat(descriptor).st_mtime
-        found = sessiondisk.scan(descriptor)
-        loaded = Loaded(found, found.facts.last, made=True)
-        if found.read > found.size:
-            _repair(descriptor, loaded)
-        if found.damaged:
-            places = ", ".join(map(str, found.damaged[:10]))
-            loaded.remarks.append(
-                f"lines of the log are damaged, at byte {places}; they are left as they are"
-            )
-        if unclean:  # what was written and not synced is on disk before anybody sees a done in it
-            with suppress(OSError):
-                os.fsync(descriptor)
-        elif not loaded.ragged:
-            loaded.derived = min(sessionfiles.derived(self.folder(address)), found.size)
-        if written < sessiondisk.boot_time():
-            # What was seen and then lost with the machine's power must not get another meaning.
-            loaded.given += LEAP
-        return loaded
 
     def temp(self, address: Address) -> MemoryLog:
         """The log of a temp session, which ends with `remove_temp` and leaves nothing."""
@@ -263,15 +227,3 @@ class Sessions:
 
 def _is_below(address: Address, parts: tuple[str, ...]) -> bool:
     return address.parts[: len(parts)] == parts
-
-
-def _repair(descriptor: int, loaded: Loaded) -> None:
-    """Cut off a last line that a crash left unfinished."""
-    end = loaded.scan.size
-    torn = f"the last {loaded.scan.read - end} bytes of the log are no whole event"
-    try:
-        os.ftruncate(descriptor, end)
-        loaded.remarks.append(f"{torn}, and were cut off")
-    except OSError as error:
-        loaded.ragged = True
-        loaded.remarks.append(f"{torn}, and cannot be cut off: {error.strerror}")
