@@ -1,6 +1,7 @@
 """Open files of sessions: where a reader's bytes come from.
 
-    LOG, GROWING   the file that has the name now, so that a reader goes on when it was made anew
+    LOG, GROWING   the file that has the name now, so that a reader goes on when it was made anew; of a
+                   session that was removed, the file that had it
     REPLACED       the file that had the name at open, so that paged reads agree
 
 Rules: bytes in the page cache are read at once, others in a thread, so that a slow disk holds up its readers
@@ -16,7 +17,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import trio
 
@@ -30,6 +31,13 @@ T = TypeVar("T")
 
 HELD = 256  # descriptors
 THREADS = 8  # that may wait for the disk
+
+
+class State(NamedTuple):
+    """What a reader has to know of the file's session now."""
+
+    is_there: bool  # and no other one of its name
+    visible: int | None  # how many bytes may be seen; None: all
 
 
 class Disk:
@@ -46,9 +54,9 @@ class Disk:
         except OSError as error:
             raise Fault(code_of(error.errno), f"the sessions' disk: {error}") from None
 
-    async def open(self, place: Place, visible: Callable[[], int | None]) -> SpaceFile:
+    async def open(self, place: Place, state: Callable[[], State]) -> SpaceFile:
         descriptor = await self.do(spacedisk.open_file, self.root, place)
-        opened = SpaceFile(self, place, visible, _version(descriptor))
+        opened = SpaceFile(self, place, state, _version(descriptor))
         await self.hold(opened, descriptor)
         return opened
 
@@ -60,18 +68,18 @@ class Disk:
 
 
 class SpaceFile(Opened):
-    def __init__(self, disk: Disk, place: Place, visible: Callable[[], int | None], version: object) -> None:
+    def __init__(self, disk: Disk, place: Place, state: Callable[[], State], version: object) -> None:
         self._disk = disk
         self._place = place
-        self._visible = visible
+        self._state = state
         self._version = version
         self._turn = trio.Lock()  # a descriptor is in one thread at a time, so that none is closed there
         self._closed = False
 
     async def read(self, offset: int, size: int) -> bytes:
-        visible = self._visible()
-        if visible is not None:
-            size = min(size, visible - offset)
+        state = self._state()
+        if state.visible is not None:
+            size = min(size, state.visible - offset)
         if size <= 0:
             return b""
         async with self._turn:
@@ -79,12 +87,12 @@ class SpaceFile(Opened):
             data = _cached(descriptor, offset, size) if descriptor is not None else None
             if data or (data is not None and self._place.kind is Kind.REPLACED):
                 return data
-            return await self._from_disk(offset, size)
+            return await self._from_disk(offset, size, state.is_there)
 
-    async def _from_disk(self, offset: int, size: int) -> bytes:
+    async def _from_disk(self, offset: int, size: int, by_name: bool) -> bytes:
         descriptor = self._disk.held.pop(self, None)
         try:
-            descriptor, data = await self._disk.do(self._read, descriptor, offset, size)
+            descriptor, data = await self._disk.do(self._read, descriptor, offset, size, by_name)
         finally:
             if self._closed and descriptor is not None:
                 await self._disk.do(os.close, descriptor)
@@ -92,11 +100,15 @@ class SpaceFile(Opened):
                 await self._disk.hold(self, descriptor)
         return data
 
-    def _read(self, descriptor: int | None, offset: int, size: int) -> tuple[int | None, bytes]:
+    def _read(
+        self, descriptor: int | None, offset: int, size: int, by_name: bool
+    ) -> tuple[int | None, bytes]:
         if descriptor is not None:
             data = os.pread(descriptor, size, offset)
             if data or self._place.kind is Kind.REPLACED or os.fstat(descriptor).st_nlink:
                 return descriptor, data
+        if not by_name:
+            return descriptor, b""
         try:
             again = spacedisk.open_file(self._disk.root, self._place)
         except (FileNotFoundError, NotADirectoryError):  # it was removed: that is its end

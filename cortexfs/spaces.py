@@ -33,7 +33,7 @@ from cortexfs.core.spaces import BIT, Kind, Place
 from cortexfs.opened import Listing, Opened, Snapshot
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.spacedisk import Found
-from cortexfs.spacefiles import Disk
+from cortexfs.spacefiles import Disk, State
 
 GHOSTS = 1024  # sessions that ended and whose folder was not removed; the oldest go
 TOGETHER = 500  # entries of a listing that are made before others have their turn
@@ -227,8 +227,11 @@ class Spaces:
             return Snapshot(b"")
         if place.made_from:
             await self._source.freshen(place.made_from)
-        log = place.kind is Kind.LOG
-        return await self._disk.open(place, lambda: self._visible(place) if log else None)
+        return await self._disk.open(place, lambda: self._state(place, inode))
+
+    def _state(self, place: Place, inode: int) -> State:
+        is_there = self._inode(place) == inode
+        return State(is_there, self._visible(place) if is_there and place.kind is Kind.LOG else None)
 
     # What goes.
 

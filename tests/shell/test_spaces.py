@@ -15,10 +15,11 @@ import msgspec
 import pyfuse3
 import pytest
 import trio
+import trio.testing
 
 from cortexfs import spacefiles
 from cortexfs.core.places import HOME, MAIN, ROOT, SHARED
-from cortexfs.core.spaces import BIT
+from cortexfs.core.spaces import BIT, Place
 from cortexfs.fuse import Filesystem
 from cortexfs.sessionfilelog import FileLog
 from cortexfs.sessionfiles import Address, Space
@@ -84,8 +85,11 @@ class Seen(World):
 
     async def gone(self, path: str) -> bool:
         above, _, name = path.rpartition("/")
+        return await self.gone_in(await self.find(above), name)
+
+    async def gone_in(self, folder: int, name: str) -> bool:
         try:
-            entry = await self.fs.lookup(await self.find(above), name.encode(), caller())
+            entry = await self.fs.lookup(folder, name.encode(), caller())
         except pyfuse3.FUSEError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -298,14 +302,18 @@ async def test_what_is_left_of_a_session_can_be_removed_in_any_order(tmp_path: P
 
 async def test_a_session_that_comes_back_is_another(tmp_path: Path) -> None:
     async with seen(tmp_path) as world:
-        await written(world.sessions, address())
+        await written(world.sessions, address(), answer="the answer " * 100)
         before = await world.find(f"{MINE}/default/events.jsonl")
         opened = await world.fs.open(before, os.O_RDONLY, caller())
         await world.fs.unlink(await world.find(f"{MINE}/default"), b"events.jsonl", caller())
         await written(world.sessions, address(), answer="another")
         assert await world.find(f"{MINE}/default/events.jsonl") != before
         assert b"another" in await world.read(f"{MINE}/default/events.jsonl")
-        assert b"the answer" in await world.fs.read(opened.fh, 0, 9999)  # as elsewhere: open is open
+        old = await world.fs.read(opened.fh, 0, 9999)  # as elsewhere: open is open
+        assert old.count(b"the answer") == 100
+        assert b'"done"' in old
+        await written(world.sessions, address(), "r2", "longer than the old one " * 100)
+        assert await world.fs.read(opened.fh, len(old), 9999) == b""
         assert (await world.fs.getattr(before, caller())).st_nlink == 0
         await world.fs.release(opened.fh)
         assert not world.fs._spaces._ghosts
@@ -540,6 +548,31 @@ async def test_descriptors_are_bounded_however_many_files_are_open(
         for handle in handles.values():
             await world.fs.release(handle)
         assert not world.fs._spaces._disk.held
+
+
+async def test_a_disk_that_hangs_holds_up_who_asks_for_sessions_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # docs/design.md: "a disk that hangs holds up sessions and not the daemon"
+    works = threading.Event()
+
+    def look(root: Path, place: Place) -> None:
+        works.wait(30)
+
+    async with seen(tmp_path) as world:
+        await written(world.sessions, address())
+        folder = await world.find(f"{MINE}/default")
+        monkeypatch.setattr("cortexfs.spacedisk.look", look)
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(2 * spacefiles.THREADS):
+                    nursery.start_soon(world.gone_in, folder, "state")
+                await trio.testing.wait_all_tasks_blocked()
+                assert b"uptime" in await world.read("status")
+                assert await world.names("tool") == ["shell", "shell.d"]
+                works.set()
+        finally:
+            works.set()
 
 
 async def test_sessions_have_no_attributes_beside_the_usual(tmp_path: Path) -> None:
