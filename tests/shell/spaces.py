@@ -1,0 +1,102 @@
+"""What the tests of files of sessions share: the handlers over a real store."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyfuse3
+
+from cortexfs.core.places import ROOT
+from cortexfs.fuse import Filesystem
+from cortexfs.sessionfilelog import FileLog
+from cortexfs.sessionfiles import Address, Space
+from cortexfs.sessions import Sessions
+from cortexfs.store import Store
+from tests.shell.sessions import run_of, store
+from tests.shell.test_fuse import NoLogs, World, caller, registry
+
+ME = os.getuid()
+MINE = f"home/{ME}/model/debug/echo.d/session"
+SECOND = 1_000_000_000
+
+
+def address(session: str = "default", object: str = "debug/echo", uid: int = ME) -> Address:
+    return Address(Space.private(uid), "model", object, session)
+
+
+class Seen(World):
+    """The handlers over a store of sessions."""
+
+    def __init__(self, state: Path, sessions: Sessions) -> None:
+        self.sessions = sessions
+        super().__init__(state)
+
+    def again(self) -> Filesystem:
+        self.fs = Filesystem(
+            registry=registry("shell"),
+            store=Store(self.state / "tree"),
+            logs=NoLogs(),
+            sessions=self.sessions,
+            status=self.status,
+            shebang=b"#!/runner\n",
+            bin_targets={},
+            owner=(0, 0),
+            clock=lambda: self.now,
+            forget=self.forgotten.append,
+        )
+        return self.fs
+
+    async def names(self, path: str) -> list[str]:
+        listing = await self._listed(await self.find(path) if path else ROOT)
+        return [name for name, _ in listing if name not in (".", "..")]
+
+    async def _listed(self, inode: int) -> list[tuple[str, int]]:
+        handle = await self.fs.opendir(inode, caller())
+        listing = list(self.fs._handles.listing(handle))
+        await self.fs.releasedir(handle)
+        return listing
+
+    async def remove(self, path: str) -> None:
+        """As `rm -r` does: what is in a folder is listed once, then removed, without looking again."""
+        above, _, name = path.rpartition("/")
+        await self._remove(await self.find(above), name)
+
+    async def _remove(self, above: int, name: str) -> None:
+        entry = await self.fs.lookup(above, name.encode(), caller())
+        if not stat.S_ISDIR(entry.st_mode):
+            await self.fs.unlink(above, name.encode(), caller())
+            return
+        for child, _ in (await self._listed(entry.st_ino))[2:]:
+            await self._remove(entry.st_ino, child)
+        await self.fs.rmdir(above, name.encode(), caller())
+
+    async def gone(self, path: str) -> bool:
+        above, _, name = path.rpartition("/")
+        return await self.gone_in(await self.find(above), name)
+
+    async def gone_in(self, folder: int, name: str) -> bool:
+        try:
+            entry = await self.fs.lookup(folder, name.encode(), caller())
+        except pyfuse3.FUSEError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return True
+        return not entry.st_ino
+
+
+@asynccontextmanager
+async def seen(state: Path) -> AsyncIterator[Seen]:
+    async with store(state / "sessions") as sessions:
+        yield Seen(state, sessions)
+
+
+async def written(sessions: Sessions, where: Address, run: str = "r1", answer: str = "the answer") -> FileLog:
+    log = await sessions.open(where)
+    log.append(run_of(log.given + 1, run, answer=answer))
+    await log.durable(log.given)
+    return log
