@@ -1,0 +1,58 @@
+"""What the daemon and an engine tell each other, a line of JSON each: `Load` down, `Loaded` or `Failed` up.
+
+Rules: the socket between them carries nothing else, and its end is the end of the engine. The key
+travels here and nowhere else, so that no command line, environment or log has it.
+This file must never know what a model says.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+MAX_LINE = 64 << 10  # a path may take much of it; more is no line of ours
+MAX_WHY = 1000
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Serve this file."""
+
+    weights: str  # an absolute path
+    name: str  # what the model is called in answers, in place of that path
+    context: int  # tokens that each stream may hold
+    streams: int  # answers that are made at a time
+    threads: int
+    key: str
+
+
+class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+    """It answers on this port of 127.0.0.1 to those who know the key."""
+
+    port: Annotated[int, Meta(ge=1, le=65535)]
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """It cannot, for a reason that is worth more than its exit status."""
+
+    why: Annotated[str, Meta(max_length=MAX_WHY)]
+
+
+Answer: TypeAlias = Loaded | Failed
+
+_load = msgspec.json.Decoder(Load)
+_answer: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+
+
+def encode(said: Load | Answer) -> bytes:
+    return msgspec.json.encode(said) + b"\n"
+
+
+def decode_load(line: bytes) -> Load:
+    return _load.decode(line)
+
+
+def decode_answer(line: bytes) -> Answer:
+    """Raises msgspec.MsgspecError or UnicodeDecodeError for what is neither."""
+    return _answer.decode(line)

@@ -1,0 +1,144 @@
+"""What a GGUF file says of itself, as far as a model's name and limits need it.
+
+The layout (ggml's docs/gguf.md): magic, version, number of tensors, number of pairs; then pairs of a name,
+a type and a value, little-endian throughout.
+
+Rules: the file is a stranger's. Every length is checked against what may be read before it is read, and
+the vocabulary, some MB, is passed over. It takes some ten ms: not on the daemon's own thread.
+This file must never know what the facts are for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from cortexfs.core.errors import Fault, code_of
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MAX_PAIRS = 10_000
+MAX_TEXT = 1 << 20  # of a value that is kept; chat templates have some KiB
+MAX_METADATA = 256 << 20  # the largest vocabularies are a tenth of it
+MAX_ITEMS = 4_000_000  # of lists of texts, which have to be walked
+
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_SCALARS = {number: struct.Struct("<" + code) for number, code in enumerate("BbHhIif?")} | {
+    10: _U64,
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_TEXT, _LIST = 8, 9
+
+
+class Facts(NamedTuple):
+    name: str  # empty where the file has none
+    organization: str
+    architecture: str
+    context: int | None  # tokens that it was trained with
+    chats: bool  # whether it says how a conversation is written
+    license: str
+
+
+def facts(path: Path) -> Facts:
+    """Read them; EINVAL where it is no GGUF file that anybody could load."""
+    try:
+        with open(path, "rb") as file:
+            pairs = _Reader(file, path).pairs()
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+    if not (architecture := _text(pairs, "general.architecture")):
+        raise Fault("EINVAL", f"{path} does not name the architecture of its model")
+    if _text(pairs, "general.type") not in ("", "model"):
+        raise Fault("EINVAL", f"{path} holds no whole model, but a {_text(pairs, 'general.type')}")
+    context = pairs.get(f"{architecture}.context_length")
+    return Facts(
+        name=_text(pairs, "general.name"),
+        organization=_text(pairs, "general.organization"),
+        architecture=architecture,
+        context=context if isinstance(context, int) and context > 0 else None,
+        chats=bool(_text(pairs, "tokenizer.chat_template")),
+        license=_text(pairs, "general.license"),
+    )
+
+
+def _text(pairs: Mapping[str, object], key: str) -> str:
+    value = pairs.get(key)
+    return value if isinstance(value, str) else ""
+
+
+class _Reader:
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._left = MAX_METADATA
+        self._items = MAX_ITEMS
+
+    def pairs(self) -> dict[str, object]:
+        """All pairs whose values are no lists."""
+        if self._file.read(4) != MAGIC:
+            raise self._bad("does not begin as one")
+        if (version := self._number(_U32)) not in VERSIONS:
+            raise self._bad(f"has version {version}, and known are {' and '.join(map(str, VERSIONS))}")
+        self._number(_U64)
+        if (count := self._number(_U64)) > MAX_PAIRS:
+            raise self._bad(f"has {count} facts, over the limit of {MAX_PAIRS}")
+        found: dict[str, object] = {}
+        for _ in range(count):
+            key = self._words()
+            value = self._value(self._number(_U32))
+            if value is not None:
+                found[key] = value
+        return found
+
+    def _value(self, kind: int) -> object:
+        if kind in _SCALARS:
+            return _SCALARS[kind].unpack(self._bytes(_SCALARS[kind].size))[0]
+        if kind == _TEXT:
+            return self._words()
+        if kind != _LIST:
+            raise self._bad(f"has a value of the unknown type {kind}")
+        self._skip_list(self._number(_U32), self._number(_U64))
+        return None
+
+    def _skip_list(self, kind: int, count: int) -> None:
+        if kind in _SCALARS:
+            self._skip(count * _SCALARS[kind].size)
+            return
+        if kind != _TEXT:
+            raise self._bad("has a list of lists, or of an unknown type")
+        self._items -= count
+        if self._items < 0:
+            raise self._bad(f"has lists of more than {MAX_ITEMS} texts")
+        for _ in range(count):
+            self._skip(self._number(_U64))
+
+    def _words(self) -> str:
+        length = self._number(_U64)
+        if length > MAX_TEXT:
+            raise self._bad(f"has a text of {length} bytes, over the limit of {MAX_TEXT}")
+        return self._bytes(length).decode("utf-8", "replace")
+
+    def _number(self, shape: struct.Struct) -> int:
+        return int(shape.unpack(self._bytes(shape.size))[0])
+
+    def _bytes(self, length: int) -> bytes:
+        self._spend(length)
+        data = self._file.read(length)
+        if len(data) < length:
+            raise self._bad("ends in the middle of its facts")
+        return data
+
+    def _skip(self, length: int) -> None:
+        self._spend(length)
+        self._file.seek(length, 1)
+
+    def _spend(self, length: int) -> None:
+        self._left -= length
+        if self._left < 0:
+            raise self._bad(f"has more than {MAX_METADATA >> 20} MiB of facts")
+
+    def _bad(self, why: str) -> Fault:
+        return Fault("EINVAL", f"{self._path} is no GGUF file that can be used: it {why}")

