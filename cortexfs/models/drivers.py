@@ -2,7 +2,7 @@
 
 A model's `.d/driver` is one word, or lines `exec=`, `socket=`, `agent=` and `default=`, each a comma list
 by priority. The first name that can answer for the model does: those of DRIVERS for every model, those of
-FORMATS for one that a provider or an engine serves.
+FORMATS for one that a provider serves, and those that were given by name for the objects that they know.
 
 Rules: what a driver may do wrong ends here, as a Fault; a cancellation goes through. Controls are read
 when a run begins, so what is written into them counts for the next one.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Progress
@@ -36,6 +37,9 @@ FORMATS: dict[str, Format] = {
     "google": google.FORMAT,
 }
 
+# What makes a driver for an object that it knows, and None for others.
+Maker: TypeAlias = Callable[[Object], Driver | None]
+
 log = logging.getLogger("cortexfs")
 
 
@@ -48,10 +52,10 @@ def named(control: str, use: str) -> list[str]:
     return [name for name in dict.fromkeys(listed) if name]
 
 
-def chosen(model: str, control: str, use: str, formats: Mapping[str, Driver] | None = None) -> Driver:
+def chosen(model: str, control: str, use: str, more: Mapping[str, Driver] | None = None) -> Driver:
     """The driver that answers for a model; EHOSTDOWN when it has none of those that there are."""
     names = named(control, use)
-    known = {**DRIVERS, **(formats or {})}
+    known = {**DRIVERS, **(more or {})}
     for name in names:
         if name in known:
             return known[name]
@@ -69,10 +73,12 @@ class Drivers:
         self,
         find: Callable[[str], Object | None],
         control: Callable[[Object, str], str],
+        makers: Mapping[str, Maker] | None = None,
         terms: Terms | None = None,
     ) -> None:
         self._find = find
         self._control = control
+        self._makers = makers or {}
         self._terms = terms or Terms()
         self._sources: Mapping[str, Source] = {}
         self._clients = Clients()
@@ -98,8 +104,9 @@ class Drivers:
     def _one(self, object_: Object, use: str) -> Driver:
         control = self._control(object_, "driver")
         source = self._sources.get(provider_of(object_))
-        formats = {name: self._asking(object_, name, source) for name in FORMATS} if source else {}
-        return chosen(object_.name, control, use, formats)
+        more = {name: self._asking(object_, name, source) for name in FORMATS} if source else {}
+        made = {name: driver for name, make in self._makers.items() if (driver := make(object_))}
+        return chosen(object_.name, control, use, more | made)
 
     def _asking(self, object_: Object, format_: str, source: Source) -> Driver:
         async def answer(turn: Turn) -> None:
