@@ -39,11 +39,11 @@ class Place:
         return [] if self.scope == "temp" else stored.listing(self._root, self._whole, self.scope)
 
     def enter(self, session: str, cwd: str | None = None) -> tuple[Talk, list[Deed]]:
-        """Go to a session: its talk, and what was said in it before. A new session begins in `cwd`, else
-        where we are; an old one stays where it was."""
+        """Go to a session: its talk, and what was said in it before. An agent's new session works in `cwd`,
+        else where we are; an old one stays where it was. Models work nowhere."""
         where = stored.place(self._root, self._whole, self.scope, session)
         past = [] if self.scope == "temp" else stored.tail(where)
-        talk = Talk(self.name, session, self.scope, new_id, cwd or (None if past else os.getcwd()))
+        talk = Talk(self.name, session, self.scope, new_id, cwd or (None if past else self._here()))
         said, is_cut = stored.recent(past)
         deeds = talk.recall(said)
         if is_cut and deeds:
@@ -51,6 +51,12 @@ class Place:
         if session != self.session:
             self.before, self.session = self.session or None, session
         return talk, deeds
+
+    def _here(self) -> str | None:
+        try:
+            return os.getcwd() if self._whole.startswith("agent/") else None
+        except FileNotFoundError:  # somebody removed it
+            return None
 
 
 class Outcome(NamedTuple):

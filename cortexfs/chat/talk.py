@@ -78,6 +78,7 @@ class Talk:
         self._sent: dict[str, Send] = {}  # ours, not known to have begun
         self._runs: dict[str, _Run] = {}
         self._ours: set[str] = set()
+        self._shown: set[str] = set()
         self._cancelled: set[str] = set()
 
     @property
@@ -85,17 +86,25 @@ class Talk:
         return bool(self._sent or self._runs)
 
     @property
+    def waiting(self) -> int:
+        """How many messages wait until another one is answered."""
+        return len(self._sent) if self._runs else 0
+
+    @property
     def question(self) -> frames.Approval | None:
         return next(iter(self.questions.values()), None)
 
     # What the person does.
 
-    def say(self, said: Input, id_: str | None = None) -> list[Deed]:
+    def say(self, said: Input, id_: str | None = None, is_shown: bool = True) -> list[Deed]:
+        """Say something. What is not shown already is when its turn comes."""
         self._warned = False
         id_, cwd = id_ or self._new_id(), self._cwd
         send = Send(id=id_, session=self.session, scope=self.scope, cwd=cwd, input=said)
         self._sent[id_], self._cwd = send, None
         self._ours.add(id_)
+        if is_shown:
+            self._shown.add(id_)
         return [send]
 
     def interrupt(self) -> list[Deed]:
@@ -121,7 +130,10 @@ class Talk:
     def back(self) -> list[Deed]:
         """Connected (again): what to ask for."""
         resume = Resume(id=RESUME, session=self.session, scope=self.scope, after=self.last)
-        return [resume, *self._sent.values()]
+        asked: list[Deed] = [resume, *self._sent.values()]
+        if self.cancelling:  # and nobody may have heard it
+            asked += [Cancel(id=id_) for id_ in (*self._runs, *self._sent)]
+        return asked
 
     def lost(self) -> list[Deed]:
         """The connection is gone. A temp session went with it, and its runs will not say that they ended."""
@@ -193,7 +205,7 @@ class Talk:
     def _message(self, run: _Run, frame: frames.Message) -> list[Deed]:
         text = "".join(part.text for part in frame.content)
         if frame.role == "user":
-            return [] if run.request in self._ours else [Show("other", escaped(text))]
+            return [] if run.request in self._shown else [Show("other", escaped(text))]
         if run.streamed:  # a long text comes in several messages
             run.streamed = max(0, run.streamed - len(text))
             return [] if run.streamed else [Show("end")]
@@ -246,6 +258,7 @@ class Talk:
         self.questions = {call: asked for call, asked in self.questions.items() if asked.run != frame.run}
         if run.request in self._ours:
             self._ours.discard(run.request)
+            self._shown.discard(run.request)
             self.status = exit_status(_code(frame)) if frame.status != "ok" else 0
         self.doing = ""
         self._settle()

@@ -38,7 +38,7 @@ from cortexfs.core.plain import escaped
 TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing
 RETRY = 0.5  # seconds between attempts to connect
 BELOW = 6  # rows that are left for the input line when an answer is drawn
-SHOWN_LINES = 12  # of a message of one's own; one knows what one has pasted
+SHOWN_LINES = 12  # of what a person said
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 STYLES = {"note": "2", "error": "31", "question": "33", "other": "1"}
 ENDS = (signal.SIGTERM, signal.SIGHUP)
@@ -191,9 +191,11 @@ class Terminal:
     def _take(self, buffer: Buffer, meant: typed.Say | typed.Order | None) -> None:
         buffer.reset(append_to_history=meant is not None)
         if isinstance(meant, typed.Say):
-            self._utter(_brief(meant.text))
-            self._since = self._since if self._talk.busy else time.monotonic()
-            self._do(self._talk.say(meant.text))
+            waits = self._talk.busy  # then it is shown when its turn comes, and not amid another answer
+            if not waits:
+                self._utter(meant.text)
+                self._since = time.monotonic()
+            self._do(self._talk.say(meant.text, is_shown=not waits))
         elif meant and meant.name == "/quit":
             self._leave(0)
         elif meant:
@@ -263,7 +265,7 @@ class Terminal:
             return
         self._lines.append(self._answer.end(self._width))
         if show.kind == "other":
-            self._utter(quoted(show.text))
+            self._utter(show.text)
         elif show.kind != "end":
             self._say(show.kind, show.text)
 
@@ -273,9 +275,13 @@ class Terminal:
         self._say("error", sentence)
 
     def _utter(self, text: str) -> None:
-        """What a person said, apart from what was said before."""
+        """What a person said: the beginning of it, as whoever pasted a page has seen it."""
+        lines = text.split("\n")
+        more = len(lines) - SHOWN_LINES
         self._lines.append("\n")
-        self._say("other", text)
+        self._say("other", quoted("\n".join(lines[:SHOWN_LINES])))
+        if more > 0:
+            self._say("note", f"  and {more:,} lines more")
 
     def _say(self, kind: str, text: str) -> None:
         """Lines of text, to be printed above what is still being drawn."""
@@ -323,14 +329,8 @@ class Terminal:
         seconds = int(time.monotonic() - self._since)
         frames = SPINNER if self._style.encoding.lower() in ("utf-8", "utf8") else ASCII_SPINNER
         mark = frames[int(time.monotonic() / TICK) % len(frames)]
+        behind = f", {self._talk.waiting} more to say" if self._talk.waiting else ""
         if self._returning:
-            return f"{mark} the connection is lost; trying again ({seconds} s, Ctrl-C leaves)"
+            return f"{mark} the connection is lost; trying again ({seconds} s{behind})"
         doing = "cancelling" if self._talk.cancelling else self._talk.doing or "waiting"
-        return f"{mark} {doing} ({seconds} s, Ctrl-C cancels)"
-
-
-def _brief(text: str) -> str:
-    """A message of one's own as it stays on the screen."""
-    lines = text.split("\n")
-    more = len(lines) - SHOWN_LINES
-    return quoted("\n".join(lines[:SHOWN_LINES])) + (f"\n  and {more:,} lines more" if more > 0 else "")
+        return f"{mark} {doing} ({seconds} s{behind}, Ctrl-C cancels)"

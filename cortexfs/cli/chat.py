@@ -27,7 +27,9 @@ DUMB = ("", "dumb", "unknown")
 def declare(into: parser.Parser) -> None:
     talking.declare_object(into)
     talking.declare_session(into)
-    into.add_argument("--cwd", metavar="DIR", help="where a new session works (default: here)")
+    into.add_argument(
+        "--cwd", metavar="DIR", help="where the session works (default: here, for an agent's new one)"
+    )
     parser.examples(
         into,
         "ctx chat model/main",

@@ -174,6 +174,27 @@ def test_a_message_that_waits_is_cancelled_too(world: World, chat: Chat) -> None
     assert [asked.id for asked in chat.asked if isinstance(asked, Cancel)][1:] == ["m2"]
 
 
+def test_a_cancel_that_nobody_heard_is_said_again(world: World, chat: Chat) -> None:
+    chat.do(chat.talk.say("one"))
+    chat.talk.interrupt()  # the connection is lost at this moment
+    run = run_of(world)
+    chat.connect()
+    assert [asked.id for asked in chat.asked if isinstance(asked, Cancel)] == [run]
+    assert not chat.talk.busy
+
+
+def test_what_waits_is_shown_when_its_turn_comes(world: World, chat: Chat) -> None:
+    # commands.md: "what you send while something runs waits, and is shown when its turn comes"
+    chat.do(chat.talk.say("one"))
+    chat.do(chat.talk.say("two", is_shown=False))
+    assert chat.talk.waiting == 1
+    world.emit(run_of(world), frames.Delta(text="1"))
+    world.finish(run_of(world))
+    chat.read()
+    assert chat.text == "1|>two<"
+    assert chat.talk.waiting == 0
+
+
 def test_a_cancel_that_comes_too_late_is_no_news(world: World, chat: Chat) -> None:
     chat.do(chat.talk.say("one"))
     world.finish(run_of(world))

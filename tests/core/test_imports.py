@@ -15,7 +15,7 @@ LAYERS = {
     "host/": ("core", "sdk", "host", "tools"),
     "tools/": ("sdk", "tools"),
     "plugins/": ("core", "plugins", "version"),
-    "client/": ("core", "client"),
+    "chat/": ("core", "client", "chat"),
     "models/": ("core", "models"),
 }
 SHELLS_NEVER = ("cli", "daemon")  # what nothing but the commands and the daemon itself may import

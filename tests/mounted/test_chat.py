@@ -108,12 +108,13 @@ def test_ctrl_c_cancels_and_a_second_one_leaves(shown: Screen, chats: Ctx) -> No
 
 
 def test_typing_goes_on_while_something_runs(shown: Screen) -> None:
-    # commands.md: "what you send while something runs waits for its turn"
+    # commands.md: "what you send while something runs waits, and is shown when its turn comes"
     chat(shown, "debug/script", "--session", "ahead")
     shown.type(script({"delta": "first"}, {"sleep": 0.5}, {"delta": " end"}))
     shown.wait("\nfirst\n")
     shown.type(script({"delta": "second"}))
-    shown.wait("\nfirst end\n")
+    shown.wait("1 more to say")
+    shown.wait("\nfirst end\n\n> [")
     shown.wait("\nsecond\n")
     shown.wait_last(">")
     leave(shown)
