@@ -10,7 +10,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?=
 BIN := .venv/bin
 PACKAGES := python3-venv python3-dev gcc pkg-config libfuse3-dev fuse3 musl-tools
-TEST_PACKAGES := procps libcap2-bin rsync attr bubblewrap vim-tiny strace socat git tmux jq fish zsh valgrind \
+TEST_PACKAGES := procps libcap2-bin rsync attr bubblewrap vim-tiny strace socat netcat-openbsd git tmux jq fish zsh valgrind \
 	netcat-openbsd nodejs
 
 up: .venv/.built
