@@ -29,6 +29,7 @@ R = TypeVar("R")
 
 SYNCERS = 4
 SYNC_SHARE = 8  # logs that one of them takes at a turn: a `done` waits for its neighbours
+DERIVE_SHARE = 128  # logs in such a pass: whoever looks at the files of one waits for it
 DERIVE_PAUSE = 0.05  # seconds; runs that end together share a pass over the files beside the logs
 
 
@@ -310,7 +311,8 @@ class Commit:
         for log in self._behind:
             self._unsynced.add(log)
         await self._sync_round(None)
-        await self._derive_round()
+        while self._stale:
+            await self._derive_round()
         left = [*self.unclean, *(log.address for log in self._behind)]
         with suppress(OSError):  # a disk that is read-only now; then it is read again at the next start
             await trio.to_thread.run_sync(self._marks.clear, left)
@@ -327,7 +329,7 @@ class Commit:
     async def _derive_round(self) -> None:
         with self._at_work():
             async with self._deriving:
-                await self._derive_these(self._stale.take())
+                await self._derive_these(self._stale.take(DERIVE_SHARE))
 
     async def _derive_these(self, logs: list[FileLog], anew: bool = False) -> None:
         jobs = [Job(log) for log in logs if log.made and not log.ended]
@@ -362,6 +364,9 @@ class Commit:
         for job in jobs:
             with job.judged():
                 self._derive(job)
+        if jobs:
+            with jobs[-1].judged():
+                self.indexes.write()
 
     def _derive(self, job: Job) -> None:
         log, told = job.log, job.told

@@ -312,19 +312,27 @@ class Indexes:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._orders: dict[Path, dict[str, None]] = {}
+        self._changed: dict[Path, Address] = {}
 
     def used(self, address: Address, cwd: str | None) -> None:
-        """The session was used just now, in `cwd`."""
+        """The session was used just now, in `cwd`; `write` when that is said of all that were."""
         folder, order = self._order(address)
         if next(reversed(order), None) != address.session:
             order.pop(address.session, None)
             order[address.session] = None
-            self._write(folder, address, order)
+            self._changed[folder] = address
         if cwd is not None:
             path = self._by_cwd(folder, cwd)
             if text(path) != address.session:
                 self._make(address, "by-cwd")
                 sessiondisk.replace(path, [address.session.encode() + b"\n"], address.space.owner)
+
+    def write(self) -> None:
+        """Write each list once, however many of its sessions were used."""
+        for folder, address in list(self._changed.items()):
+            if folder in self._orders:
+                self._write(folder, address, self._orders[folder])
+            del self._changed[folder]
 
     def rebuild(self, address: Address) -> None:
         """Make list and current anew, from what is there."""
@@ -350,6 +358,7 @@ class Indexes:
         folder = self._root.joinpath(*address.parts).parent
         if folder not in self._orders:
             if len(self._orders) >= REMEMBERED:
+                self.write()
                 self._orders.clear()
             there = listing(self._root, address.space, address.class_, address.object)
             self._orders[folder] = {info.address.session: None for info in reversed(there)}
