@@ -139,6 +139,18 @@ def test_cancel_what_is_unknown_or_over(ctx: Ctx) -> None:
         assert client.is_alive()
 
 
+def test_a_cancel_that_comes_too_late_ends_nobody_elses_run(ctx: Ctx) -> None:
+    # abi.md 5: "cancel: [...] a finished one EALREADY"; ids of sends are the clients' own, so two may be alike
+    with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
+        run = hanging(other, session="late-other", id="same")
+        client.play({"delta": "x"}, session="late-own", id="same")
+        client.until("done")
+        client.ask("cancel", id="same")
+        assert client.error()["code"] == "EALREADY"
+        other.ask("cancel", id=run)
+        assert other.until("done")[-1]["run"] == run
+
+
 def test_a_cancelled_run_is_replayed_as_such(ctx: Ctx) -> None:
     with talk(ctx, SCRIPT) as client:
         run = hanging(client, session="cancelled", id="m")
