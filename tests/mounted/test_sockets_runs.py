@@ -140,7 +140,7 @@ def test_cancel_what_is_unknown_or_over(ctx: Ctx) -> None:
 
 
 def test_a_cancel_that_comes_too_late_ends_nobody_elses_run(ctx: Ctx) -> None:
-    # abi.md 5: "cancel: [...] a finished one EALREADY"; ids of sends are the clients' own, so two may be alike
+    # abi.md 5: "cancel: [...] a finished one EALREADY"; clients choose the ids of sends, so two may be alike
     with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
         run = hanging(other, session="late-other", id="same")
         client.play({"delta": "x"}, session="late-own", id="same")
