@@ -232,21 +232,28 @@ class Connection:
         self._lives[key] = live
 
     def lost(self, live: Live, fault: Fault) -> None:
-        """Nobody will hear of these runs again, so they are ended here, without event ids."""
+        """Nobody will hear of its runs again."""
         key = self._key(live)
         live.followers.pop(self, None)
         self._places.pop(key, None)
         del self._lives[key]
+        self._abandon(key, live, fault)
+        if live.log.ended or key.scope == "temp":
+            self._forget(key, fault)
+        self.stir(key)
+
+    def _abandon(self, key: Key, live: Live | None, fault: Fault) -> None:
+        """The runs that are followed there are ended here, without event ids."""
         for run in self._given.abandon(key):
-            request = live.session.runs[run].request
+            request = live.session.runs[run].request if live else None
             message = requests.refusal(fault).message
             self._say(frames.Error(run=run, request=request, code=fault.code, message=message))
             self._say(frames.Done(run=run, status="error", code=fault.code))
-        if live.log.ended or key.scope == "temp":
-            if self._given.follows(key):  # by a resume, which nothing else would tell
-                self._say(requests.refusal(fault))
-            self._given.forget(key)
-        self.stir(key)
+
+    def _forget(self, key: Key, fault: Fault) -> None:
+        if self._given.follows(key):  # by a resume, which nothing else would tell
+            self._say(requests.refusal(fault))
+        self._given.forget(key)
 
     # Telling.
 
@@ -311,8 +318,8 @@ class Connection:
                     self._stirred[key] = None
                     found = True
             except Fault as fault:
-                self._given.forget(key)
-                self._say(requests.refusal(fault))
+                self._abandon(key, self._lives.get(key), fault)
+                self._forget(key, fault)
             await self._drain()
         return found
 

@@ -117,6 +117,27 @@ async def test_neighbours_of_a_lost_session_notice_nothing(tmp_path: Path) -> No
             assert (await client.until("done"))[-1]["status"] == "cancelled"
 
 
+async def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    # abi.md 5: "exactly one of done", also for one who can be told nothing else of his run
+    async with conversing(tmp_path) as world:
+        with world.connected(SCRIPT) as client, world.connected(SCRIPT) as late:
+            await client.send(HANG, session="s", id="m")
+            run = (await client.until("delta"))[-1]["run"]
+            path = world.sessions.folder(world.address("s", SCRIPT)) / "events.jsonl"
+            world.sessions._commit.descriptors.forget(path)
+            path.rename(path.with_name("away"))
+            await late.send(HANG, session="s", id="m")
+            frames = await late.until("done")
+            refused(frames, "ENOENT")
+            assert {frame["run"] for frame in frames} == {run}
+            await late.ask("resume", session="s")
+            assert (await late.error())["code"] == "ENOENT"
+            assert await late.all() == []
+            path.with_name("away").rename(path)
+            await client.ask("cancel", id=run)
+            assert (await client.until("done"))[-1]["status"] == "cancelled"
+
+
 # A session that is removed.
 
 
