@@ -49,6 +49,7 @@ class Answer:
     def __init__(self, style: Style) -> None:
         self._style = style
         self._text = ""
+        self._has_news = False  # since it was looked for complete blocks
         self._gap = ""  # what separates the next block from what was printed
         self._drawn: tuple[str, int, str] = ("", 0, "")  # a text, a width, and what came of them
 
@@ -63,6 +64,7 @@ class Answer:
 
     def add(self, text: str) -> None:
         self._text += text
+        self._has_news = True
 
     def drop(self) -> None:
         """Nobody wants the rest: forget what one step cannot settle."""
@@ -70,6 +72,9 @@ class Answer:
 
     def settled(self, width: int) -> str:
         """What is complete, as lines; the work of one step."""
+        if not self._has_news:
+            return ""
+        self._has_news = self.behind
         done, rest, whole = split(self._text[:MAX_STEP])
         self._text = rest + self._text[MAX_STEP:]
         return self._lines(done, width, whole)

@@ -199,7 +199,7 @@ class Talk:
 
     def _delta(self, run: _Run, frame: frames.Delta) -> list[Deed]:
         run.streamed += len(frame.text)
-        self.doing = ""
+        self.doing = "answering"
         return [] if self.cancelling else [Show("answer", frame.text)]
 
     def _message(self, run: _Run, frame: frames.Message) -> list[Deed]:

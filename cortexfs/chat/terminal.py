@@ -32,13 +32,13 @@ from cortexfs.chat.orders import Place
 from cortexfs.chat.printing import quoted
 from cortexfs.chat.talk import Deed, Leave, Show, answer
 from cortexfs.client import Conversation
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.plain import escaped
 
 TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing
 RETRY = 0.5  # seconds between attempts to connect
 BELOW = 6  # rows that are left for the input line when an answer is drawn
-SHOWN_LINES = 12  # of what a person said
+SHOWN_LINES, SHOWN_TEXT = 12, 2000  # lines and characters of what a person said
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 STYLES = {"note": "2", "error": "31", "question": "33", "other": "1"}
 ENDS = (signal.SIGTERM, signal.SIGHUP)
@@ -169,8 +169,9 @@ class Terminal:
             for frame in self._conversation.waiting():
                 self._do(self._talk.hear(frame))
         except Fault as fault:
-            if fault.code == "EPROTO":
+            if fault.code == "EPROTO":  # it would only say the same again
                 self._complain(fault.message)
+                self._leave(exit_status(fault.code))
             self._lost()
         if self._answer.behind:
             self._listen(False)  # until what was heard is drawn
@@ -276,12 +277,14 @@ class Terminal:
 
     def _utter(self, text: str) -> None:
         """What a person said: the beginning of it, as whoever pasted a page has seen it."""
-        lines = text.split("\n")
-        more = len(lines) - SHOWN_LINES
+        lines = text[:SHOWN_TEXT].split("\n")[:SHOWN_LINES]
+        shown = "\n".join(lines)
         self._lines.append("\n")
-        self._say("other", quoted("\n".join(lines[:SHOWN_LINES])))
-        if more > 0:
+        self._say("other", quoted(shown))
+        if more := text[len(shown) :].count("\n"):
             self._say("note", f"  and {more:,} lines more")
+        elif len(shown) < len(text):
+            self._say("note", f"  and {len(text) - len(shown):,} characters more")
 
     def _say(self, kind: str, text: str) -> None:
         """Lines of text, to be printed above what is still being drawn."""

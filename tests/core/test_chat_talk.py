@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cortexfs.chat import talk
 from cortexfs.chat.talk import Deed, Leave, Show, Talk
@@ -377,3 +381,48 @@ def test_an_always_is_for_the_session(world: World, chat: Chat) -> None:
     chat.read()
     deeds = chat.talk.decide(talk.answer("a"))
     assert any(isinstance(deed, Approve) and deed.decision == "allow_session" for deed in deeds)
+
+
+WILD = st.text(st.sampled_from("ab\x1b[2J\x07\r\n\u202e\x9b"), max_size=8)
+FRAMES = st.one_of(
+    st.builds(frames.Start, request=st.sampled_from(["m1", "other", None])),
+    st.builds(frames.Delta, text=WILD),
+    st.builds(
+        frames.Message,
+        role=st.sampled_from(["user", "assistant", "system"]),
+        content=st.lists(st.builds(frames.Text, WILD), max_size=2),
+    ),
+    st.builds(frames.ReasoningDelta, text=WILD),
+    st.builds(frames.ToolCall, call=WILD, name=WILD, input=WILD),
+    st.builds(frames.ToolResult, call=WILD, name=WILD, output=WILD, is_error=st.booleans()),
+    st.builds(frames.Progress, message=WILD),
+    st.builds(frames.Observer, content=WILD),
+    st.builds(frames.Media, attachment=st.one_of(WILD, st.dictionaries(st.just("url"), WILD))),
+    st.builds(frames.Usage, input_tokens=st.integers(), output_tokens=st.integers()),
+    st.builds(
+        frames.Approval, call=WILD, name=WILD, input=WILD, effects=st.lists(WILD, max_size=2), reason=WILD
+    ),
+    st.builds(frames.Error, code=WILD, message=WILD),
+    st.builds(
+        frames.Done, status=st.sampled_from(["ok", "error", "cancelled"]), code=st.one_of(st.none(), WILD)
+    ),
+)
+
+
+@given(st.lists(st.tuples(FRAMES, st.sampled_from(["r1", "r2"])), max_size=30), st.integers(0, 30))
+def test_whatever_comes_is_shown_safely(heard: list[tuple[frames.AnyFrame, str]], interrupted: int) -> None:
+    # the module: "all other text is escaped here"
+    chat = Talk("debug/echo", "s", "private", lambda: "m1")
+    chat.say("hello")
+    deeds: list[Deed] = []
+    for number, (frame, run) in enumerate(heard, 1):
+        deeds += chat.hear(msgspec.structs.replace(frame, id=str(number), run=run))
+        if number == interrupted:
+            deeds += chat.interrupt()
+        if number % 7 == 0 and chat.question:
+            deeds += chat.decide("deny")
+    deeds += chat.back()
+    for deed in deeds:
+        if isinstance(deed, Show) and deed.kind != "answer":
+            assert not re.search("[\x1b\x07\r\u202e\x9b]", deed.text)
+            assert deed.kind == "other" or "\n" not in deed.text
