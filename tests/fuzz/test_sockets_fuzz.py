@@ -229,7 +229,7 @@ async def test_whatever_a_stranger_says(said: Said, tmp_path: Path) -> None:
         await _neighbour(world)
         await world.idle()
         files, memory = open_files(), 0.0
-        for number, chance in enumerate(tries(10)):
+        for number, chance in enumerate(tries(6)):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_neighbour, world)
                 for _ in range(AT_ONCE):
