@@ -157,7 +157,8 @@ def derive(folder: Path, address: Address, log: int, start: int, told: Told) -> 
     created, updated = _created(folder, owner), when(os.fstat(log).st_mtime)
     values = {"state": told.state, "updated_at": updated, "cwd": told.cwd or "/"}
     for name, value in values.items():
-        sessiondisk.replace(folder / name, [value.encode() + b"\n"], owner)
+        if text(folder / name) != value:  # to replace a file makes ext4 write it out
+            sessiondisk.replace(folder / name, [value.encode() + b"\n"], owner)
     if not start or (told.latest and told.latest[-1][0] >= start):
         sessiondisk.replace(folder / "latest.md", _latest(log, told.latest), owner)
     meta = Meta(
