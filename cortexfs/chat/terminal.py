@@ -21,7 +21,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
-from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, merge_formatted_text
+from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.output.color_depth import ColorDepth
 
 from cortexfs.chat import orders, typed
@@ -36,6 +36,7 @@ from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.plain import escaped
 
 TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing
+SPIN = 0.16  # seconds between two pictures of the spinner
 RETRY = 0.5  # seconds between attempts to connect
 BELOW = 6  # rows that are left for the input line when an answer is drawn
 SHOWN_LINES, SHOWN_TEXT = 12, 2000  # lines and characters of what a person said
@@ -67,6 +68,8 @@ class Terminal:
         self._output = self._prompt.app.output
         self._style = Style(colour, self._output.encoding())
         self._answer = Answer(self._style)
+        self._drawn = ("", "")  # what is above the input line
+        self._parsed: tuple[str, StyleAndTextTuples] = ("", [])
         self._talk, self._past = place.enter(session, cwd)
 
     def _made(self, history: History) -> PromptSession[int]:
@@ -309,29 +312,35 @@ class Terminal:
         if any(lines):
             async with in_terminal():
                 self._print(lines)
-        if self._answer or self._talk.busy or self._returning:
+        if (mark := (self._answer.live(*self._room), self._status())) != self._drawn:
+            self._drawn = mark
             self._prompt.app.invalidate()
 
     def _print(self, lines: list[str]) -> None:
         self._output.write_raw("".join(lines))
         self._output.flush()
 
+    @property
+    def _room(self) -> tuple[int, int]:
+        """The columns and rows that there are for an answer that is not settled."""
+        size = self._output.get_size()
+        return size.columns, max(1, size.rows - BELOW)
+
     def _message(self) -> AnyFormattedText:
         """What stands above and before the input line."""
-        size = self._output.get_size()
-        live = self._answer.live(size.columns, max(1, size.rows - BELOW))
-        status = self._status()
-        if self._colour and status:
-            status = f"\x1b[2m{status}\x1b[0m"
-        above = live + (f"{status}\n" if status else "")
-        return merge_formatted_text([ANSI(above), "y, n or always? " if self._talk.question else "> "])
+        live, status = self._answer.live(*self._room), self._status()
+        if live != self._parsed[0]:  # its sequences are read anew only when there are others
+            self._parsed = (live, to_formatted_text(ANSI(live)))
+        faint = "ansibrightblack" if self._colour else ""
+        line = "y, n or always? " if self._talk.question else "> "
+        return [*self._parsed[1], (faint, f"{status}\n" if status else ""), ("", line)]
 
     def _status(self) -> str:
         if self._talk.question or not (self._talk.busy or self._returning):
             return ""
         seconds = int(time.monotonic() - self._since)
         frames = SPINNER if self._style.encoding.lower() in ("utf-8", "utf8") else ASCII_SPINNER
-        mark = frames[int(time.monotonic() / TICK) % len(frames)]
+        mark = frames[int(time.monotonic() / SPIN) % len(frames)]
         behind = f", {self._talk.waiting} more to say" if self._talk.waiting else ""
         if self._returning:
             return f"{mark} the connection is lost; trying again ({seconds} s{behind})"
