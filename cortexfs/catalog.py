@@ -48,9 +48,11 @@ class Catalog:
         self._models = debug.objects(time.time())
         self.broken: dict[str, str] = {}
 
-    async def registry(self, plugins: Iterable[calls.Plugin]) -> Registry:
-        """Built-in models and tools first, then the plugins in the order of enabling."""
-        objects: dict[tuple[str, str], Object] = {model.key: model for model in self._models}
+    async def registry(self, plugins: Iterable[calls.Plugin], models: Iterable[Object] = ()) -> Registry:
+        """Built-in models and tools first, then those of providers, then the plugins, in their order."""
+        objects: dict[tuple[str, str], Object] = {}
+        for model in (*self._models, *models):
+            objects.setdefault(model.key, model)  # abi.md 2: the one configured first wins
         self.broken = {}
         asked = (BUILTIN, *plugins)
         limit = trio.CapacityLimiter(AT_ONCE)

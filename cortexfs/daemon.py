@@ -6,6 +6,7 @@
     store, logs     what outlives the daemon
     fuse            the tree under the mount point (core/tree.py says what it looks like)
     catalog         asks the plugins for their tools; the registry is swapped in whole
+    models          providers' files become objects; drivers answer for them
     exec            `.run.sock`: a runner connects, a Relay copies between it and a host
     sessions        the logs of conversations; conversations.py answers in them
     sockets         `.sock`: a client connects, a Connection hears it and tells it what it follows
@@ -40,13 +41,16 @@ from cortexfs.conversations import Conversations
 from cortexfs.core import calls
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.core.plain import one_line
-from cortexfs.core.registry import Key, Registry
+from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.exec import Exec, Tree
 from cortexfs.fuse import Filesystem
 from cortexfs.hosts import Pool
 from cortexfs.logs import Logs
 from cortexfs.models.driver import Driver
-from cortexfs.models.drivers import chosen
+from cortexfs.models.drivers import Drivers
+from cortexfs.models.providerfiles import Providers
+from cortexfs.models.secrets import Secrets
+from cortexfs.models.served import served
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, spaces
 from cortexfs.sessions import Policy, Sessions
@@ -122,6 +126,10 @@ class Daemon:
             tool_timeout=float(config.turn.tool_timeout_secs),
             strict=strict,
         )
+        self.providers = Providers(config.directory, config.state)
+        self.secrets = Secrets(config.state)
+        self.broken_providers: dict[str, str] = {}
+        self.drivers = Drivers(self._model, self.fs.control)
         self.sockets = Sockets(
             root, self.fs.expecting_bind, self.conversations, self.pool, limits.connections, strict
         )
@@ -164,13 +172,14 @@ class Daemon:
             listener = await trio.to_thread.run_sync(bind, self.root, self.fs.expecting_bind)
             with strangers.closing(listener):
                 async with trio.open_nursery() as calls_:
-                    tree = Tree(str(self.root), self.fs.object_of, self.fs.control)
+                    tree = Tree(str(self.root), self.fs.object_of, self.drivers.chosen)
                     exec_ = Exec(tree, self.pool, self.runs, _Settings(self.config), self._strict)
                     calls_.start_soon(exec_.serve, listener, calls_)
                     ready(None)
                     await self._stop.wait()
                     await self._drain()
                     calls_.cancel_scope.cancel()
+            await self.drivers.close()
             services.cancel_scope.cancel()
 
     async def _fuse(self) -> None:
@@ -182,11 +191,14 @@ class Daemon:
         """Take over what is enabled now; what did not change keeps its hosts."""
         try:
             plugins = enabled_plugins(self.config)
+            models = await trio.to_thread.run_sync(served, self.providers, self.secrets)
         except Fault as fault:  # a damaged file must not end what works
             self.runs.last_error = fault.message
             return
-        registry = await self.catalog.registry(plugins)
+        registry = await self.catalog.registry(plugins, models.objects)
         self.catalog.broken |= broken_plugins(self.config)
+        self.broken_providers = models.broken
+        await self.drivers.apply(models.sources)
         await self.fs.apply(registry)
         wanted = {object_.plugin for object_ in registry.objects.values()}
         self.pool.replace(lambda plugin: plugin in wanted)
@@ -231,7 +243,10 @@ class Daemon:
         object_ = self.fs.registry.objects.get(key)
         if object_ is None:
             raise Fault("EHOSTDOWN", f"there is no {key[0]} {key[1]} any more; see: ctx ls")
-        return chosen(object_.name, self.fs.control(object_, "driver"), "socket")
+        return self.drivers.chosen(object_, "socket")
+
+    def _model(self, name: str) -> Object | None:
+        return self.fs.registry.get("model", name)
 
     def _grew(self, address: Address) -> None:
         self.conversations.grew(address)
@@ -266,6 +281,7 @@ class Daemon:
             f"hosts: {len(self.pool)}",
             f"reloads: {self._reloads}",
             *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(self.catalog.broken.items())),
+            *(f"broken provider: {name}: {one_line(why)}" for name, why in self.broken_providers.items()),
             f"bugs met: {self.fs.errors}",
             f"last error: {one_line(self.logs.error or self.runs.last_error or 'none')}",
         ]

@@ -28,7 +28,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.guests import Guest, Guests, welcome
 from cortexfs.hosts import Pool
-from cortexfs.models import drivers
+from cortexfs.models.driver import Driver
 from cortexfs.relay import Limits, Relay, receive, send
 from cortexfs.runnerside import farewell
 from cortexfs.runs import Run, Runs
@@ -61,7 +61,7 @@ class Tree(NamedTuple):
 
     root: str
     find: Callable[[int], Object | None]  # by inode
-    control: Callable[[Object, str], str]  # the value that counts for the next run
+    driver: Callable[[Object, str], Driver]  # what answers for a model, by its use
 
 
 class _Call(NamedTuple):
@@ -153,7 +153,7 @@ class Exec:
             self._runs.close(run, relay.status, relay.fault)
 
     async def _model(self, call: _Call) -> None:
-        driver = drivers.chosen(call.object_.name, self._tree.control(call.object_, "driver"), "exec")
+        driver = self._tree.driver(call.object_, "exec")
         run = self._open(call)
         answer = Answer(call.stream, call.voice, run, self._settings.output_bytes)
         try:

@@ -128,7 +128,8 @@ class Sockets:
 
     async def reconcile(self, objects: Iterable[Object]) -> None:
         """Listen for the objects that can be talked to, and for no others."""
-        wanted = {each.key: each for each in objects if places.has_socket(each) and each.status == "ready"}
+        talking = (each for each in objects if places.has_socket(each))
+        wanted = {each.key: each for each in talking if not each.status.startswith("broken")}
         for key in [key for key in self._open if key not in wanted]:
             self._shut(key)
         for key, object_ in wanted.items():

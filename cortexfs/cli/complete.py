@@ -113,6 +113,30 @@ def _plugins(current: str, root: str | None) -> list[str]:
     return [one.plugin.name for one in found()]
 
 
+def _providers(current: str, root: str | None) -> list[str]:
+    from cortexfs import config
+    from cortexfs.models.providerfiles import Providers
+
+    return list(Providers(*reversed(config.places(os.environ, os.getuid()))).load().providers)
+
+
+def _presets(current: str, root: str | None) -> list[str]:
+    from cortexfs.models.provider import PRESETS
+
+    return list(PRESETS)
+
+
+def _formats(current: str, root: str | None) -> list[str]:
+    from cortexfs.models.provider import FORMATS
+
+    return list(FORMATS)
+
+
+def _models(current: str, root: str | None) -> list[str]:
+    point = _live(root)
+    return [objects.bare(objects.short(point, path)) for path in objects.paths_of(point, "model")]
+
+
 def _shells(current: str, root: str | None) -> list[str]:
     return list(SHELLS)
 
@@ -121,6 +145,10 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "OBJECT": _objects,
     "CLASS|OBJECT": _classes_and_objects,
     "PLUGIN": _plugins,
+    "PROVIDER": _providers,
+    "NAME": _presets,
+    "FORMAT": _formats,
+    "MODEL": _models,
     "SHELL": _shells,
 }
 

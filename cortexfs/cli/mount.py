@@ -25,6 +25,7 @@ from cortexfs.cli.output import say
 from cortexfs.cli.sparing import Sparing
 from cortexfs.config import Places, create, load, places
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
+from cortexfs.models.providerfiles import Providers
 
 START_SECONDS = 20.0
 END_SECONDS = 5.0
@@ -93,6 +94,14 @@ def _prepare(root: str) -> None:
         raise Fault("EACCES", f"{root} is not yours to mount on; name a directory of your own: ctx mount DIR")
 
 
+def _environment(where: Places) -> dict[str, str]:
+    """What the daemon gets of ours: what ENVIRONMENT names, and the variables that providers' files say
+    have their keys."""
+    found = Providers(where.config, where.state).load().providers.values()
+    keys = {provider.key.env for provider in found if provider.key}
+    return {name: value for name, value in os.environ.items() if ENVIRONMENT.fullmatch(name) or name in keys}
+
+
 def _start(root: str, where: Places, options: argparse.Namespace) -> int:
     """Start a detached daemon and wait until it is ready; its exit status when it will not be."""
     reader, writer = os.pipe()
@@ -104,7 +113,7 @@ def _start(root: str, where: Places, options: argparse.Namespace) -> int:
             stdout=log,
             stderr=log,
             cwd="/",
-            env={name: value for name, value in os.environ.items() if ENVIRONMENT.fullmatch(name)},
+            env=_environment(where),
             pass_fds=(writer,),
             start_new_session=True,
         )

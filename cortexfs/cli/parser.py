@@ -32,6 +32,8 @@ COMMANDS = {
     "session": "list, show and remove sessions",
     "env": "print the environment of a shell that works with the mount",
     "plugin": "list, enable and disable plugins",
+    "provider": "add, list, test and remove the providers of models, and keep their keys",
+    "model": "make a model with defaults of its own",
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",
 }

@@ -1,26 +1,19 @@
 """`ctx plugin`: which plugins are installed, which are enabled, and what came of them.
 
-Rules: enabling writes plugins.json beside config.toml, never config.toml itself. A running daemon
-is told by SIGHUP; that it is not there, or not ours to tell, is no failure.
+Rules: enabling writes plugins.json beside config.toml, never config.toml itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 from cortexfs import config
-from cortexfs.cli import mounts, objects, output, parser
+from cortexfs.cli import mounts, objects, output, parser, reloading
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.plugins.found import FoundPlugin, found
-
-# A plugin may take long to import; the status is rendered anew once a second at most.
-RELOAD_SECONDS = 20.0
-POLL_SECONDS = 0.05
 
 
 def declare(into: parser.Parser) -> None:
@@ -69,40 +62,9 @@ def _disable(options: argparse.Namespace, where: config.Places) -> int:
 
 def _choose(options: argparse.Namespace, where: config.Places, on: bool) -> int:
     config.choose(where.config, options.name, on)
-    output.say(f"{'enabled' if on else 'disabled'} {options.name}; {_told(options)}")
+    said = reloading.told(options.root, reloading.broken("plugin", options.name, "does not load"))
+    output.say(f"{'enabled' if on else 'disabled'} {options.name}; {said}")
     return EXIT_OK
-
-
-def _told(options: argparse.Namespace) -> str:
-    """Tell the daemon, wait until it has taken the change over, and say what came of it."""
-    try:
-        root = mounts.root(options.root)
-        mount = mounts.mounted_at(root)
-        before = mounts.status_text(root) if mount else ""
-        pid = mounts.daemon_pid(before, mount.owner) if mount else None
-        if pid is None:
-            return "it counts from the next ctx mount"
-        os.kill(pid, signal.SIGHUP)
-        return _outcome(options.name, root, _reloads(before))
-    except (Fault, ProcessLookupError):
-        return "it counts from the next ctx mount"
-    except PermissionError:
-        return "the running daemon is not yours to tell and takes it over when it is mounted again"
-
-
-def _outcome(name: str, root: str, reloads: int) -> str:
-    end = time.monotonic() + RELOAD_SECONDS
-    while time.monotonic() < end:
-        text = mounts.status_text(root)
-        if _reloads(text) > reloads:
-            broken = dict(line.partition(": ")[::2] for line in mounts.facts(text).get("broken plugin", []))
-            return f"it does not load: {broken[name]}" if name in broken else f"the mount at {root} follows"
-        time.sleep(POLL_SECONDS)
-    return f"the daemon of {root} has not taken it over yet; see: ctx status"
-
-
-def _reloads(text: str) -> int:
-    return int(mounts.facts(text).get("reloads", ["0"])[0])
 
 
 def _list(options: argparse.Namespace, where: config.Places) -> int:

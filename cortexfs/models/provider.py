@@ -35,6 +35,8 @@ from cortexfs.models.model import EFFORTS
 FORMATS = ("openai.chat", "openai.responses", "anthropic.messages", "google")
 MAX_SECONDS = 86_400
 
+# The daemon is started with this variable, so it must be none that says which code is loaded.
+_VARIABLE = re.compile(r"(?!LD_|PYTHON|GLIBC|PATH$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
@@ -149,6 +151,8 @@ def _check(provider: Provider) -> None:
     check_format(provider.format)
     if provider.key and (provider.key.env is None) == (not provider.key.command):
         raise Fault("EINVAL", 'key: expected {env = "NAME"} or {command = ["program", "argument"]}')
+    if provider.key and provider.key.env is not None and not _VARIABLE.fullmatch(provider.key.env):
+        raise Fault("EINVAL", f"key.env: {provider.key.env!r} is no variable that may hold a key")
     for name, value in provider.headers.items():
         if name.lower() in ("authorization", "x-api-key", "api-key"):
             raise Fault("EINVAL", f"headers: {name} holds a key; use: ctx provider secret set NAME")

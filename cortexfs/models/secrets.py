@@ -22,6 +22,8 @@ FOLDER = "secrets"
 MAX_KEY = 8192  # some are tokens with claims
 COMMAND_SECONDS = 30.0  # a password manager may ask somebody to confirm
 
+NEEDED = frozenset(("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"))
+
 
 class Secrets:
     """The folder of one state directory."""
@@ -96,7 +98,7 @@ async def from_command(provider: str, command: tuple[str, ...]) -> str:
     try:
         with trio.fail_after(COMMAND_SECONDS):
             done = await trio.run_process(
-                command, capture_stdout=True, capture_stderr=True, check=False, stdin=b""
+                command, capture_stdout=True, capture_stderr=True, check=False, stdin=b"", env=_environment()
             )
     except trio.TooSlowError:
         raise Fault("EACCES", f"{what} took over {COMMAND_SECONDS:g} s") from None
@@ -105,6 +107,11 @@ async def from_command(provider: str, command: tuple[str, ...]) -> str:
     if done.returncode:
         raise Fault("EACCES", f"{what} failed with status {done.returncode}")
     return checked(done.stdout.partition(b"\n")[0], f"what {command[0]} prints")
+
+
+def _environment() -> dict[str, str]:
+    """What a password manager needs, and no other provider's key."""
+    return {name: value for name, value in os.environ.items() if name in NEEDED or name.startswith("XDG_")}
 
 
 async def key_of(provider: str, reference: Key | None, secrets: Secrets) -> str:

@@ -18,6 +18,7 @@ from cortexfs.core.registry import Object
 from cortexfs.exec import Exec, Tree
 from cortexfs.hosts import Pool
 from cortexfs.logs import Logs
+from cortexfs.models.drivers import Drivers
 from cortexfs.relay import receive, send
 from cortexfs.runs import Runs
 
@@ -106,7 +107,8 @@ class World:
         self.logs = Logs(place / "log", 1 << 20)
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}
-        tree = Tree("/the/root", self.objects.get, control)
+        drivers = Drivers(lambda name: None, control)
+        tree = Tree("/the/root", self.objects.get, drivers.chosen)
         self.exec = Exec(tree, self.pool, self.runs, settings, strict=True)
         self.listener = listener
         self.scope = trio.CancelScope()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs import config
-from cortexfs.cli import mounts, plugin
+from cortexfs.cli import mounts, plugin, reloading
 from cortexfs.cli.main import main
 from cortexfs.core.calls import Plugin
 from cortexfs.plugins.found import FoundPlugin, found
@@ -167,7 +167,7 @@ def test_the_running_daemon_is_told_and_waited_for(
     said = iter([f"pid: {daemon.pid}\nreloads: 3\n"])
     monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, os.getuid(), True))
     monkeypatch.setattr(mounts, "status_text", lambda root: next(said, f"pid: {daemon.pid}\n{status}"))
-    monkeypatch.setattr(plugin, "RELOAD_SECONDS", 0.01)
+    monkeypatch.setattr(reloading, "RELOAD_SECONDS", 0.01)
     assert main(["plugin", "enable", "notes"]) == 0
     assert daemon.wait(30) == -signal.SIGHUP
     assert capsys.readouterr().err == f"enabled notes; {sentence.format(root=root)}\n"

@@ -1,0 +1,61 @@
+"""Telling a running daemon that the configuration has changed, and hearing what came of it.
+
+Rules: the daemon is told by SIGHUP; that it is not there, or not ours to tell, is no failure. Nothing
+here waits for longer than RELOAD_SECONDS.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from cortexfs.cli import mounts
+from cortexfs.core.errors import Fault
+
+# A plugin may take long to import; the status is rendered anew once a second at most.
+RELOAD_SECONDS = 20.0
+POLL_SECONDS = 0.05
+
+
+def told(given: str | None, outcome: Callable[[dict[str, list[str]]], str | None]) -> str:
+    """Tell the daemon, wait until it has taken the change over, and say what came of it: `outcome` finds
+    in the facts of its status what has gone wrong, if anything."""
+    try:
+        root = mounts.root(given)
+        mount = mounts.mounted_at(root)
+        before = mounts.status_text(root) if mount else ""
+        pid = mounts.daemon_pid(before, mount.owner) if mount else None
+        if pid is None:
+            return "it counts from the next ctx mount"
+        os.kill(pid, signal.SIGHUP)
+        return _outcome(root, _reloads(before), outcome)
+    except (Fault, ProcessLookupError):
+        return "it counts from the next ctx mount"
+    except PermissionError:
+        return "the running daemon is not yours to tell and takes it over when it is mounted again"
+
+
+def broken(kind: str, name: str, verb: str) -> Callable[[dict[str, list[str]]], str | None]:
+    """What the status says of a broken plugin or provider."""
+
+    def outcome(facts: dict[str, list[str]]) -> str | None:
+        rows = dict(line.partition(": ")[::2] for line in facts.get(f"broken {kind}", []))
+        return f"it {verb}: {rows[name]}" if name in rows else None
+
+    return outcome
+
+
+def _outcome(root: str, reloads: int, outcome: Callable[[dict[str, list[str]]], str | None]) -> str:
+    end = time.monotonic() + RELOAD_SECONDS
+    while time.monotonic() < end:
+        text = mounts.status_text(root)
+        if _reloads(text) > reloads:
+            return outcome(mounts.facts(text)) or f"the mount at {root} follows"
+        time.sleep(POLL_SECONDS)
+    return f"the daemon of {root} has not taken it over yet; see: ctx status"
+
+
+def _reloads(text: str) -> int:
+    return int(mounts.facts(text).get("reloads", ["0"])[0])
