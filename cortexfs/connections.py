@@ -170,7 +170,12 @@ class Connection:
         self.stir(key)
 
     async def _cancel(self, request: Cancel) -> None:
-        live, run = self._conversations.find(request.id, self._may_see, self)
+        try:
+            live, run = self._conversations.find(request.id, self._may_see, self)
+        except Fault:
+            if await self._conversations.runs.has_ended(*self._object, self._uid, request.id):
+                raise Fault("EALREADY", f"the run {request.id} is over") from None
+            raise
         key = self._key(live)
         self._admit(key)
         start = live.session.next

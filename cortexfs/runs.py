@@ -36,6 +36,9 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens: int | None = None
 
 
+_lines = msgspec.json.Decoder(Line)
+
+
 class Run:
     """One run, from its first frame to its last."""
 
@@ -109,6 +112,13 @@ class Runs:
         run = Run(id_ or self.new_id(), class_, name, uid, source)
         self.active[run.id] = run
         return run
+
+    async def has_ended(self, class_: str, name: str, uid: int, id_: str) -> bool:
+        """Whether the object's log tells of that run, and that it was this user's."""
+        self._logs.flush()
+        part = b'"run":' + _encode(id_)
+        line = await trio.to_thread.run_sync(self._logs.find, class_, name, part)
+        return line is not None and _lines.decode(line).uid == uid
 
     async def drained(self) -> None:
         """Take no more runs, and wait until none is active."""

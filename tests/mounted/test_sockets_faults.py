@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mounted.ctx_mount import Ctx, mounted, wait_gone
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted, wait_gone
 from tests.mounted.talking import (
     ECHO,
     SCRIPT,
@@ -46,6 +46,17 @@ def kill(ctx: Ctx) -> None:
 
 
 # Killed.
+
+
+def test_a_run_that_ended_before_the_restart_cannot_be_cancelled(fresh: Ctx) -> None:
+    # abi.md 5: "cancel: [...] an unknown run is ENOENT, a finished one EALREADY"
+    run = one_run(said(fresh, "x"))
+    fresh.umount()
+    fresh.mount()
+    for uid, code in ((None, "EALREADY"), (NOBODY, "ENOENT")):  # another's runs are unknown
+        with talk(fresh, uid=uid) as client:
+            client.ask("cancel", id=run)
+            assert client.error()["code"] == code
 
 
 def test_what_was_done_is_there_after_a_kill(fresh: Ctx) -> None:
