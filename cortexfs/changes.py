@@ -55,6 +55,7 @@ class Changes:
         self._clock = clock
         self._path = tree.nodes.path_of_aliases
         self._lock = trio.Lock()
+        self._offered: int | None = None
 
     def load(self) -> None:
         """Show what is on disk; before the mount."""
@@ -152,6 +153,20 @@ class Changes:
             await self._keep(self._store.put_alias, self._path(folder), name, target)
             return self._tree.aliases.add(folder, name, target, self._clock())
 
+    async def offer(self, name: str, target: bytes) -> bool:
+        """Show an alias in model/ that nobody has made, and that is not kept; whether it is another one now.
+        One that somebody makes takes its place; removed, it stays away until the next mount."""
+        async with self._lock:
+            aliases = self._tree.aliases
+            found = self._tree.lookup(places.MODEL, name)
+            alias = aliases.at(found) if found else None
+            if found != self._offered or (alias and alias.target == target):
+                return False
+            if alias:
+                aliases.remove(alias, self._clock())
+            self._offered = aliases.add(places.MODEL, name, target, self._clock())
+            return True
+
     async def make_home(self, folder: int, name: str) -> int:
         async with self._lock:
             if folder != HOME:
@@ -196,6 +211,8 @@ class Changes:
         tree = self._tree
         with said(name):
             tree.aliases.check(folder, name, alias.target)
+        if alias.inode == self._offered:
+            await self._keep(self._store.put_alias, self._path(alias.folder), alias.name, alias.target)
         await self._keep(
             self._store.move_alias, self._path(alias.folder), alias.name, self._path(folder), name
         )

@@ -96,6 +96,25 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
+class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    idle_secs: Annotated[
+        float,
+        Meta(gt=0, description="Seconds without an answer after which the engine of a local model ends."),
+    ] = 300
+    streams: Annotated[
+        int,
+        Meta(ge=1, le=64, description="Answers that a local model makes at a time; others wait for a turn."),
+    ] = 2
+    context_tokens: Annotated[
+        int,
+        Meta(
+            ge=512,
+            le=1 << 20,
+            description="Tokens that each of them may hold, if the model holds as many; they cost memory.",
+        ),
+    ] = 8192
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What config.toml may hold."""
 
@@ -103,6 +122,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     sessions: Sessions = Sessions()
     plugins: Plugins = Plugins()
+    engine: Engine = Engine()
 
 
 class Places(NamedTuple):
@@ -119,6 +139,7 @@ class Config(msgspec.Struct, frozen=True):
     limits: Limits = Limits()
     sessions: Sessions = Sessions()
     plugins: Plugins = Plugins()
+    engine: Engine = Engine()
 
 
 def places(

@@ -7,6 +7,7 @@
     fuse            the tree under the mount point (core/tree.py says what it looks like)
     catalog         asks the plugins for their tools; the registry is swapped in whole
     models          providers' files become objects; drivers answer for them
+    engines         the models of this machine, each in a child process
     exec            `.run.sock`: a runner connects, a Relay copies between it and a host
     sessions        the logs of conversations; conversations.py answers in them
     sockets         `.sock`: a client connects, a Connection hears it and tells it what it follows
@@ -48,9 +49,12 @@ from cortexfs.hosts import Pool
 from cortexfs.logs import Logs
 from cortexfs.models.driver import Driver
 from cortexfs.models.drivers import Drivers
+from cortexfs.models.engine import Engines, Terms
+from cortexfs.models.local import Locals
 from cortexfs.models.providerfiles import Providers
 from cortexfs.models.secrets import Secrets
 from cortexfs.models.served import served
+from cortexfs.models.weights import DEFAULT, DRIVER, found
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, spaces
 from cortexfs.sessions import Policy, Sessions
@@ -129,7 +133,10 @@ class Daemon:
         self.providers = Providers(config.directory, config.state)
         self.secrets = Secrets(config.state)
         self.broken_providers: dict[str, str] = {}
-        self.drivers = Drivers(self._model, self.fs.control)
+        engine = config.engine
+        self.engines = Engines(Terms(idle=engine.idle_secs, streams=engine.streams))
+        self.locals = Locals(self.engines, self.fs.control)
+        self.drivers = Drivers(self._model, self.fs.control, {DRIVER: self.locals.driver})
         self.sockets = Sockets(
             root, self.fs.expecting_bind, self.conversations, self.pool, limits.connections, strict
         )
@@ -164,6 +171,7 @@ class Daemon:
             services.start_soon(self._sweep)
             await services.start(self._signals)
             services.start_soon(self._unmounted)
+            await services.start(self.engines.run)
             await services.start(self.sessions.run)
             await services.start(self.conversations.run)
             await services.start(self.sockets.run)
@@ -195,11 +203,16 @@ class Daemon:
         except Fault as fault:  # a damaged file must not end what works
             self.runs.last_error = fault.message
             return
-        registry = await self.catalog.registry(plugins, models.objects)
+        here = await trio.to_thread.run_sync(found, self.config.directory, self.config.engine.context_tokens)
+        self.locals.apply(here)
+        own = [each.object for each in here]
+        registry = await self.catalog.registry(plugins, [*models.objects, *own])
         self.catalog.broken |= broken_plugins(self.config)
         self.broken_providers = models.broken
         await self.drivers.apply(models.sources)
         await self.fs.apply(registry)
+        main = DEFAULT if self._model(DEFAULT) else "debug/echo"
+        await self.fs.offer("main", f"{self.root}/model/{main}")
         wanted = {object_.plugin for object_ in registry.objects.values()}
         self.pool.replace(lambda plugin: plugin in wanted)
         await self.sockets.reconcile(registry)
@@ -279,6 +292,7 @@ class Daemon:
             f"runs: {len(self.runs.active)} active, {self.runs.total} total",
             f"sessions: {len(self.conversations)} in memory",
             f"hosts: {len(self.pool)}",
+            f"engines: {len(self.engines)}",
             f"reloads: {self._reloads}",
             *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(self.catalog.broken.items())),
             *(f"broken provider: {name}: {one_line(why)}" for name, why in self.broken_providers.items()),

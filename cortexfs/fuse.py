@@ -123,6 +123,11 @@ class Filesystem(pyfuse3.Operations):
         self._entries.clear()
         await trio.to_thread.run_sync(self._forget, stale)
 
+    async def offer(self, name: str, target: str) -> None:
+        """Let there be an alias in model/, unless there is one of that name (changes.py)."""
+        if await self._changes.offer(name, os.fsencode(target)):
+            await trio.to_thread.run_sync(self._forget, Stale([(places.MODEL, name)], [places.MODEL]))
+
     @contextlib.contextmanager
     def expecting_bind(self, object_: Object | None = None) -> Iterator[None]:
         """Let the calling thread, once and nobody else, bind an object's socket, or `.run.sock` in the

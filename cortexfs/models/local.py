@@ -48,12 +48,11 @@ class Locals:
     def apply(self, found: Iterable[Local]) -> None:
         self._weights = {each.object.name: each.weights for each in found}
 
-    def drivers(self, object_: Object) -> dict[str, Driver]:
-        """The driver by its name, for an object that has weights here."""
-        weights = self._weights.get(object_.name)
-        return {DRIVER: self._driver(object_, weights)} if weights else {}
+    def driver(self, object_: Object) -> Driver | None:
+        """What answers for a model that has weights here."""
+        if (weights := self._weights.get(object_.name)) is None:
+            return None
 
-    def _driver(self, object_: Object, weights: Weights) -> Driver:
         async def answer(turn: Turn) -> None:
             if object_.status != "ready":
                 raise Fault("EHOSTDOWN", f"{object_.name} is {object_.status}")

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,12 +43,12 @@ class Local(NamedTuple):
     weights: Weights
 
 
-def found(config: Path, most: int, registered: float) -> list[Local]:
+def found(config: Path, most: int) -> list[Local]:
     """All of them; `most` bounds the tokens of a context."""
-    ready = not missing()
-    rows = [(DEFAULT, carried())] if ready and carried() else []
-    rows += added(config)
-    return [_local(name, path, most, registered, ready) for name, path in dict(rows).items() if path]
+    why = MISSING if missing() else ""
+    default = None if why else carried()
+    rows = ([(DEFAULT, default)] if default else []) + list(added(config))
+    return [_local(name, path, most, why) for name, path in dict(rows).items()]
 
 
 def missing() -> list[str]:
@@ -68,8 +69,9 @@ def added(config: Path) -> Iterator[tuple[str, Path]]:
     """Names and files that were added, in the order of names."""
     for link in sorted((config / FOLDER).glob(f"*/*{SUFFIX}")):
         name = f"{link.parent.name}/{link.name.removesuffix(SUFFIX)}"
-        if link.is_symlink() and not any(map(names.fault_of, name.split("/"))):
-            yield name, link.readlink()
+        if not any(map(names.fault_of, name.split("/"))):
+            with suppress(OSError):  # no link, or gone by now
+                yield name, link.readlink()
 
 
 def add(config: Path, name: str, path: Path) -> None:
@@ -98,14 +100,17 @@ def named(facts: gguf.Facts, path: Path) -> str:
     return f"{names.clean(facts.organization.lower() or 'local')}/{names.clean(model)}"
 
 
-def _local(name: str, path: Path, most: int, registered: float, ready: bool) -> Local:
+CAP = ("chat", "stream", "session", "json_schema", "temperature")
+
+
+def _local(name: str, path: Path, most: int, why: str) -> Local:
+    known, context, registered = None, most, 0.0
     try:
-        known: gguf.Facts | None = gguf.facts(path)
-        why = "" if ready else MISSING
-    except Fault as fault:
-        known, why = None, fault.message
-    context = min(most, known.context or most) if known else most
-    cap = ["chat", "stream", "session", "json_schema", "temperature"]
+        known = gguf.facts(path)
+        context = min(most, known.context or most)
+        registered = path.stat().st_mtime
+    except (Fault, OSError) as problem:
+        why = problem.message if isinstance(problem, Fault) else str(problem)
     object_ = Object(
         class_="model",
         name=name,
@@ -116,7 +121,7 @@ def _local(name: str, path: Path, most: int, registered: float, ready: bool) -> 
         extra={
             "id": path.name,
             "driver": DRIVER,
-            "cap": "\n".join(cap),
+            "cap": "\n".join(CAP),
             "limit": str(context) if known else "unknown",
             "session": "socket",
         },
