@@ -150,11 +150,15 @@ class Attempts:
             raise Failed(failures.slow(name, seconds, self._said))
 
     async def _heard(self, events: Sequence[sse.Event], reader: Reader, patience: trio.CancelScope) -> None:
-        frames = [frame for event in events for frame in reader.read(event)]
-        if frames:
-            self._said = True
-            patience.deadline = math.inf
-            await self._turn.say(*frames)
+        frames: list[Frame] = []
+        try:
+            for event in events:
+                frames += reader.read(event)
+        finally:  # what was said before an event that is wrong was said
+            if frames:
+                self._said = True
+                patience.deadline = math.inf
+                await self._turn.say(*frames)
         if self._said:
             patience.deadline = trio.current_time() + self._source.silence
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 import trio
@@ -117,8 +117,11 @@ class Clients:
             async with client.used() as sdk, _OPEN[settings.format](sdk, dict(body)) as raw:
                 if not raw.headers.get("content-type", "").startswith("text/event-stream"):
                     raise Rejected(raw.status_code, dict(raw.headers), await _bounded(raw))
-                async with aclosing(raw.iter_bytes()) as chunks:
+                chunks = raw.iter_bytes()
+                try:
                     yield Response(chunks)
+                finally:
+                    await _let_go(raw, chunks)
 
     async def _client(self, endpoint: Endpoint, settings: Settings) -> _Client:
         key = (endpoint.base_url, endpoint.key, settings)
@@ -233,11 +236,24 @@ _OPEN: dict[str, Callable[[Any, dict[str, Any]], AbstractAsyncContextManager[Any
 async def _bounded(raw: Any) -> bytes:
     data = bytearray()
     with trio.move_on_after(ERROR_SECONDS):
-        async for chunk in raw.iter_bytes():
-            data += chunk
-            if len(data) > MAX_BODY:
-                break
+        chunks = raw.iter_bytes()
+        try:
+            async for chunk in chunks:
+                data += chunk
+                if len(data) > MAX_BODY:
+                    break
+        finally:
+            await _let_go(raw, chunks)
     return bytes(data)
+
+
+async def _let_go(raw: Any, chunks: AsyncIterator[bytes]) -> None:
+    """Close the response, and run its generators to their end. httpx nests several that do not close each
+    other; what reads from a closed connection ends them all, and Trio finds none left over."""
+    with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS), suppress(Exception):
+        await raw.close()
+        async for _ in chunks:
+            pass
 
 
 class _translated:
@@ -253,8 +269,8 @@ class _translated:
         if error is None or not isinstance(error, Exception) or isinstance(error, Rejected | Lost | Fault):
             return
         response = getattr(error, "response", None)
-        if response is not None and getattr(response, "is_error", False):
-            body = response.content if getattr(response, "is_stream_consumed", True) else b""
+        if response is not None and getattr(response, "status_code", 0) >= 300:
+            body = response.content if response.is_stream_consumed else b""
             raise Rejected(response.status_code, dict(response.headers), body[:MAX_BODY]) from None
         if (why := _reason(error)) is not None:
             raise Lost(why, self._connected) from None

@@ -103,7 +103,7 @@ class Provider:
     def __init__(self, answers: Sequence[Sequence[Move]]) -> None:
         self.answers = list(answers)
         self.requests: list[Request] = []
-        self.port = 0
+        self.port = self.connections = 0
         self.left = trio.Event()  # a client went while its answer was on its way
         self.asked = trio.Event()
 
@@ -112,6 +112,7 @@ class Provider:
         return f"http://127.0.0.1:{self.port}/v1"
 
     async def serve(self, stream: trio.SocketStream) -> None:
+        self.connections += 1
         async with stream:
             with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 while request := await _heard(stream):
