@@ -37,7 +37,12 @@ test-packages:
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-test: .venv/.built test-packages
+# The model of this machine, with its engine: tests and figures use the real one.
+.venv/.local: .venv/.built
+	@$(BIN)/ctx provider add-local
+	@touch $@
+
+test: .venv/.local test-packages
 	@.ci/running >.venv/.running
 	@$(BIN)/python -m pytest -q
 	@.ci/running .venv/.running
@@ -47,10 +52,10 @@ lint: .venv/.built
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy
 
-bench: .venv/.built test-packages
+bench: .venv/.local test-packages
 	@$(BIN)/python -m tests.bench
 
-soak: .venv/.built test-packages
+soak: .venv/.local test-packages
 	@CTX_SOAK=600 $(BIN)/python -m pytest -q -o faulthandler_timeout=0
 
 lock: .venv/.pins

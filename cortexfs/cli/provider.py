@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cortexfs import config
-from cortexfs.cli import output, parser, reloading
+from cortexfs.cli import output, parser, provider_local, reloading
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.models import asking
 from cortexfs.models import provider as files
@@ -35,7 +35,15 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
             "ctx provider add work --base-url https://llm.example.org/v1 --format openai.chat --model m1",
         ),
     ),
-    "remove": ("remove a provider, its key and its models", ("ctx provider remove groq",)),
+    "add-local": ("install a small model that runs on this machine", ("ctx provider add-local",)),
+    "add-gguf": (
+        "add a GGUF file as a model that runs on this machine",
+        ("ctx provider add-gguf ~/models/qwen3-1.7b.gguf --name qwen/qwen3-1.7b",),
+    ),
+    "remove": (
+        "remove a provider, its key and its models, or a GGUF file that was added",
+        ("ctx provider remove groq", "ctx provider remove qwen/qwen3-1.7b"),
+    ),
     "secret": ("keep the key of a provider", ("pass show openai | ctx provider secret set openai",)),
     "test": ("see whether a provider can be reached and takes its key", ("ctx provider test openai",)),
     "models": (
@@ -107,6 +115,8 @@ def _models_arguments(one: argparse.ArgumentParser) -> None:
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "list": parser.json_option,
     "add": _add_arguments,
+    "add-local": lambda one: None,
+    "add-gguf": provider_local.declare_gguf,
     "remove": _name,
     "secret": _secret_arguments,
     "test": _name,
@@ -117,6 +127,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
 def run(options: argparse.Namespace) -> int:
     verbs = {
         "list": _list, "add": _add, "remove": _remove, "secret": _secret, "test": _test, "models": _models,
+        "add-local": _add_local, "add-gguf": _add_gguf,
     }  # fmt: skip
     return verbs[options.verb](options, Place(options))
 
@@ -170,7 +181,17 @@ def _refreshed(name: str, provider: Provider, place: Place) -> str:
     return f"{len(found)} models listed"
 
 
+def _add_local(options: argparse.Namespace, place: Place) -> int:
+    return provider_local.add_local(place.root)
+
+
+def _add_gguf(options: argparse.Namespace, place: Place) -> int:
+    return provider_local.add_gguf(options, place.where)
+
+
 def _remove(options: argparse.Namespace, place: Place) -> int:
+    if "/" in options.name:
+        return provider_local.remove(options.name, place.where, place.root)
     place.providers.remove(options.name)
     place.secrets.remove(options.name)
     output.say(f"removed {options.name}, its models and its key; {place.told(options.name)}")

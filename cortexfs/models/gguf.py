@@ -53,6 +53,8 @@ def facts(path: Path) -> Facts:
         raise Fault("EINVAL", f"{path} does not name the architecture of its model")
     if _text(pairs, "general.type") not in ("", "model"):
         raise Fault("EINVAL", f"{path} holds no whole model, but a {_text(pairs, 'general.type')}")
+    if (parts := pairs.get("split.count", 1)) not in (0, 1):
+        raise Fault("EINVAL", f"{path} is one of {parts} parts; join them with: llama-gguf-split --merge")
     context = pairs.get(f"{architecture}.context_length")
     return Facts(
         name=_text(pairs, "general.name"),

@@ -343,5 +343,5 @@ def test_ctx_knows_models(ctx: Ctx) -> None:
 
 def test_an_alias_of_a_model(fresh: Ctx) -> None:
     # abi.md 1: "model/main -> <root>/model/<provider>/<model> (aliases are real symlinks)"
-    (fresh.root / "model/main").symlink_to(path(fresh))
-    assert call(fresh, "by its short name", name="main").output == "by its short name"
+    (fresh.root / "model/short").symlink_to(path(fresh))
+    assert call(fresh, "by its short name", name="short").output == "by its short name"

