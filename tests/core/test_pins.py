@@ -1,4 +1,4 @@
-"""What `make up` installs is what the package needs: the lock file knows each package that pyproject.toml names."""
+"""The lock file, which `make up` installs, knows each package that pyproject.toml names."""
 
 from __future__ import annotations
 
