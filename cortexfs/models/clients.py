@@ -15,6 +15,9 @@ This file must never know models or frames.
 from __future__ import annotations
 
 import logging
+import os
+import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -33,6 +36,8 @@ KEPT_SECONDS = 60.0
 MAX_BODY = 64 << 10  # of a response that is an error
 ERROR_SECONDS = 10.0  # to read it
 CLOSE_SECONDS = 1.0
+OURS = ("authorization", "x-api-key", "openai-organization", "openai-project")  # headers that we decide
+NO_KEY = "none"  # what an SDK is told: it may show its client, and wants a word
 CHATTY = ("httpx2", "httpx", "httpcore2", "httpcore", "openai", "anthropic")  # loggers that tell requests
 
 
@@ -159,40 +164,40 @@ def _imported(name: str) -> Any:
 def _http(endpoint: Endpoint, settings: Settings) -> Any:
     import httpx2
 
+    headers = _authorisation(endpoint.key, settings.format) | dict(settings.headers)
+
+    async def authorise(request: Any) -> None:
+        """The last word on headers: an SDK takes some from the environment."""
+        for name in OURS:
+            request.headers.pop(name, None)
+        request.headers.update(headers)
+
     return httpx2.AsyncClient(
         timeout=httpx2.Timeout(None, connect=settings.connect),  # the other deadlines are the driver's
         limits=httpx2.Limits(
             max_connections=CONNECTIONS, max_keepalive_connections=KEPT, keepalive_expiry=KEPT_SECONDS
         ),
+        event_hooks={"request": [authorise]},
         follow_redirects=False,  # a key goes where it was meant to go
         trust_env=not is_loopback(endpoint.base_url),  # proxies
     )
 
 
+def _authorisation(key: str, format_: str) -> dict[str, str]:
+    if not key:
+        return {}
+    return {"X-Api-Key": key} if format_ == "anthropic.messages" else {"Authorization": f"Bearer {key}"}
+
+
 def _openai(sdk: Any, endpoint: Endpoint, settings: Settings) -> Any:
-    headers: dict[str, Any] = {"OpenAI-Organization": sdk.Omit(), "OpenAI-Project": sdk.Omit()}
-    if not endpoint.key:
-        headers["Authorization"] = sdk.Omit()
-    return sdk.AsyncOpenAI(
-        base_url=endpoint.base_url,
-        api_key=endpoint.key or "none",
-        max_retries=0,
-        default_headers=headers | dict(settings.headers),
-        http_client=_http(endpoint, settings),
-    )
+    http = _http(endpoint, settings)
+    return sdk.AsyncOpenAI(base_url=endpoint.base_url, api_key=NO_KEY, max_retries=0, http_client=http)
 
 
 def _anthropic(sdk: Any, endpoint: Endpoint, settings: Settings) -> Any:
-    # Anthropic takes either; servers that speak its format know the older x-api-key.
-    absent = {"Authorization": sdk.Omit()}
-    headers: dict[str, Any] = {"X-Api-Key": endpoint.key} if endpoint.key else absent
-    return sdk.AsyncAnthropic(
-        base_url=endpoint.base_url.removesuffix("/v1"),
-        api_key=endpoint.key or "none",
-        max_retries=0,
-        default_headers=headers | dict(settings.headers),
-        http_client=_http(endpoint, settings),
-    )
+    http = _http(endpoint, settings)
+    base_url = endpoint.base_url.removesuffix("/v1")
+    return sdk.AsyncAnthropic(base_url=base_url, api_key=NO_KEY, max_retries=0, http_client=http)
 
 
 _CLIENTS: dict[str, tuple[str, Callable[[Any, Endpoint, Settings], Any]]] = {
@@ -276,10 +281,11 @@ class _translated:
             raise Lost(why, self._connected) from None
 
 
+NO_CONNECTION = "no connection"
 _REASONS = (
     ("ConnectTimeout", "it did not answer in time"),
     ("PoolTimeout", "too many requests are open"),
-    ("ConnectError", "no connection"),
+    ("ConnectError", NO_CONNECTION),
     ("ProxyError", "its proxy refuses"),
     ("UnsupportedProtocol", "its base_url is not one of http or https"),
     ("RemoteProtocolError", "it broke off"),
@@ -292,19 +298,32 @@ _REASONS = (
 
 def _reason(error: BaseException) -> str | None:
     """Why a connection failed, by the names of httpx's errors; None for what is none of them."""
-    chain: list[BaseException] = []
-    each: BaseException | None = error
-    while each is not None and each not in chain:
-        chain.append(each)
-        each = each.__cause__ or each.__context__
+    chain = _chain(error)
     names = {base.__name__ for one in chain for base in type(one).__mro__}
     found = next((text for name, text in _REASONS if name in names), None)
-    system = next((one for one in chain if isinstance(one, OSError) and one.strerror), None)
-    if found == "no connection" and system is not None:
-        return str(system.strerror).lower()
+    number = next((one.errno for one in chain if isinstance(one, OSError) and one.errno), None)
+    if found == NO_CONNECTION:
+        if any(isinstance(one, ssl.SSLError) for one in chain):
+            return "its certificate is not to be trusted"
+        if any(isinstance(one, socket.gaierror) for one in chain):
+            return "its name is not known"
+        return os.strerror(number).lower() if number else found
     if found is None and names & {"HTTPError", "OpenAIError", "AnthropicError"}:
         return "the connection failed"
     return found
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An exception, what it came from, and what is in groups."""
+    chain: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        each = left.pop(0)
+        if each is not None and each not in chain:
+            chain.append(each)
+            left += [each.__cause__, each.__context__]
+            left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return chain
 
 
 def now() -> float:
