@@ -45,7 +45,7 @@ class Parser:
                 self._rest = data
                 return []
             self._begun, self._rest, data = True, b"", data.removeprefix(_BOM)
-        if b"\n" not in data and b"\r" not in data:
+        if b"\n" not in data and b"\r" not in data and not self._rest.endswith(b"\r"):
             self._keep(self._rest + data)
             return []
         lines = _END.split(self._rest + data)

@@ -161,8 +161,10 @@ class Reader:
         if self._begun:
             raise garbage()
         self._begun = True
-        message = msgspec.convert(said.message, _Message, strict=False) if said.message else _Message()
-        self._count(message.usage)
+        try:
+            self._count(msgspec.convert(said.message or {}, _Message).usage)
+        except msgspec.ValidationError:
+            raise garbage() from None
         return []
 
     def _begin(self, said: _Event) -> list[Frame]:
