@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from cortexfs.core import formats
+from cortexfs.core import formats, policy
 from cortexfs.core.calls import Effect
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
@@ -91,7 +91,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("cap", _flags),
         Control("effects", _effects),
         Control("timeout", _timeout),
-        Control("policy", _extra("policy"), formats.policy),
+        Control("policy", _extra("policy"), policy.check),
         Control("status", _status),
         Control("log", _log),
         Control("origin", _origin),
@@ -105,7 +105,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("fallback", _extra("fallback"), formats.fallback),
         Control("limit", _extra("limit", "unknown")),
         Control("session", _extra("session", "none")),
-        Control("policy", _extra("policy"), formats.policy),
+        Control("policy", _extra("policy"), policy.check),
         Control("status", _status),
         Control("log", _log),
         Control("origin", _origin),
@@ -129,7 +129,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("system.md", _extra("system.md"), formats.anything),
         Control("tools", _extra("tools"), formats.tool_names),
         Control("approval", _extra("approval", "auto"), formats.one_of("auto", "ask")),
-        Control("policy", _extra("policy"), formats.policy),
+        Control("policy", _extra("policy"), policy.check),
         Control("status", _status),
         Control("pid", _extra("pid")),
         Control("log", _log),

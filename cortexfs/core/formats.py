@@ -20,23 +20,13 @@ Check: TypeAlias = Callable[[str], None]
 U32 = (1 << 32) - 1
 MAX_FALLBACKS = 16  # a longer chain is a mistake, and each step costs a provider's timeout
 
-# What `allow <label> <class>:<name> <permission>` may say.
-PERMISSIONS = {
-    "tool": ("execute",),
-    "model": ("use",),
-    "shared": ("read", "write"),
-    "session": ("read", "write", "resume"),
-    "mount": ("read", "write"),
-    "agent": ("create", "start", "stop", "read", "write"),
-    "network": ("connect",),
-}
 DRIVER_USES = ("default", "exec", "socket", "agent")
 MOUNT_OPTIONS = ("bind", "rbind", "nosuid", "nodev", "noexec")
 # Keys that only a secret would have; secrets never live in .d/ (abi.md 8).
 SECRET_KEYS = ("api_key", "apikey", "authorization", "password", "secret", "token", "access_token")
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,63}", re.ASCII)
 
 
@@ -50,7 +40,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         yield from enumerate(text.removesuffix("\n").split("\n"), 1)
 
 
-def _rules(text: str) -> Iterator[tuple[int, str]]:
+def rules(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, with their numbers."""
     for number, line in _lines(text):
         if line.strip() and not line.lstrip().startswith("#"):
             yield number, line.strip()
@@ -116,7 +107,7 @@ def window(text: str) -> None:
 
 def label(text: str) -> None:
     parts = _single(text, "a label such as user_u:agent_r:coder_t:s0").split(":")
-    if len(parts) != 4 or not all(_LABEL.fullmatch(part) for part in parts):
+    if len(parts) != 4 or not all(LABEL.fullmatch(part) for part in parts):
         raise refuse(1, f"{':'.join(parts)!r} is not of the form user:role:type:level")
 
 
@@ -158,8 +149,8 @@ def driver(text: str) -> None:
 
 def fallback(text: str) -> None:
     seen: set[str] = set()
-    for number, line in _rules(text):
-        _named(number, "model", line)
+    for number, line in rules(text):
+        named(number, "model", line)
         _unique(seen, number, line)
     if len(seen) > MAX_FALLBACKS:
         raise Fault("EINVAL", f"{len(seen)} models are more than a chain of {MAX_FALLBACKS}")
@@ -168,13 +159,13 @@ def fallback(text: str) -> None:
 def model_name(text: str) -> None:
     """An alias, or provider/model."""
     name = _single(text, "a model or an alias")
-    _named(1, "model" if "/" in name else "alias", name)
+    named(1, "model" if "/" in name else "alias", name)
 
 
 def tool_names(text: str) -> None:
     seen: set[str] = set()
     for number, line in _lines(text):
-        _named(number, "tool", line)
+        named(number, "tool", line)
         _unique(seen, number, line)
 
 
@@ -205,26 +196,8 @@ def _mount_options(number: int, options: str) -> None:
         raise refuse(number, "a mount is either bind or rbind")
 
 
-def policy(text: str) -> None:
-    """`allow <label> <class>:<name> <permission>` lines; what no line allows is denied."""
-    for number, line in _rules(text):
-        words = line.split()
-        if len(words) != 4 or words[0] != "allow":
-            raise refuse(number, f"{line!r} is not of the form: allow LABEL CLASS:NAME PERMISSION")
-        _verb, subject, target, permission = words
-        class_, _colon, name = target.partition(":")
-        if not _LABEL.fullmatch(subject):
-            raise refuse(number, f"{subject!r} is not a label")
-        if class_ not in PERMISSIONS:
-            raise refuse(number, f"{class_!r} is not one of {', '.join(PERMISSIONS)}")
-        if permission not in PERMISSIONS[class_]:
-            raise refuse(number, f"{class_} has {' '.join(PERMISSIONS[class_])}, not {permission!r}")
-        if class_ == "network" and name != "default":
-            raise refuse(number, "the only network is network:default")
-        _named(number, class_, name)
-
-
-def _named(number: int, class_: str, name: str) -> None:
+def named(number: int, class_: str, name: str) -> None:
+    """Refuse what can be no name of that class."""
     try:
         names.check_object(class_, name)
     except Fault as fault:
