@@ -33,6 +33,8 @@ def test_the_tour(ctx: Ctx) -> None:
         "models are files, too",
         "word by word",
         "read_file",
+        "> this is kept\n\nthis is kept\n",
+        "events.jsonl",
     ):
         assert expected in done.stdout, expected
     assert len([line for line in tour[1].splitlines() if line]) <= 20  # issue: "a 20-line tour"
