@@ -13,26 +13,25 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import select
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import trio
 
-from cortexfs import strangers
-from cortexfs.conversations import Asker, Conversations, Live
+from cortexfs.conversations import Conversations
 from cortexfs.core import frames, lines, requests
-from cortexfs.core.conversation import Server, Subscriptions
+from cortexfs.core.conversation import Subscriptions
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
 from cortexfs.core.session import Event
 from cortexfs.guests import Guests
+from cortexfs.hearing import Hearing, weight
+from cortexfs.live import Asker, Live
 from cortexfs.sessionfiles import Address, Space
+from cortexfs.sessionlog import READ
 
-RECEIVE = 64 << 10
 ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before it is no longer heard
 FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
 
@@ -59,7 +58,7 @@ class Connection:
         self._guests = guests
         self._check_cwd = check_cwd
         self._number = next(_numbers)
-        self._server = Server()
+        self._hearing = Hearing(stream, uid, guests)
         self._given = Subscriptions()
         self._lives: dict[Key, Live] = {}
         self._let_go: dict[Key, Callable[[], None]] = {}  # what the sessions that were asked for hold
@@ -68,6 +67,7 @@ class Connection:
         self._out = bytearray()
         self._woken = trio.Event()
         self._sent = trio.lowlevel.ParkingLot()
+        self._room: Callable[[], None] | None = None  # for a long line that is being sent
         self._says_no_more = False  # he has closed his side, and all that he said is heard
         self._hears_nothing = False  # he has closed the other one: what he said before counts nevertheless
 
@@ -88,6 +88,8 @@ class Connection:
         self.wake()
 
     def _leave(self) -> None:
+        self._hearing.close()
+        self._leave_room()
         for key, live in self._lives.items():
             live.followers.pop(self, None)
             if key.scope == "temp":
@@ -105,23 +107,19 @@ class Connection:
         try:
             data = b"more"
             while data:
-                data = await self._receive()
-                for heard in self._server.receive(data):
-                    await self._answer(heard)
+                data = await self._hearing.received()
+                for line in self._hearing.lines(data):
+                    await self._answer(await self._hearing.understood(line))
                     await self._answers_go()
+                if refusal := self._hearing.keep():
+                    self._say(refusal)
             self._says_no_more = True
             self.wake()
             if not self._hears_nothing:
-                await _gone(self._stream)
+                await self._hearing.gone()
         except OSError:
             pass
         scope.cancel()
-
-    async def _receive(self) -> bytes:
-        while True:
-            await trio.lowlevel.wait_readable(self._stream)
-            with contextlib.suppress(BlockingIOError):
-                return strangers.receive(self._stream, RECEIVE)
 
     async def _answers_go(self) -> None:
         while len(self._out) > ANSWERS:
@@ -142,16 +140,16 @@ class Connection:
     async def _send(self, request: Send) -> None:
         key = Key.of(request, self._uid, self._number)
         self._admit(key)
-        if request.cwd is not None:
-            await self._check_cwd(request.cwd)
-        live = await self._open(key)
-        self._conversations.accepts()
-        size = len(msgspec.json.encode(request.input))
-        new = self._conversations.runs.new_id()
-        asker = Asker(self._uid, self._guests.hold(self._uid, size))
+        asker = Asker(self._uid, self._guests.hold(self._uid, weight(request.input)))
         try:
+            if request.cwd is not None:
+                await self._check_cwd(request.cwd)
+            live = await self._open(key)
+            self._conversations.accepts()
+            self._charge(live)
+            new = self._conversations.runs.new_id()
             run, events = live.session.send(request, new)
-        except Fault:
+        except BaseException:
             asker.over()
             raise
         if run == new:
@@ -170,6 +168,10 @@ class Connection:
         self.stir(key)
 
     async def _cancel(self, request: Cancel) -> None:
+        async with self._guests.turn(self._uid):  # it may have to look at every session of his
+            await self._cancel_found(request)
+
+    async def _cancel_found(self, request: Cancel) -> None:
         try:
             live, run = self._conversations.find(request.id, self._may_see, self)
         except Fault:
@@ -189,9 +191,12 @@ class Connection:
             live.stop(run, Fault("ECANCELED", ""))
 
     async def _approve(self, request: Approve) -> None:
-        live, run = self._conversations.find(request.run, self._may_see, self)
-        live.session.approve(run, request.call)
-        live.decide(run, request.call, request.decision)
+        async with self._guests.turn(self._uid):
+            live, run = self._conversations.find(request.run, self._may_see, self)
+            if (asker := live.askers.get(run)) and asker.uid != self._uid:
+                raise Fault("EPERM", "run: is another user's, as whom its tools run; he alone decides")
+            live.session.approve(run, request.call)
+            live.decide(run, request.call, request.decision)
 
     def _begin(self, key: Key, live: Live, events: list[Event]) -> None:
         try:
@@ -229,8 +234,16 @@ class Connection:
     async def _open(self, key: Key) -> Live:
         """The session, followed from now on, and told of when it is lost."""
         live = await self._conversations.open(self._address(key), temp=key.scope == "temp")
+        self._charge(live)
         self._follow(key, live)
         return live
+
+    def _charge(self, live: Live) -> None:
+        try:
+            live.charge(lambda size: self._guests.hold(self._uid, size))
+        except Fault:
+            self._conversations.retire(live)
+            raise
 
     def _follow(self, key: Key, live: Live) -> None:
         live.followers[self] = key
@@ -326,9 +339,22 @@ class Connection:
                 self._abandon(key, self._lives.get(key), fault)
                 self._forget(key, fault)
             await self._drain()
+            self._leave_room()
         return found
 
+    def _leave_room(self) -> None:
+        if self._room:
+            self._room()
+            self._room = None
+
     async def _send_of(self, key: Key) -> bool:
+        """Send a piece; whether there may be more. One that is a long line waits until few enough
+        are on their way to this user, as he may never read it."""
+        while (found := await self._try_to_send(key)) is None:
+            self._room = await self._guests.room(self._uid)
+        return found
+
+    async def _try_to_send(self, key: Key) -> bool | None:
         if not self._given.follows(key):
             return False
         live = self._lives.get(key) or await self._open(key)
@@ -339,6 +365,8 @@ class Connection:
         if number != due.start:
             offset = await live.log.place(due.start)
         data = await live.log.lines(offset)
+        if len(data) > READ and not self._room:
+            return None
         now = self._given.due(key, live.session.last)
         if self._lives.get(key) is not live or now.start != due.start:
             return True  # something was asked meanwhile
@@ -350,13 +378,6 @@ class Connection:
         self._push(wanted)
         await trio.lowlevel.checkpoint()
         return True
-
-
-async def _gone(stream: socket.socket) -> None:
-    """Wait until the other end is closed, and not only for writing (epoll_ctl(2): HUP is always told)."""
-    with select.epoll() as look:
-        look.register(stream, 0)
-        await trio.lowlevel.wait_readable(look.fileno())
 
 
 _ANSWERS: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {

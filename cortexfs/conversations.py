@@ -17,23 +17,18 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import NamedTuple, Protocol
 
-import msgspec
 import trio
 
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
 from cortexfs.core.registry import Key as ObjectKey
-from cortexfs.core.requests import Decision, Input
-from cortexfs.core.requests import Key as SessionKey
-from cortexfs.core.session import SHORT, Accepted, Event, Session, unknown
+from cortexfs.core.session import Accepted, Session, unknown
+from cortexfs.live import Follower, Live, Turn
 from cortexfs.models.driver import Driver
-from cortexfs.models.drivers import answered
-from cortexfs.runs import SOCKET, Run, Runs
+from cortexfs.runs import SOCKET, Runs
 from cortexfs.sessionfiles import Address
 from cortexfs.sessionlog import Log
 from cortexfs.sessionmemory import MemoryLog
@@ -47,131 +42,6 @@ SHORT_LOG = REPLAY // 16  # that is folded at once
 STOPPED = "the daemon was stopped during this run; send the message again under another id"
 
 log = logging.getLogger("cortexfs")
-_messages = msgspec.json.Decoder(Message)
-
-
-class Follower(Protocol):
-    """A connection, as far as a session knows it."""
-
-    def stir(self, key: SessionKey) -> None:
-        """There may be something to tell of the session that it knows by this key."""
-
-    def lost(self, live: Live, fault: Fault) -> None:
-        """What was appended is not in the log, and will not be."""
-
-
-class Asker(NamedTuple):
-    """Who sent a message, and what to do when it is answered."""
-
-    uid: int
-    over: Callable[[], None]
-
-
-class Live:
-    """A session in memory."""
-
-    def __init__(self, address: Address, session: Session, log: Log) -> None:
-        self.address = address
-        self.session = session
-        self.log = log
-        self.followers: dict[Follower, SessionKey] = {}
-        self.working = False
-        self.is_lost = False
-        self.fault: Fault | None = None  # why the log did not take what the session holds for appended
-        self.askers: dict[str, Asker] = {}  # by run, of the messages that are not answered
-        self._decisions: dict[tuple[str, str], Decision] = {}
-        self._decided = trio.lowlevel.ParkingLot()
-        self._scope: trio.CancelScope | None = None
-        self._stopped: tuple[str, Fault] | None = None
-
-    @property
-    def object_key(self) -> ObjectKey:
-        return self.address.class_, self.address.object
-
-    @property
-    def is_used(self) -> bool:
-        return bool(self.followers or self.working or self.session.active)
-
-    def append(self, events: Sequence[Event]) -> None:
-        self.append_lines([event.line for event in events])
-
-    def append_lines(self, lines: Sequence[bytes]) -> None:
-        try:
-            self.log.append(lines)
-        except Fault as fault:
-            self.fault = fault
-            raise
-        if not self.log.unwritten:  # in memory, it can be seen at once
-            self.wake()
-
-    def wake(self) -> None:
-        for follower, key in self.followers.items():
-            follower.stir(key)
-
-    # The run that goes on.
-
-    def stop(self, run: str, fault: Fault) -> None:
-        """End the active run, for this reason."""
-        self._stopped = (run, fault)
-        if self._scope:
-            self._scope.cancel()
-
-    def decide(self, run: str, call: str, decision: Decision) -> None:
-        self._decisions[run, call] = decision
-        self._decided.unpark_all()
-
-    async def decision(self, run: str, call: str) -> Decision:
-        while (run, call) not in self._decisions:
-            await self._decided.park()
-        return self._decisions.pop((run, call))
-
-    async def drive(self, run: str, driver: Driver, turn: Turn) -> Fault | None:
-        """Let the driver answer; a fault says why there is no answer, or no whole one."""
-        fault = None
-        with trio.CancelScope() as scope:
-            self._scope = scope
-            if self._reason(run):
-                scope.cancel()
-            fault = await answered(driver, turn)
-        self._scope = None
-        return (self._reason(run) or Fault("ECANCELED", "")) if scope.cancelled_caught else fault
-
-    def _reason(self, run: str) -> Fault | None:
-        return self._stopped[1] if self._stopped and self._stopped[0] == run else None
-
-
-class Turn:
-    """A message that is being answered (models/driver.py)."""
-
-    def __init__(self, live: Live, accepted: Accepted, uid: int, run: Run) -> None:
-        self.input: Input = accepted.request.input
-        self.uid = uid
-        self._live = live
-        self._id = accepted.run
-        self._run = run
-
-    async def history(self, room: int) -> list[Message]:
-        first = self._live.session.runs[self._id].first
-        lines = await self._live.log.messages(room, first)
-        return [_messages.decode(line) for line in lines]
-
-    async def say(self, *said: Frame) -> None:
-        live, short = self._live, all(type(frame) is Delta and len(frame.text) < SHORT for frame in said)
-        if short:
-            lines = live.session.emit_deltas(self._id, [frame.text for frame in said])  # type: ignore[attr-defined]
-        else:
-            lines = [event.line for frame in said for event in live.session.emit(self._id, frame)]
-            for frame in said:
-                if isinstance(frame, Usage):
-                    self._run.count(frame)
-        self._run.bytes_out += sum(map(len, lines))
-        live.append_lines(lines)
-        await live.log.room()
-        await trio.lowlevel.checkpoint()
-
-    async def ask(self, approval: Approval) -> Decision:
-        await self.say(approval)
-        return await self._live.decision(self._id, approval.call)
 
 
 class Conversations:
@@ -256,6 +126,7 @@ class Conversations:
         """Nobody uses it: keep it for a while, if it is small."""
         if live.is_used or self._live.get(live.address) is not live:
             return
+        live.let_go()
         self._idle[live.address] = None
         self._idle.move_to_end(live.address)
         large = len(live.session.runs) > IDLE_RUNS
@@ -297,6 +168,7 @@ class Conversations:
             follower.lost(live, fault)
 
     def _drop(self, live: Live) -> None:
+        live.let_go()
         if self._live.get(live.address) is live:
             del self._live[live.address]
             self._idle.pop(live.address, None)

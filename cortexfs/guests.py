@@ -11,6 +11,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from weakref import WeakValueDictionary
 
 import trio
 
@@ -21,6 +22,7 @@ from cortexfs.core.errors import Fault
 SHARE = 4  # one user has at most one part in four of the connections
 # Arguments stay in memory for as long as their run: three of the longest that may be (wire.MAX_STRINGS).
 MAX_HELD = 64 << 20
+MAX_UNREAD = 64  # lines of up to a MiB each that are on their way to connections of a user
 ACCEPT_PAUSE = 0.05
 TOGETHER = 64  # accepted at a turn, which takes 0.25 s in a daemon that streams to a thousand
 SMALL = 64 << 10  # always let in: all connections of a user with so much are no more than MAX_HELD
@@ -35,6 +37,15 @@ class Guests:
         self._total = 0
         self._open: Counter[int] = Counter()
         self._held: Counter[int] = Counter()
+        self._unread: Counter[int] = Counter()
+        self._freed: dict[int, trio.lowlevel.ParkingLot] = {}
+        self._turns: WeakValueDictionary[int, trio.Lock] = WeakValueDictionary()
+
+    def turn(self, uid: int) -> trio.Lock:
+        """For what costs more than its line: one such thing of a user's goes on at a time."""
+        lock = self._turns.get(uid) or trio.Lock()
+        self._turns[uid] = lock
+        return lock
 
     def enter(self, uid: int) -> Guest | None:
         """A connection more for this user; None when there are enough of them."""
@@ -59,6 +70,20 @@ class Guests:
             raise Fault("EAGAIN", f"{held}; wait for answers, or close connections")
         self._held[uid] += size
         return partial(self._let_go, uid, size)
+
+    async def room(self, uid: int) -> Callable[[], None]:
+        """Before a long line is sent to one of his connections; waits while others do not read theirs."""
+        while self._unread[uid] >= MAX_UNREAD:
+            await self._freed.setdefault(uid, trio.lowlevel.ParkingLot()).park()
+        self._unread[uid] += 1
+        return partial(self._leave_room, uid)
+
+    def _leave_room(self, uid: int) -> None:
+        self._unread[uid] -= 1
+        if not self._unread[uid]:
+            del self._unread[uid]
+        if freed := self._freed.pop(uid, None):
+            freed.unpark_all()
 
     def _let_go(self, uid: int, size: int) -> None:
         self._held[uid] -= size

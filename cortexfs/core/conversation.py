@@ -40,9 +40,18 @@ class Server:
     def held(self) -> int:
         return self._lines.held
 
+    def drop(self) -> None:
+        """Forget the line that is not whole yet, and what is still to come of it."""
+        self._lines.drop()
+
+    def split(self, data: bytes) -> list[bytes | None]:
+        """The lines that `data` completes, for requests.decode; no data is the client's end, which completes
+        a last line too."""
+        return self._lines.feed(data)
+
     def receive(self, data: bytes) -> list[AnyRequest | Refusal]:
-        """What `data` completes; no data is the client's end, which completes a last line too."""
-        return [requests.decode(line) for line in self._lines.feed(data)]
+        """What these lines ask for."""
+        return [requests.decode(line) for line in self.split(data)]
 
 
 class Client:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,9 @@ _LONG_NUMBER = re.compile(rb"\d{19}")
 # CPython refuses to read integers this long, and msgspec then cannot say where they stood.
 _UNREADABLE = re.compile(rb"(?<![\d.])\d{400,}")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]{1,60}", re.ASCII)
+# How a walk came to a value: from where, and by which key or index.
+_Way: TypeAlias = "tuple[_Way, str | int] | None"
+
 _ANY: Mapping[str, Iterable[str]] = MappingProxyType({})
 _SHOWN = 60  # characters of a value that a message quotes
 _SENTENCE = 500  # characters of a message: a frame has 1 MiB, a reader less
@@ -164,17 +167,23 @@ def _number_fault(raw: bytes, root: str) -> Fault:
 
 
 def _check_numbers(value: object, root: str) -> None:
-    pending: list[tuple[str, Any]] = [(root, value)]
+    """Refuse numbers that 64 bits cannot hold. Where one stands is put into words for that one alone."""
+    pending: list[tuple[Any, _Way]] = [([value], None)]
     while pending:
-        path, node = pending.pop()
-        if isinstance(node, dict | list):
-            children = node.items() if isinstance(node, dict) else enumerate(node)
-            pending += [
-                (path_text((step,), path), child)
-                for step, child in children
-                if isinstance(child, dict | list | int | float)
-            ]
-        elif isinstance(node, int):
-            check_integer(node, path or ROOT)
-        elif isinstance(node, float):
-            check_float(node, path or ROOT)
+        node, way = pending.pop()
+        for step, child in node.items() if isinstance(node, dict) else enumerate(node):
+            if isinstance(child, dict | list):
+                pending.append((child, (way, step)))
+            elif isinstance(child, int):
+                if child not in INTEGERS:
+                    check_integer(child, _path_of((way, step), root))
+            elif isinstance(child, float) and not math.isfinite(child):
+                check_float(child, _path_of((way, step), root))
+
+
+def _path_of(way: _Way, root: str) -> str:
+    steps = []
+    while way:
+        way, step = way
+        steps.append(step)
+    return path_text(steps[-2::-1], root)  # the first one led to the value itself

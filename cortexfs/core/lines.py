@@ -31,6 +31,11 @@ class Lines:
         """How many bytes of an unfinished line are kept: never a whole MAX_LINE."""
         return len(self._buffer)
 
+    def drop(self) -> None:
+        """Forget the unfinished line; the rest of it is dropped as it streams."""
+        self._buffer.clear()
+        self._dropping = True
+
     def feed(self, data: bytes) -> list[bytes | None]:
         """The lines that `data` completes; no data is the end, which completes a last line too."""
         if not data:

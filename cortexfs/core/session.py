@@ -26,6 +26,8 @@ from cortexfs.core.requests import Send
 
 # A person is far ahead of a model with one; each may hold 1 MiB, so this bounds memory.
 MAX_WAITING = 16
+# Each is remembered, so that a retry is known for as long as there is a session: a few hundred bytes.
+MAX_RUNS = 50_000
 
 State: TypeAlias = Literal["waiting", "active", "failed", "over"]
 OUTPUT = (
@@ -198,7 +200,7 @@ class Session:
             if head.request is not None:
                 self._sends[head.request] = head.run
         elif head.type == "approval" and head.call is not None:
-            run.asked = {**run.asked, head.call: False}
+            run.asked[head.call] = False
         elif head.type == "done":
             run.last, run.status, run.code = number, head.status, head.code
         return run
@@ -220,6 +222,8 @@ class Session:
                         "EINVAL", f"id: {jsontext.shown(request.id)} was another message; take a new id"
                     )
                 return known, []
+        if len(self.runs) >= MAX_RUNS:
+            raise Fault("EFBIG", f"the session has {MAX_RUNS} messages, which is the limit; begin another")
         if len(self._waiting) >= MAX_WAITING:
             raise Fault("EAGAIN", f"{MAX_WAITING} messages wait in this session; send again when one is done")
         self.runs[run] = Run(request.id, digest)

@@ -1,14 +1,15 @@
-"""Requests that are made to cost as much as a line can (docs/security.md, "One user does not hold the others up")."""
+"""Requests that are made to cost as much as a line can (docs/security.md)."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
 from cortexfs.core import jsontext, requests
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import MAX_LINE, Error
+from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.requests import Send
 from tests.core.conversation_pair import new_session
 
@@ -30,7 +31,7 @@ def steps(line: bytes) -> int:
     """How many lines of Python it takes to understand a line: no clock that a busy machine could upset."""
     count = 0
 
-    def trace(*_: object) -> object:
+    def trace(*_: object) -> Any:
         nonlocal count
         count += 1
         return trace
@@ -44,12 +45,41 @@ def steps(line: bytes) -> int:
 
 
 def test_a_retry_of_many_keys_is_one_message() -> None:
-    # abi.md 5: "Same session and same id again: the original run", in whatever order its fields come. A sort of
-    # a hundred thousand sorted keys behind another one has brought the interpreter down
+    # abi.md 5: "Same session and same id again: the original run", in whatever order its fields
+    # come. A sort of a hundred thousand sorted keys behind another one has brought the interpreter down
     keys = [b'"%05x":0' % number for number in range(ROOM // 10)]
     session = new_session()
     run, _ = session.send(send(b'{"content":"a",' + b",".join(keys) + b"}"), "r1")
     again, events = session.send(send(b"{" + b",".join(keys[::-1]) + b',"content":"a"}'), "r2")
     assert (run, again, events) == ("r1", "r1", [])
-    with pytest.raises(Fault, match="EINVAL: id: \"i\" was another message"):
+    with pytest.raises(Fault, match='EINVAL: id: "i" was another message'):
         session.send(send(b'{"content":"a"}'), "r3")
+
+
+@pytest.mark.parametrize(
+    ("input", "most"),
+    [
+        (b'{"content":"a","x":[' + LONG + b",1" * (ROOM // 2 - 30) + b"]}", 5),
+        (b'{"content":"a","x":[' + LONG + b',{"a":1}' * (ROOM // 8 - 30) + b"]}", 30),
+        (b'{"content":"a","x":[1e999' + b",1" * (ROOM // 2 - 30) + b"]}", 5),
+    ],
+)
+def test_numbers_are_looked_at_quickly(input: bytes, most: int) -> None:
+    # docs/security.md: a line that holds a long number costs a few steps a value, and no path for each
+    values = input.count(b",")
+    assert steps(line(input)) < most * values
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        (b"[1,[2,99999999999999999999]]", "line[1][1]"),
+        (b'{"a":{"b c":[1e999]},"x":1111111111111111111}', 'line.a["b c"][0]'),
+        (b"99999999999999999999", "line"),
+    ],
+)
+def test_a_number_that_is_too_large_is_named_by_its_path(text: bytes, path: str) -> None:
+    # abi.md 4: "what is wrong is said with its path"
+    with pytest.raises(Fault) as caught:
+        jsontext.decode(text, "line")
+    assert caught.value.message.startswith(f"{path}: is ")

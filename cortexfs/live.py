@@ -1,0 +1,170 @@
+"""A session in memory: its state, its log, who follows it, who asked, and the run that goes on.
+
+Rules: what is appended counts as said, and whoever follows is woken when it can be seen. Of memory, what its
+messages take is borne by whoever uses it. A run is stopped with a reason, which becomes its end.
+This file must never know which sessions there are, nor lines or sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
+from cortexfs.core.registry import Key as ObjectKey
+from cortexfs.core.requests import Decision, Input
+from cortexfs.core.requests import Key as SessionKey
+from cortexfs.core.session import SHORT, Accepted, Event, Session
+from cortexfs.models.driver import Driver
+from cortexfs.models.drivers import answered
+from cortexfs.runs import Run
+from cortexfs.sessionfiles import Address
+from cortexfs.sessionlog import Log
+
+MESSAGE = 640  # bytes that a message that was answered takes, by the length of its id; measured: 300 to 1,100
+CHARGED = 16  # messages that are in what a session costs anyway
+
+_messages = msgspec.json.Decoder(Message)
+
+
+class Follower(Protocol):
+    """A connection, as far as a session knows it."""
+
+    def stir(self, key: SessionKey) -> None:
+        """There may be something to tell of the session that it knows by this key."""
+
+    def lost(self, live: Live, fault: Fault) -> None:
+        """What was appended is not in the log, and will not be."""
+
+
+class Asker(NamedTuple):
+    """Who sent a message, and what to do when it is answered."""
+
+    uid: int
+    over: Callable[[], None]
+
+
+class Live:
+    """A session in memory."""
+
+    def __init__(self, address: Address, session: Session, log: Log) -> None:
+        self.address = address
+        self.session = session
+        self.log = log
+        self.followers: dict[Follower, SessionKey] = {}
+        self.working = False
+        self.is_lost = False
+        self.fault: Fault | None = None  # why the log did not take what the session holds for appended
+        self.askers: dict[str, Asker] = {}  # by run, of the messages that are not answered
+        self._decisions: dict[tuple[str, str], Decision] = {}
+        self._decided = trio.lowlevel.ParkingLot()
+        self._scope: trio.CancelScope | None = None
+        self._stopped: tuple[str, Fault] | None = None
+        self._charged = CHARGED  # messages of the session whose memory somebody bears
+        self._charges: list[Callable[[], None]] = []
+
+    def charge(self, hold: Callable[[int], Callable[[], None]]) -> None:
+        """Have a user's share of memory bear what this session's messages take, the next one included."""
+        while self._charged <= len(self.session.runs):
+            step = max(len(self.session.runs) - self._charged, self._charged // 4, CHARGED)
+            self._charges.append(hold(step * MESSAGE))
+            self._charged += step
+
+    def let_go(self) -> None:
+        """Nobody uses it now."""
+        for let_go in self._charges:
+            let_go()
+        self._charges, self._charged = [], CHARGED
+
+    @property
+    def object_key(self) -> ObjectKey:
+        return self.address.class_, self.address.object
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.followers or self.working or self.session.active)
+
+    def append(self, events: Sequence[Event]) -> None:
+        self.append_lines([event.line for event in events])
+
+    def append_lines(self, lines: Sequence[bytes]) -> None:
+        try:
+            self.log.append(lines)
+        except Fault as fault:
+            self.fault = fault
+            raise
+        if not self.log.unwritten:  # in memory, it can be seen at once
+            self.wake()
+
+    def wake(self) -> None:
+        for follower, key in self.followers.items():
+            follower.stir(key)
+
+    # The run that goes on.
+
+    def stop(self, run: str, fault: Fault) -> None:
+        """End the active run, for this reason."""
+        self._stopped = (run, fault)
+        if self._scope:
+            self._scope.cancel()
+
+    def decide(self, run: str, call: str, decision: Decision) -> None:
+        self._decisions[run, call] = decision
+        self._decided.unpark_all()
+
+    async def decision(self, run: str, call: str) -> Decision:
+        while (run, call) not in self._decisions:
+            await self._decided.park()
+        return self._decisions.pop((run, call))
+
+    async def drive(self, run: str, driver: Driver, turn: Turn) -> Fault | None:
+        """Let the driver answer; a fault says why there is no answer, or no whole one."""
+        fault = None
+        with trio.CancelScope() as scope:
+            self._scope = scope
+            if self._reason(run):
+                scope.cancel()
+            fault = await answered(driver, turn)
+        self._scope = None
+        return (self._reason(run) or Fault("ECANCELED", "")) if scope.cancelled_caught else fault
+
+    def _reason(self, run: str) -> Fault | None:
+        return self._stopped[1] if self._stopped and self._stopped[0] == run else None
+
+
+class Turn:
+    """A message that is being answered (models/driver.py)."""
+
+    def __init__(self, live: Live, accepted: Accepted, uid: int, run: Run) -> None:
+        self.input: Input = accepted.request.input
+        self.uid = uid
+        self._live = live
+        self._id = accepted.run
+        self._run = run
+
+    async def history(self, room: int) -> list[Message]:
+        first = self._live.session.runs[self._id].first
+        lines = await self._live.log.messages(room, first)
+        return [_messages.decode(line) for line in lines]
+
+    async def say(self, *said: Frame) -> None:
+        live, short = self._live, all(type(frame) is Delta and len(frame.text) < SHORT for frame in said)
+        if short:
+            lines = live.session.emit_deltas(self._id, [frame.text for frame in said])  # type: ignore[attr-defined]
+        else:
+            lines = [event.line for frame in said for event in live.session.emit(self._id, frame)]
+            for frame in said:
+                if isinstance(frame, Usage):
+                    self._run.count(frame)
+        self._run.bytes_out += sum(map(len, lines))
+        live.append_lines(lines)
+        await live.log.room()
+        await trio.lowlevel.checkpoint()
+
+    async def ask(self, approval: Approval) -> Decision:
+        await self.say(approval)
+        return await self._live.decision(self._id, approval.call)
