@@ -112,12 +112,12 @@ DEEP = b'[{"name":"evil","description":"","input_schema":{"a":' + b"[" * 100_000
 def test_what_a_plugin_says_breaks_that_plugin_alone(said: bytes) -> None:
     registry, broken, _ = described({"evil": said})
     assert list(broken) == ["evil"]
-    assert list(registry.objects) == [("tool", "good")]
+    assert registry.names("tool") == ("good",)
 
 
 def test_plugins_that_hang_are_waited_for_together() -> None:
     # commands.md: ctx mount waits 20 s; each plugin may take DESCRIBE_SECONDS
     registry, broken, seconds = described({name: b"" for name in ("hangs", "hangs.too", "and.this")})
     assert len(broken) == 3
-    assert list(registry.objects) == [("tool", "good")]
+    assert registry.names("tool") == ("good",)
     assert seconds == DESCRIBE_SECONDS
