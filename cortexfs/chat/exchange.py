@@ -82,7 +82,7 @@ class Exchange:
         self.do(self._talk.hear(frame))
         if isinstance(frame, Approval):
             if self._decide is None:
-                self._show(Show("note", UNASKED))
+                self._show(Show("question", UNASKED))
             self.do(self._talk.decide(self._decide() if self._decide else "deny"))
 
 

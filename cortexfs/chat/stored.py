@@ -187,4 +187,9 @@ def expired(there: list[Stored], age: float | None, keep: int | None) -> list[St
 
 
 def remove(one: Stored) -> None:
-    shutil.rmtree(one.path)
+    try:
+        shutil.rmtree(one.path)
+    except PermissionError:
+        if one.space != "shared":
+            raise
+        raise Fault("EACCES", "of shared sessions only the daemon's owner removes any") from None

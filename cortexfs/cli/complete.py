@@ -62,7 +62,7 @@ def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, ro
             waiting = option if option and option.nargs is None and not waiting else None
         elif places and isinstance(places[0].choices, dict):
             return _of_command(places[0].choices[word], before[number + 1 :], current, root)
-        elif [place.metavar for place in places] == ["OBJECT", "ARGS"]:
+        elif places and places[0].dest == "runnable":
             return _of_object(objects.resolve(_live(root), word), [*before[number + 1 :], current])
         elif not word.startswith("-"):
             named = word if places and places[0].metavar == "OBJECT" else named
@@ -90,14 +90,22 @@ def _sessions(named: str | None, root: str | None) -> list[str]:
 def _values(action: argparse.Action, current: str, root: str | None) -> list[str]:
     if action.choices:
         return list(action.choices)
-    known = VALUES.get(str(action.metavar))
+    known = VALUES.get(action.dest) or VALUES.get(str(action.metavar))
     return known(current, root) if known else []
 
 
 def _objects(current: str, root: str | None) -> list[str]:
+    return _called(current, _live(root), objects.ORDER)
+
+
+def _speakers(current: str, root: str | None) -> list[str]:
+    """Tools hold no conversations."""
+    return _called(current, _live(root), ("agent", "model"))
+
+
+def _called(current: str, point: str, classes: tuple[str, ...]) -> list[str]:
     """Bare names, and whole ones as soon as a class has been typed."""
-    point = _live(root)
-    whole = [objects.short(point, path) for path in objects.paths(point)]
+    whole = [objects.short(point, path) for class_ in classes for path in objects.paths_of(point, class_)]
     return (
         whole if current.partition("/")[0] in (*CLASSES, "home") else [objects.bare(name) for name in whole]
     )
@@ -141,8 +149,10 @@ def _shells(current: str, root: str | None) -> list[str]:
     return list(SHELLS)
 
 
+# By the name that the program uses for an argument, else by the one that its help does.
 VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
-    "OBJECT": _objects,
+    "runnable": _objects,
+    "OBJECT": _speakers,
     "CLASS|OBJECT": _classes_and_objects,
     "PLUGIN": _plugins,
     "PROVIDER": _providers,

@@ -88,12 +88,14 @@ def resolve(root: str, name: str) -> str:
         places = [f"{tier}/{name}" for tier in tiers(root)]
         found = [path for path in places if os.path.lexists(path)][:1]
     else:
-        found = [
+        there = [
             path
             for class_ in ORDER
             for tier in tiers(root)
             if os.path.lexists(path := f"{tier}/{class_}/{name}")
         ]
+        # A provider is a folder, in your home too as soon as you have sessions; it is no object.
+        found = [path for path in there if not os.path.isdir(path)] or there[:1]
     classes = sorted({short(root, path) for path in found})
     if len(classes) > 1:
         raise Fault("EINVAL", f"{name!r} may mean {' or '.join(classes)}; say which")

@@ -85,7 +85,8 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
 def module(command: str) -> ModuleType:
     """The module of a command; EINVAL with the nearest name when there is none."""
     if command not in COMMANDS and command not in HIDDEN:
-        raise Fault("EINVAL", f"there is no command {command!r}{nearest(command, COMMANDS)}")
+        hint = nearest(command, COMMANDS) or f"; see: {program()} --help"
+        raise Fault("EINVAL", f"there is no command {command!r}{hint}")
     return importlib.import_module(f"cortexfs.cli.{command}")
 
 

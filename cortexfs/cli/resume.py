@@ -12,7 +12,7 @@ from cortexfs.chat import stored
 from cortexfs.chat.talk import Show, Talk
 from cortexfs.cli import output, parser, talking
 from cortexfs.client import new_id
-from cortexfs.core.errors import EXIT_OK
+from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.frames import AnyFrame
 
 
@@ -22,8 +22,7 @@ def declare(into: parser.Parser) -> None:
     into.add_argument("--after", metavar="ID", help="only what came after this event")
     into.add_argument(
         "--follow",
-        action=argparse.BooleanOptionalAction,
-        default=False,
+        action="store_true",
         help="go on with what happens, until Ctrl-C (default: end with what has happened)",
     )
     talking.declare_output(into)
@@ -40,9 +39,12 @@ def run(options: argparse.Namespace) -> int:
     where = talking.named(options)
     talk = Talk(where.name, options.session, options.scope, new_id)
     newest = stored.last(stored.place(where.root, where.whole, options.scope, options.session))
-    if not options.follow and (newest is None or _reached(options.after, newest)):
-        if newest is None:
-            output.say(f"the session {options.session!r} of {where.name} is empty")
+    if not options.follow and newest is None:
+        output.say(f"the session {options.session!r} of {where.name} is empty")
+        return EXIT_OK
+    if not options.follow and _reached(options.after, newest):
+        if options.after != newest:  # asked for, it would be waited for
+            raise Fault("EINVAL", f"after: the session has no event {options.after!r}; leave it out")
         return EXIT_OK
     with where.connect() as conversation:
         for frame in conversation.resume(session=options.session, scope=options.scope, after=options.after):

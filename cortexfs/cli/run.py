@@ -19,7 +19,7 @@ FAULTS = {
 
 
 def declare(into: parser.Parser) -> None:
-    into.add_argument("object", metavar="OBJECT", help="fs.read, tool/fs.read, model/main, or a path")
+    into.add_argument("runnable", metavar="OBJECT", help="fs.read, tool/fs.read, model/main, or a path")
     words = into.add_argument("words", metavar="ARGS", nargs=argparse.REMAINDER, help="passed on as they are")
     words.required = False  # or the error about a missing OBJECT asks for both
     parser.examples(
@@ -33,9 +33,9 @@ def declare(into: parser.Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     root = mounts.root(options.root)
-    if not options.object.startswith(("/", ".", "~")):
+    if not options.runnable.startswith(("/", ".", "~")):
         mounts.status_text(root)
-    path = objects.resolve(root, options.object)
+    path = objects.resolve(root, options.runnable)
     try:
         os.execv(path, [path, *options.words])
     except OSError as problem:

@@ -22,6 +22,13 @@ from cortexfs.core.plain import escaped
 
 DAY = 86400.0
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+EXAMPLES = (
+    "ctx session list",
+    "ctx session list model/main --json | jq -r '.[].session'",
+    "ctx session show model/main default",
+    "ctx session rm agent/coder old-one --yes",
+    "ctx session gc --older-than 30 --keep 20 --dry-run",
+)
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -33,19 +40,11 @@ def declare(into: parser.Parser) -> None:
         )
         parser.root_option(verb)
         verb.add_argument(
-            "--space", choices=SPACES, default="private", help="whose sessions (default: private)"
+            "--scope", choices=SPACES, default="private", help="whose sessions (default: private)"
         )
         declares(verb)
-    lines = (f"  {name:4}  {summary}" for name, (summary, _, _) in VERBS.items())
-    parser.examples(
-        into,
-        "ctx session list",
-        "ctx session list model/main --json | jq -r '.[].session'",
-        "ctx session show model/main default",
-        "ctx session rm agent/coder old-one --yes",
-        "ctx session gc --older-than 30 --keep 20 --dry-run",
-    )
-    into.epilog = "verbs:\n" + "\n".join(lines) + f"\n\n{into.epilog}"
+        parser.examples(verb, *(line for line in EXAMPLES if line.startswith(f"ctx session {name}")))
+    parser.examples(into, *EXAMPLES)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -72,7 +71,7 @@ def _list(options: argparse.Namespace) -> int:
         output.table(("object", "session", "state", "updated", "messages", "size"), cells)
     else:
         output.say(
-            f"there are no {options.space} sessions{f' of {options.object}' if options.object else ''}"
+            f"there are no {options.scope} sessions{f' of {options.object}' if options.object else ''}"
         )
     return EXIT_OK
 
@@ -89,7 +88,7 @@ def _show(options: argparse.Namespace) -> int:
         messages = [_message(message) for message in said]
         output.emit({"meta": stored.meta(one.path) or _row(one), "messages": messages})
         return EXIT_OK
-    print(f"{one.object} {one.session}: {one.state}, {one.messages} messages, {size(one.size)}")
+    print(f"{one.object} {one.session}: {one.state}, {counted(one.messages, 'message')}, {size(one.size)}")
     if cwd := stored.meta(one.path).get("cwd"):
         print(f"cwd: {output.printable(str(cwd))}")
     for message in said:
@@ -106,7 +105,7 @@ def _declare_rm(into: argparse.ArgumentParser) -> None:
 
 def _rm(options: argparse.Namespace) -> int:
     one = _one(options)
-    what = f"the session {one.session} of {one.object}, with {one.messages} messages"
+    what = f"the session {one.session} of {one.object}, with {counted(one.messages, 'message')}"
     if not options.yes and not _sure(f"remove {what}?"):
         raise Fault("ECANCELED", "nothing was removed")
     stored.remove(one)
@@ -145,7 +144,7 @@ def _report(options: argparse.Namespace, gone: list[Stored]) -> None:
     for one in gone:
         print(f"{one.object} {one.session}")
     verb = "would be removed" if options.dry_run else "removed"
-    output.say(f"{len(gone)} sessions {verb}, {size(sum(one.size for one in gone))}")
+    output.say(f"{counted(len(gone), 'session')} {verb}, {size(sum(one.size for one in gone))}")
 
 
 def _declare_one(into: argparse.ArgumentParser) -> None:
@@ -157,13 +156,13 @@ def _there(options: argparse.Namespace) -> list[Stored]:
     """The sessions that are meant, newest first."""
     if options.object:
         where = talking.named(options)
-        return stored.listing(where.root, where.whole, options.space)
+        return stored.listing(where.root, where.whole, options.scope)
     root = mounts.root(options.root)
     mounts.status_text(root)
     every = [
         one
-        for name in stored.objects(root, options.space)
-        for one in stored.listing(root, name, options.space)
+        for name in stored.objects(root, options.scope)
+        for one in stored.listing(root, name, options.scope)
     ]
     return sorted(every, key=lambda one: -one.updated)
 
@@ -174,7 +173,7 @@ def _of(there: list[Stored], name: str) -> list[Stored]:
 
 def _one(options: argparse.Namespace) -> Stored:
     where = talking.named(options)
-    return stored.find(where.root, where.whole, options.space, options.session)
+    return stored.find(where.root, where.whole, options.scope, options.session)
 
 
 def _row(one: Stored) -> dict[str, Any]:
@@ -196,6 +195,10 @@ def _sure(question: str) -> bool:
         raise Fault("EINVAL", "nobody can be asked here; say --yes")
     print(f"{output.printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def size(count: int) -> str:

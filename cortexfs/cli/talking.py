@@ -63,7 +63,7 @@ def named(options: argparse.Namespace) -> Named:
     """The object, if it can hold conversations."""
     root = mounts.root(options.root)
     mounts.status_text(root)
-    path = objects.resolve(root, options.object)
+    path = objects.resolve(root, options.object.removesuffix(".sock"))  # no name ends so
     whole = _WHOLE.fullmatch(os.path.realpath(path))
     if not whole:
         raise Fault("EINVAL", f"{options.object!r} is no model and no agent; see: ctx ls")

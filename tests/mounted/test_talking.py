@@ -262,7 +262,7 @@ def test_sessions_through_their_files(talks: Ctx) -> None:
 def test_shared_sessions_are_everybodys(talks: Ctx) -> None:
     # abi.md 5: "shared ones live under shared/main/ for everyone whom the object's policy admits"
     talks.ctx("send", ECHO, "--scope", "shared", "--session", "ours", "hello")
-    listed = talks.ctx("session", "list", "--space", "shared").stdout
+    listed = talks.ctx("session", "list", "--scope", "shared").stdout
     assert "ours" in listed
     assert "ours" not in talks.ctx("session", "list").stdout
     said = talks.ctx("resume", ECHO, "--scope", "shared", "--session", "ours", "--output", "text").stdout
@@ -279,3 +279,27 @@ def test_another_user_has_sessions_of_his_own(talks: Ctx) -> None:
     listed = talks.run([*program, "session", "show", ECHO, "mine"], uid=NOBODY)
     assert "his" in listed.stdout
     assert "secret" not in listed.stdout
+    # ctx.md: "Of shared sessions only the daemon's owner removes any"
+    talks.run([*program, "send", ECHO, "--scope", "shared", "--session", "all", "hello"], uid=NOBODY)
+    removal = [*program, "session", "rm", ECHO, "all", "--scope", "shared", "--yes"]
+    refused = talks.run(removal, uid=NOBODY)
+    assert (refused.returncode, refused.stderr) == (
+        13,
+        "ctx session: of shared sessions only the daemon's owner removes any\n",
+    )
+    assert talks.run(removal).returncode == 0
+
+
+def test_where_nobody_can_be_asked_the_denial_is_told(talks: Ctx) -> None:
+    # commands.md: "Calls that ask for approval are asked about on a terminal and denied elsewhere"
+    script = '[{"approval": {"name": "fs.write"}}]'
+    done = talks.ctx("send", "debug/script", "--output", "text", "--scope", "temp", script)
+    assert done.stdout == "deny\n"
+    assert done.stderr.splitlines() == [
+        "may it call fs.write {}?",
+        "denied, as nobody can be asked here; ctx chat asks",
+    ]
+
+
+def test_a_socket_names_its_object(talks: Ctx) -> None:
+    assert talks.ctx("ping", f"{talks.root}/model/debug/echo.sock").returncode == 0

@@ -141,7 +141,10 @@ def test_cortex_is_the_same_program(tmp_path: Path) -> None:
     done = subprocess.run(
         [link, "nix"], env={"PYTHONPATH": project}, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (2, "cortex nix: there is no command 'nix'\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "cortex nix: there is no command 'nix'; see: cortex --help\n",
+    )
 
 
 def test_status_is_what_the_mount_says(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

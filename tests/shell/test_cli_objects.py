@@ -98,6 +98,7 @@ def test_an_object_is_found_by_name(name: str, path: str, root: Path) -> None:
         ("qqqq", "ENOENT", "there is no object 'qqqq'; see: ctx ls"),
         ("tool/fs.read.d", "EINVAL", "'tool/fs.read.d' is no object that can be run"),
         ("openai", "EINVAL", "'openai' is no object that can be run"),
+        ("", "EINVAL", "'' is no object that can be run"),
         ("/no/such", "ENOENT", "there is no /no/such"),
     ],
 )
@@ -106,6 +107,13 @@ def test_what_is_not_there_is_said_with_the_nearest(name: str, code: str, senten
         objects.resolve(str(root), name)
     assert caught.value.code == code
     assert caught.value.message.startswith(sentence)
+
+
+def test_a_provider_with_sessions_is_no_question(root: Path) -> None:
+    # ctx.md: "What is said over a `.sock` is kept as ordinary files", below home/UID/model/PROVIDER
+    (root / f"home/{os.getuid()}/model/openai").mkdir(parents=True)
+    with pytest.raises(Fault, match="'openai' is no object that can be run"):
+        objects.resolve(str(root), "openai")
 
 
 def test_a_name_in_two_classes_is_a_question(root: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.cli import complete
-from cortexfs.cli.session import age, size
+from cortexfs.cli.session import age, counted, size
 from tests.shell.cli_sessions import Sessions
 from tests.shell.cli_tree import ctx, plant
 from tests.shell.client_server import Served, served
@@ -149,6 +149,10 @@ def test_resume_ends_where_the_log_ended(server: Served, root: Path, sessions: S
     unknown = ctx("resume", GPT, "--after", "x", root=root)
     assert unknown.returncode == 2
     assert 'no event "x"' in unknown.stderr
+    # commands.md: "An ID that the session does not know is refused, with exit status 2"
+    later = ctx("resume", GPT, "--after", "7", root=root)
+    assert (later.returncode, later.stdout) == (2, "")
+    assert "no event '7'" in later.stderr
 
 
 def test_resume_of_an_empty_session_says_so(server: Served, root: Path) -> None:
@@ -233,7 +237,7 @@ def test_sessions_are_listed(root: Path, sessions: Sessions) -> None:
     rows = json.loads(ctx("session", "list", "model/main", "--json", root=root).stdout)
     assert [row["session"] for row in rows] == ["new", "old"]
     assert rows[0]["path"] == str(sessions.folder / "new")
-    none = ctx("session", "list", "--space", "shared", root=root)
+    none = ctx("session", "list", "--scope", "shared", root=root)
     assert (none.stdout, none.stderr) == ("", "there are no shared sessions\n")
 
 
@@ -247,6 +251,11 @@ def test_a_session_is_shown(root: Path, sessions: Sessions) -> None:
     missing = ctx("session", "show", GPT, "two", root=root)
     assert missing.returncode == 1
     assert "see: ctx session list model/openai/gpt-5" in missing.stderr
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
+def test_counts(count: int, said: str) -> None:
+    assert counted(count, "run") == said
 
 
 def test_a_session_is_removed_when_that_is_meant(root: Path, sessions: Sessions) -> None:
@@ -293,6 +302,7 @@ def test_sessions_complete(root: Path, sessions: Sessions, monkeypatch: pytest.M
     assert complete.candidates(["ctx", "send", "model/main", "--scope", ""]) == ["private", "shared", "temp"]
     assert complete.candidates(["ctx", "session", ""]) == ["list", "show", "rm", "gc"]
     assert complete.candidates(["ctx", "ping", "openai"]) == ["openai/gpt-5"]
+    assert complete.candidates(["ctx", "chat", ""]) == ["main", "openai/gpt-5"]  # tools hold no conversations
 
 
 @pytest.mark.parametrize(
