@@ -1,0 +1,183 @@
+"""Who is asked before a call, who is refused, and what a dry run changes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from cortexfs.core.calls import Effect
+from cortexfs.core.confirming import (
+    DRY_RUN_SECONDS,
+    ESCALATE_AFTER,
+    MAX_DRY_RUNS,
+    PAUSE_AFTER,
+    Asked,
+    Denials,
+    DryRuns,
+    Kind,
+    Verdict,
+    verdict,
+)
+from cortexfs.core.risk import ALLOW, BLOCK, REQUIRE_CONFIRMATION, REVIEW, Level, Tool
+from cortexfs.core.risksettings import Mode, Settings, decode
+
+AGENT, PERSON = Asked(Kind.AGENT), Asked(Kind.PERSON)
+
+
+def effect(
+    kind: str, confirmation: str = "on_risk", dry_run: str = "not_supported", target: str = ""
+) -> Effect:
+    return Effect(kind, "reversible", confirmation, dry_run, target)
+
+
+def builtin(*effects: Effect) -> Tool:
+    return Tool("one", effects, builtin=True)
+
+
+BY_LEVEL = {
+    ALLOW: builtin(effect("read_file")),
+    REVIEW: builtin(effect("network_request")),
+    REQUIRE_CONFIRMATION: builtin(effect("write_file")),
+    BLOCK: builtin(effect("delete_file")),
+}
+LIMITS: dict[Mode, Level] = {"strict": ALLOW, "balanced": REVIEW, "open": REQUIRE_CONFIRMATION}
+
+
+EVERY: list[tuple[Mode, Level]] = list(product(LIMITS, Level))
+
+
+@pytest.mark.parametrize(("mode", "level"), EVERY)
+def test_an_agent_asks_above_what_the_mode_approves(mode: Mode, level: Level) -> None:
+    # section 6: "Gate: Block denied; level <= auto_approve_up_to approved; else ask. strict=Allow,
+    # balanced=Review (default), open=RequireConfirmation"
+    said = verdict(BY_LEVEL[level], AGENT, Settings(mode=mode))
+    assert said.level is level
+    assert said.allowed is (level is not BLOCK)
+    assert said.confirm is (level is not BLOCK and level > LIMITS[mode])
+
+
+@pytest.mark.parametrize(("mode", "level"), EVERY)
+def test_nobody_there_to_ask_means_no(mode: Mode, level: Level) -> None:
+    # section 6: "Non-interactive: deny"
+    said = verdict(BY_LEVEL[level], Asked(Kind.AGENT, can_ask=False), Settings(mode=mode))
+    assert said.allowed is (level <= LIMITS[mode])
+    assert not said.confirm
+
+
+@pytest.mark.parametrize(("mode", "level"), EVERY)
+def test_a_person_has_confirmed_what_they_run(mode: Mode, level: Level) -> None:
+    # issue 5: "a person at a terminal or running a tool directly has confirmed it; an agent asks"
+    said = verdict(BY_LEVEL[level], PERSON, Settings(mode=mode, deny=("*",)))
+    assert (said.allowed, said.confirm, said.dry_run_first) == (True, False, False)
+
+
+def test_approval_ask_asks_about_everything() -> None:
+    # upstream 11: "Approval `ask`: after all checks, before spawn"
+    always = Asked(Kind.AGENT, always_ask=True)
+    for level, tool in BY_LEVEL.items():
+        said = verdict(tool, always, Settings(mode="open"))
+        assert (said.allowed, said.confirm) == ((True, True) if level < BLOCK else (False, False))
+
+
+def test_block_is_never_approved_by_itself() -> None:
+    # lint: RISK_AUTO_APPROVES_BLOCK; the gate is closed whatever is written
+    said = verdict(BY_LEVEL[BLOCK], AGENT, decode('auto_approve_up_to = "block"'))
+    assert not said.allowed
+    limit = decode('mode = "open"\nauto_approve_up_to = "allow"')
+    assert verdict(BY_LEVEL[REVIEW], AGENT, limit).confirm
+
+
+def test_process_tools_are_asked_about_in_balanced_mode() -> None:
+    # section 6: "Consequence: every process tool needs confirmation in balanced mode"
+    assert verdict(Tool("theirs", (effect("run_process", confirmation="always"),)), AGENT).confirm
+
+
+def test_declaring_delete_file_blocks_agents_and_nobody_else() -> None:
+    # section 6: "So declaring delete_file blocks the tool outright"; better: a person may run it
+    tool = Tool("worktree_remove", (effect("delete_file"),))
+    assert not verdict(tool, AGENT, Settings(mode="open")).allowed
+    assert verdict(tool, PERSON).allowed
+
+
+def test_a_verdict_says_what_decided() -> None:
+    tool = builtin(effect("write_file", target="/etc"))
+    assert verdict(tool, AGENT).why == (
+        "require_confirmation is asked about, above review (write_file on /etc is require_confirmation)"
+    )
+
+
+# Dry runs.
+
+
+def tried(tool: Tool, dry_run: bool = False, tried_dry: bool = False, kind: Kind = Kind.AGENT) -> Verdict:
+    return verdict(tool, Asked(kind, dry_run=dry_run, tried_dry=tried_dry))
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_required_dry_run_comes_first_for_everybody(kind: Kind) -> None:
+    # issue 5: "`required_before_execute` is enforced"; section 6: "dry_run is recorded, nowhere enforced"
+    tool = builtin(effect("write_file", dry_run="required_before_execute"))
+    assert tried(tool, kind=kind).dry_run_first
+    assert "with the same input and --dry-run" in tried(tool, kind=kind).why
+    assert not tried(tool, tried_dry=True, kind=kind).dry_run_first
+    assert not tried(tool, dry_run=True, kind=kind).dry_run_first
+
+
+def test_a_supported_dry_run_is_no_duty() -> None:
+    # issue 5: "`supported` tools get `--dry-run`"
+    tool = builtin(effect("write_file", dry_run="supported"))
+    assert not tried(tool).dry_run_first
+    assert tried(tool).confirm
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_tool_without_a_dry_run_is_not_run_instead(kind: Kind) -> None:
+    said = tried(builtin(effect("write_file")), dry_run=True, kind=kind)
+    assert not said.allowed
+    assert "has no dry run; call it without --dry-run" in said.why
+
+
+def test_a_dry_run_counts_what_it_does_not_show() -> None:
+    writing = effect("write_file", dry_run="supported")
+    assert not tried(builtin(writing), dry_run=True).confirm
+    assert tried(builtin(writing, effect("run_process")), dry_run=True).confirm
+    assert not tried(builtin(effect("delete_file", dry_run="supported")), dry_run=True).allowed
+
+
+def test_a_dry_run_is_good_for_one_call_for_a_while() -> None:
+    runs = DryRuns()
+    runs.add(b"a", 0.0)
+    assert not runs.use(b"b", 1.0)
+    assert runs.use(b"a", DRY_RUN_SECONDS)
+    assert not runs.use(b"a", DRY_RUN_SECONDS)
+    runs.add(b"a", 0.0)
+    assert not runs.use(b"a", DRY_RUN_SECONDS + 1)
+
+
+def test_dry_runs_are_bounded_and_the_oldest_is_forgotten() -> None:
+    runs = DryRuns()
+    for number in range(MAX_DRY_RUNS):
+        runs.add(str(number).encode(), 0.0)
+    runs.add(b"0", 0.0)
+    runs.add(b"new", 0.0)
+    assert not runs.use(b"1", 0.0)
+    assert runs.use(b"0", 0.0)
+
+
+# Denials.
+
+
+def test_denials_in_a_row_pause_and_many_escalate() -> None:
+    # section 6: "3 consecutive denials pause the turn, 10 per session escalate"
+    assert (PAUSE_AFTER, ESCALATE_AFTER) == (3, 10)
+    counted = Denials()
+    for denied in (True, True, False, True, True):
+        counted = counted.after(denied)
+    assert not counted.pause
+    assert counted.after(True).pause
+    assert not counted.after(True).escalate
+    for _ in range(6):
+        counted = counted.after(False).after(True)
+    assert counted.escalate
+    assert not counted.pause
