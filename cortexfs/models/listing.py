@@ -103,7 +103,7 @@ def _limit(row: Mapping[str, Any]) -> int | None:
         value: Any = row
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, int) and 0 < value <= MAX_LIMIT:
+        if type(value) is int and 0 < value <= MAX_LIMIT:
             return value
     return None
 

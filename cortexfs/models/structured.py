@@ -45,7 +45,7 @@ class Schema:
         try:
             self._compiled.validate(value)
         except jsonschema_rs.ValidationError as error:
-            where = path_text(error.instance_path) or "the answer"
+            where = path_text(error.instance_path) if error.instance_path else "the answer"
             why = clipped(f"{where}: {error.message}")
             raise Fault("EBADMSG", f"the model's answer does not fit the schema: {why}") from None
 
