@@ -91,6 +91,20 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=0, description="How many sessions with one object a user keeps, the newest; 0 keeps all."),
     ] = 0
+    session_mib: Annotated[
+        int,
+        Meta(ge=1, description="Size of a session's log in MiB from which on nothing is said in it (EFBIG)."),
+    ] = 256
+    user_mib: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Size of the logs of a user's sessions, and of all shared ones, in MiB (EDQUOT).",
+        ),
+    ] = 4096
+    user_sessions: Annotated[
+        int, Meta(ge=1, description="Sessions that a user may have, and that may be shared (EDQUOT).")
+    ] = 10_000
     kept: Annotated[tuple[str, ...], Meta(description="Names of sessions that are removed by hand only.")] = (
         "default",
     )

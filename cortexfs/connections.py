@@ -147,6 +147,8 @@ class Connection:
             live = await self._open(key)
             self._conversations.accepts()
             self._charge(live)
+            if request.id is None or not live.session.find(request.id):  # no retry
+                live.log.check_share()
             new = self._conversations.runs.new_id()
             run, events = live.session.send(request, new)
         except BaseException:

@@ -58,6 +58,7 @@ from cortexfs.models.weights import DEFAULT, DRIVER, found
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, spaces
 from cortexfs.sessions import Policy, Sessions
+from cortexfs.sessionshare import Most
 from cortexfs.sockets import Sockets, bind
 from cortexfs.store import Store
 from cortexfs.version import VERSION
@@ -117,7 +118,9 @@ class Daemon:
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
         self.catalog = Catalog(self.pool)
         _raise_descriptors()
-        self.sessions = Sessions(config.state / "sessions", _report, grew=self._grew, removed=self._removed)
+        self.sessions = Sessions(
+            config.state / "sessions", _report, grew=self._grew, removed=self._removed, most=_most(config)
+        )
         self.conversations = Conversations(self.sessions, self.runs, self._driver)
         self.fs = Filesystem(
             registry=Registry({}),
@@ -300,6 +303,11 @@ class Daemon:
             f"last error: {one_line(self.logs.error or self.runs.last_error or 'none')}",
         ]
         return "\n".join(lines) + "\n"
+
+
+def _most(config: Config) -> Most:
+    said = config.sessions
+    return Most(said.session_mib << 20, said.user_mib << 20, said.user_sessions)
 
 
 def _raise_descriptors() -> None:

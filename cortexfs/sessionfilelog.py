@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from cortexfs.sessiondisk import Descriptors
 from cortexfs.sessionfacts import Scan
 from cortexfs.sessionfiles import EVENTS, Address, Told
 from cortexfs.sessionlog import Load, Log
+from cortexfs.sessionshare import Share
 
 READERS = 8  # threads that may wait for the disk on behalf of readers
 ADVICE = {
@@ -61,7 +62,7 @@ class Disk:
 class FileLog(Log):
     """A log on disk, with what has to be remembered to write it."""
 
-    def __init__(self, disk: Disk, address: Address, loaded: Loaded) -> None:
+    def __init__(self, disk: Disk, address: Address, loaded: Loaded, share: Share) -> None:
         self.address = address
         self.folder = disk.root.joinpath(*address.parts)
         self.path = self.folder / EVENTS
@@ -72,7 +73,18 @@ class FileLog(Log):
         self.fresh: list[Path] = []  # folders with new entries that are not on disk
         self.syncing = False
         self._disk = disk
+        self._share = share
+        self._is_new = not loaded.made
         super().__init__(loaded.scan, loaded.given, disk.touched, disk.load)
+
+    def check_share(self) -> None:
+        self._share.admit(self.size, self._is_new)
+
+    def written(self, lines: Sequence[bytes], size: int) -> bool:
+        self._share.bytes += size
+        self._share.sessions += self._is_new
+        self._is_new = False
+        return super().written(lines, size)
 
     async def fetch(self, offset: int, size: int) -> bytes:
         """From the page cache at once, from the disk in a thread."""

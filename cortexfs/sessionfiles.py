@@ -237,7 +237,7 @@ def listing(root: Path, space: Space, class_: str, object: str) -> list[Info]:
     """An object's sessions, newest first."""
     folder = root.joinpath(*object_parts(space, class_, object))
     found: list[Info] = []
-    for name in _names(folder):
+    for name in session_names(folder):
         with contextlib.suppress(OSError, Fault):  # one that is just going, or is none of ours
             address = Address(space, class_, object, name)
             stat = os.stat(folder / name / EVENTS)
@@ -258,12 +258,13 @@ def objects(root: Path, space: Space) -> list[tuple[str, str]]:
 
 def spaces(root: Path) -> list[Space]:
     """The spaces that hold something."""
-    shared = [Space.shared()] if _names(root / "shared" / "main") else []
-    homes = [name for name in _names(root / "home") if name.isascii() and name.isdecimal()]
+    shared = [Space.shared()] if session_names(root / "shared" / "main") else []
+    homes = [name for name in session_names(root / "home") if name.isascii() and name.isdecimal()]
     return shared + [Space.private(int(name)) for name in homes]
 
 
-def _names(folder: Path) -> list[str]:
+def session_names(folder: Path) -> list[str]:
+    """What is in an object's folder of sessions, but for the index and what is half-made."""
     try:
         return [name for name in os.listdir(folder) if name != INDEX and not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):

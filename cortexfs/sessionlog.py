@@ -131,6 +131,11 @@ class Log(ABC):
         while self._crowded() and not self.fault and not self.ended:
             await self._lot.park()
         self._admit()
+        self.check_share()
+
+    @abstractmethod
+    def check_share(self) -> None:
+        """Before more is said: EFBIG or EDQUOT where its owner may have no more of it."""
 
     def _crowded(self) -> bool:
         mine = self._pending_bytes

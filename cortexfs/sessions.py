@@ -30,6 +30,7 @@ from cortexfs.sessionfilelog import FileLog, fault_of
 from cortexfs.sessionfiles import EVENTS, Address, Info, Meta, Space
 from cortexfs.sessionload import Loading
 from cortexfs.sessionmemory import Budget, MemoryLog
+from cortexfs.sessionshare import Most, Shares
 
 MISSING = "there is no such session; `ctx session list` shows those that are there"
 
@@ -58,6 +59,7 @@ class Sessions:
         grew: Callable[[Address], None] = lambda _: None,
         removed: Callable[[Address], None] = lambda _: None,
         sync: Callable[[int], None] = os.fsync,
+        most: Most | None = None,
     ) -> None:
         limits = limits or Limits()
         self.root = root
@@ -69,6 +71,7 @@ class Sessions:
         self._logs: WeakValueDictionary[Address, FileLog] = WeakValueDictionary()
         self._changing: dict[Address, trio.Event] = {}  # being opened or removed
         self._temps: dict[Address, MemoryLog] = {}
+        self._shares = Shares(root, most or Most())
         self._budget = Budget(limits.temp_session, limits.temp_total)
         self.run = self._commit.run
         self.settle = self._commit.settle
@@ -90,9 +93,10 @@ class Sessions:
             return log
         self._changing[address] = trio.Event()
         try:
+            share = await self._shares.of(address.space)
             unclean = address in self._commit.unclean
             loaded = await self._loading.load(address, unclean)
-            log = self._logs[address] = FileLog(self._commit.disk, address, loaded)
+            log = self._logs[address] = FileLog(self._commit.disk, address, loaded, share)
             self._commit.unclean.pop(address, None)
             for remark in loaded.remarks:
                 self._report(address, remark)
@@ -182,18 +186,23 @@ class Sessions:
         self._removed(address)
         self._commit.unclean.pop(address, None)
         try:
-            await trio.to_thread.run_sync(self._discard, address)
+            size = await trio.to_thread.run_sync(self._discard, address)
+            self._shares.removed(address.space, size)
         except FileNotFoundError:
             raise Fault("ENOENT", MISSING) from None
         except OSError as error:
             raise fault_of(error, "removed") from None
 
-    def _discard(self, address: Address) -> None:
-        folder = self.folder(address)
+    def _discard(self, address: Address) -> int | None:
+        """Remove its files; how long its log was."""
+        folder, size = self.folder(address), None
+        with suppress(FileNotFoundError):
+            size = os.stat(folder / EVENTS, follow_symlinks=False).st_size
         cwd = sessionfiles.text(folder / "cwd")
         sessiondisk.discard(folder)
         self._commit.descriptors.forget(folder / EVENTS)
         self._commit.indexes.removed(address, cwd)
+        return size
 
     async def expired(self, space: Space, policy: Policy) -> list[Info]:
         """What `collect` would remove: never one that is in use, runs, is an object's newest, or is kept."""

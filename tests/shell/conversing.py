@@ -25,6 +25,7 @@ from cortexfs.relay import receive, send
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.sessions import Limits, Sessions
+from cortexfs.sessionshare import Most
 
 PATIENCE = 20  # seconds until a test that waits in vain fails; no test needs them
 ECHO: Key = ("model", "debug/echo")
@@ -185,6 +186,7 @@ async def conversing(
     drivers: Drivers = None,
     limits: Limits | None = None,
     sync: Callable[[int], None] = os.fsync,
+    most: Most | None = None,
 ) -> AsyncIterator[World]:
     world: World | None = None
 
@@ -204,6 +206,7 @@ async def conversing(
         grew=grew,
         removed=removed,
         sync=sync,
+        most=most,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)

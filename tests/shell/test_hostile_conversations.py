@@ -14,6 +14,7 @@ from cortexfs import connections, guests
 from cortexfs.core import requests, session
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.live import MESSAGE
+from cortexfs.sessionshare import Most
 from tests.shell.conversing import HANG, SCRIPT, Client, conversing
 
 OTHER = 4242
@@ -173,3 +174,51 @@ async def test_long_lines_are_understood_elsewhere(tmp_path: Path, monkeypatch: 
             await client.ask("ping")
             await client.until("pong")
     assert where == [False, True]
+
+
+async def test_the_sessions_of_a_user_are_bounded_in_number(tmp_path: Path) -> None:
+    # docs/config.md: `sessions.user_sessions`; others, what is there, and what is removed do not count
+    async with conversing(tmp_path, most=Most(space_sessions=3)) as world:
+        with world.connected() as client, world.connected(uid=OTHER) as other:
+            for number in range(3):
+                await client.send("x", session=f"s{number}", id="m")
+                await client.until("done")
+            await client.send("x", session="more", id="m")
+            assert (await client.error())["code"] == "EDQUOT"
+            await client.send("again", session="s0")
+            assert (await client.until("done"))[-1]["status"] == "ok"
+            await other.send("x", session="more")
+            assert (await other.until("done"))[-1]["status"] == "ok"
+            await world.sessions.remove(world.address("s1"))
+            await client.send("x", session="more", id="m")
+            assert (await client.until("done"))[-1]["status"] == "ok"
+    async with conversing(tmp_path, most=Most(space_sessions=3)) as world:  # counted anew
+        with world.connected() as client:
+            await client.send("x", session="another")
+            assert (await client.error())["code"] == "EDQUOT"
+            await client.send("x", session="more", id="m")  # a retry
+            assert (await client.until("done"))[-1]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("most", "code"), [(Most(session_bytes=1 << 20), "EFBIG"), (Most(space_bytes=1 << 20), "EDQUOT")]
+)
+async def test_the_sessions_of_a_user_are_bounded_in_size(tmp_path: Path, most: Most, code: str) -> None:
+    # docs/config.md: `sessions.session_mib`, `sessions.user_mib`: a run ends well, and can be read
+    burst = json.dumps([{"burst": 100_000, "size": 1000}])
+    async with conversing(tmp_path, most=most) as world:
+        with world.connected(SCRIPT) as client:
+            await client.send(burst, id="m")
+            frames = await client.until("done")
+            assert [frame.get("code") for frame in frames[-2:]] == [code, code]
+            assert all("id" in frame for frame in frames)
+            size = (world.sessions.folder(world.address(object=SCRIPT)) / "events.jsonl").stat().st_size
+            assert size < 4 << 20
+            await client.send("[]", id="n")
+            assert (await client.error())["code"] == code
+    async with conversing(tmp_path, most=most) as world:
+        with world.connected(SCRIPT) as client:
+            await client.ask("resume")
+            assert await client.until("done") == frames
+            await client.send("[]", session="new")
+            assert (await client.frame() or {}).get("code", "EFBIG") == code
