@@ -58,9 +58,7 @@ class Lines:
             self._conversation.close()
             self._conversation = None
         if self._is_person:
-            self._printer.show(
-                Show("note", f"{self._place.name}, session {session}; /help says what you can do")
-            )
+            self._printer.show(Show("note", self._place.greeting))
             for deed in past:
                 if isinstance(deed, Show):
                     self._printer.show(deed)

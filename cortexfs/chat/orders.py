@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cortexfs.chat import stored, typed
+from cortexfs.chat.printing import counted
 from cortexfs.chat.stored import Stored
 from cortexfs.chat.talk import Deed, Show, Talk
 from cortexfs.client import Conversation, new_id
@@ -38,6 +39,15 @@ class Place:
     def sessions(self) -> list[Stored]:
         return [] if self.scope == "temp" else stored.listing(self._root, self._whole, self.scope)
 
+    @property
+    def greeting(self) -> str:
+        return f"{self.name}, {_WHOSE[self.scope].format(self.session)}; /help says what you can do"
+
+    @property
+    def option(self) -> str:
+        """What tells a command the scope; nothing for the one that commands mean anyway."""
+        return "" if self.scope == "private" else f" --scope {self.scope}"
+
     def enter(self, session: str, cwd: str | None = None) -> tuple[Talk, list[Deed]]:
         """Go to a session: its talk, and what was said in it before. An agent's new session works in `cwd`,
         else where we are; an old one stays where it was. Models work nowhere."""
@@ -47,7 +57,10 @@ class Place:
         said, is_cut = stored.recent(past)
         deeds = talk.recall(said)
         if is_cut and deeds:
-            deeds.insert(0, Show("note", f"what was said before: ctx session show {self._whole} {session}"))
+            deeds.insert(
+                0,
+                Show("note", f"what was said before: ctx session show {self._whole} {session}{self.option}"),
+            )
         if session != self.session:
             self.before, self.session = self.session or None, session
         return talk, deeds
@@ -96,11 +109,11 @@ def _sessions(place: Place, argument: str) -> Outcome:
     width = max(len(one.session) for one in there[:LISTED])
     lines = [
         f"{'*' if one.session == place.session else ' '} {one.session:{width}}  {one.state},"
-        f" {one.messages} messages, {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.updated))}"
+        f" {counted(one.messages, 'message')}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(one.updated))}"
         for one in there[:LISTED]
     ]
     if len(there) > LISTED:
-        lines.append(f"  and {len(there) - LISTED} more: ctx session list {place.name}")
+        lines.append(f"  and {len(there) - LISTED} more: ctx session list {place.name}{place.option}")
     return Outcome(lines)
 
 
@@ -126,6 +139,11 @@ def _checked(name: str) -> str:
     return name
 
 
+_WHOSE = {
+    "private": "session {}",
+    "shared": "shared session {}",
+    "temp": "temp session {}, kept nowhere",
+}
 _NONE = {
     "private": "there are no sessions yet: what you say begins one",
     "shared": "there are no shared sessions yet: what you say begins one",

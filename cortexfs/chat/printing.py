@@ -53,6 +53,10 @@ class Printer:
             self._mid_line = False
 
 
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def quoted(text: str) -> str:
     """What somebody said, told apart from the answers."""
     return "\n".join(f"> {line}" for line in text.split("\n"))

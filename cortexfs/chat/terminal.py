@@ -111,14 +111,13 @@ class Terminal:
             self._prompt.app.exit(exception=problem)
 
     def _greet(self) -> None:
-        self._say("note", f"{self._place.name}, session {self._talk.session}; /help says what you can do")
+        self._say("note", self._place.greeting)
         self._do(self._past)
 
     def _farewell(self) -> None:
         if self._talk.busy and self._conversation and self._talk.scope != "temp":
-            self._say(
-                "note", f"what runs goes on; ctx chat {self._place.name} --session {self._talk.session}"
-            )
+            again = f"ctx chat {self._place.name} --session {self._talk.session}{self._place.option}"
+            self._say("note", f"what runs goes on; {again}")
         self._disconnect()
         if self._returning:
             self._returning.cancel()
@@ -203,6 +202,7 @@ class Terminal:
         elif meant and meant.name == "/quit":
             self._leave(0)
         elif meant:
+            self._lines.append("\n")
             outcome = orders.carry_out(self._place, meant)
             for line in outcome.lines:
                 self._say("note", line)

@@ -26,8 +26,9 @@ KEYS = {
     "Alt-Enter": "begin a new line; so does a backslash before Enter",
     "Ctrl-C": "cancel what runs; again: leave",
     "Ctrl-D": "leave",
-    "Ctrl-R": "search what you typed before",
+    "Up, Ctrl-R": "what you typed before; search in it",
     "Ctrl-X Ctrl-E": "write in your editor",
+    "Tab": "complete orders, and sessions after /resume",
 }
 _ORDER = re.compile(r"(/[A-Za-z]+)(?:[ \t]+(.*))?", re.ASCII)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cortexfs.chat import stored
-from cortexfs.chat.printing import quoted
+from cortexfs.chat.printing import counted, quoted
 from cortexfs.chat.stored import SPACES, Stored
 from cortexfs.cli import mounts, output, parser, talking
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -195,10 +195,6 @@ def _sure(question: str) -> bool:
         raise Fault("EINVAL", "nobody can be asked here; say --yes")
     print(f"{output.printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def size(count: int) -> str:

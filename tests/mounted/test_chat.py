@@ -162,6 +162,16 @@ def test_orders(shown: Screen) -> None:
     was(shown, 0)
 
 
+def test_the_greeting_says_whose_the_session_is(shown: Screen) -> None:
+    # commands.md: "a temp session is kept nowhere and ends with the chat"
+    chat(shown, "debug/echo", "--scope", "temp")
+    shown.wait("debug/echo, temp session default, kept nowhere; /help")
+    leave(shown)
+    chat(shown, "debug/echo", "--scope", "shared", "--session", "ours")
+    shown.wait("debug/echo, shared session ours; /help")
+    leave(shown)
+
+
 def test_several_lines_are_one_message(shown: Screen, chats: Ctx) -> None:
     # commands.md: "Alt-Enter, or a backslash before Enter | begins a new line"
     chat(shown, "debug/echo", "--session", "lines")

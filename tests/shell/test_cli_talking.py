@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.chat.printing import counted
 from cortexfs.cli import complete
-from cortexfs.cli.session import age, counted, size
+from cortexfs.cli.session import age, size
 from tests.shell.cli_sessions import Sessions
 from tests.shell.cli_tree import ctx, plant
 from tests.shell.client_server import Served, served
