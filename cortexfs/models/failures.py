@@ -73,7 +73,7 @@ def of_status(
         return _limited(provider, body, said, _delay(headers, now))
     if status == 402:
         return Failure("EDQUOT", _says(f"{provider} wants to be paid first (402)", said), hop=True)
-    if status == 413 or (status < 500 and _ABOUT_CONTEXT.search(body.decode("utf-8", "replace"))):
+    if status == 413 or (status in (400, 422) and _ABOUT_CONTEXT.search(body.decode("utf-8", "replace"))):
         return _overflow(provider, body, said)
     if status == 404:
         mend = "see which models it has: ctx provider models NAME"

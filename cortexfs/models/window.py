@@ -27,18 +27,21 @@ class Window:
     def __init__(self, limit: int | None, output: int | None) -> None:
         self._limit = limit or UNKNOWN
         self._output = min(output or OUTPUT, self._limit // 2)
+        self._halved = 0
         self.shrunk = 0
 
     def room(self, used: int) -> int:
         """Bytes of history beside an input of `used` bytes."""
         whole = (self._limit - self._output) * BYTES - used
-        return max(0, min(MOST, whole >> self.shrunk))
+        return max(0, min(MOST, whole >> self._halved))
 
     def shrink(self, limit: int | None) -> None:
-        """It was too much: less, by what the provider said where that is less."""
+        """It was too much: what the provider says it takes, where that is less, else half."""
         self.shrunk += 1
         if limit and limit < self._limit:
             self._limit, self._output = limit, min(self._output, limit // 2)
+        else:
+            self._halved += 1
 
     def stable(self, history: list[Message]) -> list[Message]:
         """What of a history to send. One that lacks its beginning is cut further, in its older half, at

@@ -366,4 +366,4 @@ def test_a_history_that_is_too_long_all_the_same_is_halved() -> None:
     window.shrink(None)
     assert window.room(0) == before // 2
     window.shrink(2000)
-    assert window.room(0) == (2000 - 1000) * BYTES // 4
+    assert window.room(0) == (2000 - 1000) * BYTES // 2

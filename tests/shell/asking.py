@@ -76,7 +76,7 @@ class Server:
 
 
 def model(name: str = "p/m", format_: str = "openai.chat", **extra: str) -> Object:
-    given = {"id": "native/m", "driver": format_, "session": "socket"} | extra
+    given = {"id": "native/m", "driver": format_, "session": "socket", "format": format_} | extra
     origin = f"provider:{name.partition('/')[0]}"
     return Object(class_="model", name=name, description="", origin=origin, extra=given)
 
@@ -98,7 +98,7 @@ class World:
     async def add(self, object_: Object, base_url: str, key: str = KEY, **source: Any) -> None:
         self.objects[object_.name] = object_
         name = object_.origin.partition(":")[2]
-        form = object_.extra["driver"]
+        form = object_.extra["format"]
         self.sources[name] = Source(name, Server(base_url, key), form, **source)
         await self.drivers.apply(self.sources)
 

@@ -1,0 +1,236 @@
+"""`ctx provider` and `ctx model` as commands, with files of their own and a server that tests play."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cortexfs.cli.main import main
+from cortexfs.models.provider import PRESETS
+from tests.shell.provider_server import KEY
+
+MODELS = {"data": [{"id": "m1", "context_length": 8192}, {"id": "vendor/m2"}]}
+
+
+class Server(http.server.ThreadingHTTPServer):
+    status, body = 200, json.dumps(MODELS).encode()
+    location = ""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.seen: list[tuple[str, dict[str, str]]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server: Any = self.server
+        server.seen.append((self.path, dict(self.headers)))
+        self.send_response(server.status)
+        if server.location:
+            self.send_header("Location", server.location)
+        self.send_header("Content-Length", str(len(server.body)))
+        self.end_headers()
+        self.wfile.write(server.body)
+
+    def log_message(self, *_arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("CTX_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("CTX_ROOT", str(tmp_path / "ctx"))
+    return tmp_path
+
+
+def run(*words: str) -> int:
+    return main(["provider", *words])
+
+
+def add(server: Server, name: str = "mine", *more: str) -> None:
+    assert run("add", name, "--base-url", server.url, "--format", "openai.chat", *more) == 0
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_adding_lists_the_models(server: Server, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(server)
+    said = capsys.readouterr().err
+    assert "2 models listed" in said
+    assert "it counts from the next ctx mount" in said
+    run("models", "mine", "--json")
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["model"], row["id"], row["limit"]) for row in rows] == [
+        ("mine/m1", "m1", 8192),
+        ("vendor/m2", "vendor/m2", None),
+    ]
+    assert len(server.seen) == 1  # what was listed is kept
+    run("models", "mine", "--refresh")
+    assert len(server.seen) == 2
+    assert run("add", "mine", "--base-url", server.url, "--format", "openai.chat") == 1
+    assert "already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_a_well_known_provider_needs_its_name_alone(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cortexfs.models.asking.models", lambda *_: [])
+    assert run("add", name) == 0
+    text = (place / "config" / "providers" / f"{name}.toml").read_text()
+    assert PRESETS[name].base_url in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["add", "opnai"], "did you mean openai?"),
+        (["add", "mine", "--base-url", "x", "--format", "google"], "base_url"),
+        (["add", "mine", "--base-url", "https://x", "--format", "soap"], "format"),
+        (["add", "local", "--base-url", "https://x", "--format", "google"], "choose another"),
+        (["add", "a/b", "--base-url", "https://x", "--format", "google"], "the name 'a/b'"),
+        (["remove", "nothing"], "no provider 'nothing'"),
+        (["models", "nothing"], "no provider 'nothing'"),
+        (["secret", "set", "nothing"], "no provider 'nothing'"),
+        (["secret", "show", "nothing"], "show"),
+    ],
+)
+def test_what_is_wrong(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*words) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+def test_a_key_is_kept_and_never_shown(
+    server: Server, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # issue: "keys read from stdin or a prompt into state/secrets (0600) ...; never shown again"
+    add(server)
+    type_in(monkeypatch, KEY + "\n")
+    assert run("secret", "set", "mine") == 0
+    file = place / "state" / "secrets" / "mine"
+    assert file.read_text() == KEY + "\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert server.seen[-1][1]["Authorization"] == f"Bearer {KEY}"
+    for words in (["list", "--json"], ["list"], ["models", "mine"], ["test", "mine"]):
+        assert run(*words) == 0
+    told = capsys.readouterr()
+    assert KEY not in told.out + told.err
+    assert "kept" in told.out
+    file.chmod(0o644)
+    assert run("test", "mine") == 13
+    assert "open to others" in capsys.readouterr().err
+    assert run("remove", "mine") == 0
+    assert not file.exists()
+    assert not list((place / "config" / "providers").iterdir())
+    assert not list((place / "state" / "providers").iterdir())
+
+
+@pytest.mark.parametrize("typed", ["", "\n", "two words\n", "k\xe9y\n", "x" * 9000])
+def test_what_is_no_key(
+    typed: str, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(server)
+    type_in(monkeypatch, typed)
+    assert run("secret", "set", "mine") == 2
+    assert not typed.strip() or typed.strip() not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_status", "said"),
+    [
+        (401, 13, "has no key"),
+        (500, 1, "failed (500)"),
+        (429, 1, "limits the rate"),
+        (404, 0, "lists no models"),
+    ],
+)
+def test_testing_exits_as_a_call_would(
+    status: int, exit_status: int, said: str, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(server)
+    server.status = status
+    assert run("test", "mine") == exit_status
+    assert said in capsys.readouterr().err
+
+
+def test_no_redirection_is_followed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a key goes where it was meant to go
+    add(server)
+    type_in(monkeypatch, KEY)
+    run("secret", "set", "mine")
+    server.status, server.location = 302, f"{server.url}/elsewhere"
+    before = len(server.seen)
+    assert run("test", "mine") == 1
+    assert [path for path, _ in server.seen[before:]] == ["/v1/models"]
+
+
+def test_an_unreachable_provider(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    add(server)
+    server.socket.close()
+    assert run("test", "mine") == 69
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{", b'{"data":{}}'])
+def test_a_listing_that_cannot_be_read(
+    body: bytes, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.body = body
+    add(server, "mine", "--model", "declared")
+    assert "not listed yet" in capsys.readouterr().err
+    server.body = json.dumps(MODELS).encode()
+    assert run("models", "mine", "--refresh", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["model"] == "mine/declared"
+
+
+def test_a_model_of_one_s_own(server: Server, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(server)
+    file = place / "config" / "providers" / "mine.toml"
+    file.write_text(file.read_text() + "# a remark of mine\n")
+    words = ["--from", "model/vendor/m2", "--set", "temperature=0.5", "--effort", "high"]
+    assert main(["model", "new", "vendor/own", *words]) == 0
+    text = file.read_text()
+    assert "# a remark of mine" in text  # "stays as its owner wrote it"
+    assert "default = {temperature = 0.5}" in text
+    run("models", "mine", "--json")
+    row = json.loads(capsys.readouterr().out)[0]
+    assert (row["model"], row["id"]) == ("vendor/own", "vendor/m2")
+    assert main(["model", "new", "vendor/other", "--from", "vendor/own", "--set", "token=x"]) == 2
+    assert main(["model", "new", "other", "--from", "vendor/own"]) == 2
+
+
+def test_of_two_providers_the_first_has_the_name(server: Server, place: Path) -> None:
+    # abi.md 2: "When two providers serve one name, the one configured first wins, and origin says so"
+    from cortexfs.models.providerfiles import Providers
+    from cortexfs.models.secrets import Secrets
+    from cortexfs.models.served import served
+
+    for name in ("zed", "abc"):
+        add(server, name)
+    found = served(Providers(place / "config", place / "state"), Secrets(place / "state"))
+    first = [each for each in found.objects if each.name == "vendor/m2"]
+    assert [each.origin for each in first] == ["provider:zed", "provider:abc"]
