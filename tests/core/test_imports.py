@@ -15,6 +15,7 @@ LAYERS = {
     "host/": ("core", "sdk", "host", "tools"),
     "tools/": ("sdk", "tools"),
     "plugins/": ("core", "plugins", "version"),
+    "client/": ("core", "client"),
     "chat/": ("core", "client", "chat"),
     "models/": ("core", "models"),
 }
