@@ -1,0 +1,244 @@
+"""Decisions: which layer refuses, in which order, and that reason and rule are always said."""
+
+from __future__ import annotations
+
+import stat
+
+import pytest
+from msgspec.structs import replace
+
+from cortexfs.core.calls import Effect
+from cortexfs.core.confirming import Kind
+from cortexfs.core.decision import (
+    DENY,
+    EXECUTE,
+    LAYERS,
+    PASS,
+    READ,
+    WRITE,
+    Bits,
+    Caller,
+    Decision,
+    Question,
+    Thing,
+    decide,
+    permits,
+)
+from cortexfs.core.policy import parse
+from cortexfs.core.risk import Circumstances, Tool
+from cortexfs.core.risksettings import Settings
+
+LINE = "allow base_t tool:fs.read execute"
+READ_FILE = Effect("read_file", "reversible", "on_risk", "not_supported")
+ALICE = Caller("alice", 1000, frozenset({1000}))
+BASE = Caller(
+    "agent/base",
+    1000,
+    kind=Kind.AGENT,
+    label="base_t",
+    rules=parse(f"{LINE}\n", "agent/base.d/policy"),
+    file="agent/base.d/policy",
+)
+BITS = (Bits("tool", 0, 0, stat.S_IFDIR | 0o755), Bits("tool/fs.read", 0, 0, stat.S_IFREG | 0o555))
+FS_READ = Thing(
+    "tool", "fs.read", BITS, file="tool/fs.read.d/policy", tool=Tool("fs.read", (READ_FILE,), builtin=True)
+)
+
+
+def asked(
+    caller: Caller = ALICE, thing: Thing = FS_READ, permission: str = "execute", **more: object
+) -> Decision:
+    return decide(replace(Question(caller, thing, permission), **more))
+
+
+def results(decision: Decision) -> dict[str, str]:
+    return {step.layer: step.result for step in decision.steps}
+
+
+# People.
+
+
+def test_people_have_what_unix_permissions_give() -> None:
+    # abi.md 7: "Default for humans: what Unix permissions allow"
+    decision = asked()
+    assert decision.allowed
+    assert decision.reason == "alice may execute tool:fs.read: Unix permissions let uid 1000 do so"
+    assert decision.rule == "mode 0555 of tool/fs.read, owner 0:0"
+    assert not decision.confirm
+
+
+def test_people_are_refused_by_the_first_path_that_does() -> None:
+    closed = (Bits("home/1001", 1001, 1001, stat.S_IFDIR | 0o700), *BITS)
+    decision = asked(thing=replace(FS_READ, bits=closed))
+    assert not decision.allowed
+    assert decision.rule == "mode 0700 of home/1001, owner 1001:1001"
+    assert decision.reason.endswith("Unix permissions let uid 1000 not execute home/1001")
+
+
+def test_policy_lines_are_not_about_people() -> None:
+    rules = parse(f"{LINE}\n")
+    assert asked(thing=replace(FS_READ, rules=rules)).allowed
+    assert results(asked()) == {"daemon": PASS, "mode bits": "allow", "effects": PASS}
+
+
+def test_a_users_daemon_serves_that_user_alone() -> None:
+    # abi.md 4: "A user's daemon serves that user alone"
+    assert asked(serves=1000).allowed
+    for caller in (ALICE, Caller("root", 0)):
+        decision = asked(caller, serves=1001)
+        assert not decision.allowed
+        assert decision.rule == "daemon of uid 1001"
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "groups", "need", "permitted"),
+    [
+        (0o100, 5, {1}, EXECUTE, True),
+        (0o011, 5, {6}, EXECUTE, False),  # the owner's bits count for the owner
+        (0o010, 9, {6}, EXECUTE, True),
+        (0o001, 9, {6}, EXECUTE, False),  # and the group's for the group
+        (0o001, 9, {7}, EXECUTE, True),
+        (0o640, 9, {6}, READ, True),
+        (0o640, 9, {6}, WRITE, False),
+        (0o000, 0, set(), READ, True),
+        (0o000, 0, set(), WRITE, True),
+        (0o000, 0, set(), EXECUTE, False),
+        (0o001, 0, set(), EXECUTE, True),
+        (stat.S_IFDIR, 0, set(), EXECUTE, True),
+    ],
+)
+def test_mode_bits_are_the_kernels(mode: int, uid: int, groups: set[int], need: int, permitted: bool) -> None:
+    # path_resolution(7) and capabilities(7)
+    assert permits(Bits("x", 5, 6, mode, need), uid, frozenset(groups)) is permitted
+
+
+# Agents.
+
+
+def test_agents_need_a_line() -> None:
+    # abi.md 7: "`allow <label> <class>:<name> <permission>` lines allow"
+    decision = asked(BASE)
+    assert decision.allowed
+    assert decision.rule == "agent/base.d/policy:1"
+    assert decision.reason == f"agent/base may execute tool:fs.read: its policy says: {LINE}"
+    assert results(decision) == dict.fromkeys(LAYERS, PASS) | {"caller's policy": "allow"}
+
+
+def test_agents_are_denied_by_default() -> None:
+    # abi.md 7: "Default for agents: deny"
+    decision = asked(replace(BASE, rules=()))
+    assert not decision.allowed
+    assert decision.rule == "agent/base.d/policy (default deny)"
+    assert decision.reason == f"agent/base may not execute tool:fs.read: no line of its policy is: {LINE}"
+
+
+def test_a_line_for_another_label_is_no_line() -> None:
+    assert not asked(replace(BASE, label="other_t")).allowed
+
+
+def test_an_objects_policy_with_lines_must_allow_too() -> None:
+    # upstream 10: "tool's own `policy` file must allow too"
+    others = parse("allow other_t tool:fs.read execute\n", "tool/fs.read.d/policy")
+    decision = asked(BASE, replace(FS_READ, rules=others))
+    assert not decision.allowed
+    assert decision.rule == "tool/fs.read.d/policy"
+    assert decision.reason.endswith(f"the object's policy has lines, and none is: {LINE}")
+    own = parse(f"{LINE}\n", "tool/fs.read.d/policy")
+    assert asked(BASE, replace(FS_READ, rules=own)).allowed
+
+
+def test_an_objects_policy_alone_allows_no_agent() -> None:
+    own = parse(f"{LINE}\n", "tool/fs.read.d/policy")
+    assert not asked(replace(BASE, rules=()), replace(FS_READ, rules=own)).allowed
+
+
+# What spoils the call of agent/base, layer by layer, in their order.
+SPOILT: dict[str, dict[str, dict[str, object]]] = {
+    "daemon": {"question": {"serves": 7}},
+    "mode bits": {"thing": {"bits": (Bits("tool/fs.read", 0, 0, 0o500),)}},
+    "mount view": {"thing": {"visible": False}},
+    "label": {"caller": {"label": ""}},
+    "object's policy": {"thing": {"rules": parse("allow other_t tool:fs.read execute\n")}},
+    "caller's policy": {"caller": {"rules": ()}},
+    "effects": {"question": {"settings": Settings(deny=("fs.*",))}},
+}
+
+
+def spoilt(*layers: str) -> Decision:
+    caller, thing, question = BASE, FS_READ, Question(BASE, FS_READ, "execute")
+    for layer in layers:
+        said = SPOILT[layer]
+        caller = replace(caller, **said.get("caller", {}))
+        thing = replace(thing, **said.get("thing", {}))
+        question = replace(question, **said.get("question", {}))
+    return decide(replace(question, caller=caller, thing=thing))
+
+
+@pytest.mark.parametrize("layer", SPOILT)
+def test_any_refusal_refuses_and_says_why(layer: str) -> None:
+    # upstream 10: "any refusal refuses"
+    decision = spoilt(layer)
+    assert not decision.allowed
+    assert results(decision)[layer] == DENY
+    assert decision.rule
+    assert decision.reason.startswith("agent/base may not execute tool:fs.read: ")
+
+
+@pytest.mark.parametrize("number", range(len(SPOILT)))
+def test_the_first_refusal_is_the_reason(number: int) -> None:
+    # abi.md 7: "mode bits and owner (kernel) → the object's policy → the caller's (agent label) policy →
+    # effects and their confirmation → the host's sandbox"
+    layers = list(SPOILT)[number:]
+    decision = spoilt(*layers)
+    refusing = next(step for step in decision.steps if step.result == DENY)
+    assert refusing.layer == layers[0]
+    assert decision.rule == refusing.rule
+
+
+def test_the_layers_are_in_the_order_of_the_page() -> None:
+    order = ["mode bits", "object's policy", "caller's policy", "effects", "sandbox"]
+    assert [layer for layer in LAYERS if layer in order] == order
+
+
+def test_a_confirmation_is_part_of_the_decision() -> None:
+    # abi.md 7: "A tool's declared effects decide what an agent must ask for"
+    writing = Tool("fs.read", (Effect("write_file", "reversible", "on_risk", "not_supported"),), builtin=True)
+    decision = asked(BASE, replace(FS_READ, tool=writing))
+    assert decision.allowed
+    assert decision.confirm
+    assert "require_confirmation is asked about, above review" in decision.reason
+    unheard = replace(BASE, can_ask=False)
+    assert not asked(unheard, replace(FS_READ, tool=writing)).allowed
+
+
+def test_approval_ask_is_heard() -> None:
+    assert asked(replace(BASE, always_ask=True)).confirm
+
+
+def test_the_input_counts() -> None:
+    inside = Circumstances(words=("/var/lib/cortexfs/secrets/x",), protected=("/var/lib/cortexfs",))
+    decision = asked(BASE, call=inside)
+    assert not decision.allowed
+    assert "belongs to the daemon" in decision.reason
+
+
+def test_a_dry_run_that_is_required_is_said() -> None:
+    required = replace(READ_FILE, dry_run="required_before_execute")
+    tool = Tool("fs.read", (required,), builtin=True)
+    thing = replace(FS_READ, tool=tool)
+    for caller in (ALICE, BASE):
+        assert asked(caller, thing).dry_run_first
+        assert not asked(caller, thing, tried_dry=True).dry_run_first
+        assert not asked(caller, thing, dry_run=True).dry_run_first
+
+
+@pytest.mark.parametrize(
+    ("class_", "name", "permission"), [("model", "openai/gpt", "use"), ("network", "default", "connect")]
+)
+def test_what_is_no_tool_has_no_effects(class_: str, name: str, permission: str) -> None:
+    thing = Thing(class_, name)
+    agent = replace(BASE, rules=parse(f"allow base_t {class_}:{name} {permission}\n"))
+    assert asked(ALICE, thing, permission).allowed
+    assert asked(agent, thing, permission).allowed
+    assert not asked(BASE, thing, permission).allowed
+    assert "effects" not in results(asked(agent, thing, permission))
