@@ -117,7 +117,7 @@ class Daemon:
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
         self.catalog = Catalog(self.pool)
-        _raise_descriptors()
+        self._connections = min(limits.connections, _raise_descriptors() // 4)  # of each kind, at most
         self.sessions = Sessions(
             config.state / "sessions", _report, grew=self._grew, removed=self._removed, most=_most(config)
         )
@@ -141,7 +141,7 @@ class Daemon:
         self.locals = Locals(self.engines, self.fs.control)
         self.drivers = Drivers(self._model, self.fs.control, {DRIVER: self.locals.driver})
         self.sockets = Sockets(
-            root, self.fs.expecting_bind, self.conversations, self.pool, limits.connections, strict
+            root, self.fs.expecting_bind, self.conversations, self.pool, self._connections, strict
         )
         self._reloads = -1  # the first one is the start
         self._stop = trio.Event()
@@ -184,7 +184,7 @@ class Daemon:
             with strangers.closing(listener):
                 async with trio.open_nursery() as calls_:
                     tree = Tree(str(self.root), self.fs.object_of, self.drivers.chosen)
-                    exec_ = Exec(tree, self.pool, self.runs, _Settings(self.config), self._strict)
+                    exec_ = Exec(tree, self.pool, self.runs, _Settings(self.config, self._connections), self._strict)
                     calls_.start_soon(exec_.serve, listener, calls_)
                     ready(None)
                     await self._stop.wait()
@@ -310,11 +310,12 @@ def _most(config: Config) -> Most:
     return Most(said.session_mib << 20, said.user_mib << 20, said.user_sessions)
 
 
-def _raise_descriptors() -> None:
-    """After the fork server has started, as hosts have limits of their own."""
+def _raise_descriptors() -> int:
+    """After the fork server has started, as hosts have limits of their own; how many we may have."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return wanted
 
 
 def _report(address: Address, remark: str) -> None:
@@ -334,8 +335,8 @@ def _escaped(path: Path) -> bytes:
 class _Settings:
     """The configuration, as exec wants it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, connections: int) -> None:
         self.tool_timeout = float(config.turn.tool_timeout_secs)
         self.output_bytes = config.limits.output_gib << 30
-        self.connections = config.limits.connections
+        self.connections = connections
         self.depth = config.limits.depth

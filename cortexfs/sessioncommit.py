@@ -15,13 +15,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakSet
 
 import trio
 
 from cortexfs import sessiondisk, sessionfiles
 from cortexfs.sessionfacts import Scan
 from cortexfs.sessionfilelog import Disk, FileLog, Job, fault_of
-from cortexfs.sessionfiles import Address, Indexes, Marks
+from cortexfs.sessionfiles import Address, Marks
+from cortexfs.sessionindex import Indexes
 from cortexfs.sessionlog import Log
 
 T = TypeVar("T")
@@ -30,6 +32,7 @@ R = TypeVar("R")
 SYNCERS = 4
 SYNC_SHARE = 8  # logs that one of them takes at a turn: a `done` waits for its neighbours
 DERIVE_SHARE = 128  # logs in such a pass: whoever looks at the files of one waits for it
+MARKS = 1000  # sessions written to, in a file that is made anew when most of them are on disk by now
 DERIVE_PAUSE = 0.05  # seconds; runs that end together share a pass over the files beside the logs
 
 
@@ -83,6 +86,8 @@ class Commit:
         self.indexes = Indexes(root)
         self.unclean: dict[Address, None] = {}  # of an earlier life, not opened in this one
         self._marks = Marks(root)
+        self._most_marks = MARKS
+        self._in_use: WeakSet[FileLog] = WeakSet()  # as long as one is not on disk, a queue holds it
         self._sync, self._report, self._grew = sync, report, grew
         self._unwritten, self._unsynced, self._stale = _Queue(), _Queue(), _Queue()
         self._writing, self._deriving = trio.Lock(), trio.Lock()
@@ -94,6 +99,7 @@ class Commit:
 
     def _touched(self, log: Log) -> None:
         assert isinstance(log, FileLog)
+        self._in_use.add(log)
         if log.unwritten:
             self._unwritten.add(log)
         elif log.wants_sync:
@@ -167,6 +173,15 @@ class Commit:
                 await self._in_thread(self._write_all, jobs)
                 for job in jobs:
                     self._written(job)
+                if len(self._marks) > self._most_marks:
+                    await self._clear_marks()
+
+    async def _clear_marks(self) -> None:
+        """Keep the marks of what is in use, or was not looked at since a crash."""
+        left = [*self.unclean, *(log.address for log in self._in_use if not log.ended)]
+        with suppress(OSError):
+            await trio.to_thread.run_sync(self._marks.clear, left, limiter=self._threads)
+        self._most_marks = 2 * len(self._marks) + MARKS
 
     def _write_all(self, jobs: list[Job]) -> None:
         for job in jobs:

@@ -9,6 +9,7 @@ This file must never know who opens a session, or what is done with it.
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -105,7 +106,8 @@ class Loading:
                 os.fsync(descriptor)
         elif not loaded.ragged:
             loaded.derived = min(sessionfiles.derived(self._folder(address)), found.size)
-        if written < sessiondisk.boot_time():
+        # A clock that was behind at that boot, or is now, tells of files from the future.
+        if not sessiondisk.boot_time() <= written <= time.time():
             # What was seen and then lost with the machine's power must not get another meaning.
             loaded.given += LEAP
         return loaded
