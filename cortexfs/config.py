@@ -119,6 +119,15 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         Meta(ge=1, le=64, description="Answers that a local model makes at a time; others wait for a turn."),
     ] = 2
+    threads: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=512,
+            description="Threads of an engine; 0 is one a core. They wait for each other: where other work"
+            " takes cores away, fewer are faster.",
+        ),
+    ] = 0
     context_tokens: Annotated[
         int,
         Meta(

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench import measure, talking
+from tests.bench import engine, measure, talking
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
@@ -114,6 +114,26 @@ def talk(ctx: Ctx) -> Iterator[Row]:
     yield fact("the daemon's memory after it", measure.rss_mib(ctx.pid), "MiB")
 
 
+def local_model(python: Path) -> Iterator[Row]:
+    with mounted(python, [], engine.CONFIG) as ctx:
+        found = engine.figures(ctx)
+    ours, direct = found.ours, found.direct
+    yield above(
+        "tokens/s of the local model, over its engine driven directly", ours.rate / direct.rate, "x", 0.95
+    )
+    yield fact("tokens/s of the local model", ours.rate, "/s")
+    yield fact("tokens/s of its engine driven directly", direct.rate, "/s")
+    yield below(
+        "its first delta, over that of its engine driven directly", ours.first - direct.first, "ms", 5
+    )
+    yield fact("its first delta", ours.first, "ms")
+    yield fact("first delta of its engine driven directly", direct.first, "ms")
+    yield fact("loading it", found.load, "s")
+    yield fact("first delta of the first call, which loads it", found.first_call, "s")
+    yield fact("its engine's memory, loaded", found.loaded, "MiB")
+    yield fact("the daemon's memory grew by, with the engine ended when idle", found.grown, "MiB")
+
+
 def listing(python: Path, count: int) -> tuple[float, float]:
     """Microseconds an entry to list tool/, and the daemon's MiB."""
     site = next((python.parent.parent / "lib").glob("python3*/site-packages"))
@@ -172,6 +192,7 @@ def main() -> int:
         with mounted(python) as ctx:
             for part in (calls, stream, metadata, talk, life):
                 rows += part(ctx)
+        rows += local_model(python)
         rows += scale(python)
     text = table(rows)
     print(text)

@@ -16,10 +16,10 @@ import pytest
 
 from cortexfs.models import weights
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted, wait_gone
+from tests.mounted.engines import NAME, engine, prompt
 from tests.mounted.plain_client import connected
 
-NAME = "huggingface/smollm2-135m-instruct"
-CONFIG = "[engine]\nstreams = {streams}\ncontext_tokens = 1024\nidle_secs = {idle}\n"
+CONFIG = "[engine]\nstreams = {streams}\nthreads = 1\ncontext_tokens = 1024\nidle_secs = {idle}\n"
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +32,6 @@ def local(python: Path) -> Iterator[Ctx]:
 def own(python: Path, streams: int = 2, idle: float = 300) -> Iterator[Ctx]:
     with mounted(python, [], CONFIG.format(streams=streams, idle=idle)) as ctx:
         yield ctx
-
-
-def prompt(words: str = "Say hello.", tokens: int = 8, **more: object) -> str:
-    return json.dumps({"input": words, "max_tokens": tokens, "temperature": 0, **more})
 
 
 def ask(ctx: Ctx, given: str = "", name: str = NAME, **options: Any) -> Answer:
@@ -55,18 +51,6 @@ def begin(ctx: Ctx) -> subprocess.Popen[bytes]:
     while b'"delta"' not in process.stdout.readline():
         pass
     return process
-
-
-def engine(ctx: Ctx) -> int:
-    """The pid of its engine; there is one."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(ctx.pid) and b"cortexfs.host.engine" in (place / "cmdline").read_bytes():
-                found.append(int(place.name))
-    (pid,) = found
-    return pid
 
 
 def test_the_first_answer_is_streamed(local: Ctx) -> None:
@@ -257,7 +241,7 @@ def test_what_it_has_and_may(local: Ctx) -> None:
     environ = {
         pair.partition(b"=")[0] for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")[:-1]
     }
-    assert environ == {b"PATH", b"LANG", b"OMP_WAIT_POLICY"}
+    assert environ == {b"PATH", b"LANG"}
     limits = Path(f"/proc/{pid}/limits").read_text()
     assert limits.count(" 0                    0  ") >= 2  # cores, and files that it could write
 

@@ -1,0 +1,125 @@
+"""The model of this machine through /ctx, next to its engine driven directly: the same child, over HTTP.
+
+Both are asked by turns, so that what else the machine does meets both. Figures are medians.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cortexfs.core import engine
+from cortexfs.models.engine import COMMAND, ENVIRON, Terms
+from cortexfs.models.weights import carried
+from tests.bench import measure
+from tests.mounted.ctx_mount import Ctx, wait_gone
+from tests.mounted.engines import NAME, prompt
+from tests.mounted.engines import engine as engine_of
+
+ROUNDS = 9
+TOKENS = 128
+IDLE_SECONDS = 5  # of the mount that is measured
+KEY = "bench"
+
+
+class Took(NamedTuple):
+    first: float  # milliseconds to the first delta
+    rate: float  # tokens a second after it
+
+
+class Figures(NamedTuple):
+    ours: Took
+    direct: Took
+    load: float  # seconds until the engine answers, alone
+    first_call: float  # seconds to the first delta of the first call of a mount
+    loaded: float  # MiB
+    grown: float  # MiB of the daemon
+
+
+def figures(ctx: Ctx) -> Figures:
+    before = measure.rss_mib(ctx.pid)
+    first_call = _through(ctx, 0).first / 1e3
+    direct = _Direct()
+    try:
+        rounds = [(_through(ctx, n), direct.ask(n)) for n in range(1, ROUNDS + 1)]
+        loaded = measure.rss_mib(engine_of(ctx))
+    finally:
+        direct.end()
+    assert wait_gone(engine_of(ctx), IDLE_SECONDS * 4)
+    ours, theirs = (_median(side) for side in zip(*rounds, strict=True))
+    return Figures(ours, theirs, direct.load, first_call, loaded, measure.rss_mib(ctx.pid) - before)
+
+
+def _median(took: Iterable[Took]) -> Took:
+    first, rate = zip(*took, strict=True)
+    return Took(statistics.median(first), statistics.median(rate))
+
+
+def _story(number: int) -> str:
+    return prompt(f"Tell the {number}th story about a ship.", TOKENS, ignore_eos=True)
+
+
+def _through(ctx: Ctx, number: int) -> Took:
+    """An exec of the model's file, from its spawn."""
+    began = time.perf_counter()
+    path = str(ctx.root / "model" / NAME)
+    with subprocess.Popen([path, _story(number)], stdout=subprocess.PIPE, env=ctx.environ) as process:
+        assert process.stdout is not None
+        return _took(began, (line for line in process.stdout if b'"delta"' in line))
+
+
+def _took(began: float, deltas: Iterator[bytes]) -> Took:
+    next(deltas)
+    first = time.perf_counter()
+    count = sum(1 for _ in deltas)
+    return Took((first - began) * 1e3, count / (time.perf_counter() - first))
+
+
+class _Direct:
+    """The engine's child, without a daemon."""
+
+    def __init__(self) -> None:
+        began = time.perf_counter()
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        with theirs:
+            self._child = subprocess.Popen(
+                COMMAND,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=ENVIRON,
+            )
+        weights = str(carried())
+        threads = len(os.sched_getaffinity(0))
+        ours.sendall(engine.encode(engine.Load(weights, NAME, 8192, Terms().streams, threads, KEY)))
+        answer = engine.decode_answer(ours.makefile("rb").readline())
+        assert isinstance(answer, engine.Loaded), answer
+        self._port = answer.port
+        self.load = time.perf_counter() - began
+
+    def ask(self, number: int) -> Took:
+        said = json.loads(_story(number))
+        body = said | {"messages": [{"role": "user", "content": said.pop("input")}], "stream": True}
+        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        began = time.perf_counter()
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        response = connection.getresponse()
+        took = _took(began, (line for line in response if b'"content":"' in line))
+        connection.close()
+        return took
+
+    def end(self) -> None:
+        self._socket.close()
+        self._child.wait(10)
+
+
+CONFIG = f"[engine]\nidle_secs = {IDLE_SECONDS}\n"
