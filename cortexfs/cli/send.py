@@ -9,9 +9,10 @@ import sys
 from cortexfs.chat.exchange import Exchange, Left
 from cortexfs.chat.talk import Talk, answer
 from cortexfs.cli import parser, talking
-from cortexfs.client import new_id
+from cortexfs.client import Failed, new_id
 from cortexfs.core import arguments
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, exit_status
+from cortexfs.core.frames import Done, Error
 from cortexfs.core.requests import Decision, Input
 
 
@@ -52,7 +53,17 @@ def run(options: argparse.Namespace) -> int:
         except BrokenPipeError:  # nobody reads: as with exec, the run ends with its reader
             exchange.cancel()
             raise
+        except Failed as failed:
+            if chosen == "text":
+                raise
+            _tell(failed, printing)  # a program that reads frames is told as by exec
+            return exit_status(failed.code)
     return talk.status
+
+
+def _tell(failed: Failed, printing: talking.Printing) -> None:
+    printing.heard(Error(run=failed.run, code=failed.code, message=failed.message))
+    printing.heard(Done(run=failed.run, status="error", code=failed.code))
 
 
 def _piped(room: int | None) -> bytes:

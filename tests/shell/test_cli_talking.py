@@ -119,6 +119,31 @@ def test_what_is_wrong_is_one_sentence(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("output", ["jsonl", "text"])
+def test_a_lost_connection_is_told_in_the_form_that_was_asked_for(root: Path, output: str) -> None:
+    # abi.md 4: "every failure ends in error, done"
+    with served(root / f"{GPT}.sock", echo=False) as server:
+        words = ["--root", str(root), "send", GPT, "x", "--output", output]
+        sending = subprocess.Popen(
+            [sys.executable, "-m", "cortexfs.cli.main", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        server.until_active()
+        server.hang_up()
+        said, complaint = sending.communicate()
+    assert sending.returncode == 69
+    if output == "text":
+        assert "is lost" in complaint
+    else:
+        assert [(frame["type"], frame.get("code")) for frame in frames(said)][-2:] == [
+            ("error", "EHOSTDOWN"),
+            ("done", "EHOSTDOWN"),
+        ]
+        assert complaint == ""
+
+
 def test_an_output_that_does_not_exist_is_refused(server: Served, root: Path) -> None:
     done = ctx("send", GPT, "x", root=root, CTX_OUTPUT="xml")
     assert done.returncode == 2
