@@ -15,7 +15,17 @@ import msgspec
 from cortexfs.core.frames import Delta, Frame, ReasoningDelta
 from cortexfs.core.sse import Event
 from cortexfs.models.asked import Asked, Part, Said, Text
-from cortexfs.models.format import Answer, Format, Refused, broken_off, decoded, filtered, garbage, renamed
+from cortexfs.models.format import (
+    Answer,
+    Format,
+    Refused,
+    broken_off,
+    decoded,
+    filtered,
+    garbage,
+    merged,
+    renamed,
+)
 from cortexfs.models.model import Model
 
 MAX_TOKENS = 4096  # of an answer: Anthropic wants a number, and every model of theirs takes this one
@@ -45,7 +55,7 @@ def request(model: Model, asked: Asked) -> dict[str, Any]:
         output["format"] = {"type": "json_schema", "schema": asked.schema}
     if output:
         body["output_config"] = output
-    return body | renamed(model.default, RENAMED) | renamed(asked.parameters, RENAMED)
+    return merged(body, renamed(model.default, RENAMED), renamed(asked.parameters, RENAMED))
 
 
 def _choice(choice: str) -> dict[str, Any]:

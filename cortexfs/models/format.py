@@ -166,6 +166,12 @@ def filtered(why: str) -> Fault:
     return Fault("EPERM", f"the provider stopped the answer: {why}")
 
 
+def merged(*bodies: dict[str, Any]) -> dict[str, Any]:
+    """A request of these parts, later ones counting more; null leaves a field out, whoever set it."""
+    whole = {key: value for body in bodies for key, value in body.items()}
+    return {key: value for key, value in whole.items() if value is not None}
+
+
 def renamed(parameters: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """Parameters by the provider's names for them."""
     return {names.get(key, key): value for key, value in parameters.items()}

@@ -14,7 +14,17 @@ import msgspec
 from cortexfs.core.frames import Delta, Frame, ReasoningDelta
 from cortexfs.core.sse import Event
 from cortexfs.models.asked import Asked, Part, Said, Text
-from cortexfs.models.format import Answer, Format, Refused, broken_off, decoded, filtered, garbage, written
+from cortexfs.models.format import (
+    Answer,
+    Format,
+    Refused,
+    broken_off,
+    decoded,
+    filtered,
+    garbage,
+    merged,
+    written,
+)
 from cortexfs.models.model import Model
 from cortexfs.models.structured import is_strict
 
@@ -39,7 +49,7 @@ def request(model: Model, asked: Asked) -> dict[str, Any]:
     if (effort := asked.effort or model.effort) != "auto":
         body["reasoning_effort"] = effort
     body["stream_options"] = {"include_usage": True}
-    return body | model.default | asked.parameters
+    return merged(body, model.default, asked.parameters)
 
 
 def _choice(choice: str) -> Any:

@@ -21,6 +21,7 @@ from cortexfs.models.format import (
     broken_off,
     decoded,
     filtered,
+    merged,
     renamed,
     written,
 )
@@ -54,7 +55,7 @@ def request(model: Model, asked: Asked) -> dict[str, Any]:
         body["text"] = {"format": {"type": "json_schema", **named}}
     if (effort := asked.effort or model.effort) != "auto":
         body["reasoning"] = {"effort": effort, "summary": "auto"}
-    return body | renamed(model.default, RENAMED) | renamed(asked.parameters, RENAMED)
+    return merged(body, renamed(model.default, RENAMED), renamed(asked.parameters, RENAMED))
 
 
 def _items(said: Said) -> list[dict[str, Any]]:

@@ -205,3 +205,10 @@ def test_a_longer_conversation_begins_with_the_shorter_one(format_: str) -> None
 )
 def test_strict_mode_is_asked_for_where_the_schema_allows_it(schema: Any, strict: bool) -> None:
     assert is_strict(schema) is strict
+
+
+def test_null_leaves_a_field_out() -> None:
+    model = msgspec.structs.replace(MODEL, default={"stream_options": None, "top_p": 1})
+    said = (Said("user", (Text("hi"),)),)
+    body = openai_chat.request(model, Asked(said=said, parameters={"top_p": None}))
+    assert set(body) == {"model", "messages"}
