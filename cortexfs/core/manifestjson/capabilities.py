@@ -1,0 +1,146 @@
+"""The capabilities that a manifest.json declares: what each grants, and what policy sees of it.
+
+Rules: the table is literal. A permission is told to policy as the effects of this project, so that a tool
+of this plugin system and one of the other are confirmed alike; an extension point is what the plugin is
+called for, and no effect of its tools. What counts is declared - denied + granted, never the declared alone.
+This file must never know where denials and grants are kept, nor how a host enforces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from cortexfs.core import jsontext
+from cortexfs.core.arguments import nearest
+from cortexfs.core.calls import Effect
+from cortexfs.core.errors import Fault
+
+Flag: TypeAlias = Literal["read", "write", "run", "net"]
+
+
+class Capability(msgspec.Struct, frozen=True):
+    about: str
+    effects: tuple[Effect, ...] = ()
+    deno: Flag | None = None  # the permission of the runtime; None: it has none for it, policy decides
+    permission: bool = False  # else an extension point
+    reserved: bool = False
+
+
+def _permission(about: str, effect: Effect, deno: Flag | None = None) -> Capability:
+    return Capability(about, (effect,), deno, permission=True)
+
+
+# The defaults of each kind are those of cortexfs.sdk.ToolEffect; a test compares them.
+_READ = Effect("read_file", "reversible", "on_risk", "not_supported")
+_WRITE = Effect("write_file", "partially_reversible", "always", "not_supported")
+_DELETE = Effect("delete_file", "irreversible", "always", "not_supported")
+_RUN = Effect("run_process", "partially_reversible", "always", "not_supported")
+_REQUEST = Effect("network_request", "reversible", "on_risk", "not_supported")
+# Whoever listens lets others in: that is asked for, though a request is not.
+_LISTEN = Effect("network_request", "reversible", "always", "not_supported")
+_INTERNAL = Effect("introspect_runtime", "reversible", "on_risk", "not_supported")
+_REMEMBER = Effect("persist_memory", "partially_reversible", "always", "not_supported")
+
+CAPABILITIES = {
+    "tools": Capability("register tools"),
+    "cli:commands": Capability("add cortex subcommands"),
+    "ui:panel": Capability("add a panel to the web interface"),
+    "ui:widget": Capability("add a widget to the dashboard"),
+    "config:schema": Capability("add settings"),
+    "config:provider": Capability("register model providers"),
+    "memory:store": Capability("a memory backend", reserved=True),
+    "memory:embedder": Capability("an embedding provider", reserved=True),
+    "events:listener": Capability("receive the events that the manifest lists"),
+    "middleware:pre": Capability("be asked before each tool call"),
+    "middleware:post": Capability("be told after each tool call"),
+    "fs:read": _permission("read files", _READ, "read"),
+    "fs:list": _permission("list directories", _READ, "read"),
+    "fs:write": _permission("write files", _WRITE, "write"),
+    "fs:edit": _permission("change files", _WRITE, "write"),
+    "fs:delete": _permission("delete files", _DELETE, "write"),
+    "fs:search": _permission("search in files", _READ),
+    "shell:run": _permission("run commands", _RUN, "run"),
+    "network:fetch": _permission("make HTTP and HTTPS requests", _REQUEST, "net"),
+    "net:outbound": _permission("connect to the network", _REQUEST, "net"),
+    "net:inbound": _permission("accept connections", _LISTEN, "net"),
+    "db:read": _permission("read internal databases", _INTERNAL),
+    "db:write": _permission("write internal databases", _REMEMBER),
+}
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """Why a plugin has a capability, or has it not."""
+
+    capability: str
+    effective: bool
+    reason: str
+
+
+class Effective(msgspec.Struct, frozen=True):
+    capabilities: tuple[str, ...]  # in the order of CAPABILITIES
+    explained: tuple[Explained, ...]  # all that are declared, denied or granted, in that order too
+
+    def has(self, capability: str) -> bool:
+        return capability in self.capabilities
+
+
+# (declared, denied, granted): effective, because. What is not here is not spoken of.
+_REASONS = {
+    (True, False, False): (True, "declared by the manifest"),
+    (True, True, False): (False, "declared by the manifest, denied by the administrator"),
+    (True, False, True): (True, "declared by the manifest, and granted by the administrator"),
+    (True, True, True): (True, "denied and granted by the administrator: a grant counts last"),
+    (False, True, False): (False, "denied by the administrator, and not declared either"),
+    (False, False, True): (True, "granted by the administrator, though the manifest does not declare it"),
+    (False, True, True): (True, "denied and granted by the administrator: a grant counts last"),
+}
+
+
+def check(name: str) -> str:
+    """`name`, or EINVAL with the likely one."""
+    if name not in CAPABILITIES:
+        raise Fault("EINVAL", f"{jsontext.shown(name)} is no capability{mend(name)}")
+    return name
+
+
+def mend(name: str) -> str:
+    return nearest(name, CAPABILITIES) or "; docs/manifest-json.md lists them"
+
+
+def effective(declared: Collection[str], denied: Collection[str], granted: Collection[str]) -> Effective:
+    """declared - denied + granted. EINVAL for a capability that does not exist."""
+    for name in (*declared, *denied, *granted):
+        check(name)
+    explained = tuple(
+        Explained(name, *_REASONS[told])
+        for name in CAPABILITIES
+        if any(told := (name in declared, name in denied, name in granted))
+    )
+    return Effective(tuple(one.capability for one in explained if one.effective), explained)
+
+
+def effects(capabilities: Iterable[str]) -> tuple[Effect, ...]:
+    """What policy is told, each effect once."""
+    return tuple(
+        dict.fromkeys(effect for name in capabilities for effect in CAPABILITIES[check(name)].effects)
+    )
+
+
+def deno_permissions(capabilities: Iterable[str]) -> tuple[Flag, ...]:
+    """Which of Deno's permissions the host may give, within the directories and hosts that it knows."""
+    return tuple(sorted({flag for name in capabilities if (flag := CAPABILITIES[check(name)].deno)}))
+
+
+def tool_fault(tool: str, wanted: Iterable[str], has: Effective) -> str | None:
+    """Why a tool cannot be registered: it wants what its plugin has not."""
+    missing = [name for name in wanted if not has.has(name)]
+    if not missing:
+        return None
+    names = ", ".join(missing)
+    return (
+        f"the tool {tool} wants {names}, which its plugin does not have; "
+        f"declare it in the manifest's capabilities, or grant it with ctx plugin permissions"
+    )

@@ -1,0 +1,79 @@
+"""Where a plugin's code is: the entry point of a manifest.json, and paths inside its package.
+
+Rules: decided by the text alone. Whether a path is a link out of the package is seen where it is opened.
+This file must never know what is at the other end.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from cortexfs.core.manifestjson.problems import Problem
+
+Form: TypeAlias = Literal["relative", "absolute", "file", "https", "http", "jsr", "npm"]
+
+# (kind, runtime): the pairs that exist.
+PAIRS = {"esm": "deno", "mcp": "deno", "wasm": "wasm"}
+# Which forms of an entry point a kind takes; http is for servers on this machine only.
+FORMS: dict[str, tuple[Form, ...]] = {
+    "esm": ("relative", "absolute", "file", "https", "jsr", "npm"),
+    "mcp": ("https", "http"),
+    "wasm": ("relative", "https"),
+}
+_MENDS = {
+    "esm": "write a path like ./mod.ts, an absolute path, or a file://, https://, jsr: or npm: URL",
+    "mcp": "write the https:// URL of the server",
+    "wasm": "write a path in the package that ends in .wasm, or an https:// URL",
+}
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+_REST = r"[^\s\\\x00-\x1f\x7f]"
+_URLS: dict[Form, re.Pattern[str]] = {
+    "file": re.compile(rf"file:///{_REST}+"),
+    "https": re.compile(rf"https://{_HOST}(?:[/?#]{_REST}*)?"),
+    "http": re.compile(
+        rf"http://(?:localhost|127\.[0-9]+\.[0-9]+\.[0-9]+|\[::1\])(?::[0-9]{{1,5}})?(?:[/?#]{_REST}*)?"
+    ),
+    "jsr": re.compile(rf"jsr:/?@[a-z0-9-]+/[a-z0-9-]+(?:[@/]{_REST}+)?"),
+    "npm": re.compile(rf"npm:/?(?:@[a-z0-9._~-]+/)?[a-z0-9._~-]+(?:[@/]{_REST}+)?"),
+}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    form: Form
+    text: str  # a relative one without ./
+
+
+def entry_of(text: str) -> Entry | None:
+    """The entry point as one of the forms, or None."""
+    if scheme := _SCHEME.match(text):
+        return next((Entry(form, text) for form, url in _URLS.items() if url.fullmatch(text)), None)
+    if text.startswith("/"):
+        return Entry("absolute", text) if not _CONTROL.search(text) and ".." not in text.split("/") else None
+    path = inside(text)
+    return Entry("relative", path) if path and not scheme else None
+
+
+def inside(text: str) -> str | None:
+    """A relative path as one that cannot leave its directory, without empty and . parts; or None."""
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if text.startswith("/") or text.endswith("/") or ".." in parts or not parts or _CONTROL.search(text):
+        return None
+    return None if _SCHEME.match(text) else "/".join(parts)
+
+
+def problem(kind: str, text: str) -> Problem | None:
+    """What is wrong with an entry point for this kind."""
+    entry = entry_of(text)
+    if entry is None or entry.form not in FORMS[kind]:
+        what = f"{text!r} is no entry point of kind {kind}"
+    elif kind == "wasm" and entry.form == "relative" and not text.endswith(".wasm"):
+        what = f"{text!r} is no .wasm file"
+    else:
+        return None
+    return Problem("invalid_entry_point", "entryPoint", what, _MENDS[kind])

@@ -1,0 +1,117 @@
+"""Which plugins can be enabled together, and in which order they load.
+
+A dependency must be installed, enabled and of a version in the range, and loads first. A peer must be so
+too but loads whenever it does, so that two plugins may be peers of each other. `cortex` is this host.
+
+Rules: the order depends on names and dependencies alone: of those that can load, the first by name. A plugin
+that cannot load is refused with the whole chain to the one at fault.
+This file must never know where plugins are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from cortexfs.core import semver
+from cortexfs.core.manifestjson.rules import HOST
+
+HOST_VERSION = "0.53.1"  # what this host answers to where a plugin names cortex
+
+
+class Installed(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    dependencies: Mapping[str, str] = {}
+    peers: Mapping[str, str] = {}
+    enabled: bool = True
+
+
+class Order(msgspec.Struct, frozen=True):
+    names: tuple[str, ...]  # in the order in which they load
+    refused: dict[str, str]  # name: why, in one sentence
+
+
+def load_order(plugins: Iterable[Installed], host: str = HOST_VERSION) -> Order:
+    """The enabled plugins as they load, and those that cannot."""
+    every = {one.name: one for one in sorted(plugins, key=lambda one: one.name)}
+    refused: dict[str, str] = {}
+    for name, one in every.items():
+        if one.enabled and (broken := _broken(name, every, host)):
+            refused[name] = broken
+    waiting = [name for name, one in every.items() if one.enabled and name not in refused]
+    return Order(_sorted(waiting, every), refused)
+
+
+def _sorted(waiting: list[str], every: Mapping[str, Installed]) -> tuple[str, ...]:
+    """Each after its dependencies, which are among them and have no cycle."""
+    done = {HOST}
+    order: list[str] = []
+    while waiting:
+        name = next(name for name in waiting if every[name].dependencies.keys() <= done)
+        waiting.remove(name)
+        done.add(name)
+        order.append(name)
+    return tuple(order)
+
+
+def _broken(name: str, every: Mapping[str, Installed], host: str) -> str | None:
+    """Why a plugin cannot load: the shortest way to what is missing or goes round in a circle."""
+    ways: list[tuple[str, ...]] = [(name,)]
+    seen = {name}
+    for way in ways:  # which grows meanwhile: breadth first, by name
+        one = every[way[-1]]
+        for wanted, range_ in _needs(one):
+            if why := _unmet(wanted, range_, every, host):
+                return f"{_chain((*way, wanted), every)}, {why}"
+            if wanted not in seen and wanted != HOST:
+                seen.add(wanted)
+                ways.append((*way, wanted))
+    for way in ways:
+        if circle := _circle(way[-1], every):
+            mend = "a cycle: one of them has to do without the other"
+            return f"{_chain((*way, *circle[1:]), every)}, which is {mend}"
+    return None
+
+
+def _needs(one: Installed) -> list[tuple[str, str]]:
+    return sorted([*one.dependencies.items(), *one.peers.items()])
+
+
+def _unmet(wanted: str, range_: str, every: Mapping[str, Installed], host: str) -> str | None:
+    """What is wrong with it, and the mend; None: it is there."""
+    there = Installed(HOST, host) if wanted == HOST else every.get(wanted)
+    if there is None:
+        return f"which is not installed; install it with ctx plugin install {wanted}"
+    if not there.enabled:
+        return f"which is not enabled; enable it with ctx plugin enable {wanted}"
+    if not semver.satisfies(semver.parse(there.version), semver.parse_range(range_)):
+        if wanted == HOST:
+            return f"and this host is {HOST} {host}; install a version of the plugin that takes it"
+        return f"and {wanted} {there.version} is installed; install a version in {range_}"
+    return None
+
+
+def _chain(way: Sequence[str], every: Mapping[str, Installed]) -> str:
+    """alpha needs beta ^1.0.0, which needs gamma *"""
+    told = []
+    for name, wanted in pairwise(way):
+        range_ = dict(_needs(every[name]))[wanted]
+        told.append(f"needs {wanted} {range_}".rstrip())
+    return f"{way[0]} " + ", which ".join(told)
+
+
+def _circle(start: str, every: Mapping[str, Installed]) -> tuple[str, ...] | None:
+    """The shortest way along dependencies from a plugin back to itself."""
+    ways: list[tuple[str, ...]] = [(start,)]
+    seen: set[str] = set()
+    for way in ways:
+        for wanted in sorted(every[way[-1]].dependencies.keys() & every.keys()):
+            if wanted == start:
+                return (*way, start)
+            if wanted not in seen:
+                seen.add(wanted)
+                ways.append((*way, wanted))
+    return None

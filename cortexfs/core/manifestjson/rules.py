@@ -1,0 +1,222 @@
+"""What a manifest.json's values have to be, beyond their JSON types.
+
+Rules: one function per rule, each a generator of problems; RULES is all of them, in the order in which
+problems are told.
+This file must never know where a manifest comes from.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterable, Iterator
+
+from cortexfs.core import jsontext, names, semver
+from cortexfs.core.arguments import nearest
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import capabilities, entry
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.lifecycle import EVENTS
+from cortexfs.core.manifestjson.problems import Problem
+from cortexfs.core.manifestjson.settings import problems as setting_problems
+from cortexfs.core.manifestjson.shape import below
+
+HOST = "cortex"  # what dependencies call this host; no plugin can have the name
+
+_KEBAB = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_FLAG = re.compile(r"-[A-Za-z0-9]")
+_LINE_END = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
+_OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+HASH = re.compile(r"sha256:[0-9a-fA-F]{64}")
+# The shape of an SPDX expression: which identifiers exist changes with each of its releases.
+_SPDX = re.compile(r"[A-Za-z0-9.+-]+(?: (?:AND|OR|WITH) [A-Za-z0-9.+-]+)*")
+_URL = re.compile(r"(?:git\+)?(?:https?|ssh|git)://\S+")
+_KEBAB_MEND = "write it like my-plugin: lower-case letters and digits, with single hyphens between words"
+
+
+def identity(one: Manifest) -> Iterator[Problem]:
+    if one.name == HOST:
+        yield Problem("invalid_name", "name", f"{HOST} is this host itself", "choose another name")
+    elif not is_plugin_name(one.name):
+        mend = (
+            "leave the @author/ away: it comes from the key author"
+            if one.name.startswith("@")
+            else _KEBAB_MEND
+        )
+        yield Problem("invalid_name", "name", f"{jsontext.shown(one.name)} is not kebab-case", mend)
+    try:
+        semver.parse(one.version)
+    except Fault as fault:
+        yield Problem("invalid_version", "version", fault.message, "write MAJOR.MINOR.PATCH")
+    if not one.description.strip() or _LINE_END.search(one.description):
+        yield Problem(
+            "invalid_description", "description", "is not one line of text", "say in one line what it does"
+        )
+
+
+def is_plugin_name(name: str) -> bool:
+    return bool(_KEBAB.fullmatch(name)) and len(name) <= names.MAX_COMPONENT
+
+
+def code(one: Manifest) -> Iterator[Problem]:
+    if one.runtime != entry.PAIRS[one.kind]:
+        what = f"{one.runtime} does not run plugins of kind {one.kind}"
+        yield Problem("kind_runtime_mismatch", "runtime", what, f"write {entry.PAIRS[one.kind]}")
+    if problem := entry.problem(one.kind, one.entry_point):
+        yield problem
+
+
+def declared(one: Manifest) -> Iterator[Problem]:
+    for index, name in enumerate(one.capabilities):
+        path = f"capabilities[{index}]"
+        if name not in capabilities.CAPABILITIES:
+            what = f"{jsontext.shown(name)} is no capability"
+            yield Problem("unknown_capability", path, what, f"remove it{capabilities.mend(name)}")
+        elif name in one.capabilities[:index]:
+            yield Problem("duplicate_capability", path, f"{name} is declared twice", "remove one of them")
+        elif capabilities.CAPABILITIES[name].reserved:
+            yield Problem(
+                "reserved_capability", path, f"{name} is reserved and grants nothing yet", "remove it"
+            )
+    for path, contributed, capability, category in _contributions(one):
+        if contributed and capability not in one.capabilities:
+            what = f"needs the capability {capability}"
+            yield Problem(category, path, what, f'add "{capability}" to capabilities')
+
+
+def _contributions(one: Manifest) -> Iterator[tuple[str, object, str, str]]:
+    """Where something is contributed, what, the capability that it needs, the category of its lack."""
+    yield "events", one.events, "events:listener", "events_without_capability"
+    yield "tools", one.tools, "tools", "missing_capability"
+    yield "cliCommands", one.cli_commands, "cli:commands", "missing_capability"
+    yield "ui.panels", one.ui.panels, "ui:panel", "missing_capability"
+    yield "ui.widgets", one.ui.widgets, "ui:widget", "missing_capability"
+    yield "config.providers", one.config.providers, "config:provider", "missing_capability"
+    yield "ui.settings", one.ui.settings, "config:schema", "settings_without_capability"
+
+
+def events(one: Manifest) -> Iterator[Problem]:
+    for index, name in enumerate(one.events):
+        if name not in EVENTS:
+            mend = f"remove it{nearest(name, EVENTS) or '; the events are ' + ', '.join(EVENTS)}"
+            yield Problem("unknown_event", f"events[{index}]", f"{jsontext.shown(name)} is no event", mend)
+    yield from _unique("events", one.events)
+
+
+def dependencies(one: Manifest) -> Iterator[Problem]:
+    for path, wanted in (("dependencies", one.dependencies), ("peerDependencies", one.peer_dependencies)):
+        for name, range_ in wanted.items():
+            if broken := _dependency_fault(one, name, range_):
+                mend = 'write it like "other-plugin": "^1.0.0"'
+                yield Problem("invalid_dependency", below(path, name), broken, mend)
+
+
+def _dependency_fault(one: Manifest, name: str, range_: str) -> str | None:
+    if name == one.name:
+        return "is this plugin itself"
+    if not is_plugin_name(name):
+        return "is no name of a plugin"
+    try:
+        semver.parse_range(range_)
+    except Fault as fault:
+        return fault.message
+    return None
+
+
+def supply(one: Manifest) -> Iterator[Problem]:
+    if one.hash is not None and not HASH.fullmatch(one.hash):
+        mend = "write sha256: and the 64 hexadecimal digits of the SHA-256"
+        yield Problem("invalid_hash", "hash", f"{jsontext.shown(one.hash)} is no such hash", mend)
+    if one.signature is not None and not _is_base64(one.signature):
+        yield Problem(
+            "invalid_signature", "signature", "is not base64", "write the signature in base64, on one line"
+        )
+    if one.license is not None and not _SPDX.fullmatch(one.license):
+        what = f"{jsontext.shown(one.license)} is no SPDX identifier"
+        yield Problem("not_spdx", "license", what, "write one like MIT or Apache-2.0")
+    for path, url in (("homepage", one.homepage), ("repository", one.repository)):
+        if url is not None and not _URL.fullmatch(url):
+            yield Problem(
+                "not_a_url", path, f"{jsontext.shown(url)} is no URL", "write one that begins with https://"
+            )
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        return bool(binascii.a2b_base64(text, strict_mode=True))
+    except (binascii.Error, ValueError):
+        return False
+
+
+def tools(one: Manifest) -> Iterator[Problem]:
+    for index, tool in enumerate(one.tools):
+        path = f"tools[{index}]"
+        yield from _component(f"{path}.name", tool.name)
+        yield from _unique(f"{path}.params", [param.name for param in tool.params], "name")
+        for at, param in enumerate(tool.params):
+            if param.enum is not None and (param.type != "string" or not param.enum):
+                what = f"restricts a {param.type}" if param.enum else "allows no value"
+                mend = 'list the allowed values of a param of type "string", or remove enum'
+                yield Problem("invalid_value", f"{path}.params[{at}].enum", what, mend)
+    yield from _unique("tools", [tool.name for tool in one.tools], "name")
+
+
+def commands(one: Manifest) -> Iterator[Problem]:
+    for index, command in enumerate(one.cli_commands):
+        path = f"cliCommands[{index}]"
+        yield from _component(f"{path}.name", command.name)
+        for at, option in enumerate(command.options):
+            if not _OPTION.fullmatch(option.name):
+                what = f"{jsontext.shown(option.name)} cannot stand behind --"
+                yield Problem(
+                    "invalid_name", f"{path}.options[{at}].name", what, "write letters, digits, - and _"
+                )
+            if not _FLAG.fullmatch(option.flag):
+                what = f"{jsontext.shown(option.flag)} is no short flag"
+                yield Problem(
+                    "invalid_value", f"{path}.options[{at}].flag", what, "write one letter, like -v"
+                )
+        # the handler receives both in one object
+        keys = [arg.name for arg in command.args] + [option.name for option in command.options]
+        yield from _unique(f"{path}.options", keys, "name", len(command.args))
+        yield from _unique(f"{path}.options", [option.flag for option in command.options], "flag")
+    yield from _unique("cliCommands", [command.name for command in one.cli_commands], "name")
+
+
+def ui(one: Manifest) -> Iterator[Problem]:
+    for index, panel in enumerate(one.ui.panels):
+        path = f"ui.panels[{index}]"
+        yield from _component(f"{path}.id", panel.id)  # part of a URL
+        if not entry.inside(panel.html_path):
+            what = f"{jsontext.shown(panel.html_path)} is no file of the package"
+            yield Problem("invalid_path", f"{path}.htmlPath", what, "write a path relative to the manifest")
+    yield from _unique("ui.panels", [panel.id for panel in one.ui.panels], "id")
+    yield from _unique("ui.widgets", [widget.id for widget in one.ui.widgets], "id")
+    yield from setting_problems(one)
+
+
+def providers(one: Manifest) -> Iterator[Problem]:
+    for index, provider in enumerate(one.config.providers):
+        yield from _component(f"config.providers[{index}].kind", provider.kind)
+    yield from _unique("config.providers", [provider.kind for provider in one.config.providers], "kind")
+
+
+def _component(path: str, name: str) -> Iterator[Problem]:
+    if broken := names.fault_of(name):
+        yield Problem(
+            "invalid_name", path, f"the name {jsontext.shown(name)} {broken}", "choose another name"
+        )
+
+
+def _unique(path: str, given: Iterable[str], key: str = "", skip: int = 0) -> Iterator[Problem]:
+    """The second of two names; `skip` of them stand in another list before this one."""
+    seen: set[str] = set()
+    for index, name in enumerate(given):
+        if name in seen:
+            where = f"{path}[{max(index - skip, 0)}]{'.' + key if key else ''}"
+            what = f"{jsontext.shown(name)} is there twice"
+            yield Problem("duplicate_name", where, what, "rename or remove one of them")
+        seen.add(name)
+
+
+RULES = (identity, code, declared, events, dependencies, supply, tools, commands, ui, providers)

@@ -1,0 +1,101 @@
+"""A manifest.json that is sound, to be spoilt in one place at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cortexfs.core import manifestjson
+from cortexfs.core.manifestjson.fields import Manifest
+
+SOUND: dict[str, Any] = {
+    "name": "my-plugin",
+    "version": "1.0.0",
+    "description": "Short description",
+    "kind": "esm",
+    "entryPoint": "./mod.ts",
+    "runtime": "deno",
+    "capabilities": ["tools", "network:fetch"],
+}
+EVERYTHING: dict[str, Any] = SOUND | {
+    "capabilities": [
+        *SOUND["capabilities"],
+        "cli:commands",
+        "ui:panel",
+        "ui:widget",
+        "config:schema",
+        "config:provider",
+        "events:listener",
+    ],
+    "author": "acme",
+    "homepage": "https://example.com",
+    "license": "MIT",
+    "repository": "https://github.com/acme/my-plugin",
+    "hash": "sha256:" + "0a" * 32,
+    "signature": "c2lnbmVk",
+    "dependencies": {"other-plugin": "^1.0.0"},
+    "peerDependencies": {"auth-plugin": ">=2.0.0", "cortex": ">=0.51.0"},
+    "events": ["session:start", "llm:post-call"],
+    "tools": [
+        {
+            "name": "count",
+            "description": "Counts",
+            "params": [
+                {"name": "text", "type": "string", "description": "A text", "required": True},
+                {"name": "unit", "type": "string", "description": "Of what", "enum": ["words", "lines"]},
+            ],
+        }
+    ],
+    "cliCommands": [
+        {
+            "name": "count-words",
+            "description": "Counts",
+            "args": [{"name": "file", "type": "string", "description": "A file", "required": True}],
+            "options": [{"name": "all", "type": "boolean", "description": "Every file", "flag": "-a"}],
+        }
+    ],
+    "ui": {
+        "panels": [{"id": "main", "title": "Counts", "icon": "hash", "htmlPath": "panel/index.html"}],
+        "widgets": [{"id": "total", "title": "Total", "type": "chart", "config": {"any": [1]}}],
+        "settings": [
+            {
+                "section": "General",
+                "fields": [
+                    {"key": "unit", "label": "Unit", "type": "select", "defaultValue": "words",
+                     "options": [{"label": "Words", "value": "words"}, {"label": "Lines", "value": "lines"}]},
+                    {"key": "limit", "label": "Limit", "type": "number", "defaultValue": 10},
+                    {"key": "strict", "label": "Strict", "type": "boolean", "defaultValue": False},
+                    {"key": "title", "label": "Title", "type": "text", "defaultValue": "",
+                     "description": "Help"},
+                    {"key": "token", "label": "Token", "type": "secret", "defaultValue": None},
+                ],
+            }
+        ],
+    },
+    "config": {
+        "providers": [{"kind": "acme", "label": "Acme", "defaultModel": "acme-1"}],
+        "settings": {"limit": 20, "retries": 3},
+    },
+}  # fmt: skip
+
+
+def read(**changes: Any) -> manifestjson.Read:
+    """The sound manifest with these keys changed; a key that is to be removed is given as ..."""
+    return read_value({key: value for key, value in (SOUND | changes).items() if value is not ...})
+
+
+def read_value(value: object) -> manifestjson.Read:
+    return manifestjson.read(msgspec.json.encode(value))
+
+
+def found(**changes: Any) -> list[tuple[str, str]]:
+    """Category and path of everything that is wrong."""
+    result = read(**changes)
+    return [(problem.category, problem.path) for problem in (*result.errors, *result.warnings)]
+
+
+def manifest(**changes: Any) -> Manifest:
+    result = read(**changes)
+    assert result.manifest is not None, result.errors
+    return result.manifest

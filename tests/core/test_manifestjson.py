@@ -1,0 +1,386 @@
+"""manifest.json: what seed 004 says is accepted and refused, and what it is silent about."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import msgspec
+import pytest
+
+from cortexfs.core import manifestjson
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import entry, problems
+from tests.core.manifest_json import EVERYTHING, SOUND, found, manifest, read, read_value
+
+REQUIRED = ("name", "version", "description", "kind", "entryPoint", "runtime", "capabilities")
+
+
+# A part of EVERYTHING, the members that it must have, those that it may have (seed 004: "?" behind the name).
+MEMBERS: tuple[tuple[tuple[str | int, ...], str, str], ...] = (
+    ((), " ".join(REQUIRED), " ".join(EVERYTHING.keys() - set(REQUIRED))),
+    (("tools", 0), "name description params", ""),
+    (("tools", 0, "params", 0), "name type description", "required"),
+    (("tools", 0, "params", 1), "name type description", "enum"),
+    (("cliCommands", 0), "name description", "args options"),
+    (("cliCommands", 0, "args", 0), "name type description", "required"),
+    (("cliCommands", 0, "options", 0), "name type description flag", ""),
+    (("ui",), "", "panels widgets settings"),
+    (("ui", "panels", 0), "id title htmlPath", "icon"),
+    (("ui", "widgets", 0), "id title type config", ""),
+    (("ui", "settings", 0), "section fields", ""),
+    # seed 004: "Requires options array"
+    (("ui", "settings", 0, "fields", 0), "key label type options", ""),
+    (("ui", "settings", 0, "fields", 3), "key label type", "description"),
+    (("ui", "settings", 0, "fields", 0, "options", 0), "label value", ""),
+    (("config",), "", "providers settings"),
+    (("config", "providers", 0), "kind label defaultModel", ""),
+)
+
+
+def spoilt(way: tuple[str | int, ...], member: str | int, *value: Any) -> manifestjson.Read:
+    """EVERYTHING with one member changed, or without it."""
+    whole = copy.deepcopy(EVERYTHING)
+    node: Any = whole
+    for step in way:
+        node = node[step]
+    if value:
+        node[member] = value[0]
+    else:
+        del node[member]
+    return read_value(whole)
+
+
+def test_everything_that_the_reference_names_is_read() -> None:
+    # seed 004: "Full Annotated Schema"
+    result = read_value(EVERYTHING)
+    assert (result.errors, result.warnings) == ((), ())
+    assert result.manifest
+    # and nothing of it is lost: what was written is what is kept, beside the defaults of what was not
+    kept = msgspec.json.decode(msgspec.json.encode(result.manifest))
+    assert all(kept[key] == EVERYTHING[key] for key in EVERYTHING.keys() - {"tools", "ui"})
+    assert result.manifest.tools[0].params[1].enum == ("words", "lines")
+    assert result.manifest.ui.panels[0].html_path == "panel/index.html"
+    assert [field.type for field in result.manifest.ui.settings[0].fields] == [
+        "select", "number", "boolean", "text", "secret",
+    ]  # fmt: skip
+
+
+def test_only_the_required_fields_are_required() -> None:
+    # seed 004: "Required Fields" are these seven, "required"; the others "optional"
+    assert found() == []
+    for key in REQUIRED:
+        assert found(**{key: ...}) == [("missing_field", key)]
+    assert read_value({}).errors == tuple(
+        problems.Problem("missing_field", key, "is missing", "add it: it is required") for key in REQUIRED
+    )
+
+
+def test_a_value_of_another_type_is_refused_wherever_it_stands() -> None:
+    # seed 004: "Field Type Rules", and the interfaces: every member has a type; none is nullable
+    for way, required, optional in MEMBERS:
+        for member in f"{required} {optional}".split():
+            for value in (None, 7):
+                wrong = spoilt(way, member, value).errors
+                assert [one.category for one in wrong] == ["wrong_type"], (way, member)
+                assert wrong[0].path.endswith(member)
+    inside: list[tuple[str, str | int]] = [
+        ("capabilities", 0),
+        ("events", 0),
+        ("dependencies", "a"),
+        ("tools", 0),
+    ]
+    for key, item in inside:
+        assert [one.category for one in spoilt((key,), item, 7).errors] == ["wrong_type"]
+    assert spoilt(("peerDependencies",), "@a/b", 7).errors[0].path == 'peerDependencies["@a/b"]'
+
+
+def test_only_the_members_without_a_question_mark_are_required() -> None:
+    # seed 004: "required?: boolean", "enum?: string[]", "args?", "options?", "icon?", "description?"
+    for way, required, optional in MEMBERS:
+        for member in required.split():
+            wrong = spoilt(way, member).errors
+            assert [one.category for one in wrong] == ["missing_field"], (way, member)
+            assert wrong[0].path.endswith(member)
+        for member in optional.split():
+            result = spoilt(way, member)
+            assert (result.errors, result.warnings) == ((), ()), (way, member)
+    # "defaultValue: unknown": reference 1.3: 10 of 35 real manifests leave it away
+    result = spoilt(("ui", "settings", 0, "fields", 1), "defaultValue")
+    assert [(one.category, one.path) for one in result.warnings] == [
+        ("missing_default", "ui.settings[0].fields[1].defaultValue")
+    ]
+
+
+def test_names_are_kebab_case() -> None:
+    # seed 004: "kebab-case, unique across marketplace"
+    for name in ("a", "my-plugin", "cortex-plugin-context7", "3d"):
+        assert found(name=name) == []
+    for name in (
+        "My-plugin",
+        "my_plugin",
+        "-a",
+        "a-",
+        "a--b",
+        "a b",
+        "",
+        ".",
+        "a/b",
+        "@acme/a",
+        "ä",
+        "a" * 65,
+    ):
+        assert found(name=name) == [("invalid_name", "name")], name
+    # reference 1.3: "cortex" is the host, not a plugin
+    assert found(name="cortex") == [("invalid_name", "name")]
+    assert "comes from the key author" in read(name="@acme/a").errors[0].mend
+
+
+def test_the_version_is_semver() -> None:
+    # seed 004: "semver (MAJOR.MINOR.PATCH)"
+    for version in ("1.2.3", "0.0.0", "2.0.0-alpha.1"):
+        assert found(version=version) == []
+    for version in ("1.2", "v1.2.3", "1.2.3.4", "latest", ""):
+        assert found(version=version) == [("invalid_version", "version")], version
+
+
+def test_the_description_is_one_line() -> None:
+    # seed 004: "Short one-line description"
+    assert found(description="Knows — more than “words”\u00a0🙂") == []
+    for text in ("", "  ", "a\nb", "a\x1b[31m"):
+        assert found(description=text) == [("invalid_description", "description")]
+
+
+def test_kind_and_runtime_are_of_the_lists_and_fit_each_other() -> None:
+    # seed 004: '"esm" | "mcp" | "wasm"', '"deno" | "wasm"'; 'ESM (kind: "esm", runtime: "deno")',
+    # 'MCP (kind: "mcp", runtime: "deno")', 'WASM (kind: "wasm", runtime: "wasm")'
+    assert found(kind="python") == [("invalid_kind", "kind")]
+    assert found(runtime="node") == [("invalid_runtime", "runtime")]
+    entries = {"esm": "./mod.ts", "mcp": "https://example.com/rpc", "wasm": "plugin.wasm"}
+    for kind, entry_point in entries.items():
+        for runtime in ("deno", "wasm"):
+            wrong = [] if entry.PAIRS[kind] == runtime else [("kind_runtime_mismatch", "runtime")]
+            assert found(kind=kind, runtime=runtime, entryPoint=entry_point) == wrong
+    assert entry.PAIRS == {"esm": "deno", "mcp": "deno", "wasm": "wasm"}
+
+
+# kind: entry points that it takes, and that it does not
+ENTRY_POINTS = {
+    # seed 004: "Relative path (resolved to absolute on install), absolute path, or URL (file://, https://,
+    # jsr:, npm:)"
+    "esm": (
+        "mod.ts ./mod.ts src/a/mod.js a..b.ts /opt/plugins/a/mod.ts file:///opt/a/mod.ts https://example.com "
+        "https://example.com:8443/a/mod.ts?v=1 jsr:@std/path jsr:@std/path@1.0.0/posix npm:ms npm:ms@2.1.3 "
+        "npm:@scope/name@^1.0/sub",
+        "../mod.ts a/../../b.ts ./ . /a/../b src/ http://example.com/mod.ts http://127.0.0.1/mod.ts ftp://a/b "
+        "data:text/javascript,1 node:fs file://host/a file:mod.ts https:// https:///a HTTPS://a C:\\a a\\b.ts "
+        "jsr:std/path npm: npm:UPPER blob:x javascript:1",
+    ),
+    # seed 004: "entryPoint must be an https:// URL pointing to the server"; issue 6: "https only but for loopback"
+    "mcp": (
+        "https://example.com/rpc https://[2001:db8::1]/ http://127.0.0.1:8080/rpc http://localhost/ "
+        "http://[::1]:1/",
+        "http://example.com http://localhost.example.com http://127.0.0.1.example.com "
+        "http://127.0.0.1@evil.example https://user@example.com ./server.ts /srv stdio:cmd wss://example.com file:///a npm:server",
+    ),
+    # seed 004: "entryPoint can be a relative path to a .wasm file or an https:// URL"
+    "wasm": (
+        "plugin.wasm ./build/plugin.wasm https://example.com/plugin.wasm",
+        "plugin.js /opt/plugin.wasm file:///opt/plugin.wasm ../plugin.wasm http://127.0.0.1/plugin.wasm "
+        "jsr:@a/b .wasm/",
+    ),
+}  # fmt: skip
+
+
+def test_each_kind_takes_its_entry_points_and_no_others() -> None:
+    for kind, (taken, refused) in ENTRY_POINTS.items():
+        for text in taken.split():
+            assert found(kind=kind, runtime=entry.PAIRS[kind], entryPoint=text) == [], text
+        for text in (*refused.split(), "", "a b", "a\nb", "https://a b/", "./x\x00.ts"):
+            if text == "a b" and kind == "esm":  # a file name may hold a space
+                continue
+            wrong = found(kind=kind, runtime=entry.PAIRS[kind], entryPoint=text)
+            assert wrong == [("invalid_entry_point", "entryPoint")], text
+
+
+def test_an_entry_point_is_told_by_its_form() -> None:
+    forms = {"./a/./mod.ts": "relative", "/a.ts": "absolute", "jsr:@a/b": "jsr", "https://a/b": "https"}
+    assert {text: found.form for text in forms if (found := entry.entry_of(text))} == forms
+    assert entry.entry_of("./a/./mod.ts") == entry.Entry("relative", "a/mod.ts")
+
+
+def test_capabilities_are_of_the_list_and_declared_once() -> None:
+    # seed 004: "capabilities PluginCapability[] Declared permissions and extension points"
+    assert found(capabilities=[]) == []
+    assert found(capabilities=["config:auth"]) == [("unknown_capability", "capabilities[0]")]
+    assert found(capabilities=["tools", "fs:read", "tools"]) == [("duplicate_capability", "capabilities[2]")]
+    # "memory:store — Custom memory backend (reserved for future use)"
+    assert found(capabilities=["memory:store"]) == [("reserved_capability", "capabilities[0]")]
+    assert "did you mean network:fetch?" in read(capabilities=["network:fetsh"]).errors[0].mend
+
+
+def test_what_is_contributed_needs_its_capability() -> None:
+    # seed 004: "Capability Module export required Description", and "requires events:listener capability"
+    for key, member, category in (
+        ("events", None, "events_without_capability"),
+        ("tools", None, "missing_capability"),
+        ("cliCommands", None, "missing_capability"),
+        ("ui", "panels", "missing_capability"),
+        ("ui", "widgets", "missing_capability"),
+        ("config", "providers", "missing_capability"),
+        # reference 1.2: must NOT be an error: 24 of 35 real manifests have settings, none declares config:schema
+        ("ui", "settings", "settings_without_capability"),
+    ):
+        given = {member: EVERYTHING[key][member]} if member else EVERYTHING[key]
+        path = f"{key}.{member}" if member else key
+        assert found(**{key: given}, capabilities=[]) == [(category, path)]
+        assert found(**{key: [] if member is None else {member: []}}, capabilities=[]) == []
+
+
+def test_events_are_of_the_list() -> None:
+    # seed 004: "Must also list subscribed types in manifest events field"
+    listening = ["events:listener"]
+    assert found(capabilities=listening, events=["session:begin"]) == [("unknown_event", "events[0]")]
+    assert found(capabilities=listening, events=["daemon:status"] * 2) == [("duplicate_name", "events[1]")]
+
+
+def test_dependencies_are_names_and_ranges() -> None:
+    # seed 004: "Required plugin names → semver constraints (^1.0, >=2.0, *)", "Compatible peer plugin names"
+    for key in ("dependencies", "peerDependencies"):
+        assert found(**{key: {"a": "^1.0", "b": ">=2.0", "c": "*", "cortex": ">=0.51.0"}}) == []
+        for name, range_ in (("a", "newest"), ("A", "*"), ("my-plugin", "*"), ("", "*")):
+            assert [one for one, _ in found(**{key: {name: range_}})] == ["invalid_dependency"], name
+        assert read(**{key: {"a": "=>1"}}).errors[0].path == f"{key}.a"
+
+
+def test_hash_and_signature_have_their_form() -> None:
+    # seed 004: "sha256:<hex>", "Base64-encoded digital signature"
+    digits = "0123456789abcdefABCDEF" + "0" * 42
+    assert found(hash=f"sha256:{digits}", signature="aGk=") == []
+    for hash_ in ("", digits, "sha256:" + digits[1:], f"sha512:{digits}", f"sha256:{digits} "):
+        assert found(hash=hash_) == [("invalid_hash", "hash")]
+    for signature in ("", "aGk", "a b=", "-----BEGIN PGP SIGNATURE-----"):
+        assert found(signature=signature) == [("invalid_signature", "signature")]
+
+
+def test_what_is_recommended_is_only_a_warning() -> None:
+    # seed 004: "SPDX identifier recommended", "Plugin homepage URL", "Source repository URL"
+    assert found(license="GPL-2.0-only WITH Classpath-exception-2.0", repository="git+https://a/b.git") == []
+    assert found(license="do what you want") == [("not_spdx", "license")]
+    assert found(homepage="example") == [("not_a_url", "homepage")]
+    assert read(license="?").manifest is not None
+
+
+def tool(**changes: Any) -> dict[str, Any]:
+    param = {"name": "a", "type": "string", "description": ""}
+    return {"name": "count", "description": "", "params": [param]} | changes
+
+
+def test_tools_are_declared_soundly() -> None:
+    # seed 004: "'string' | 'number' | 'boolean' | 'object' | 'array'", "enum?: string[]; // restrict string params"
+    for type_ in ("string", "number", "boolean", "object", "array"):
+        param = {"name": "a", "type": type_, "description": ""}
+        assert found(tools=[tool(params=[param])]) == []
+        wrong = [] if type_ == "string" else [("invalid_value", "tools[0].params[0].enum")]
+        assert found(tools=[tool(params=[param | {"enum": ["x"]}])]) == wrong
+    assert found(tools=[tool(params=[param | {"type": "integer"}])]) == [
+        ("invalid_value", "tools[0].params[0].type")
+    ]
+    assert found(tools=[tool(), tool()]) == [("duplicate_name", "tools[1].name")]
+    assert found(tools=[tool(params=[param, param])]) == [("duplicate_name", "tools[0].params[1].name")]
+    # it becomes a file of the tree (abi.md 2)
+    assert found(tools=[tool(name="a/b")]) == [("invalid_name", "tools[0].name")]
+
+
+def test_commands_are_declared_soundly() -> None:
+    # seed 004: "becomes 'cortex <name>'", "named flags", "short flag, e.g. '-v'"
+    def command(**changes: Any) -> dict[str, Any]:
+        given = {"name": "c", "description": ""} | changes
+        return {"capabilities": ["cli:commands"], "cliCommands": [given]}
+
+    argument = {"name": "file", "type": "string", "description": ""}
+    option = {"name": "all", "type": "boolean", "description": "", "flag": "-a"}
+    assert found(**command(args=[argument], options=[option])) == []
+    where = "cliCommands[0].options[0]"
+    assert found(**command(options=[option | {"flag": "--all"}])) == [("invalid_value", f"{where}.flag")]
+    assert found(**command(options=[option | {"name": "--all"}])) == [("invalid_name", f"{where}.name")]
+    # seed 004: "'string' | 'number' | 'boolean'"
+    assert found(**command(options=[option | {"type": "array"}])) == [("invalid_value", f"{where}.type")]
+    # seed 004: "args: Record<string, unknown> where keys are option/arg names"
+    twice = command(args=[argument], options=[option | {"name": "file"}])
+    assert found(**twice) == [("duplicate_name", f"{where}.name")]
+    flags = command(options=[option, option | {"name": "any"}])
+    assert found(**flags) == [("duplicate_name", "cliCommands[0].options[1].flag")]
+    assert found(**command(name="a b")) == [("invalid_name", "cliCommands[0].name")]
+
+
+def test_panels_and_widgets_are_declared_soundly() -> None:
+    # seed 004: "unique within plugin, used in URL", "path relative to manifest to the panel HTML file"
+    def part(key: str, *given: dict[str, Any]) -> dict[str, Any]:
+        return {"capabilities": ["ui:panel", "ui:widget"], "ui": {key: given}}
+
+    panel = {"id": "main", "title": "Main", "htmlPath": "./a/b.html"}
+    widget = {"id": "w", "title": "W", "type": "html", "config": {}}
+    assert found(**part("panels", panel)) == []
+    assert found(**part("panels", panel, panel)) == [("duplicate_name", "ui.panels[1].id")]
+    assert found(**part("panels", panel | {"id": "a/b"})) == [("invalid_name", "ui.panels[0].id")]
+    for path in ("../b.html", "/etc/passwd", "https://a/b.html", "", "a/"):
+        assert found(**part("panels", panel | {"htmlPath": path})) == [
+            ("invalid_path", "ui.panels[0].htmlPath")
+        ]
+    # "type: 'html' | 'chart' | 'table'"
+    assert found(**part("widgets", widget | {"type": "table"})) == []
+    assert found(**part("widgets", widget | {"type": "map"})) == [("invalid_value", "ui.widgets[0].type")]
+    assert found(**part("widgets", widget, widget)) == [("duplicate_name", "ui.widgets[1].id")]
+
+
+def test_providers_are_declared_soundly() -> None:
+    # seed 004: "provider identifier, matches key in module 'providers' export"
+    def providers(*kinds: str) -> dict[str, Any]:
+        given = [{"kind": kind, "label": "", "defaultModel": "m"} for kind in kinds]
+        return {"capabilities": ["config:provider"], "config": {"providers": given}}
+
+    assert found(**providers("acme", "other")) == []
+    assert found(**providers("acme", "acme")) == [("duplicate_name", "config.providers[1].kind")]
+    assert found(**providers("a/b")) == [("invalid_name", "config.providers[0].kind")]
+
+
+def test_unknown_keys_are_warnings_wherever_they_stand() -> None:
+    # reference 1.3: 35 of 35 real manifests have aiDisclosure, 13 a defaultValue in a tool's params
+    strange = {"aiDisclosure": {"tools": []}, "tools": [tool(params=[{**tool()["params"][0], "default": 1}])]}
+    assert found(**strange) == [
+        ("unknown_key", "tools[0].params[0].default"),
+        ("unknown_key", "aiDisclosure"),
+    ]
+    assert "did you mean entryPoint?" in read(entrypoint="x").warnings[0].mend
+    assert found(config={"properties": {}}) == [("unknown_key", "config.properties")]
+
+
+def test_each_problem_names_file_field_and_mend() -> None:
+    # issue 6: errors name file, field and mend
+    with pytest.raises(Fault) as raised:
+        manifestjson.checked(msgspec.json.encode(SOUND | {"capabilities": ["fs:raed"]}), "a/manifest.json")
+    said = 'a/manifest.json: capabilities[0]: "fs:raed" is no capability; remove it; did you mean fs:read?'
+    assert (raised.value.code, raised.value.message) == ("EINVAL", said)
+    with pytest.raises(Fault, match=r"^EINVAL: manifest.json: name: is missing; .* \(6 more\)$"):
+        manifestjson.checked(b"{}")
+    whole, warnings = manifestjson.checked(msgspec.json.encode(SOUND | {"x": 1}))
+    assert whole == manifest()
+    assert [one.told("m") for one in warnings] == ["m: x: is no key that is known here; it is ignored"]
+
+
+def test_what_is_no_json_object_is_refused() -> None:
+    deep = b'{"config":{"settings":' + b'{"a":' * 200 + b"1" + b"}" * 202
+    for data in (b"", b"{", b"[]", b"null", b'"a"', b"\xff", b"{} {}", deep, b'{"a":' + b"9" * 500 + b"}"):
+        assert [one.category for one in manifestjson.read(data).errors] == ["invalid_json"], data[:20]
+    large = b'{"description":"' + b"a" * manifestjson.MAX_BYTES + b'"}'
+    assert manifestjson.read(large).errors[0].what.startswith("is larger than")
+
+
+def test_a_hostile_manifest_ends_after_a_bounded_number_of_problems() -> None:
+    # an error that follows is not passed over: that there are too many is one
+    keys = {f"key{number}": 1 for number in range(1000)}
+    result = read_value(SOUND | keys)
+    assert [one.category for one in result.errors] == ["too_many_problems"]
+    assert len(result.warnings) == manifestjson.MAX_PROBLEMS
+    assert read(capabilities=["x"] * 1000).manifest is None
