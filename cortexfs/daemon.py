@@ -137,7 +137,7 @@ class Daemon:
         self.secrets = Secrets(config.state)
         self.broken_providers: dict[str, str] = {}
         engine = config.engine
-        self.engines = Engines(Terms(engine.idle_secs, streams=engine.streams, threads=engine.threads))
+        self.engines = Engines(Terms(idle=engine.idle_secs, streams=engine.streams))
         self.locals = Locals(self.engines, self.fs.control)
         self.drivers = Drivers(self._model, self.fs.control, {DRIVER: self.locals.driver})
         self.sockets = Sockets(
@@ -184,7 +184,8 @@ class Daemon:
             with strangers.closing(listener):
                 async with trio.open_nursery() as calls_:
                     tree = Tree(str(self.root), self.fs.object_of, self.drivers.chosen)
-                    exec_ = Exec(tree, self.pool, self.runs, _Settings(self.config, self._connections), self._strict)
+                    settings = _Settings(self.config, self._connections)
+                    exec_ = Exec(tree, self.pool, self.runs, settings, self._strict)
                     calls_.start_soon(exec_.serve, listener, calls_)
                     ready(None)
                     await self._stop.wait()
