@@ -39,6 +39,8 @@ class Parser:
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that these bytes end; EREMOTEIO when one does not end within bounds."""
+        if not data:
+            return []
         if not self._begun:
             data = self._rest + data
             if len(data) < len(_BOM) and _BOM.startswith(data):
