@@ -137,7 +137,7 @@ class Daemon:
         self.secrets = Secrets(config.state)
         self.broken_providers: dict[str, str] = {}
         engine = config.engine
-        self.engines = Engines(Terms(idle=engine.idle_secs, streams=engine.streams))
+        self.engines = Engines(Terms(engine.idle_secs, streams=engine.streams, threads=engine.threads))
         self.locals = Locals(self.engines, self.fs.control)
         self.drivers = Drivers(self._model, self.fs.control, {DRIVER: self.locals.driver})
         self.sockets = Sockets(
