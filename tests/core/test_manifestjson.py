@@ -169,19 +169,20 @@ ENTRY_POINTS = {
     # seed 004: "Relative path (resolved to absolute on install), absolute path, or URL (file://, https://,
     # jsr:, npm:)"
     "esm": (
-        "mod.ts ./mod.ts src/a/mod.js a..b.ts /opt/plugins/a/mod.ts file:///opt/a/mod.ts https://example.com "
-        "https://example.com:8443/a/mod.ts?v=1 jsr:@std/path jsr:@std/path@1.0.0/posix npm:ms npm:ms@2.1.3 "
-        "npm:@scope/name@^1.0/sub",
-        "../mod.ts a/../../b.ts ./ . /a/../b src/ http://example.com/mod.ts http://127.0.0.1/mod.ts ftp://a/b "
-        "data:text/javascript,1 node:fs file://host/a file:mod.ts https:// https:///a HTTPS://a C:\\a a\\b.ts "
-        "jsr:std/path npm: npm:UPPER blob:x javascript:1",
+        "mod.ts ./mod.ts src/a/mod.js a..b.ts /opt/plugins/a/mod.ts file:///opt/a/mod.ts "
+        "https://example.com https://example.com:8443/a/mod.ts?v=1 jsr:@std/path jsr:@std/path@1.0.0/posix "
+        "npm:ms npm:ms@2.1.3 npm:@scope/name@^1.0/sub",
+        "../mod.ts a/../../b.ts ./ . /a/../b src/ http://example.com/mod.ts http://127.0.0.1/mod.ts "
+        "ftp://a/b data:text/javascript,1 node:fs file://host/a file:mod.ts https:// https:///a "
+        "HTTPS://a C:\\a a\\b.ts jsr:std/path npm: npm:UPPER blob:x javascript:1",
     ),
-    # seed 004: "entryPoint must be an https:// URL pointing to the server"; issue 6: "https only but for loopback"
+    # seed 004: "entryPoint must be an https:// URL"; issue 6: "https only but for loopback"
     "mcp": (
         "https://example.com/rpc https://[2001:db8::1]/ http://127.0.0.1:8080/rpc http://localhost/ "
         "http://[::1]:1/",
         "http://example.com http://localhost.example.com http://127.0.0.1.example.com "
-        "http://127.0.0.1@evil.example https://user@example.com ./server.ts /srv stdio:cmd wss://example.com file:///a npm:server",
+        "http://127.0.0.1@evil.example https://user@example.com ./server.ts "
+        "/srv stdio:cmd wss://example.com file:///a npm:server",
     ),
     # seed 004: "entryPoint can be a relative path to a .wasm file or an https:// URL"
     "wasm": (
@@ -228,7 +229,7 @@ def test_what_is_contributed_needs_its_capability() -> None:
         ("ui", "panels", "missing_capability"),
         ("ui", "widgets", "missing_capability"),
         ("config", "providers", "missing_capability"),
-        # reference 1.2: must NOT be an error: 24 of 35 real manifests have settings, none declares config:schema
+        # must not be an error: 24 of 35 real manifests have settings, none declares config:schema
         ("ui", "settings", "settings_without_capability"),
     ):
         given = {member: EVERYTHING[key][member]} if member else EVERYTHING[key]
@@ -277,7 +278,7 @@ def tool(**changes: Any) -> dict[str, Any]:
 
 
 def test_tools_are_declared_soundly() -> None:
-    # seed 004: "'string' | 'number' | 'boolean' | 'object' | 'array'", "enum?: string[]; // restrict string params"
+    # seed 004: "'string' | 'number' | 'boolean' | 'object' | 'array'", "restrict string params"
     for type_ in ("string", "number", "boolean", "object", "array"):
         param = {"name": "a", "type": type_, "description": ""}
         assert found(tools=[tool(params=[param])]) == []

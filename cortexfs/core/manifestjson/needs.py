@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,6 +20,10 @@ from cortexfs.core import semver
 from cortexfs.core.manifestjson.rules import HOST
 
 HOST_VERSION = "0.53.1"  # what this host answers to where a plugin names cortex
+
+
+# The way from a plugin to what is wrong, and what that is.
+_Fault: TypeAlias = tuple[tuple[str, ...], str]
 
 
 class Installed(msgspec.Struct, frozen=True):
@@ -37,12 +42,10 @@ class Order(msgspec.Struct, frozen=True):
 def load_order(plugins: Iterable[Installed], host: str = HOST_VERSION) -> Order:
     """The enabled plugins as they load, and those that cannot."""
     every = {one.name: one for one in sorted(plugins, key=lambda one: one.name)}
-    refused: dict[str, str] = {}
-    for name, one in every.items():
-        if one.enabled and (broken := _broken(name, every, host)):
-            refused[name] = broken
-    waiting = [name for name, one in every.items() if one.enabled and name not in refused]
-    return Order(_sorted(waiting, every), refused)
+    faults = {name: fault for name, one in every.items() if (fault := _fault(one, every, host))}
+    enabled = [name for name, one in every.items() if one.enabled]
+    refused = {name: told for name in enabled if (told := _told(name, every, faults))}
+    return Order(_sorted([name for name in enabled if name not in refused], every), refused)
 
 
 def _sorted(waiting: list[str], every: Mapping[str, Installed]) -> tuple[str, ...]:
@@ -57,22 +60,27 @@ def _sorted(waiting: list[str], every: Mapping[str, Installed]) -> tuple[str, ..
     return tuple(order)
 
 
-def _broken(name: str, every: Mapping[str, Installed], host: str) -> str | None:
-    """Why a plugin cannot load: the shortest way to what is missing or goes round in a circle."""
+def _fault(one: Installed, every: Mapping[str, Installed], host: str) -> _Fault | None:
+    """What is wrong with a plugin's own needs, or with the circle that it stands in."""
+    for wanted, range_ in _needs(one):
+        if why := _unmet(wanted, range_, every, host):
+            return (wanted,), why
+    circle = _circle(one.name, every)
+    return (circle, "which is a cycle: one of them has to do without the other") if circle else None
+
+
+def _told(name: str, every: Mapping[str, Installed], faults: Mapping[str, _Fault]) -> str | None:
+    """The shortest way from a plugin to one at fault, as a sentence; None: it can load."""
     ways: list[tuple[str, ...]] = [(name,)]
     seen = {name}
     for way in ways:  # which grows meanwhile: breadth first, by name
-        one = every[way[-1]]
-        for wanted, range_ in _needs(one):
-            if why := _unmet(wanted, range_, every, host):
-                return f"{_chain((*way, wanted), every)}, {why}"
+        if fault := faults.get(way[-1]):
+            rest, why = fault
+            return f"{_chain((*way, *rest), every)}, {why}"
+        for wanted, _ in _needs(every[way[-1]]):
             if wanted not in seen and wanted != HOST:
                 seen.add(wanted)
                 ways.append((*way, wanted))
-    for way in ways:
-        if circle := _circle(way[-1], every):
-            mend = "a cycle: one of them has to do without the other"
-            return f"{_chain((*way, *circle[1:]), every)}, which is {mend}"
     return None
 
 
@@ -104,13 +112,13 @@ def _chain(way: Sequence[str], every: Mapping[str, Installed]) -> str:
 
 
 def _circle(start: str, every: Mapping[str, Installed]) -> tuple[str, ...] | None:
-    """The shortest way along dependencies from a plugin back to itself."""
+    """The shortest way along dependencies back to a plugin, without the plugin itself at its beginning."""
     ways: list[tuple[str, ...]] = [(start,)]
     seen: set[str] = set()
     for way in ways:
         for wanted in sorted(every[way[-1]].dependencies.keys() & every.keys()):
             if wanted == start:
-                return (*way, start)
+                return (*way[1:], start)
             if wanted not in seen:
                 seen.add(wanted)
                 ways.append((*way, wanted))

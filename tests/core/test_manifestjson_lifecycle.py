@@ -1,0 +1,116 @@
+"""Hooks, exports, events and results: the tables of seed 004."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema_rs import validator_for
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import lifecycle, tools
+from tests.core.manifest_json import EVERYTHING, manifest
+
+# seed 004, "Module Export Reference": the name, and "Capability required"
+EXPORTS = """
+    tools tools
+    providers config:provider
+    cliCommands cli:commands
+    onInstall —
+    onLoad —
+    onActivate —
+    onDeactivate —
+    onUnload —
+    onUninstall —
+    onConfigChange —
+    middlewarePre middleware:pre
+    middlewarePost middleware:post
+"""
+# seed 004, "Events Reference", and a payload of that form
+EVENTS: dict[str, dict[str, Any]] = {
+    "session:start": {"sessionId": "s"},
+    "session:end": {"sessionId": "s"},
+    "tool:pre-execute": {"toolName": "t", "args": {"a": 1}},
+    "tool:post-execute": {"toolName": "t", "result": None},
+    "llm:pre-call": {"provider": "p", "model": "m"},
+    "llm:post-call": {"provider": "p", "model": "m", "tokensIn": 1, "tokensOut": 2},
+    "agent:turn-start": {"sessionId": "s", "turnId": "t"},
+    "agent:turn-end": {"sessionId": "s", "turnId": "t", "response": "r"},
+    "config:change": {"key": "k", "value": [1]},
+    "daemon:status": {"daemon": "d", "status": "up"},
+}
+
+
+def test_hooks_are_called_in_the_documented_order() -> None:
+    # reference 2.4: "Install", "Enable", "Disable", "Remove", "config change ... per key"
+    said = {
+        "install": "onInstall→onLoad→onActivate",
+        "enable": "onLoad→onActivate",
+        "disable": "onDeactivate→onUnload",
+        "remove": "onDeactivate→onUnload→onUninstall",
+        "config": "onConfigChange",
+    }
+    assert {what: "→".join(hooks) for what, hooks in lifecycle.LIFECYCLE.items()} == said
+
+
+def test_exports_and_their_capabilities_are_those_of_the_reference() -> None:
+    rows = [line.split() for line in EXPORTS.strip().splitlines()]
+    assert {name: capability or "—" for name, capability in lifecycle.EXPORTS.items()} == dict(rows)
+    called = {hook for hooks in lifecycle.LIFECYCLE.values() for hook in hooks}
+    assert called == {name for name in lifecycle.EXPORTS if name.startswith("on")}
+
+
+def test_an_event_is_its_type_and_its_payload() -> None:
+    assert list(lifecycle.EVENTS) == list(EVENTS)
+    for type_, payload in EVENTS.items():
+        assert msgspec.json.decode(lifecycle.event(type_, **payload)) == {"type": type_, **payload}
+        assert lifecycle.EVENTS[type_].keys() == payload.keys()
+        with pytest.raises(Fault, match="EINVAL"):
+            lifecycle.event(type_, **payload, more=1)
+        with pytest.raises(Fault, match="EINVAL"):
+            lifecycle.event(type_)
+    for type_, payload in (
+        ("session:begin", {}),
+        ("session:start", {"sessionId": 1}),
+        ("llm:post-call", EVENTS["llm:post-call"] | {"tokensIn": "1"}),
+        # seed 004: "status: 'up' | 'down'"
+        ("daemon:status", {"daemon": "d", "status": "gone"}),
+    ):
+        with pytest.raises(Fault, match=rf"^EINVAL: (the event )?{type_}"):
+            lifecycle.event(type_, **payload)
+
+
+def test_the_handler_of_a_command_is_its_name_in_camel_case() -> None:
+    # seed 004: "The handler is the default export or a named export matching decl.name (camelCase)"
+    names = {"count-words": "countWords", "count": "count", "a_b-c2": "aBC2", "countWords": "countWords"}
+    assert {name: lifecycle.handler_name(name) for name in names} == names
+
+
+def test_params_are_a_schema_for_arguments() -> None:
+    # seed 004: "params", "required?", "enum?"; reference 2.2: "C does not validate args ... Do both."
+    schema = tools.input_schema(manifest(**EVERYTHING).tools[0].params)
+    assert schema == {
+        "type": "object",
+        "properties": {
+            "text": {"type": "string", "description": "A text"},
+            "unit": {"type": "string", "description": "Of what", "enum": ["words", "lines"]},
+        },
+        "required": ["text"],
+        "additionalProperties": False,
+    }
+    assert validator_for(schema).is_valid({"text": "a", "unit": "lines"})
+    for wrong in ({}, {"text": 1}, {"text": "a", "unit": "bytes"}, {"text": "a", "txet": "b"}):
+        assert not validator_for(schema).is_valid(wrong)
+
+
+def test_a_result_is_checked_as_the_reference_has_it() -> None:
+    # seed 004: "toolName must match tool definition name", "success", "output", "error?", "durationMs"
+    good = {"toolName": "count", "success": True, "output": "3", "durationMs": 0.5}
+    assert tools.tool_result(good, "count") == tools.ToolResult("count", True, "3", 0.5)
+    assert tools.tool_result(good | {"error": "why", "more": 1}, "count").error == "why"
+    wrong: list[Any] = [{key: value for key, value in good.items() if key != cut} for cut in good]
+    wrong += [good | {"output": {"a": 1}}, good | {"success": "true"}, good | {"toolName": "other"}, None, []]
+    for spoilt in wrong:
+        with pytest.raises(Fault, match=r"^EPROTO: the tool count returned"):
+            tools.tool_result(spoilt, "count")

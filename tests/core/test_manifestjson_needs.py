@@ -1,0 +1,102 @@
+"""Which plugins load, and in which order (seed 004: dependencies and peerDependencies)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from cortexfs.core.manifestjson.needs import HOST_VERSION, Installed, load_order
+
+
+def plugin(
+    name: str, *wanted: str, version: str = "1.0.0", enabled: bool = True, peers: str = ""
+) -> Installed:
+    """`wanted` and `peers` as name@range."""
+    ranges = {one.partition("@")[0]: one.partition("@")[2] or "*" for one in wanted}
+    beside = {one.partition("@")[0]: one.partition("@")[2] or "*" for one in peers.split()}
+    return Installed(name, version, ranges, beside, enabled)
+
+
+def test_a_plugin_loads_after_its_dependencies_and_else_by_name() -> None:
+    every = [plugin("b", "z"), plugin("a", "c", "b"), plugin("z"), plugin("c"), plugin("off", enabled=False)]
+    for order in itertools.permutations(every):
+        assert load_order(order).names == ("c", "z", "b", "a")
+    assert load_order(every).refused == {}
+    assert load_order([]).names == ()
+
+
+# what is wrong, who is refused and why, in one sentence with the whole chain
+REFUSED: list[tuple[list[Installed], dict[str, str]]] = [
+    (
+        [plugin("a", "b@^1.0"), plugin("b", "c@~2.1"), plugin("d")],
+        {
+            "a": "a needs b ^1.0, which needs c ~2.1, which is not installed; "
+                 "install it with ctx plugin install c",
+            "b": "b needs c ~2.1, which is not installed; install it with ctx plugin install c",
+        },
+    ),
+    (
+        [plugin("a", "b"), plugin("b", enabled=False)],
+        {"a": "a needs b *, which is not enabled; enable it with ctx plugin enable b"},
+    ),
+    (
+        [plugin("a", "b@>=2.0"), plugin("b", version="1.9.9")],
+        {"a": "a needs b >=2.0, and b 1.9.9 is installed; install a version in >=2.0"},
+    ),
+    (
+        [plugin("a", "b"), plugin("b", "c"), plugin("c", "b")],
+        {
+            "a": "a needs b *, which needs c *, which needs b *, which is a cycle: "
+            "one of them has to do without the other",
+            "b": "b needs c *, which needs b *, which is a cycle: one of them has to do without the other",
+            "c": "c needs b *, which needs c *, which is a cycle: one of them has to do without the other",
+        },
+    ),
+    # seed 004: "peerDependencies Compatible peer plugin names → constraints"
+    (
+        [plugin("a", peers="b@^2")],
+        {"a": "a needs b ^2, which is not installed; install it with ctx plugin install b"},
+    ),
+    (
+        [plugin("a", peers="b"), plugin("b", "c")],
+        {
+            "a": "a needs b *, which needs c *, which is not installed; install it with ctx plugin install c",
+            "b": "b needs c *, which is not installed; install it with ctx plugin install c",
+        },
+    ),
+    # issue 6: "cortex = 0.53.1, this host's declared version"
+    (
+        [plugin("a", peers="cortex@>=1.0.0")],
+        {"a": "a needs cortex >=1.0.0, and this host is cortex 0.53.1; "
+              "install a version of the plugin that takes it"},
+    ),
+]  # fmt: skip
+
+
+def test_what_is_missing_or_cyclic_is_refused_with_the_chain() -> None:
+    # issue 6: "missing or cyclic refuses to enable"; what needs nothing of it still loads
+    for plugins, refused in REFUSED:
+        for order in itertools.permutations(plugins):
+            found = load_order(order)
+            assert found.refused == refused
+            enabled = {one.name for one in plugins if one.enabled}
+            assert set(found.names) == enabled - refused.keys()
+
+
+@pytest.mark.parametrize("range_", [">=0.51.0", "^0.53.0", "*"])
+def test_the_host_answers_to_its_version(range_: str) -> None:
+    # reference 1.3: '"cortex" is the host, not a plugin: do not resolve as one'
+    assert HOST_VERSION == "0.53.1"
+    assert load_order([plugin("a", peers=f"cortex@{range_}")]).names == ("a",)
+    assert load_order([plugin("a", f"cortex@{range_}")]).names == ("a",)
+
+
+def test_peers_may_be_peers_of_each_other() -> None:
+    every = [plugin("b", peers="a@^1"), plugin("a", peers="b@^1")]
+    assert load_order(every).names == ("a", "b")
+
+
+def test_plugins_in_a_long_row_are_ordered() -> None:
+    chain = [plugin(f"p{number:04}", f"p{number + 1:04}") for number in range(200)] + [plugin("p0200")]
+    assert load_order(chain).names == tuple(f"p{number:04}" for number in range(200, -1, -1))
