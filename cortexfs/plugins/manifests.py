@@ -28,6 +28,11 @@ def parse(manifest: bytes, package: bytes | None = None, folder: str = "") -> Ma
     return msgspec.structs.replace(found, package=decode_package(_table(package, where), where))
 
 
+def quoted(value: str | bool) -> str:
+    """A value as TOML writes it: as JSON does, but for DEL, which TOML wants escaped."""
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+
+
 def _table(data: bytes, where: str) -> dict[str, Any]:
     if len(data) > MAX_FILE:
         raise Fault("EMSGSIZE", f"invalid {where}: is over {MAX_FILE >> 20} MiB")

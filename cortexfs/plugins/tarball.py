@@ -1,0 +1,189 @@
+"""A gzip tar of strangers, read strictly: plain files and directories, or a fault.
+
+Rules: nothing is inflated or allocated beyond a stated bound. What two readers could read differently (a
+second gzip member, data behind the end, sparse files, lengths told twice) is refused, as is whatever is
+neither a file nor a directory. Python's tarfile is not used to read: before 3.11.14 a negative offset kept
+it in a loop for ever (CVE-2025-8194), and users have those versions.
+This file must never know which names a package may hold.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import clipped, shown
+
+# A native library with its debug information has tens of MiB; all is held in memory while it is checked.
+MAX_PACKED = 64 << 20
+MAX_UNPACKED = 128 << 20
+MAX_ENTRIES = 10_000
+MAX_EXTENDED = 16 << 10  # a long name, with what else pax writers say of it
+
+BLOCK = 512
+_EMPTY = bytes(BLOCK)
+_OCTAL = re.compile(rb"[ \0]*([0-7]{1,12})[ \0]*")
+_RECORD = re.compile(rb"([0-9]{1,5}) ")
+_FILES = b"0\0"
+_FOLDER, _LONG_NAME, _PAX, _PAX_GLOBAL = b"5", b"L", b"x", b"g"
+_REFUSED = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"K": "a link",
+    b"3": "a device",
+    b"4": "a device",
+    b"6": "a pipe",
+    b"S": "a sparse file",
+}
+
+
+class Entry(NamedTuple):
+    name: str
+    data: bytes
+    executable: bool
+    is_folder: bool
+
+
+def inflate(data: bytes) -> bytes:
+    """The one gzip member that `data` is."""
+    if len(data) > MAX_PACKED:
+        raise Fault("EMSGSIZE", f"it is over {MAX_PACKED >> 20} MiB, the most that a package may have")
+    stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        unpacked = stream.decompress(data, MAX_UNPACKED + 1)
+    except zlib.error as problem:
+        raise Fault("EINVAL", f"it is not gzip, or damaged: {problem}") from None
+    if len(unpacked) > MAX_UNPACKED:
+        raise Fault("EMSGSIZE", f"it unpacks to more than {MAX_UNPACKED >> 20} MiB")
+    if not stream.eof:
+        raise Fault("EINVAL", "it is cut short")
+    if stream.unused_data:
+        raise Fault("EINVAL", "it holds data behind its end")
+    return unpacked
+
+
+def read(tar: bytes) -> list[Entry]:
+    """Every entry, in order; names are text, and otherwise as they stand."""
+    entries: list[Entry] = []
+    for entry in _entries(tar):
+        entries.append(entry)
+        if len(entries) > MAX_ENTRIES:
+            raise Fault("EMSGSIZE", f"it holds more than {MAX_ENTRIES} entries")
+    return entries
+
+
+def write(files: Iterable[tuple[str, bytes, bool]]) -> bytes:
+    """Names, bytes and whether they are programs, as a gzip tar that is the same for the same files."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, data, executable in files:
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(data), 0o755 if executable else 0o644
+            tar.addfile(info, io.BytesIO(data))
+    return gzip.compress(made.getvalue(), mtime=0)
+
+
+def _entries(tar: bytes) -> Iterator[Entry]:
+    position, long_name = 0, None
+    while (header := tar[position : position + BLOCK]) != _EMPTY:
+        if len(header) < BLOCK:
+            raise Fault("EINVAL", "it is cut short")
+        _check_sum(header)
+        kind = header[156:157]
+        data, position = _data(tar, position + BLOCK, _number(header[124:136]))
+        name = _name(header) if long_name is None else long_name
+        if kind in (_LONG_NAME, _PAX, _PAX_GLOBAL):
+            told = _extended(kind, data)
+            if told is not None and long_name is not None:
+                raise Fault("EINVAL", f"{_quoted(told)} has two long names")
+            long_name = long_name if told is None else told
+            continue
+        long_name = None
+        yield _entry(kind, name, data, header)
+    if long_name is not None:
+        raise Fault("EINVAL", f"it ends behind the long name {_quoted(long_name)}")
+    if tar.count(b"\0", position) != len(tar) - position:
+        raise Fault("EINVAL", "it holds data behind its end")
+
+
+def _check_sum(header: bytes) -> None:
+    """POSIX ustar: the sum of the header's bytes, with spaces where the sum itself is."""
+    if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
+        raise Fault("EINVAL", "it is damaged: a header does not add up")
+
+
+def _number(field: bytes) -> int:
+    found = _OCTAL.fullmatch(field)
+    if not found:  # also GNU's numbers beyond 8 GiB, which no package reaches
+        raise Fault("EINVAL", "it is damaged: a header's number is none")
+    return int(found[1], 8)
+
+
+def _data(tar: bytes, start: int, size: int) -> tuple[bytes, int]:
+    data = tar[start : start + size]
+    after = start + -(-size // BLOCK) * BLOCK
+    if len(data) < size or after > len(tar):
+        raise Fault("EINVAL", "it is cut short")
+    return data, after
+
+
+def _name(header: bytes) -> str:
+    name = header[:100].split(b"\0")[0]
+    # GNU tar has times where POSIX has the first part of a long name.
+    prefix = header[345:500].split(b"\0")[0] if header[257:263] == b"ustar\0" else b""
+    return _text(prefix + b"/" + name if prefix else name)
+
+
+def _extended(kind: bytes, data: bytes) -> str | None:
+    """The name that a header about the next entry gives, if it gives one."""
+    if len(data) > MAX_EXTENDED:
+        raise Fault("EMSGSIZE", f"a name takes more than {MAX_EXTENDED >> 10} KiB")
+    if kind == _LONG_NAME:
+        return _text(data.removesuffix(b"\0"))
+    told = dict(_records(data))
+    if b"size" in told or any(key.startswith(b"GNU.sparse") for key in told):
+        raise Fault("EINVAL", "it holds a sparse file, or one of a length told twice")
+    if kind == _PAX_GLOBAL and b"path" in told:
+        raise Fault("EINVAL", "it has one name for all of its files")
+    return _text(told[b"path"]) if b"path" in told else None
+
+
+def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """pax(1): each record is its length, a space, key=value and a newline."""
+    position = 0
+    while position < len(data):
+        found = _RECORD.match(data, position)
+        end = position + int(found[1]) if found else 0
+        if not found or not found.end() < end <= len(data) or data[end - 1 : end] != b"\n":
+            raise Fault("EINVAL", "it is damaged: a pax record is none")
+        key, equals, value = data[found.end() : end - 1].partition(b"=")
+        if not equals:
+            raise Fault("EINVAL", "it is damaged: a pax record is none")
+        yield key, value
+        position = end
+
+
+def _entry(kind: bytes, name: str, data: bytes, header: bytes) -> Entry:
+    if kind == _FOLDER and not data:
+        return Entry(name.removesuffix("/"), b"", False, True)
+    if kind not in _FILES or name.endswith("/"):
+        what = _REFUSED.get(kind, "neither a file nor a directory")
+        raise Fault("EINVAL", f"{_quoted(name)} is {what}; a package holds plain files")
+    return Entry(name, data, bool(_number(header[100:108]) & 0o100), False)
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise Fault("EINVAL", f"the name {clipped(ascii(name), 100)} is not UTF-8") from None
+
+
+def _quoted(name: str) -> str:
+    return shown(name)

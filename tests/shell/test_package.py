@@ -1,0 +1,337 @@
+"""Packages: what belongs to a plugin, and which archives are refused before anything of them is used."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from cortexfs.core.errors import Fault
+from cortexfs.plugins import package, tarball
+from tests.shell.plugin_files import MANIFEST, NATIVE, TOOL, cpx, full, member, plugin, tar, tree
+
+
+def refused(data: bytes) -> str:
+    with pytest.raises(Fault) as caught:
+        package.unpack(data, "x.cpx")
+    assert caught.value.message.startswith("x.cpx is refused: ")
+    assert len(caught.value.message) < 800
+    return caught.value.message.removeprefix("x.cpx is refused: ")
+
+
+def test_what_is_packed_is_what_is_unpacked(tmp_path: Path) -> None:
+    made = full(tmp_path)
+    assert package.unpack(package.pack(made), "x.cpx") == made
+    assert made.ignored == ()
+    assert [name for name, file in made.files.items() if file.executable] == ["bin/hello", "bin/part"]
+
+
+def test_the_layout_is_that_of_upstream(tmp_path: Path) -> None:
+    # cortex-sdk.md 8: "gzip tar (flate2 default), no top folder: manifest.toml, package.toml, ..., lib/ ..."
+    data = package.pack(full(tmp_path))
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        assert archive.getnames() == [
+            "manifest.toml",
+            "risk.toml",
+            "bin/hello",
+            "bin/part",
+            "lib/words.txt",
+            "prompts/p.md",
+            "skills/a/x.md",
+            "skills/a-b/x.md",
+        ]
+    assert package.pack(full(tmp_path)) == data  # nothing of the time or the user is in it
+
+
+def test_a_package_is_named_after_its_directory(tmp_path: Path) -> None:
+    # cortex-sdk.md 8: "Name `<source dir name>-v<version>-<linux|macos>-<amd64|arm64>.cpx`"
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+    made = tree(tmp_path)
+    name = package.archive_name("cortex-plugin-hello", made.manifest)
+    assert name == f"cortex-plugin-hello-v0.1.0-linux-{machine}.cpx"
+
+
+def test_a_checksum_is_that_of_sha256sum() -> None:
+    # cortex-sdk.md 8: ".sha256 = plain `sha256sum` output by hand; the installer never fetches or checks it"
+    text = package.checksum(b"data", "a.cpx")
+    assert text == f"{hashlib.sha256(b'data').hexdigest()}  a.cpx\n"
+    package.check_checksum("0  b.cpx\n" + text, b"data", "a.cpx")
+    package.check_checksum(text.replace("  ", " *"), b"data", "a.cpx")
+    with pytest.raises(Fault, match=r"a\.cpx is not what its checksum file says"):
+        package.check_checksum(text, b"date", "a.cpx")
+    with pytest.raises(Fault, match=r"says nothing of b\.cpx"):
+        package.check_checksum(text, b"data", "b.cpx")
+
+
+def test_programs_belong_to_the_plugin(tmp_path: Path) -> None:
+    # cortex-sdk.md 9.1: "a scaffolded process plugin does not survive its own install"
+    files = {
+        "bin/hello": "x",
+        "tools/run/main": "x",
+        "tools/run/part": "x",
+        "tools/other": "x",
+        "README.md": "x",
+    }
+    made = tree(tmp_path / "a", TOOL % "./tools/run/main", files)
+    assert [*made.files] == ["bin/hello", "manifest.toml", "tools/run/main", "tools/run/part"]
+    assert made.ignored == ("README.md", "tools/other")
+    assert package.unpack(package.pack(made), "x.cpx").files == made.files
+
+
+def test_a_script_that_an_interpreter_gets_belongs_too(tmp_path: Path) -> None:
+    text = (
+        TOOL % "/usr/bin/python3"
+        + 'allow_host_paths = true\nargs = ["src/main.py", "-x", "../y", "gone/z"]\n'
+    )
+    made = tree(tmp_path, text, {"src/main.py": "", "src/part.py": "", "gone/other": ""})
+    assert [*made.files] == ["manifest.toml", "src/main.py", "src/part.py"]
+    assert package.unpack(package.pack(made), "x.cpx") == package.Tree(made.files, made.manifest, ())
+
+
+def test_a_program_beside_the_manifest_takes_nothing_along(tmp_path: Path) -> None:
+    made = tree(tmp_path, TOOL % "run.sh", {"run.sh": "", "notes": "", "target/x": ""})
+    assert [*made.files] == ["manifest.toml", "run.sh"]
+
+
+def test_a_missing_program_is_told_before_it_is_missed(tmp_path: Path) -> None:
+    with pytest.raises(Fault, match='"bin/hello", the command of the tool "hello", is not among its files'):
+        tree(tmp_path / "a", TOOL % "bin/hello")
+    assert "is not among its files" in refused(cpx(manifest=MANIFEST + TOOL % "bin/hello"))
+    with pytest.raises(Fault, match=r'"lib/x\.so", the library, is not among its files'):
+        tree(tmp_path / "b", NATIVE % "lib/x.so")
+
+
+def test_a_library_may_lie_where_cargo_left_it(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "native library resolved from target/release under its manifest path ..."
+    made = tree(tmp_path, NATIVE % "lib/libhello.so", {"target/release/libhello.so": "elf"})
+    assert made.files["lib/libhello.so"].data == b"elf"
+    assert "target" in made.ignored
+
+
+def test_what_is_hidden_and_what_is_a_link_stays_behind(tmp_path: Path) -> None:
+    # cortex-sdk.md 8: "pack does NOT filter hidden/.bak and follows symlinks (... docs say both are ignored,
+    # DOC!=CODE)"
+    names = ["lib/.env", "lib/a~", "lib/a.bak", "lib/a.BAK", ".git/config", "lib/.d/x", "lib.bak/x"]
+    where = plugin(tmp_path / "p", files=dict.fromkeys(names, "secret") | {"lib/a": "kept"})
+    (tmp_path / "outside").write_text("secret")
+    (where / "lib" / "link").symlink_to(tmp_path / "outside")
+    (where / "skills").symlink_to(tmp_path)
+    (where / "risk.toml").symlink_to(tmp_path / "outside")
+    os.mkfifo(where / "lib" / "pipe")
+    made = package.read(where)
+    assert [*made.files] == ["lib/a", "manifest.toml"]
+    assert {"lib/link", "lib/pipe", "skills", "risk.toml", ".git", "lib/.env", "lib.bak"} <= {*made.ignored}
+
+
+def test_a_manifest_that_is_a_link_is_none(tmp_path: Path) -> None:
+    (tmp_path / "manifest.toml").symlink_to("/etc/passwd")
+    with pytest.raises(Fault, match=r"has no manifest\.toml, so it is no plugin"):
+        package.read(tmp_path)
+
+
+def test_old_archives_keep_what_they_may(tmp_path: Path) -> None:
+    # cortex-sdk.md 8: extract drops "names failing the filter, anything but the five files and three dirs"
+    folder = member("lib", kind=tarfile.DIRTYPE)
+    extra = [member(name) for name in ("lib/x", "lib/.env", "lib/x.bak", "README.md", "src/a.rs")]
+    found = package.unpack(cpx(folder, *extra), "x.cpx")
+    assert [*found.files] == ["lib/x", "manifest.toml"]
+    assert found.ignored == ("README.md", "lib/.env", "lib/x.bak", "src/a.rs")
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_long_names_and_other_alphabets_are_read(form: int) -> None:
+    long = "lib/" + "/".join(["d" * 60] * 3)
+    names = [long] if form == tarfile.USTAR_FORMAT else [long, "lib/" + "x" * 200, "lib/größe"]
+    found = package.unpack(cpx(*(member(name, b"1") for name in names), form=form), "x.cpx")
+    assert {*found.files} == {"manifest.toml", *names}
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("../x", "leads outside"),
+        ("lib/../../x", "leads outside"),
+        ("lib/..", "leads outside"),
+        ("/etc/x", "is absolute"),
+        ("//etc/x", "is absolute"),
+        ("lib//x", "is not plain"),
+        ("lib/./x", "is not plain"),
+        # cortex-sdk.md 8: "`./manifest.toml` -> `cpx archive missing manifest.toml`"
+        ("./manifest.toml", "cpx archive missing manifest.toml"),
+        ("lib/a\nb", "holds a control character"),
+        ("lib/a\tb", "holds a control character"),
+        ("lib/a\u202eb", "holds a control character"),
+        ("lib/a\u2028b", "holds a control character"),
+        ("lib/" + "x" * 256, "is too long"),
+        ("lib/" + "x/" * 600 + "x", "is too long"),
+        ("\u0000", "is not plain"),
+    ],
+)
+def test_a_name_that_could_lead_elsewhere_is_refused(name: str, sentence: str) -> None:
+    # issue: "Hostile packages: traversal names, absolute paths, ..."
+    info = member("x")
+    info[0].name = name
+    assert sentence in refused(cpx(info))
+
+
+def test_names_are_utf_8() -> None:
+    data = tar(member("lib/abc")).replace(b"lib/abc", b"lib/\xff\xfec", 1)
+    assert "is not UTF-8" in refused(gzip.compress(summed(data, 1024)))
+
+
+def summed(data: bytes, at: int) -> bytes:
+    """The header there with a sum that is right."""
+    header = bytearray(data[at : at + 512])
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    return data[:at] + bytes(header) + data[at + 512 :]
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (tarfile.SYMTYPE, "a symbolic link"),
+        (tarfile.LNKTYPE, "a hard link"),
+        (tarfile.CHRTYPE, "a device"),
+        (tarfile.BLKTYPE, "a device"),
+        (tarfile.FIFOTYPE, "a pipe"),
+        (tarfile.GNUTYPE_SPARSE, "a sparse file"),
+        (tarfile.CONTTYPE, "neither a file nor a directory"),
+        (b"Z", "neither a file nor a directory"),
+    ],
+)
+def test_what_is_no_plain_file_is_refused(kind: bytes, what: str) -> None:
+    # issue: "links, devices, ... sparse"; upstream drops them and goes on
+    entry = member("lib/x", kind=kind)
+    entry[0].linkname = "/etc/passwd"
+    assert refused(cpx(entry)) == f'"lib/x" is {what}; a package holds plain files'
+
+
+def test_sparse_files_in_pax_headers_are_refused() -> None:
+    for key in ("GNU.sparse.major", "GNU.sparse.size", "size"):
+        info, data = member("lib/x", b"1")
+        info.pax_headers = {key: "1"}
+        assert "sparse file, or one of a length told twice" in refused(
+            cpx((info, data), form=tarfile.PAX_FORMAT)
+        )
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        # cortex-sdk.md 9.3: "duplicate manifest.toml entries in a .cpx: the name comes from the first, the
+        # content from the last"
+        (["manifest.toml"], "stands in it twice"),
+        (["lib/x", "lib/x"], "stands in it twice"),
+        (["Manifest.toml"], "are one to systems that fold letters"),
+        (["lib/x", "lib/X"], "are one to systems that fold letters"),
+        (["lib/a/x", "lib/A/y"], "are one to systems that fold letters"),
+        (["lib/gr\u00f6\u00dfe", "lib/gro\u0308\u00dfe"], "are one to systems that fold letters"),
+        (["lib/stra\u00dfe", "lib/strasse"], "are one to systems that fold letters"),
+        (["lib/x", "lib/x/y"], "is that of a file and of a directory"),
+        (["lib/x/y", "lib/x"], "is that of a file and of a directory"),
+    ],
+)  # fmt: skip
+def test_no_two_names_are_one(names: list[str], sentence: str) -> None:
+    # issue: "duplicates", "case collisions"
+    assert sentence in refused(cpx(*(member(name) for name in names)))
+
+
+def test_a_directory_may_be_named_and_used(tmp_path: Path) -> None:
+    folders = [member(name, kind=tarfile.DIRTYPE) for name in ("lib", "lib/", "lib/a")]
+    assert "lib/a/x" in package.unpack(cpx(*folders, member("lib/a/x")), "x.cpx").files
+
+
+def test_a_bomb_is_refused_before_it_goes_off() -> None:
+    # issue: "sparse and bomb archives"
+    assert refused(gzip.compress(bytes(tarball.MAX_UNPACKED + 1), 1)) == "it unpacks to more than 128 MiB"
+    assert "over 64 MiB" in refused(bytes(tarball.MAX_PACKED + 1))
+
+
+def test_a_hundred_thousand_entries_are_refused() -> None:
+    # issue: "100,000 entries"
+    header = tar(member("lib/x"))[1024:1536]
+    data = tar()[:1024] + header * 100_000 + bytes(1024)
+    assert refused(gzip.compress(data, 1)) == "it holds more than 10000 entries"
+
+
+@pytest.mark.parametrize("cut", [0, 10, 200, -1, -9])
+def test_an_archive_that_is_cut_short_is_refused(cut: int, tmp_path: Path) -> None:
+    data = package.pack(full(tmp_path))
+    assert refused(data[:cut])
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"PK\3\4", b"\x1f\x8b", tar(), gzip.compress(b""), gzip.compress(b"x")]
+)
+def test_what_is_no_gzip_tar_is_refused(data: bytes) -> None:
+    assert refused(data)
+
+
+def test_what_readers_could_read_differently_is_refused() -> None:
+    whole = tar(member("lib/x", b"1"))
+    assert "data behind its end" in refused(gzip.compress(whole) + gzip.compress(whole))
+    assert "data behind its end" in refused(gzip.compress(whole + b"1"))
+    assert "cut short" in refused(gzip.compress(whole.rstrip(b"\0").ljust(2048, b"\0")))
+    negative = whole[:1148] + b"-0000000001\0" + whole[1160:]
+    assert "a header's number is none" in refused(gzip.compress(summed(negative, 1024)))
+    big = whole[:1148] + b"\x80" + bytes(10) + b"\x01" + whole[1160:]
+    assert "a header's number is none" in refused(gzip.compress(summed(big, 1024)))
+    assert "does not add up" in refused(gzip.compress(whole[:1124] + b"0000755\0" + whole[1132:]))
+    beyond = whole[:1148] + b"00077777777\0" + whole[1160:]
+    assert "cut short" in refused(gzip.compress(summed(beyond, 1024)))
+
+
+def test_headers_that_contradict_each_other_are_refused() -> None:
+    name, other = member("././@LongLink", b"lib/a\0", b"L"), member("././@LongLink", b"lib/b\0", b"L")
+    assert "has two long names" in refused(cpx(name, other, member("x")))
+    assert "ends behind the long name" in refused(cpx(name))
+    assert "takes more than 16 KiB" in refused(cpx(member("x", bytes(1 << 15), b"L"), member("x")))
+    assert "is a link" in refused(cpx(member("x", b"/etc", b"K"), member("x")))
+    assert "one name for all" in refused(cpx(member("x", b"14 path=lib/x\n", b"g"), member("x")))
+    for record in (b"99 path=x\n", b"9 path=lib/x\n", b"path=x\n", b"5 ab\n", b"14 path=lib/xx"):
+        assert "pax record is none" in refused(cpx(member("x", record, b"x"), member("x")))
+
+
+def test_an_archive_without_a_manifest_is_refused() -> None:
+    # cortex-sdk.md 8: "cpx archive missing manifest.toml"
+    assert refused(cpx(member("lib/x"), manifest="")).startswith("cpx archive missing manifest.toml; ")
+    folder = member("manifest.toml", kind=tarfile.DIRTYPE)
+    assert refused(cpx(folder, manifest="")).startswith("cpx archive missing manifest.toml; ")
+
+
+def test_a_manifest_and_its_metadata_are_checked_in_the_archive() -> None:
+    assert "invalid manifest.toml: name: " in refused(cpx(manifest=MANIFEST.replace('"hello"', '"../../x"')))
+    assert "invalid package.toml: " in refused(cpx(member("package.toml", b"x = 1")))
+
+
+def test_a_directory_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin(tmp_path, files={"lib/a": "x" * 5000, "lib/b": "x"})
+    monkeypatch.setattr(package, "MAX_UNPACKED", 5000)
+    with pytest.raises(Fault, match="it has more than"):
+        package.read(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(package, "MAX_ENTRIES", 2)
+    with pytest.raises(Fault, match="it holds more than 2 files"):
+        package.read(tmp_path)
+
+
+def test_a_directory_with_names_that_cannot_be_packed_is_refused(tmp_path: Path) -> None:
+    plugin(tmp_path, files={"lib/a": "x"})
+    with open(os.path.join(os.fsencode(tmp_path), b"\xff"), "wb"):
+        assert package.read(tmp_path).ignored == ("\\udcff",)  # beside the plugin: none of its files
+    with (
+        open(os.path.join(os.fsencode(tmp_path / "lib"), b"\xff"), "wb"),
+        pytest.raises(Fault, match="is not UTF-8"),
+    ):
+        package.read(tmp_path)
+
+
+def test_two_files_that_fold_into_one_are_refused_in_a_directory_too(tmp_path: Path) -> None:
+    with pytest.raises(Fault, match="are one to systems that fold letters"):
+        tree(tmp_path, files={"lib/a": "", "lib/A": ""})

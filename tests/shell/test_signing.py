@@ -1,0 +1,426 @@
+"""Signatures and trust: what is covered, what refuses, and who is asked."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import Check, Conformance, Package
+from cortexfs.plugins import installing, manifests, package, signing
+from cortexfs.plugins.package import File, Tree
+from cortexfs.plugins.signing import COMPLETE, UPSTREAM, Verdict, payload, read_key, sign, signed, verify
+from cortexfs.plugins.trust import TrustStore, decide
+from tests.shell.plugin_files import NATIVE, TOOL, full, plugin, tree
+
+pytest.importorskip("cryptography")
+
+SECRET = bytes(range(32))
+PUBLIC = "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
+
+
+def made(tree: Tree, publisher: str = "example.dev") -> Tree:
+    return signed(tree, sign(tree, SECRET, publisher))
+
+
+def changed(tree: Tree, name: str, data: bytes | None, executable: bool = False) -> Tree:
+    """The tree with another file in it, parsed anew."""
+    files = {each: file for each, file in tree.files.items() if each != name}
+    if data is not None:
+        files[name] = File(data, executable)
+    manifest = manifests.parse(files["manifest.toml"].data, files["package.toml"].data)
+    return Tree(files, manifest)
+
+
+def test_the_key_of_the_test_vector(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "key = bytes 0..31 ... gave public A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
+    package = sign(tree(tmp_path), SECRET)
+    assert package.public_key == PUBLIC
+    assert signing.Key(PUBLIC).fingerprint == hashlib.sha256(base64.b64decode(PUBLIC)).hexdigest()
+
+
+def test_the_payload_is_that_of_upstream(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "Payload = lines joined by "\n" with a final "\n", UTF-8"; sort "by path COMPONENT"
+    files = {"lib/libhello.so": "elf", "skills/a/x": "1", "skills/a-b/x": "2", "sbom.spdx.json": "{}"}
+    found = tree(tmp_path, NATIVE % "lib/libhello.so", files)
+    certificate = Conformance("suite", True, "today", (Check("abi", True, ""), Check("cwd", False, "no")))
+    kept = msgspec.structs.replace(
+        found.manifest, package=Package(sbom="s", risk_profile="r", conformance=certificate)
+    )
+    package = sign(Tree(found.files, kept), SECRET, "example.dev")
+    hashes = {name: hashlib.sha256(file.data).hexdigest() for name, file in found.files.items()}
+    assert payload(found, package, UPSTREAM).decode() == (
+        "cortex-plugin-signature-v1\npublisher_id=example.dev\nalgorithm=ed25519\n"
+        f"public_key={PUBLIC}\nmanifest_sha256={hashes['manifest.toml']}\n"
+        f"binary_sha256={hashes['lib/libhello.so']}\nsbom=s\nrisk_profile=r\n"
+        "conformance.suite=suite\nconformance.passed=true\nconformance.checked_at=today\n"
+        "conformance.check\tabi\ttrue\t\nconformance.check\tcwd\tfalse\tno\n"
+        f"file\tlib/libhello.so\t{hashes['lib/libhello.so']}\nfile\tmanifest.toml\t{hashes['manifest.toml']}\n"
+        f"file\tsbom.spdx.json\t{hashes['sbom.spdx.json']}\n"
+        f"file\tskills/a/x\t{hashes['skills/a/x']}\nfile\tskills/a-b/x\t{hashes['skills/a-b/x']}\n"
+    )
+
+
+def test_what_upstream_can_verify_is_signed_as_upstream_does(tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.from_private_bytes(SECRET)
+    for place, text, files, form in (
+        ("a", "", {"lib/words": "", "skills/x": ""}, UPSTREAM),
+        ("b", NATIVE % "lib/x.so", {"lib/x.so": "elf"}, UPSTREAM),
+        ("c", TOOL % "bin/hello", {"bin/hello": ""}, COMPLETE),
+        ("d", TOOL % "tools/hello", {"tools/hello": ""}, COMPLETE),
+    ):
+        found = made(tree(tmp_path / place, text, files))
+        signature = base64.b64encode(key.sign(payload(found, found.manifest.package, form))).decode()
+        assert found.manifest.package.signature == signature
+        assert verify(found).status == "verified"
+
+
+def test_programs_are_signed_too(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "NOT signed: package.toml, README, bin/ (!)"; issue: "is signed here too"
+    found = made(full(tmp_path))
+    text = payload(found, found.manifest.package, COMPLETE).decode()
+    assert text.startswith("cortexfs-plugin-signature-v2\npublisher_id=example.dev\n")
+    assert f"program\tbin/hello\t{found.files['bin/hello'].sha256}\n" in text
+    assert f"file\tlib/words.txt\t{found.files['lib/words.txt'].sha256}\n" in text
+    assert verify(changed(found, "bin/hello", b"evil", True)).status == "invalid"
+    assert verify(changed(found, "bin/more", b"evil", True)).status == "invalid"
+    # whether a file is a program is signed as well
+    assert verify(changed(found, "bin/part", b"x", False)).status == "invalid"
+
+
+def test_an_old_signature_lends_itself_to_nothing_unsigned(tmp_path: Path) -> None:
+    old = made(tree(tmp_path, "", {"lib/x": "1"}))
+    assert verify(old).status == "verified"
+    verdict = verify(changed(old, "bin/evil", b"evil", True))
+    assert verdict.status == "invalid"
+    assert verdict.why.endswith('it does not cover "bin/evil"; sign the plugin again')
+
+
+def test_a_verdict_says_what_was_verified(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: `unsigned (<why>)` | `verified ed25519; publisher=P; fingerprint=F` | `invalid (<why>)`
+    plain = tree(tmp_path)
+    assert (
+        verify(plain).text
+        == "unsigned (manifest hash missing; binary hash not applicable; signature missing)"
+    )
+    found = made(plain)
+    fingerprint = signing.Key(PUBLIC).fingerprint
+    assert verify(found).text == f"verified ed25519; publisher=example.dev; fingerprint={fingerprint}"
+    hashed = msgspec.structs.replace(found.manifest.package, signature="")
+    # "Why text e.g. `manifest hash verified; binary hash not applicable; signature missing`"
+    why = "manifest hash verified; binary hash not applicable; signature missing"
+    assert verify(signed(plain, hashed)).text == f"unsigned ({why})"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        # "hash missing while signed, or mismatch -> Invalid"
+        ("manifest_sha256", "", "manifest hash missing"),
+        ("manifest_sha256", "0" * 64, "manifest hash mismatch"),
+        ("binary_sha256", "0" * 64, "manifest hash verified; binary hash mismatch"),
+        ("signature_algorithm", "rsa", 'signature algorithm "rsa" is unknown'),
+        ("signature_algorithm", "", 'signature algorithm "" is unknown'),
+        ("publisher_id", "", "publisher_id is missing"),
+        ("publisher_id", "other.dev", "signature does not match the files"),
+        ("public_key", "AAAA", "public key is not base64 of 32 bytes"),
+        ("public_key", "A" * 43 + "=", "signature does not match the files"),
+        ("signature", "AAAA", "signature is not base64 of 64 bytes"),
+        ("signature", "\u00e9", "signature is not base64 of 64 bytes"),
+        ("sbom", "x", "signature does not match the files"),
+        ("sbom", "a\nb", "sbom holds a control character, which cannot be signed"),
+        ("risk_profile", "x", "signature does not match the files"),
+        ("conformance", Conformance("s"), "signature does not match the files"),
+    ],
+)
+def test_metadata_that_differs_refuses(tmp_path: Path, field: str, value: Any, why: str) -> None:
+    found = made(tree(tmp_path))
+    package = msgspec.structs.replace(found.manifest.package, **{field: value})
+    verdict = verify(signed(found, package))
+    assert verdict.status == "invalid"
+    assert why in verdict.text
+
+
+def test_the_library_has_a_hash_of_its_own(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "[native].library if the file exists, else first .so/.dylib in lib/ ..."
+    found = made(tree(tmp_path / "a", NATIVE % "lib/b.so", {"lib/a.so": "a", "lib/b.so": "b"}))
+    assert found.manifest.package.binary_sha256 == hashlib.sha256(b"b").hexdigest()
+    unnamed = tree(tmp_path / "b", "", {"lib/a.so": "a", "lib/b.so": "b"})
+    other = msgspec.structs.replace(sign(unnamed, SECRET), binary_sha256=hashlib.sha256(b"b").hexdigest())
+    # whichever of the two it was that upstream met first, the hash is not what refuses it
+    assert "binary hash verified" in verify(signed(unnamed, other)).why
+    without = msgspec.structs.replace(found.manifest.package, binary_sha256="")
+    assert verify(signed(found, without)).text == "invalid (manifest hash verified; binary hash missing)"
+
+
+def test_every_bit_of_the_metadata_counts(tmp_path: Path) -> None:
+    # issue: "any flipped bit in any file, name or metadata refuses"
+    found = made(full(tmp_path))
+    data = found.files["package.toml"].data
+    for bit in range(len(data) * 8):
+        assert not _verifies(found, "package.toml", _flipped(data, bit)), data[bit // 8 :]
+
+
+def test_every_file_and_every_name_counts(tmp_path: Path) -> None:
+    found = made(full(tmp_path))
+    for name, file in found.files.items():
+        for bit in range(min(len(file.data) * 8, 400)):
+            assert not _verifies(found, name, _flipped(file.data, bit), file.executable), name
+        files = {each: file for each, file in found.files.items() if each != name}
+        for bit in range(len(name.encode()) * 8):
+            other = _flipped(name.encode(), bit).decode("latin-1")
+            if "manifest.toml" in files:
+                assert verify(Tree({**files, other: file}, found.manifest)).status != "verified", other
+        if name not in ("manifest.toml", "package.toml"):
+            assert verify(Tree(files, found.manifest)).status == "invalid", name
+
+
+def _flipped(data: bytes, bit: int) -> bytes:
+    return data[: bit // 8] + bytes((data[bit // 8] ^ (1 << bit % 8),)) + data[bit // 8 + 1 :]
+
+
+def _verifies(found: Tree, name: str, data: bytes, executable: bool = False) -> bool:
+    try:
+        return verify(changed(found, name, data, executable)).status == "verified"
+    except Fault:
+        return False
+
+
+def test_any_bit_of_a_package_refuses_or_changes_nothing(tmp_path: Path) -> None:
+    """Of a .cpx only what gzip keeps for itself (time, system, unused bits) can differ and still unpack."""
+    found = made(full(tmp_path))
+    data = package.pack(found)
+    same = 0
+    for bit in random.Random(7).sample(range(len(data) * 8), 600):
+        try:
+            other = package.unpack(_flipped(data, bit), "x.cpx")
+        except Fault:
+            continue
+        assert other == found
+        same += 1
+    assert same < 60
+
+
+def test_a_round_trip(tmp_path: Path) -> None:
+    # issue: "a package signed here verifies after a round trip through pack, sha256sum and install"
+    where = plugin(tmp_path / "hello", TOOL % "bin/hello", {"bin/hello": "#!/bin/sh\n", "lib/x": "1"})
+    signing.write_package(where, sign(package.read(where), SECRET, "example.dev"))
+    found = package.read(where)
+    (tmp_path / "hello.cpx").write_bytes(package.pack(found))
+    (tmp_path / "sums").write_text(package.checksum(package.pack(found), "hello.cpx"))
+    subprocess.run(["sha256sum", "-c", "--quiet", "sums"], cwd=tmp_path, check=True)
+    unpacked = package.unpack((tmp_path / "hello.cpx").read_bytes(), "hello.cpx")
+    place = installing.install(tmp_path / "plugins", "hello", unpacked.files)
+    assert package.read(place) == found
+    assert verify(package.read(place)).status == "verified"
+    # signatures hold at load, not only at install
+    (place / "bin" / "hello").write_text("evil")
+    assert verify(package.read(place)).status == "invalid"
+
+
+def test_metadata_is_written_as_toml(tmp_path: Path) -> None:
+    certificate = Conformance("s", True, "t", (Check("a", True, "m"), Check("b\u2027\"'\\ ü", False)))
+    made = Package("p", "m", "b", "ed25519", "k", "s", "sbom", "risk\x7f", certificate)
+    parsed = manifests.parse(b'name="n"\nversion="1"\ndescription=""', signing.encode_package(made)).package
+    assert parsed == made
+
+
+def test_the_publisher_is_known_before_signing(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "publisher = --publisher, else package publisher_id, else manifest author, else error"
+    found = tree(tmp_path)
+    named = msgspec.structs.replace(found.manifest, package=Package(publisher_id="old.dev"))
+    nobody = msgspec.structs.replace(found.manifest, author=" ")
+    assert sign(found, SECRET, "new.dev").publisher_id == "new.dev"
+    assert sign(Tree(found.files, named), SECRET, "new.dev").publisher_id == "new.dev"
+    assert sign(Tree(found.files, named), SECRET).publisher_id == "old.dev"
+    assert sign(found, SECRET).publisher_id == "Ann"
+    with pytest.raises(Fault, match=r"^EINVAL: publisher_id is required before signing; "):
+        sign(Tree(found.files, nobody), SECRET)
+    # cortex-sdk.md 9.11: "Signature payload lines are not escaped: refuse control characters"
+    for publisher in ("a\nb", "a\tb", "a\u2028b"):
+        with pytest.raises(Fault, match="publisher_id holds a control character"):
+            sign(found, SECRET, publisher)
+
+
+def test_a_key_is_32_raw_bytes_and_its_owners(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "32 raw bytes (Ed25519 seed), mode 0600 (set after write: brief window, BUG)"
+    path = tmp_path / "key"
+    modes: list[int] = []
+    real = os.open
+
+    def watched(name: Any, flags: int, mode: int = 0o777, **more: Any) -> int:
+        modes.append(mode)
+        return real(name, flags, mode, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", watched)
+        before = os.umask(0)
+        try:
+            key = signing.keygen(path)
+        finally:
+            os.umask(before)
+    assert modes[-1] == 0o600
+    assert (path.stat().st_mode & 0o777, path.stat().st_size) == (0o600, 32)
+    assert len(base64.b64decode(key.public_key)) == 32
+    assert sign(tree(tmp_path / "p"), read_key(path)).public_key == key.public_key
+    # "refuses to overwrite: `signing key already exists: P`"
+    kept = path.read_bytes()
+    with pytest.raises(Fault, match=f"signing key already exists: {path}; "):
+        signing.keygen(path)
+    assert path.read_bytes() == kept
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(Fault, match="already exists"):
+        signing.keygen(tmp_path / "link")
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 64, 100])
+def test_a_key_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(bytes(size))
+    path.chmod(0o600)
+    with pytest.raises(Fault, match=f"ed25519 signing key must be 32 raw bytes, got {size}"):
+        read_key(path)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o611])
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(SECRET)
+    path.chmod(mode)
+    with pytest.raises(Fault, match=f"^EACCES: .* is open to others \\(mode {mode:04o}\\)"):
+        read_key(path)
+    with pytest.raises(Fault, match=r"^ENOENT: "):
+        read_key(tmp_path / "none")
+
+
+def test_without_the_library_the_mend_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made(tree(tmp_path))
+    real = builtins.__import__
+
+    def absent(name: str, *rest: Any) -> Any:
+        if name.startswith("cryptography"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    for attempt in (
+        lambda: verify(found),
+        lambda: sign(found, SECRET),
+        lambda: signing.keygen(tmp_path / "k"),
+    ):
+        with pytest.raises(Fault, match=r"pip install 'cortexfs\[plugins\]'"):
+            attempt()
+    assert not (tmp_path / "k").exists()
+
+
+def test_the_library_is_loaded_only_when_it_is_used() -> None:
+    code = (
+        "import sys, cortexfs.plugins.signing, cortexfs.plugins.trust; print('cryptography' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+# Trust.
+
+KNOWN = Verdict("verified", "", "example.dev", PUBLIC, "f" * 64)
+AT = "2026-01-02T03:04:05Z"
+
+
+def test_publishers_are_kept_as_upstream_keeps_them(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "[[publishers]] publisher_id, fingerprint_sha256, public_key, trusted_at (RFC 3339)"
+    store = TrustStore(tmp_path / "state")
+    assert not store.trusts(KNOWN)
+    store.add(KNOWN, AT)
+    store.add(KNOWN, "later")
+    assert store.trusts(KNOWN)
+    assert store.path == tmp_path / "state" / "plugin-trust.toml"
+    assert store.path.read_text() == (
+        f'[[publishers]]\npublisher_id = "example.dev"\nfingerprint_sha256 = "{"f" * 64}"\n'
+        f'public_key = "{PUBLIC}"\ntrusted_at = "{AT}"\n'
+    )
+    assert store.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_publisher_is_an_id_and_a_key(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "Match on id AND fingerprint"
+    store = TrustStore(tmp_path)
+    store.add(KNOWN, AT)
+    assert not store.trusts(msgspec.structs.replace(KNOWN, publisher="other.dev"))
+    assert not store.trusts(msgspec.structs.replace(KNOWN, fingerprint="0" * 64))
+
+
+def test_trust_can_be_taken_back(tmp_path: Path) -> None:
+    # cortex-sdk.md 7: "No revocation"
+    store = TrustStore(tmp_path)
+    second = msgspec.structs.replace(KNOWN, fingerprint="0" * 64)
+    other = msgspec.structs.replace(KNOWN, publisher="other.dev")
+    for each in (KNOWN, second, other):
+        store.add(each, AT)
+    assert store.remove("example.dev", "0" * 64) == 1
+    assert [store.trusts(each) for each in (KNOWN, second, other)] == [True, False, True]
+    store.add(second, AT)
+    assert store.remove("example.dev") == 2
+    assert [store.trusts(each) for each in (KNOWN, second, other)] == [False, False, True]
+    with pytest.raises(Fault, match=r'^ENOENT: "example.dev" is not trusted'):
+        store.remove("example.dev")
+
+
+@pytest.mark.parametrize(
+    "data", [b"x", b"\xff", b"publishers = 1", b"[[publishers]]\nx = 1", b"a=" + b"[" * 9999]
+)
+def test_a_store_that_cannot_be_read_is_a_fault_and_stays(tmp_path: Path, data: bytes) -> None:
+    # cortex-sdk.md 7: "Unreadable store = empty store"
+    store = TrustStore(tmp_path)
+    store.path.write_bytes(data)
+    for attempt in (lambda: store.trusts(KNOWN), lambda: store.add(KNOWN, AT)):
+        with pytest.raises(Fault, match=r"the trust store .* cannot be read: "):
+            attempt()
+    assert store.path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("status", "trusted", "packaged", "yes", "interactive", "outcome"),
+    [
+        # cortex-sdk.md 7: "packaged (.cpx, URL, name) needs a signature"
+        ("unsigned", False, True, True, True, None),
+        # "Directory install: unsigned allowed"
+        ("unsigned", False, False, False, False, "install"),
+        # "invalid refused"; "--yes = trust (never skips checks)"
+        ("invalid", True, True, True, True, None),
+        ("invalid", True, False, True, True, None),
+        ("verified", True, True, False, False, "install"),
+        # "unknown key: prompt on a tty `[y/N]`, --yes = trust, no tty = refuse"
+        ("verified", False, True, False, True, "ask"),
+        ("verified", False, True, True, False, "trust"),
+        ("verified", False, True, False, False, None),
+        # "signed-and-verified key is trusted WITHOUT asking": here it is asked for
+        ("verified", False, False, False, True, "ask"),
+        ("verified", False, False, False, False, None),
+    ],
+)
+def test_who_is_trusted_is_asked_for(
+    status: Any, trusted: bool, packaged: bool, yes: bool, interactive: bool, outcome: str | None
+) -> None:
+    verdict = msgspec.structs.replace(KNOWN, status=status)
+
+    def decided() -> str:
+        return decide(verdict, trusted=trusted, packaged=packaged, yes=yes, interactive=interactive)
+
+    if outcome:
+        assert decided() == outcome
+    else:
+        with pytest.raises(Fault, match=r"^EPERM: "):
+            decided()
