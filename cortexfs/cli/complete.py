@@ -149,9 +149,18 @@ def _shells(current: str, root: str | None) -> list[str]:
     return list(SHELLS)
 
 
+def _callers(current: str, root: str | None) -> list[str]:
+    import pwd
+
+    point = _live(root)
+    agents = [objects.short(point, path) for path in objects.paths_of(point, "agent")]
+    return [*agents, *(user.pw_name for user in pwd.getpwall())]
+
+
 # By the name that the program uses for an argument, else by the one that its help does.
 VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "runnable": _objects,
+    "wanted": _objects,
     "OBJECT": _speakers,
     "CLASS|OBJECT": _classes_and_objects,
     "PLUGIN": _plugins,
@@ -159,6 +168,7 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "NAME": _presets,
     "FORMAT": _formats,
     "MODEL": _models,
+    "CALLER": _callers,
     "SHELL": _shells,
 }
 

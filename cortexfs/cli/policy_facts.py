@@ -1,0 +1,193 @@
+"""What `ctx policy` has to know, read from the tree's own files: who asks, for what, and what is written.
+
+Rules: what a control file says is read there, as everybody else would; what is missing means its default.
+The mount has answered before a path on it is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from pathlib import Path
+
+from cortexfs import config
+from cortexfs.cli import mounts, objects
+from cortexfs.core import policy, risksettings
+from cortexfs.core.confirming import Kind
+from cortexfs.core.decision import Bits, Caller, Thing
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.names import CLASSES
+from cortexfs.core.policylint import Agent, Plugin, PolicyFile, World
+from cortexfs.core.risk import Tool, effects_of
+from cortexfs.core.risksettings import FILE, Settings
+
+_OBJECT = re.compile(r"(?:home/[0-9]+/)?(?:(model)/([^/]+/[^/]+)|(tool|agent)/([^/]+))")
+_PLUGIN = re.compile(r"plugin:([^@]+)(?:@.*)?")
+
+
+def control(path: str, name: str) -> str:
+    """The value of a control of the object at `path`; one that is not there is empty."""
+    try:
+        with open(f"{path}.d/{name}", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def line(path: str, name: str) -> str:
+    return control(path, name).strip()
+
+
+def real(root: str, path: str) -> tuple[str, str, str]:
+    """The object that a path means, links followed: its path below the root, class and name."""
+    whole = os.path.realpath(path)
+    below = os.path.relpath(whole, os.path.realpath(root))
+    if not (found := _OBJECT.fullmatch(below)):
+        raise Fault("EINVAL", f"{path!r} is no object of this mount; see: ctx ls")
+    return below, found[1] or found[3], found[2] or found[4]
+
+
+def thing(root: str, word: str) -> Thing:
+    """The object that a word names, with all that decides who may have it."""
+    below, class_, name = real(root, objects.resolve(root, word))
+    path = os.path.join(root, below)
+    return Thing(
+        class_,
+        name,
+        bits=tuple(_bits(root, below)),
+        rules=_rules(path, below),
+        file=f"{below}.d/policy",
+        tool=tool(path, name) if class_ == "tool" else None,
+    )
+
+
+def _bits(root: str, below: str) -> list[Bits]:
+    """The root, the folders on the way and the object, with who may go through."""
+    found = []
+    for name in ("", *(str(one) for one in reversed(Path(below).parents) if one.name), below):
+        status = os.stat(os.path.join(root, name))
+        found.append(Bits(name or root, status.st_uid, status.st_gid, status.st_mode))
+    return found
+
+
+def _rules(path: str, below: str) -> tuple[policy.Rule, ...]:
+    try:
+        return policy.parse(control(path, "policy"), f"{below}.d/policy")
+    except Fault as fault:
+        raise Fault(fault.code, f"{below}.d/policy: {fault.message}") from None
+
+
+def tool(path: str, name: str) -> Tool:
+    caps = control(path, "cap").split()
+    builtin = line(path, "origin") == "builtin"
+    return Tool(name, effects_of(control(path, "effects")), builtin, "background_safe" in caps)
+
+
+def caller(root: str, word: str, user: str | None) -> Caller:
+    """A user, or an agent that works for `user` (you, unless named)."""
+    if "/" not in word:
+        if user:
+            raise Fault("EINVAL", "--user is for agents, which work for somebody; a user is one already")
+        return person(word)
+    below, class_, _ = real(root, objects.resolve(root, word))
+    if class_ != "agent":
+        raise Fault("EINVAL", f"{word!r} calls nothing; a caller is a user, a uid or agent/NAME")
+    path = os.path.join(root, below)
+    owner = person(user or str(os.getuid()))
+    return Caller(
+        below,
+        owner.uid,
+        owner.groups,
+        Kind.AGENT,
+        policy.type_of(control(path, "label")),
+        _rules(path, below),
+        f"{below}.d/policy",
+        always_ask=line(path, "approval") == "ask",
+    )
+
+
+def person(word: str) -> Caller:
+    """A user by name or number; a number needs no entry in the user database."""
+    numeric = word.isascii() and word.isdecimal()
+    try:
+        entry = pwd.getpwuid(int(word)) if numeric else pwd.getpwnam(word)
+    except (KeyError, OverflowError):
+        if not numeric:
+            raise Fault("ENOENT", f"there is no user {word!r}; give a name, a uid or agent/NAME") from None
+        return Caller(f"uid {word}", int(word))
+    groups = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return Caller(entry.pw_name, entry.pw_uid, groups)
+
+
+def serves(root: str) -> int | None:
+    """The one user whom a mount's daemon serves; None for everybody."""
+    mount = mounts.mounted_at(root)
+    return None if mount is None or mount.everyone else mount.owner
+
+
+def settings(root: str, directory: str | None) -> Settings:
+    """policy.toml of the daemon's owner; without one, the defaults."""
+    path = _configuration(root, directory) / FILE
+    try:
+        return risksettings.decode(path.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return risksettings.DEFAULT
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+
+
+def _configuration(root: str, directory: str | None) -> Path:
+    owner = os.stat(root).st_uid
+    environ = dict(os.environ)
+    if owner not in (0, os.getuid()):
+        # Ours says where our files are; theirs is not known, and their home is.
+        environ = {"HOME": pwd.getpwuid(owner).pw_dir}
+    return config.places(environ, owner, config=directory).config
+
+
+def world(root: str, directory: str | None, status: str) -> World:
+    """Everything that `ctx policy lint` looks at. What is wrong with policy.toml is for it to tell."""
+    said, fault = risksettings.DEFAULT, ""
+    try:
+        said = settings(root, directory)
+    except Fault as problem:
+        fault = problem.message
+    paths = {class_: _own(root, class_) for class_ in CLASSES}
+    return World(
+        settings=said,
+        settings_fault=fault,
+        tools=tuple(tool(path, os.path.basename(path)) for path in paths["tool"]),
+        names=frozenset(real(root, path)[1:] for some in paths.values() for path in some),
+        files=tuple(_file(root, path) for class_ in ("tool", "model") for path in paths[class_]),
+        agents=tuple(_agent(root, path) for path in paths["agent"]),
+        plugins=_plugins(paths["tool"], status),
+    )
+
+
+def _own(root: str, class_: str) -> list[str]:
+    """Objects, without the aliases of them."""
+    return [path for path in objects.paths_of(root, class_) if not os.path.islink(path)]
+
+
+def _file(root: str, path: str) -> PolicyFile:
+    return PolicyFile(f"{objects.short(root, path)}.d/policy", control(path, "policy"))
+
+
+def _agent(root: str, path: str) -> Agent:
+    label = policy.type_of(control(path, "label"))
+    tools = tuple(control(path, "tools").split())
+    return Agent(objects.short(root, path), label, _file(root, path), tools)
+
+
+def _plugins(tools: list[str], status: str) -> tuple[Plugin, ...]:
+    """Those that gave a tool, and those that are broken and so gave none."""
+    given: dict[str, list[str]] = {}
+    for path in tools:
+        if found := _PLUGIN.fullmatch(line(path, "origin")):
+            given.setdefault(found[1], []).append(os.path.basename(path))
+    broken = dict(
+        said.split(": ", 1) for said in mounts.facts(status).get("broken plugin", []) if ": " in said
+    )
+    working = (Plugin(name, tools=tuple(some)) for name, some in sorted(given.items()) if name not in broken)
+    return (*working, *(Plugin(name, fault=why) for name, why in sorted(broken.items())))

@@ -1,0 +1,215 @@
+"""The codes of `ctx policy lint`: each with a world that has it, and one that differs and has it not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cortexfs.core.calls import Effect
+from cortexfs.core.policylint import (
+    CODES,
+    ERROR,
+    Agent,
+    Finding,
+    Plugin,
+    PolicyFile,
+    World,
+    lint,
+    passed,
+)
+from cortexfs.core.risk import Tool
+from cortexfs.core.risksettings import decode
+
+# Of the reference; the others are this project's own.
+REFERENCE = """
+    RISK_ALLOW_DENY_CONFLICT RISK_AUTO_APPROVES_BLOCK BACKGROUND_HIGH_RISK_TOOL
+    PLUGIN_MANIFEST_UNAVAILABLE PLUGIN_GOVERNANCE_INVALID PLUGIN_PACKAGE_GOVERNANCE_GAP
+    OPEN_PERMISSION_UNREVIEWED_PLUGIN NATIVE_PLUGIN_WITHOUT_RISK_PROFILE PLUGIN_SECRET_ACCESS_UNGATED
+    PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE POLICY_OK
+"""
+
+
+def tool(name: str, kind: str) -> Tool:
+    return Tool(name, (Effect(kind, "reversible", "on_risk", "not_supported"),), builtin=True)
+
+
+def agent(policy: str, *tools: str, name: str = "agent/base", label: str = "base_t") -> Agent:
+    return Agent(name, label, PolicyFile(f"{name}.d/policy", policy), tools)
+
+
+TOOLS = (tool("fs.read", "read_file"), tool("fs.write", "write_file"), tool("fs.remove", "delete_file"))
+READS = agent("# what it needs\nallow base_t tool:fs.read execute\n", "fs.read")
+NOTES = Plugin("notes", trust="reviewed_process", tools=("fs.write",))
+NAMES = frozenset({("tool", one.name) for one in TOOLS} | {("agent", "base"), ("model", "p/m")})
+FINE = World(tools=TOOLS, names=NAMES, agents=(READS,), plugins=(NOTES,))
+
+
+def with_settings(text: str, **more: Any) -> World:
+    return replace(FINE, settings=decode(text), **more)
+
+
+def with_plugin(text: str = "", **more: Any) -> World:
+    return with_settings(text, plugins=(replace(NOTES, **more),))
+
+
+def with_agents(*agents: Agent) -> World:
+    return replace(FINE, agents=agents)
+
+
+def codes(world: World) -> list[str]:
+    return [finding.code for finding in lint(world)]
+
+
+PROFILE = "[tools.'fs.write']\n"
+ALLOW = "allow base_t tool:fs.read execute\n"
+# Code, a world that has it, its subject, and what its sentence holds.
+CASES: list[tuple[str, World, str, str]] = [
+    ("RISK_SETTINGS_INVALID", replace(FINE, settings_fault="unknown key x"), "policy.toml", "unknown key x"),
+    (
+        "RISK_ALLOW_DENY_CONFLICT",
+        with_settings('allow = ["fs.*"]\ndeny = ["fs.*"]\n', agents=()),
+        "policy.toml",
+        "fs.* is in allow and in deny",
+    ),
+    ("RISK_AUTO_APPROVES_BLOCK", with_settings('auto_approve_up_to = "block"'), "policy.toml", "is block"),
+    (
+        "RISK_TOOL_UNKNOWN",
+        with_settings("[tools.fs-write]"),
+        "policy.toml",
+        "[tools.fs-write] is about no tool",
+    ),
+    (
+        "BACKGROUND_HIGH_RISK_TOOL",
+        with_settings(f"{PROFILE}allow_background = true"),
+        "tool/fs.write",
+        "where nobody confirms: write_file is require_confirmation",
+    ),
+    ("PLUGIN_MANIFEST_UNAVAILABLE", with_plugin(fault="it was killed"), "notes", "it was killed"),
+    ("PLUGIN_GOVERNANCE_INVALID", with_plugin(governance="is Quarantined"), "notes", "is Quarantined"),
+    ("PLUGIN_PACKAGE_GOVERNANCE_GAP", with_plugin(gaps=("missing publisher_id",)), "notes", "publisher_id"),
+    (
+        "OPEN_PERMISSION_UNREVIEWED_PLUGIN",
+        with_plugin('mode = "open"', trust="unreviewed_process"),
+        "notes",
+        "mode open",
+    ),
+    ("NATIVE_PLUGIN_WITHOUT_RISK_PROFILE", with_plugin(native=True), "notes", "no risk profile for fs.write"),
+    ("PLUGIN_SECRET_ACCESS_UNGATED", with_plugin(secrets=True), "notes", "nothing gates fs.write"),
+    ("PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE", with_plugin(background=True), "notes", "for fs.write"),
+    (
+        "EFFECT_UNKNOWN",
+        replace(FINE, tools=(*TOOLS, tool("x", "fly"))),
+        "tool/x",
+        "nobody knows what fly is",
+    ),
+    (
+        "POLICY_LINE_INVALID",
+        with_agents(agent(f"{ALLOW}\ndeny base_t tool:x execute\n")),
+        "agent/base.d/policy:3",
+        "there is no deny",
+    ),
+    (
+        "POLICY_OBJECT_UNKNOWN",
+        with_agents(agent(f"{ALLOW}allow base_t model:p/n use\n")),
+        "agent/base.d/policy:2",
+        "there is no model p/n",
+    ),
+    (
+        "POLICY_LABEL_OTHER",
+        with_agents(agent("allow other_t tool:fs.read execute\n")),
+        "agent/base.d/policy:1",
+        "agent/base is base_t, so this does nothing",
+    ),
+    (
+        "POLICY_LABEL_UNKNOWN",
+        replace(FINE, files=(PolicyFile("tool/fs.read.d/policy", "allow none_t tool:fs.read execute\n"),)),
+        "tool/fs.read.d/policy:1",
+        "no agent is none_t",
+    ),
+    ("AGENT_LABEL_MISSING", with_agents(agent("", label="")), "agent/base", "no policy line can name it"),
+    (
+        "AGENT_LABEL_SHARED",
+        with_agents(READS, agent(ALLOW, name="agent/two")),
+        "agent/two",
+        "as agent/base is",
+    ),
+    (
+        "AGENT_TOOL_NOT_ALLOWED",
+        with_agents(agent("", "fs.read")),
+        "agent/base",
+        "no line of its policy is: allow base_t tool:fs.read execute",
+    ),
+    (
+        "AGENT_TOOL_BLOCKED",
+        with_agents(agent("allow base_t tool:fs.remove execute\n", "fs.remove")),
+        "agent/base",
+        "fs.remove is blocked for agents: delete_file is block",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "world", "subject", "why"), CASES, ids=[case[0] for case in CASES])
+def test_each_code_is_found_alone(code: str, world: World, subject: str, why: str) -> None:
+    (found,) = lint(world)
+    assert (found.code, found.subject) == (code, subject)
+    assert why in found.why
+    assert found.mend
+    assert passed([found]) is (found.level != ERROR)
+
+
+def test_nothing_wrong_is_said() -> None:
+    # section 6: "POLICY_OK"
+    (found,) = lint(FINE)
+    assert found == Finding("POLICY_OK", "policy", "nothing wrong in tools (3), agents (1), plugins (1)")
+    assert passed([found])
+    assert codes(World()) == ["POLICY_OK"]
+
+
+def test_every_code_has_a_case() -> None:
+    assert [code for code, *_ in CASES] + ["POLICY_OK"] == list(CODES)
+    assert set(REFERENCE.split()) <= set(CODES)
+
+
+def test_a_package_gap_is_a_warning() -> None:
+    # section 6: "PLUGIN_PACKAGE_GOVERNANCE_GAP (warn)"
+    assert CODES["PLUGIN_PACKAGE_GOVERNANCE_GAP"][0] == "warning"
+
+
+def test_errors_come_first() -> None:
+    world = replace(
+        with_plugin(gaps=("missing SBOM reference",), governance="is Disabled"),
+        agents=(agent("", "fs.read"),),
+    )
+    assert [finding.level for finding in lint(world)] == ["error", "warning", "warning"]
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        with_settings(f"{PROFILE}allow_background = true\nblock = true"),
+        with_settings("[tools.'fs.read']\nallow_background = true"),
+        with_plugin("mode = 'open'"),
+        with_plugin(trust="unreviewed_process"),
+        with_plugin(PROFILE, native=True, background=True),
+        with_plugin(native=True, background=True, profiled=True),
+        with_plugin(f"{PROFILE}require_confirmation = true", secrets=True),
+        with_plugin(f"{PROFILE}block = true", secrets=True),
+        replace(FINE, files=(PolicyFile("tool/fs.read.d/policy", f"# {ALLOW}{ALLOW}"),)),
+        with_agents(agent(f"{ALLOW}allow base_t session:default read\n", "fs.read")),
+    ],
+)
+def test_what_is_mended_is_not_found(world: World) -> None:
+    assert codes(world) == ["POLICY_OK"]
+
+
+def test_a_plugin_that_cannot_be_read_is_asked_nothing_else() -> None:
+    assert codes(with_plugin(fault="it was killed", native=True, governance="x")) == [
+        "PLUGIN_MANIFEST_UNAVAILABLE"
+    ]
+
+
+def test_a_wrong_line_hides_no_other() -> None:
+    world = with_agents(agent(f"wrong\n{ALLOW}allow base_t tool:gone execute\n", "fs.read"))
+    assert codes(world) == ["POLICY_LINE_INVALID", "POLICY_OBJECT_UNKNOWN"]
