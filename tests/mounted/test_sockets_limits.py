@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -211,3 +212,18 @@ def test_sessions_that_a_connection_asks_for_are_bounded(ctx: Ctx) -> None:
         assert (error["code"], error["request"]) == ("EAGAIN", "r")
         client.ask("resume", session="many7")
         assert client.is_alive()
+
+
+def test_sessions_of_a_user_are_bounded_by_the_configuration(python: Path) -> None:
+    # docs/config.md: `sessions.user_sessions`; `rm -r` of one makes room for another
+    with mounted(python, config="[sessions]\nuser_sessions = 2\n") as ctx, talk(ctx) as client:
+        for name in ("one", "two"):
+            client.send("x", session=name)
+            assert client.until("done")[-1]["status"] == "ok"
+        client.send("x", session="three")
+        error = client.error()
+        assert error["code"] == "EDQUOT"
+        assert "ctx session rm" in error["message"]
+        shutil.rmtree(ctx.root / f"home/{os.getuid()}/model/debug/echo.d/session/one")
+        client.send("x", session="three")
+        assert client.until("done")[-1]["status"] == "ok"
