@@ -219,7 +219,7 @@ class _Reader:
         except FileNotFoundError:
             return None
         except OSError as problem:
-            if _is_plain(parent, name):
+            if _is_file(parent, name):
                 raise Fault(
                     code_of(problem.errno), f"{shown(path)} cannot be read: {problem.strerror}"
                 ) from None
@@ -368,6 +368,3 @@ def _is_file(top: int, path: str) -> bool:
         return stat.S_ISREG(os.stat(path, dir_fd=top, follow_symlinks=False).st_mode)
     except OSError:
         return False
-
-
-_is_plain = _is_file

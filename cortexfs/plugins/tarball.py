@@ -101,13 +101,13 @@ def _entries(tar: bytes) -> Iterator[Entry]:
         if kind in (_LONG_NAME, _PAX, _PAX_GLOBAL):
             told = _extended(kind, data)
             if told is not None and long_name is not None:
-                raise Fault("EINVAL", f"{_quoted(told)} has two long names")
+                raise Fault("EINVAL", f"{shown(told)} has two long names")
             long_name = long_name if told is None else told
             continue
         long_name = None
         yield _entry(kind, name, data, header)
     if long_name is not None:
-        raise Fault("EINVAL", f"it ends behind the long name {_quoted(long_name)}")
+        raise Fault("EINVAL", f"it ends behind the long name {shown(long_name)}")
     if tar.count(b"\0", position) != len(tar) - position:
         raise Fault("EINVAL", "it holds data behind its end")
 
@@ -174,7 +174,7 @@ def _entry(kind: bytes, name: str, data: bytes, header: bytes) -> Entry:
         return Entry(name.removesuffix("/"), b"", False, True)
     if kind not in _FILES or name.endswith("/"):
         what = _REFUSED.get(kind, "neither a file nor a directory")
-        raise Fault("EINVAL", f"{_quoted(name)} is {what}; a package holds plain files")
+        raise Fault("EINVAL", f"{shown(name)} is {what}; a package holds plain files")
     return Entry(name, data, bool(_number(header[100:108]) & 0o100), False)
 
 
@@ -183,7 +183,3 @@ def _text(name: bytes) -> str:
         return name.decode()
     except UnicodeDecodeError:
         raise Fault("EINVAL", f"the name {clipped(ascii(name), 100)} is not UTF-8") from None
-
-
-def _quoted(name: str) -> str:
-    return shown(name)
