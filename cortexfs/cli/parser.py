@@ -20,6 +20,7 @@ from cortexfs.core.errors import Fault
 COMMANDS = {
     "mount": "mount CortexFS and start its daemon",
     "umount": "unmount it and end its daemon, also a dead or hung one",
+    "restart": "end the daemon and start it again, with what was configured meanwhile",
     "status": "what the mount says about itself",
     "doctor": "check the installation and the mount, and say how to mend them",
     "ls": "list objects",

@@ -107,6 +107,23 @@ def test_state_survives_a_restart(python: Path) -> None:
         assert len(log.read_text().splitlines()) == 1
 
 
+def test_restart_keeps_the_directories_of_the_daemon(python: Path) -> None:
+    # abi.md 8: "ctx ... restart"; the daemon that runs knows them, the shell that asks need not
+    with mounted(python) as ctx:
+        before, state = ctx.pid, ctx.environ.pop("CTX_STATE")
+        ctx.environ["XDG_STATE_HOME"] = str(ctx.base / "elsewhere")
+        (ctx.config / "config.toml").write_text("[turn]\ntool_timeout_secs = 77\n")
+        ctx.ctx("restart")
+        assert not alive(before)
+        assert ctx.pid != before
+        assert (Path(state) / "lock").read_text() == f"{ctx.pid}\n"
+        assert (ctx.root / "tool" / "fs.read.d" / "timeout").read_text() == "77\n"
+        ctx.environ["CTX_STATE"] = state
+        ctx.umount()
+        missing = ctx.ctx("restart", check=False)
+        assert (missing.returncode, "ctx mount" in missing.stderr) == (69, True)
+
+
 def test_plugin_list(ctx: Ctx) -> None:
     rows = {row["name"]: row for row in json.loads(ctx.ctx("plugin", "list", "--json").stdout)}
     assert rows["faulty"]["enabled"] is True
