@@ -114,7 +114,7 @@ class Provider:
     async def serve(self, stream: trio.SocketStream) -> None:
         self.connections += 1
         async with stream:
-            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError):
                 while request := await _heard(stream):
                     self.requests.append(request)
                     self.asked.set()

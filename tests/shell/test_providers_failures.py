@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import trio
 from cortexfs.core import frames
 from cortexfs.models import clients
 from cortexfs.models.answering import Terms
-from tests.shell.asking import QUICK, Turn, model, world
+from tests.shell.asking import QUICK, Turn, World, model, world
 from tests.shell.provider_server import (
     KEY,
     SSE,
@@ -328,3 +330,32 @@ async def test_connections_are_pooled() -> None:
             assert fault is None
         assert len(provider.requests) == 3
         assert provider.connections == 1
+
+
+async def test_a_server_that_does_not_take_connections() -> None:
+    # issue: "deadlines for connect ..."; listen(2): a full queue lets connections wait
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        made = World(Terms(tries=1))
+        await made.add(model(), f"http://127.0.0.1:{listener.getsockname()[1]}/v1", connect=0.05)
+        _, fault = await made.ask("hi")
+        await made.drivers.close()
+    assert fault is not None
+    assert fault.code == "EHOSTDOWN"
+    assert "did not answer in time" in fault.message
+
+
+async def test_a_server_that_speaks_no_tls() -> None:
+    async with world(chat("x")) as (made, provider):
+        await made.add(model(), f"https://127.0.0.1:{provider.port}/v1")
+        _, fault = await made.ask("hi")
+    assert fault is not None
+    assert fault.code == "EHOSTDOWN"
+    assert KEY not in fault.message
+    assert not provider.requests
