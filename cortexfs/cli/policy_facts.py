@@ -79,9 +79,12 @@ def _rules(path: str, below: str) -> tuple[policy.Rule, ...]:
 
 
 def tool(path: str, name: str) -> Tool:
-    caps = control(path, "cap").split()
+    try:
+        effects = effects_of(control(path, "effects"))
+    except Fault as fault:
+        raise Fault(fault.code, f"tool/{name}.d/effects: {fault.message}") from None
     builtin = line(path, "origin") == "builtin"
-    return Tool(name, effects_of(control(path, "effects")), builtin, "background_safe" in caps)
+    return Tool(name, effects, builtin, "background_safe" in control(path, "cap").split())
 
 
 def caller(root: str, word: str, user: str | None) -> Caller:

@@ -144,7 +144,7 @@ def _mode_bits(question: Question, _judged: Verdict | None) -> Said:
     for one in bits:
         if not permits(one, caller.uid, caller.groups):
             which = {READ: "read", WRITE: "write", EXECUTE: "execute"}[one.need]
-            return (DENY, f"Unix permissions let uid {caller.uid} not {which} {one.path}", _mode(one))
+            return (DENY, f"Unix permissions do not let uid {caller.uid} {which} {one.path}", _mode(one))
     # For an agent they are half of what it takes.
     result = PASS if caller.kind is Kind.AGENT else ALLOW
     rule = _mode(bits[-1]) if bits else "default for people"

@@ -79,7 +79,8 @@ DEEPER = 1.3  # each run that a run is nested in makes it likelier that nobody l
 THRESHOLDS = ((0.2, ALLOW), (0.5, REVIEW), (0.8, REQUIRE_CONFIRMATION))
 
 _SENSITIVE = re.compile(
-    r"(?<![a-z0-9])(\.env|credentials?|secrets?|passwords?|tokens?|private_key|id_rsa)(?![a-z0-9])",
+    r"\.env(?:rc)?(?![a-z0-9])|(?<![a-z0-9])"
+    r"(?:credentials?|secrets?|passwords?|tokens?|private_key|id_rsa)(?![a-z0-9])",
     re.IGNORECASE,
 )
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")

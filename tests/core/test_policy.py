@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cortexfs.core import policy
 from cortexfs.core.errors import Fault
@@ -93,3 +95,18 @@ def test_policy_lines_name_the_type_of_a_label() -> None:
     assert type_of("user_u:agent_r:coder_t:s0\n") == "coder_t"
     for wrong in ("", "\n", "coder_t\n", "a:b:c\n", "a:b:c d:e\n", "a:b:*:d\n"):
         assert type_of(wrong) == ""
+
+
+@settings(max_examples=30)
+@given(st.text(alphabet="allow deny_t:tool*$./#\n\t \x0c\u2028", max_size=80))
+def test_any_text_is_rules_or_one_refusal(text: str) -> None:
+    try:
+        found = parse(text)
+    except Fault as fault:
+        refusal = (fault.code, fault.message[:5])
+        found = ()
+    else:
+        refusal = ("EINVAL", "line ")
+    assert refusal == ("EINVAL", "line ")
+    again = parse("".join(f"{rule.text}\n" for rule in found))
+    assert [rule[:4] for rule in again] == [rule[:4] for rule in found]

@@ -137,7 +137,7 @@ POWERS = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(POWERS, POWERS)
 def test_what_is_left_is_within(child: Powers, parent: Powers) -> None:
     left = within(child, parent)
@@ -168,7 +168,7 @@ PLAIN = st.lists(
 ).map(tuple)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(PLAIN, PLAIN)
 def test_no_path_is_seen_that_the_parent_does_not_see(
     child: tuple[Mount, ...], parent: tuple[Mount, ...]

@@ -72,7 +72,7 @@ def test_people_are_refused_by_the_first_path_that_does() -> None:
     decision = asked(thing=replace(FS_READ, bits=closed))
     assert not decision.allowed
     assert decision.rule == "mode 0700 of home/1001, owner 1001:1001"
-    assert decision.reason.endswith("Unix permissions let uid 1000 not execute home/1001")
+    assert decision.reason.endswith("Unix permissions do not let uid 1000 execute home/1001")
 
 
 def test_policy_lines_are_not_about_people() -> None:

@@ -174,7 +174,18 @@ def test_depth_raises_three_axes_and_no_axis_passes_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", [".env", "a/.env.local", "~/.aws/credentials", "id_rsa", "my-secret", "api_token", "PASSWORD"]
+    "word",
+    [
+        ".env",
+        "a/.env.local",
+        "prod.env",
+        ".envrc",
+        "~/.aws/credentials",
+        "id_rsa",
+        "my-secret",
+        "api_token",
+        "PASSWORD",
+    ],
 )
 def test_sensitive_paths_raise_the_level(word: str) -> None:
     # section 6: "path containing .env, credentials, secret, password, token, private_key, id_rsa ->

@@ -92,9 +92,8 @@ def test_a_mode_that_forbids_is_exit_status_13(root: Path, capsys: pytest.Captur
     status, said = explained(capsys, "3999999", "fs.read")
     assert status == 13
     assert not said["allowed"]
-    assert said["reason"] == (
-        "uid 3999999 may not execute tool:fs.read: Unix permissions let uid 3999999 not execute tool/fs.read"
-    )
+    why = "Unix permissions do not let uid 3999999 execute tool/fs.read"
+    assert said["reason"] == f"uid 3999999 may not execute tool:fs.read: {why}"
 
 
 def test_a_folder_on_the_way_counts(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,6 +220,9 @@ def test_a_wrong_file_is_named(root: Path, tmp_path: Path, capsys: pytest.Captur
     status, said = refused(capsys, "explain", USER, "fs.read")
     assert status == 2
     assert "tool/fs.read.d/policy: line 2: 'allow all' is not of the form" in said
+    controls(root, "tool/fs.read", policy="", effects="read_file\n")
+    for verb in (["explain", USER, "fs.read"], ["lint"]):
+        assert "tool/fs.read.d/effects: line 1: an effect is kind" in refused(capsys, *verb)[1]
 
 
 # lint
