@@ -63,6 +63,10 @@ class Place:
         self.secrets = Secrets(where.state)
         self.root: str | None = options.root
 
+    def keep(self, name: str, provider: Provider, found: list[Listed]) -> None:
+        config.create(self.where)  # which closes the state to others
+        self.providers.keep(name, provider, found, time.time())
+
     def told(self, name: str) -> str:
         return reloading.told(self.root, reloading.broken("provider", name, "cannot be used"))
 
@@ -134,6 +138,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _add(options: argparse.Namespace, place: Place) -> int:
     provider = _described(options)
+    config.create(place.where)
     place.providers.add(options.name, provider)
     heard = _refreshed(options.name, provider, place)
     output.say(f"added {options.name}, {place.providers.path(options.name)}; {heard}")
@@ -175,7 +180,7 @@ def _refreshed(name: str, provider: Provider, place: Place) -> str:
         return f"{len(provider.models) + len(provider.model)} models declared"
     try:
         found = asking.models(name, provider, place.key(name, provider))
-        place.providers.keep(name, provider, found, time.time())
+        place.keep(name, provider, found)
     except Fault as fault:
         return f"its models are not listed yet: {fault.message}"
     return f"{len(found)} models listed"
@@ -243,7 +248,7 @@ def _models(options: argparse.Namespace, place: Place) -> int:
     known = place.providers.listing(name, provider)
     if provider.listed and (options.refresh or known is None):
         found = asking.models(name, provider, place.key(name, provider))
-        place.providers.keep(name, provider, found, time.time())
+        place.keep(name, provider, found)
         output.say(place.told(name))
         known = place.providers.listing(name, provider)
     rows = [_row(offer) for offer in offers(name, provider, known.models if known else ())]

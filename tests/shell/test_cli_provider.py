@@ -89,6 +89,7 @@ def test_adding_lists_the_models(server: Server, place: Path, capsys: pytest.Cap
         ("vendor/m2", "vendor/m2", None),
     ]
     assert len(server.seen) == 1  # what was listed is kept
+    assert (place / "state").stat().st_mode & 0o777 == 0o700
     run("models", "mine", "--refresh")
     assert len(server.seen) == 2
     assert run("add", "mine", "--base-url", server.url, "--format", "openai.chat") == 1
