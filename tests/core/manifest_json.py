@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import msgspec
@@ -87,6 +88,19 @@ def read(**changes: Any) -> manifestjson.Read:
 
 def read_value(value: object) -> manifestjson.Read:
     return manifestjson.read(msgspec.json.encode(value))
+
+
+def spoilt(way: tuple[str | int, ...], member: str | int, *value: Any) -> manifestjson.Read:
+    """EVERYTHING with one member changed, or without it."""
+    whole = copy.deepcopy(EVERYTHING)
+    node: Any = whole
+    for step in way:
+        node = node[step]
+    if value:
+        node[member] = value[0]
+    else:
+        del node[member]
+    return read_value(whole)
 
 
 def found(**changes: Any) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 from cortexfs.core import manifestjson
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import entry, problems
-from tests.core.manifest_json import EVERYTHING, SOUND, found, manifest, read, read_value
+from tests.core.manifest_json import EVERYTHING, SOUND, found, manifest, read, read_value, spoilt
 
 REQUIRED = ("name", "version", "description", "kind", "entryPoint", "runtime", "capabilities")
 
@@ -36,19 +35,6 @@ MEMBERS: tuple[tuple[tuple[str | int, ...], str, str], ...] = (
     (("config",), "", "providers settings"),
     (("config", "providers", 0), "kind label defaultModel", ""),
 )
-
-
-def spoilt(way: tuple[str | int, ...], member: str | int, *value: Any) -> manifestjson.Read:
-    """EVERYTHING with one member changed, or without it."""
-    whole = copy.deepcopy(EVERYTHING)
-    node: Any = whole
-    for step in way:
-        node = node[step]
-    if value:
-        node[member] = value[0]
-    else:
-        del node[member]
-    return read_value(whole)
 
 
 def test_everything_that_the_reference_names_is_read() -> None:

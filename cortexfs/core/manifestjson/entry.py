@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from cortexfs.core import jsontext
 from cortexfs.core.manifestjson.problems import Problem
 
 Form: TypeAlias = Literal["relative", "absolute", "file", "https", "http", "jsr", "npm"]
@@ -71,9 +72,9 @@ def problem(kind: str, text: str) -> Problem | None:
     """What is wrong with an entry point for this kind."""
     entry = entry_of(text)
     if entry is None or entry.form not in FORMS[kind]:
-        what = f"{text!r} is no entry point of kind {kind}"
+        what = f"{jsontext.shown(text)} is no entry point of kind {kind}"
     elif kind == "wasm" and entry.form == "relative" and not text.endswith(".wasm"):
-        what = f"{text!r} is no .wasm file"
+        what = f"{jsontext.shown(text)} is no .wasm file"
     else:
         return None
     return Problem("invalid_entry_point", "entryPoint", what, _MENDS[kind])

@@ -30,6 +30,7 @@ TYPES = {
     "secret": ("a string, which is shown to nobody", "string"),
 }
 MASK = "********"
+_TOLD = 200  # characters of the options that a sentence lists, and options that are compared
 _WORDS = {
     "true": True,
     "yes": True,
@@ -122,8 +123,8 @@ def fault_of(setting: Setting, value: Any) -> str | None:
         got = "that" if setting.is_secret else jsontext.shown(value)
         return f"expected {wanted}, got {got}"
     if setting.type == "select" and value not in setting.choices:
-        known = ", ".join(setting.choices)
-        return f"{jsontext.shown(value)} is none of {known}{nearest(value, setting.choices)}"
+        known = jsontext.clipped(", ".join(setting.choices), _TOLD)
+        return f"{jsontext.shown(value)} is none of {known}{nearest(value, setting.choices[:_TOLD])}"
     return None
 
 
