@@ -124,8 +124,7 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(
             ge=0,
             le=512,
-            description="Threads of an engine; 0 is one a core. They wait for each other: where other work"
-            " takes cores away, fewer are faster.",
+            description="Threads that read a prompt, 0 is one a core; answers are made by one fewer.",
         ),
     ] = 0
     context_tokens: Annotated[

@@ -111,7 +111,8 @@ def _parameters(xllamacpp: ModuleType, load: engine.Load, path: str) -> Any:
     params.n_batch = BATCH
     params.n_threads_http = load.streams + HTTP_THREADS
     params.cache_ram_mib = KEPT_MIB
-    params.cpuparams.n_threads = load.threads
+    # One fewer for answers: a thread that shares its core with whoever takes the answer holds up all others.
+    params.cpuparams.n_threads = max(1, load.threads - 1)
     params.cpuparams_batch.n_threads = load.threads
     params.warmup = False  # the first prompt warms as well, and somebody waits for it
     params.verbosity = ERRORS_ONLY

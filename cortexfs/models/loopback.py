@@ -1,11 +1,12 @@
 """Requests to a server of ours on 127.0.0.1, over Trio and h11: what clients.py is for providers.
 
-    async with loopback.request(endpoint, "GET", "/slots") as reply:
+    async with loopback.request(served, "GET", "/slots") as reply:
         reply.status, await reply.body()
 
-Rules: a reply is read as far as it has come, never awaited whole, unless `body` says so, which is bounded.
-Leaving closes the connection, by which the server knows that nobody waits any more. What fails is a Lost
-or a Rejected, as with providers. Imported only where the extra [local] is.
+Rules: only the engine is told anything: the port of one that has ended may be a stranger's by now, so the
+engine is looked at when the connection is there. A reply is read as far as it has come, never awaited whole,
+unless `body` says so, which is bounded. Leaving closes the connection, by which the server knows that nobody
+waits any more. What fails is a Lost or a Rejected, as with providers. Imported only with the extra [local].
 This file must never know what is asked.
 """
 
@@ -14,13 +15,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import h11
 import msgspec
 import trio
 
 from cortexfs.models.clients import MAX_BODY, Clients, Lost, Rejected, Response, Settings
+from cortexfs.models.engine import Served
 from cortexfs.models.server import Endpoint
 
 CHUNK = 64 << 10
@@ -75,12 +76,14 @@ class Reply(Response):
 
 
 @asynccontextmanager
-async def request(endpoint: Endpoint, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
+async def request(served: Served, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
     with trio.socket.socket() as socket:
         try:
-            await socket.connect(("127.0.0.1", urlsplit(endpoint.base_url).port))
+            await socket.connect(("127.0.0.1", served.port))
+            if not served.is_alive():
+                raise Lost("no connection", connected=False)
             reply = Reply(trio.SocketStream(socket))
-            await reply.begin(endpoint.key, method, target, body)
+            await reply.begin(served.key, method, target, body)
         except (OSError, trio.BrokenResourceError):
             raise Lost("no connection", connected=False) from None
         yield reply
@@ -93,9 +96,9 @@ class Loopback(Clients):
     async def stream(
         self, endpoint: Endpoint, settings: Settings, body: dict[str, Any]
     ) -> AsyncIterator[Response]:
+        assert isinstance(endpoint, Served)
         data = msgspec.json.encode(body | {"stream": True})
-        target = urlsplit(endpoint.base_url).path + "/chat/completions"
-        async with request(endpoint, "POST", target, data) as reply:
+        async with request(endpoint, "POST", "/v1/chat/completions", data) as reply:
             if reply.status != 200:
                 raise Rejected(reply.status, {}, await reply.body())
             yield reply

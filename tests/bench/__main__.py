@@ -123,9 +123,7 @@ def local_model(python: Path) -> Iterator[Row]:
     )
     yield fact("tokens/s of the local model", ours.rate, "/s")
     yield fact("tokens/s of its engine driven directly", direct.rate, "/s")
-    yield below(
-        "its first delta, over that of its engine driven directly", ours.first - direct.first, "ms", 5
-    )
+    yield below("its first delta, over that of its engine driven directly", found.later, "ms", 5)
     yield fact("its first delta", ours.first, "ms")
     yield fact("first delta of its engine driven directly", direct.first, "ms")
     yield fact("loading it", found.load, "s")

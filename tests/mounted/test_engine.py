@@ -19,7 +19,7 @@ from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted, wait_gone
 from tests.mounted.engines import NAME, engine, prompt
 from tests.mounted.plain_client import connected
 
-CONFIG = "[engine]\nstreams = {streams}\nthreads = 1\ncontext_tokens = 1024\nidle_secs = {idle}\n"
+CONFIG = "[engine]\nstreams = {streams}\ncontext_tokens = 1024\nidle_secs = {idle}\n"
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +241,7 @@ def test_what_it_has_and_may(local: Ctx) -> None:
     environ = {
         pair.partition(b"=")[0] for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")[:-1]
     }
-    assert environ == {b"PATH", b"LANG"}
+    assert environ == {b"PATH", b"LANG", b"OMP_WAIT_POLICY"}
     limits = Path(f"/proc/{pid}/limits").read_text()
     assert limits.count(" 0                    0  ") >= 2  # cores, and files that it could write
 

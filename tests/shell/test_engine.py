@@ -17,8 +17,10 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message
 from cortexfs.core.registry import Object
 from cortexfs.core.requests import Decision, Input
+from cortexfs.models.clients import Lost
 from cortexfs.models.engine import Engine, Engines, Terms, Weights
 from cortexfs.models.local import Locals
+from cortexfs.models.loopback import request
 from cortexfs.models.weights import Local
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
@@ -284,6 +286,19 @@ async def test_nobody_is_shown_the_key(caplog: pytest.LogCaptureFixture) -> None
         assert not [name for name in ("cmdline", "environ") if served.key.encode() in proc(pid, name)]
         assert served.key not in repr(served)
     assert served.key not in caplog.text
+
+
+async def test_a_stranger_at_its_port_hears_nothing() -> None:
+    async with world() as w, w.engine("good").serving() as served:
+        pass
+    listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener[0]:
+        port = listener[0].socket.getsockname()[1]
+        with pytest.raises(Lost):
+            async with request(served._replace(port=port), "GET", "/slots"):
+                pass
+        async with await listener[0].accept() as stranger:
+            assert await stranger.receive_some() == b""
 
 
 @pytest.mark.parametrize(
