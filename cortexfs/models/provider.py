@@ -56,7 +56,7 @@ class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None  # default: as the id is named
     description: str = ""
     cap: tuple[str, ...] | None = None
-    limit: Annotated[int, Meta(ge=1)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=formats.U32)] | None = None
     default: dict[str, Any] = {}
     effort: str = "auto"
     fallback: tuple[str, ...] = ()
@@ -158,6 +158,9 @@ def _check(provider: Provider) -> None:
             raise Fault("EINVAL", f"headers: {name} holds a key; use: ctx provider secret set NAME")
         if not (name + value).isascii() or not (name + value).isprintable() or not name:
             raise Fault("EINVAL", f"headers: {name!r} is not one line of ASCII text")
+    for id_ in (*provider.models, *(declared.id for declared in provider.model)):
+        if not id_.strip() or not id_.isprintable():
+            raise Fault("EINVAL", f"models: {id_!r} is no id of a model")
     for declared in provider.model:
         _check_declared(declared)
 
