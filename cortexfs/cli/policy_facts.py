@@ -17,6 +17,7 @@ from cortexfs.core import policy, risksettings
 from cortexfs.core.confirming import Kind
 from cortexfs.core.decision import Bits, Caller, Thing
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.formats import U32
 from cortexfs.core.names import CLASSES
 from cortexfs.core.policylint import Agent, Plugin, PolicyFile, World
 from cortexfs.core.risk import Tool, effects_of
@@ -113,9 +114,11 @@ def caller(root: str, word: str, user: str | None) -> Caller:
 def person(word: str) -> Caller:
     """A user by name or number; a number needs no entry in the user database."""
     numeric = word.isascii() and word.isdecimal()
+    if numeric and (len(word) > len(str(U32)) or int(word) > U32):
+        raise Fault("EINVAL", f"{word} is no uid; the highest is {U32}")
     try:
         entry = pwd.getpwuid(int(word)) if numeric else pwd.getpwnam(word)
-    except (KeyError, OverflowError):
+    except KeyError:
         if not numeric:
             raise Fault("ENOENT", f"there is no user {word!r}; give a name, a uid or agent/NAME") from None
         return Caller(f"uid {word}", int(word))

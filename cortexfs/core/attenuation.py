@@ -8,7 +8,9 @@ This file must never know how a mount is made, or whether a path is there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from cortexfs.core import formats, policy
@@ -101,20 +103,29 @@ def _groups(child: Powers, parent: Powers) -> Iterable[Excess]:
         yield Excess("groups", str(gid), "its parent is not in this group")
 
 
+class _Tables(NamedTuple):
+    """A child's table and its parent's, and what both need looked up for every line."""
+
+    parent: tuple[Mount, ...]
+    hidden: frozenset[Names]  # from the parent
+    targets: Counter[Names]  # of the child
+
+
 def _mounts(child: tuple[Mount, ...], parent: tuple[Mount, ...]) -> Iterable[Excess]:
+    tables = _Tables(parent, _hidden(parent), Counter(_names(mount.target) for mount in child))
     for mount in child:
-        if why := _beyond(mount, child, parent):
+        if why := _beyond(mount, tables):
             yield Excess("mount", mount.text, why)
 
 
-def _beyond(mount: Mount, child: tuple[Mount, ...], parent: tuple[Mount, ...]) -> str:
+def _beyond(mount: Mount, tables: _Tables) -> str:
     """Why `mount` shows more than the parent sees; an empty string if it does not."""
     source = _names(mount.source)
-    over = [one for one in parent if _is_below(source, _names(one.source))]
+    over = [one for one in tables.parent if _is_below(source, _names(one.source))]
     closest = max(over, key=_generosity, default=None)
     if closest is None or any(
         _is_below(source, hidden) and not _is_below(_names(closest.source), hidden)
-        for hidden in _hidden(parent)
+        for hidden in tables.hidden
     ):
         return "its parent does not see the source"
     if mount.writable and not closest.writable:
@@ -123,7 +134,7 @@ def _beyond(mount: Mount, child: tuple[Mount, ...], parent: tuple[Mount, ...]) -
         return f"its parent has {closest.source} with {', '.join(sorted(missing))}"
     if "rbind" in mount.options and "rbind" not in closest.options:
         return f"its parent sees no mounts below {closest.source}"
-    return _shows_hidden(mount, child, parent) or _unrestricted(mount, child, parent)
+    return _shows_hidden(mount, tables) or _unrestricted(mount, tables)
 
 
 def _generosity(mount: Mount) -> tuple[int, bool, int]:
@@ -135,31 +146,28 @@ def _restrictions(mount: Mount) -> frozenset[str]:
     return mount.options & set(RESTRICTIONS)
 
 
-def _hidden(mounts: tuple[Mount, ...]) -> list[Names]:
+def _hidden(mounts: tuple[Mount, ...]) -> frozenset[Names]:
     """The sources over which another mount lies, so that nobody sees them there."""
-    found = []
+    found = set()
     for under in mounts:
         for over in mounts:
             target, top = _names(over.target), _names(under.target)
             if target != top and _is_below(target, top):
-                found.append(_names(under.source) + target[len(top) :])
-    shown = [_names(mount.source) for mount in mounts]
-    return [hidden for hidden in found if hidden not in shown]
+                found.add(_names(under.source) + target[len(top) :])
+    return frozenset(found - {_names(mount.source) for mount in mounts})
 
 
-def _shows_hidden(mount: Mount, child: tuple[Mount, ...], parent: tuple[Mount, ...]) -> str:
+def _shows_hidden(mount: Mount, tables: _Tables) -> str:
     """A part that another mount hides from the parent, and none from the child."""
-    for hidden in _hidden(parent):
-        if _shows(mount, hidden, child):
-            return f"its parent does not see /{'/'.join(hidden)}"
-    return ""
+    hidden = next((one for one in sorted(tables.hidden) if _shows(mount, one, tables.targets)), None)
+    return f"its parent does not see /{'/'.join(hidden)}" if hidden else ""
 
 
-def _unrestricted(mount: Mount, child: tuple[Mount, ...], parent: tuple[Mount, ...]) -> str:
+def _unrestricted(mount: Mount, tables: _Tables) -> str:
     """A part that the parent has with less, and that the child has not restricted itself."""
-    for part in parent:
+    for part in tables.parent:
         source = _names(part.source)
-        if source == _names(mount.source) or not _shows(mount, source, child):
+        if source == _names(mount.source) or not _shows(mount, source, tables.targets):
             continue
         if mount.writable and not part.writable:
             return f"its parent has {part.source} in it ro; add a line that says so"
@@ -169,13 +177,15 @@ def _unrestricted(mount: Mount, child: tuple[Mount, ...], parent: tuple[Mount, .
     return ""
 
 
-def _shows(mount: Mount, source: Names, table: tuple[Mount, ...]) -> bool:
-    """Whether `source` is in the mount's, and no line of the table lies over it."""
+def _shows(mount: Mount, source: Names, targets: Counter[Names]) -> bool:
+    """Whether `source` is in the mount's, and no other line of the child's lies over it."""
     top = _names(mount.source)
-    target = _names(mount.target) + source[len(top) :]
-    return _is_below(source, top) and not any(_names(one.target) == target for one in table if one != mount)
+    own = _names(mount.target)
+    target = own + source[len(top) :]
+    return _is_below(source, top) and targets[target] == (target == own)
 
 
+@lru_cache(maxsize=4 * formats.MAX_MOUNTS)
 def _names(path: str) -> Names:
     return tuple(name for name in path.split("/") if name not in ("", "."))
 

@@ -18,6 +18,7 @@ from cortexfs.core.errors import Fault
 Check: TypeAlias = Callable[[str], None]
 
 U32 = (1 << 32) - 1
+MAX_MOUNTS = 64  # every line is compared with every line of the parent's table
 MAX_FALLBACKS = 16  # a longer chain is a mistake, and each step costs a provider's timeout
 
 DRIVER_USES = ("default", "exec", "socket", "agent")
@@ -182,6 +183,8 @@ def mounts(text: str) -> None:
             raise refuse(number, f"{access!r} is neither ro nor rw")
         _mount_options(number, options)
         _unique(seen, number, target)
+    if len(seen) > MAX_MOUNTS:
+        raise Fault("EINVAL", f"{len(seen)} mounts are more than a table of {MAX_MOUNTS}")
 
 
 def _mount_options(number: int, options: str) -> None:

@@ -189,3 +189,11 @@ def test_a_view_shows_what_its_closest_mount_says() -> None:
 def test_a_table_that_is_none_is_refused() -> None:
     with pytest.raises(Fault, match="line 1"):
         mounts_of("/srv /srv rw -\n")
+    with pytest.raises(Fault, match="65 mounts are more than a table of 64"):
+        mounts_of("".join(mount(f"/{at}") for at in range(65)))
+
+
+def test_the_longest_tables_are_compared_at_once() -> None:
+    """Each line lies in the one before; whoever writes a table must not hold the daemon up with it."""
+    deep = tuple(Mount("/a" * at, "/b" * (65 - at), False) for at in range(1, 65))
+    assert within(Powers(mounts=deep), Powers(mounts=deep[:32])).mounts

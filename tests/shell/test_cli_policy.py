@@ -194,6 +194,8 @@ def test_the_daemon_of_a_user_serves_no_other(
     ("words", "status", "sentence"),
     [
         (["nobody-here", "fs.read"], 1, "there is no user 'nobody-here'; give a name, a uid or agent/NAME"),
+        (["4294967296", "fs.read"], 2, "4294967296 is no uid; the highest is 4294967295"),
+        (["9" * 5000, "fs.read"], 2, "9 is no uid"),
         (["agent/nil", "fs.read"], 1, "there is no object 'agent/nil'"),
         (["tool/fs.read", "fs.read"], 2, "'tool/fs.read' calls nothing; a caller is a user, a uid or agent"),
         ([USER, "fs.raed"], 1, "there is no object 'fs.raed'; did you mean fs.read?"),
