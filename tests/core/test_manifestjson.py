@@ -238,6 +238,7 @@ def test_dependencies_are_names_and_ranges() -> None:
         for name, range_ in (("a", "newest"), ("A", "*"), ("my-plugin", "*"), ("", "*")):
             assert [one for one, _ in found(**{key: {name: range_}})] == ["invalid_dependency"], name
         assert read(**{key: {"a": "=>1"}}).errors[0].path == f"{key}.a"
+        assert found(**{key: {f"p{number}": "*" for number in range(201)}}) == [("invalid_dependency", key)]
 
 
 def test_hash_and_signature_have_their_form() -> None:

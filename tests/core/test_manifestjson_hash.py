@@ -102,6 +102,18 @@ def test_a_package_holds_nothing_but_files(tmp_path: Path) -> None:
         manifesthash.package_digest(root)
 
 
+def test_a_file_that_changes_after_it_was_found_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifesthash, "_paths", lambda root: ["status"])
+    (tmp_path / "status").symlink_to("/etc/passwd")
+    with pytest.raises(Fault, match=r"^ELOOP: "):
+        manifesthash.package_digest(tmp_path)
+    # a file of the kernel's has more bytes than it says
+    with pytest.raises(Fault, match=r"^EINVAL: status: changed while it was read; try again"):
+        manifesthash.package_digest(Path("/proc/self"))
+
+
 def test_what_is_too_large_or_missing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = package(tmp_path / "p")
     with pytest.raises(Fault, match=r"^ENOENT: .*: No such file or directory"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from cortexfs.core import jsontext, names, semver
 from cortexfs.core.arguments import nearest
@@ -21,6 +22,7 @@ from cortexfs.core.manifestjson.problems import Problem
 from cortexfs.core.manifestjson.settings import problems as setting_problems
 from cortexfs.core.manifestjson.shape import below
 
+MAX_DEPENDENCIES = 200  # a hostile file's worth of ranges would take seconds to read
 HOST = "cortex"  # what dependencies call this host; no plugin can have the name
 
 _KEBAB = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -105,7 +107,10 @@ def events(one: Manifest) -> Iterator[Problem]:
 
 def dependencies(one: Manifest) -> Iterator[Problem]:
     for path, wanted in (("dependencies", one.dependencies), ("peerDependencies", one.peer_dependencies)):
-        for name, range_ in wanted.items():
+        if len(wanted) > MAX_DEPENDENCIES:
+            what = f"names more than {MAX_DEPENDENCIES} plugins"
+            yield Problem("invalid_dependency", path, what, "name those that are needed")
+        for name, range_ in islice(wanted.items(), MAX_DEPENDENCIES):
             if broken := _dependency_fault(one, name, range_):
                 mend = 'write it like "other-plugin": "^1.0.0"'
                 yield Problem("invalid_dependency", below(path, name), broken, mend)

@@ -8,7 +8,6 @@ This file must never know where values are kept, nor how a secret is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -119,7 +118,7 @@ def fault_of(setting: Setting, value: Any) -> str | None:
     if setting.type is None:
         return None
     wanted, json_type = TYPES[setting.type]
-    if jsontext.type_name(value) != json_type or (isinstance(value, float) and not math.isfinite(value)):
+    if jsontext.type_name(value) != json_type:
         got = "that" if setting.is_secret else jsontext.shown(value)
         return f"expected {wanted}, got {got}"
     if setting.type == "select" and value not in setting.choices:
