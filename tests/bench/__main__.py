@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench import engine, measure, talking
+from tests.bench import engine, measure, providers, talking
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
@@ -114,6 +114,13 @@ def talk(ctx: Ctx) -> Iterator[Row]:
     yield fact("the daemon's memory after it", measure.rss_mib(ctx.pid), "MiB")
 
 
+def proxied(ctx: Ctx) -> Iterator[Row]:
+    found = providers.figures(ctx)
+    yield below("10,000 deltas of a provider by exec, over the vendor's SDK alone", found.over, "%", 15)
+    yield fact("10,000 deltas of a provider by exec", found.ours, "ms")
+    yield fact("the same, read by the vendor's SDK alone", found.alone, "ms")
+
+
 def local_model(python: Path) -> Iterator[Row]:
     with mounted(python, [], engine.CONFIG) as ctx:
         found = engine.figures(ctx)
@@ -188,7 +195,7 @@ def main() -> int:
     rows: list[Row] = []
     with interpreter() as python:
         with mounted(python) as ctx:
-            for part in (calls, stream, metadata, talk, life):
+            for part in (calls, stream, metadata, talk, proxied, life):
                 rows += part(ctx)
         rows += local_model(python)
         rows += scale(python)
