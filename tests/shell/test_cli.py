@@ -65,7 +65,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["stat"], "ctx stat: there is no command 'stat'; did you mean status?"),
+        (["verison"], "ctx verison: there is no command 'verison'; did you mean version?"),
         (["status", "--frob"], "ctx status: unrecognized arguments: --frob; see: ctx status --help"),
         (["run"], "ctx run: the following arguments are required: OBJECT; see: ctx run --help"),
         (["--frob"], "ctx: unrecognized arguments: --frob; see: ctx --help"),
