@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs import config
-from cortexfs.cli import mounts, plugin, reloading
+from cortexfs.cli import mounts, reloading
 from cortexfs.cli.main import main
 from cortexfs.core.calls import Plugin
 from cortexfs.plugins.found import FoundPlugin, found
