@@ -137,9 +137,12 @@ class Sockets:
                 await self._listen(object_)
 
     def _shut(self, key: Key) -> None:
+        """Refuse from now on (unix(7): a socket that is shut down takes no connections). It is closed by the
+        task that accepts, which may be about to wait for it at this moment."""
         listener, scope = self._open.pop(key)
+        with contextlib.suppress(OSError):  # it is closed, as everything ends
+            listener.shutdown(socket.SHUT_RDWR)
         scope.cancel()
-        strangers.close(listener)
 
     async def _listen(self, object_: Object) -> None:
         assert self._clients
@@ -158,7 +161,7 @@ class Sockets:
         def begin(stream: socket.socket, guest: Guest) -> None:
             clients.start_soon(self._client, object_, stream, guest)
 
-        with scope:
+        with strangers.closing(listener), scope:
             await welcome(listener, self._guests, begin)
 
     async def _client(self, object_: Object, stream: socket.socket, guest: Guest) -> None:
