@@ -180,10 +180,10 @@ def test_no_path_is_seen_that_the_parent_does_not_see(
 
 
 def test_a_view_shows_what_its_closest_mount_says() -> None:
-    view = mounts_of(mount("/srv", target="/work") + mount("/etc", "ro", target="/work/etc"))
-    assert access(view, "/work/x") == "rw"
-    assert access(view, "/work/etc/passwd") == "ro"
-    assert [access(view, path) for path in ("/srv", "/workshop", "/", "/work/../x")] == ["", "", "", ""]
+    view = mounts_of(mount("/srv", target="/job") + mount("/etc", "ro", target="/job/etc"))
+    assert access(view, "/job/x") == "rw"
+    assert access(view, "/job/etc/passwd") == "ro"
+    assert [access(view, path) for path in ("/srv", "/jobs", "/", "/job/../x")] == ["", "", "", ""]
 
 
 def test_a_table_that_is_none_is_refused() -> None:
