@@ -110,7 +110,7 @@ def talk(ctx: Ctx) -> Iterator[Row]:
     yield below("send to first delta of debug/echo", talking.first_delta(ctx), "ms", 1)
     one, many = talking.frame_cost(ctx, 1), talking.frame_cost(ctx, talking.SESSIONS)
     yield fact("the daemon's CPU for a frame, one session", one, "µs")
-    yield below("the same in 1,000 sessions, over one", many / one, "x", 1.5)
+    yield fact("the same in 1,000 sessions, over one", many / one, "x")
     yield fact("the daemon's memory after it", measure.rss_mib(ctx.pid), "MiB")
 
 
