@@ -321,15 +321,23 @@ def test_a_disk_that_becomes_read_only(small: Ctx) -> None:
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """What is opened there from now on cannot be written. (The file system itself cannot be made so while the
-    daemon has files of it open for writing.)"""
+    daemon has files of it open for writing. Nor can a bind mount while somebody writes through it, so it is made
+    read-only where nobody is, and bound on the folder then.)"""
     libc = ctypes.CDLL(None, use_errno=True)
-    bind, read_only_bind = 4096, 4096 | 32 | 1  # MS_BIND, MS_REMOUNT, MS_RDONLY
-    assert not libc.mount(bytes(folder), bytes(folder), None, bind, None)
+    bind, read_only_bind, detach = 4096, 4096 | 32 | 1, 2  # MS_BIND, MS_REMOUNT, MS_RDONLY, MNT_DETACH
+    aside = folder.parent / "aside"
+    aside.mkdir()
+    assert not libc.mount(bytes(folder), bytes(aside), None, bind, None)
     try:
-        assert not libc.mount(None, bytes(folder), None, read_only_bind, None)
+        assert not libc.mount(None, bytes(aside), None, read_only_bind, None)
+        assert not libc.mount(bytes(aside), bytes(folder), None, bind, None)
+    finally:
+        assert not libc.umount2(bytes(aside), detach)
+        aside.rmdir()
+    try:
         yield
     finally:
-        assert not libc.umount2(bytes(folder), 2)  # MNT_DETACH: readers may have files of it open
+        assert not libc.umount2(bytes(folder), detach)  # readers may have files of it open
 
 
 def test_a_start_on_a_read_only_disk(small: Ctx) -> None:
