@@ -320,9 +320,9 @@ def test_a_disk_that_becomes_read_only(small: Ctx) -> None:
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """What is opened there from now on cannot be written. (The file system itself cannot be made so while the
-    daemon has files of it open for writing. Nor can a bind mount while somebody writes through it, so it is made
-    read-only where nobody is, and bound on the folder then.)"""
+    """What is opened there from now on cannot be written. (The file system itself cannot be made so while
+    the daemon has files of it open for writing. Nor can a bind mount while somebody writes through it, so it
+    is made read-only where nobody is, and bound on the folder then.)"""
     libc = ctypes.CDLL(None, use_errno=True)
     bind, read_only_bind, detach = 4096, 4096 | 32 | 1, 2  # MS_BIND, MS_REMOUNT, MS_RDONLY, MNT_DETACH
     aside = folder.parent / "aside"
