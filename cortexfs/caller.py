@@ -341,7 +341,8 @@ def _inherit(identity: Identity, pid: int, hosts: Mapping[int, KnownHost]) -> Id
     host = ancestor_host(pid, hosts)
     if host is None:
         return identity
-    return replace(identity, label=host.identity.label, depth=host.identity.depth + 1)
+    own = host.identity
+    return replace(identity, label=own.label, depth=own.depth + 1, view=own.view, network=own.network)
 
 
 def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:

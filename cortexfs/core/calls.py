@@ -33,6 +33,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     input: bytes | None
     umask: int
     environment: dict[bytes, bytes]
+    directory: str = ""  # where to work, when no descriptor of it comes along
 
 
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
@@ -99,8 +100,11 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     # Inode numbers of /proc/PID/ns/{user,mnt,pid,net,ipc,uts,cgroup}; empty: the daemon's own.
     namespaces: tuple[int, ...] = ()
     root: tuple[int, int] = (0, 0)  # mount id and inode of a changed root; zeroes: unchanged
-    label: str = ""  # the agent label that calls from inside it inherit
+    label: str = ""  # the agent ("agent/coder") whose powers calls from inside it have, and no more
     depth: int = 0  # how many runs it is nested in
+    # What it may open, by path, with what of "rwx"; everything else is closed. None: it is not confined.
+    view: tuple[tuple[str, str], ...] | None = None
+    network: bool = True  # whether it may have network sockets
 
 
 class Limits(msgspec.Struct, frozen=True, array_like=True):

@@ -174,7 +174,7 @@ class _Host:
             runtime.done()
             return
         tool, validator = self._tool(request.invocation.tool_name)
-        _stand(rights, request.umask)
+        _stand(rights, request)
         runtime.begin(request)
         if request.input is not None:
             value = arguments.json_object(request.input)
@@ -211,13 +211,17 @@ def _interrupt(runtime: Runtime) -> None:
         runtime.interrupt()
 
 
-def _stand(rights: list[int], umask: int) -> None:
+def _stand(rights: list[int], call: calls.Call) -> None:
     """Take the caller's working directory and umask, for this thread alone."""
-    try:
-        os.fchdir(rights[0])
-    except (OSError, IndexError):  # without rights, the caller could not open it either
-        raise Fault("EACCES", "you may not enter your working directory; change to another one") from None
-    os.umask(umask & 0o777)
+    if call.directory:
+        _enter(call.directory)
+    else:
+        try:
+            os.fchdir(rights[0])
+        except (OSError, IndexError):  # without rights, the caller could not open it either
+            why = "you may not enter your working directory; change to another one"
+            raise Fault("EACCES", why) from None
+    os.umask(call.umask & 0o777)
 
 
 def _enter(path: str) -> None:
