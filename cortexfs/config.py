@@ -137,6 +137,26 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 8192
 
 
+class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    steps: Annotated[
+        int,
+        Meta(
+            ge=1, description="Answers of its model in one run of an agent; CTX_AGENT_STEPS in .d/env wins."
+        ),
+    ] = 64
+    tokens: Annotated[
+        int, Meta(ge=1, description="Tokens, in and out, that one run of an agent may use.")
+    ] = 1_000_000
+    secs: Annotated[float, Meta(gt=0, description="Seconds after which a run of an agent is ended.")] = 3600
+    repeats: Annotated[
+        int,
+        Meta(ge=1, description="The same call with the same input in a row, of which the next ends the run."),
+    ] = 3
+    approval_secs: Annotated[
+        float, Meta(gt=0, description="Seconds that an agent waits for an approval; then it is denied.")
+    ] = 600
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What config.toml may hold."""
 
@@ -145,6 +165,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sessions: Sessions = Sessions()
     plugins: Plugins = Plugins()
     engine: Engine = Engine()
+    agent: Agent = Agent()
 
 
 class Places(NamedTuple):
@@ -162,6 +183,7 @@ class Config(msgspec.Struct, frozen=True):
     sessions: Sessions = Sessions()
     plugins: Plugins = Plugins()
     engine: Engine = Engine()
+    agent: Agent = Agent()
 
 
 def places(
