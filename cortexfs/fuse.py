@@ -117,11 +117,18 @@ class Filesystem(pyfuse3.Operations):
         """The value of a control that counts for the next run."""
         return self._tree.control(object_, name)
 
+    def model_alias(self, name: str) -> str | None:
+        """Where a link in model/ leads."""
+        inode = self._tree.aliases.find(places.MODEL, name)
+        return os.fsdecode(self._tree.link(inode)) if inode else None
+
     async def apply(self, registry: Registry) -> None:
         """Show another registry; nobody sees the older one once this returns."""
+        leaving = self._changes.leaving(registry)
         stale = self._tree.apply(registry, self._clock())
         self._entries.clear()
         await trio.to_thread.run_sync(self._forget, stale)
+        await self._changes.drop(leaving)
 
     async def offer(self, name: str, target: str) -> None:
         """Let there be an alias in model/, unless there is one of that name (changes.py)."""

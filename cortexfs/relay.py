@@ -34,10 +34,10 @@ WATCH_AFTER_SECONDS = 0.01
 EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
 LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
 
-_observers = msgspec.msgpack.Decoder(tuple[str | None, str])
-_faults = msgspec.msgpack.Decoder(tuple[str, str])
+heard_observers = msgspec.msgpack.Decoder(tuple[str | None, str])
+heard_faults = msgspec.msgpack.Decoder(tuple[str, str])
 # What decoding the word of a stranger raises.
-_GARBAGE = (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error)
+GARBAGE = (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error)
 
 
 class Limits(Protocol):
@@ -86,7 +86,7 @@ class Relay(RunnerSide):
             if not self._let_go:
                 await self._release(call)
         if self._let_go and not self._done and not self._ending:
-            await self._name_the_end(host)
+            self.fault = await name_the_end(host)
 
     @property
     def _ending(self) -> bool:
@@ -148,7 +148,7 @@ class Relay(RunnerSide):
                 spoken.append(self._heard(kind, payload))
                 if self._done:
                     break
-        except _GARBAGE as error:
+        except GARBAGE as error:
             self._broken = True
             self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
         self._say(b"".join(spoken))
@@ -166,12 +166,12 @@ class Relay(RunnerSide):
         elif kind == wire.PROGRESS:
             return voice.say(frames.Progress(run=run.id, message=payload.decode()))
         elif kind == wire.OBSERVER:
-            source, content = _observers.decode(payload)
+            source, content = heard_observers.decode(payload)
             return voice.say(frames.Observer(run=run.id, source=source, content=content))
         elif kind == wire.MEDIA:
             return voice.say(frames.Media(run=run.id, attachment=msgspec.json.decode(payload)))
         elif kind == wire.FAULT:
-            self.fault = _of_the_tool(*_faults.decode(payload))
+            self.fault = of_the_tool(*heard_faults.decode(payload))
         elif kind == wire.WANT:
             (more,) = wire.U32.unpack(payload)
             self._wanted += more
@@ -215,11 +215,12 @@ class Relay(RunnerSide):
                     await trio.lowlevel.checkpoint()  # one that floods is never waited for
             self._let_go = True
 
-    async def _name_the_end(self, host: Host) -> None:
-        """The host closed the call without an answer: it has died, or is dying."""
-        with trio.move_on_after(EXIT_SECONDS):
-            await host.exited.wait()
-        self.fault = Fault("EPROTO", f"the tool's process {host.describe_end()} during the call")
+
+async def name_the_end(host: Host) -> Fault:
+    """The host closed the call without an answer: it has died, or is dying."""
+    with trio.move_on_after(EXIT_SECONDS):
+        await host.exited.wait()
+    return Fault("EPROTO", f"the tool's process {host.describe_end()} during the call")
 
 
 class Callerish(Protocol):
@@ -233,7 +234,7 @@ class Callerish(Protocol):
     def cwd(self) -> int | None: ...
 
 
-def _of_the_tool(code: str, message: str) -> Fault:
+def of_the_tool(code: str, message: str) -> Fault:
     """What a tool says of its failure. Only callers cancel; a tool that says so has failed by itself."""
     if code == "ECANCELED":
         return Fault("EIO", message)

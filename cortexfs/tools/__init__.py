@@ -9,6 +9,7 @@ os.environ), and the environment is the runtime's.
 from __future__ import annotations
 
 from cortexfs.sdk import Tool
+from cortexfs.tools.agent_run import run
 from cortexfs.tools.fs_glob import glob
 from cortexfs.tools.fs_list import list_, stat_
 from cortexfs.tools.fs_read import read
@@ -18,4 +19,4 @@ from cortexfs.tools.fs_write import write
 from cortexfs.tools.shell_exec import exec_
 from cortexfs.tools.text import word_count
 
-plugin: list[Tool] = [read, list_, stat_, glob, search, write, replace, exec_, word_count]
+plugin: list[Tool] = [read, list_, stat_, glob, search, write, replace, exec_, word_count, run]

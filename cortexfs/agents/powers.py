@@ -1,0 +1,197 @@
+"""What an agent may: its controls as they are now, and the decision about each thing that it wants.
+
+    setup = setup_of(object_, control)          an agent, as its `.d/` says
+    powers = Powers(world, label)               of everything that runs under a label
+    powers.decide(thing, identity, ...)         core/decision.py's answer
+
+A label is the path of agents that led here, "agent/lead agent/helper": what the helper may is what its own
+policy says and that of each one before it says too, so that no agent gets more by asking another.
+
+Rules: controls are read when a decision is made, so that what is taken away from an agent is gone at once,
+for what runs already too. An agent that is gone, or whose policy cannot be read, may nothing.
+This file must never know of models' answers, sockets or sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cortexfs.agents.world import World
+from cortexfs.core import calls, policy
+from cortexfs.core.confirming import Kind
+from cortexfs.core.decision import Caller, Decision, Question, Thing, decide
+from cortexfs.core.errors import Fault
+from cortexfs.core.policy import TO_RUN, Rule
+from cortexfs.core.registry import Object
+from cortexfs.core.risk import Circumstances, Tool, words_of
+
+PREFIX = "agent/"
+NETWORK = ("network", "default", "connect")
+
+
+class Setup(NamedTuple):
+    """An agent, as its controls say."""
+
+    name: str
+    label: str  # its type: coder_t
+    rules: tuple[Rule, ...]
+    model: str
+    system: str
+    tools: tuple[str, ...]
+    mounts: str
+    cwd: str
+    window: int | None
+    asks: bool
+    env: dict[str, str]
+
+    @property
+    def file(self) -> str:
+        return f"{PREFIX}{self.name}.d/policy"
+
+
+def setup_of(world: World, object_: Object) -> Setup:
+    """EHOSTDOWN where its controls contradict themselves."""
+    text = {
+        name: world.control(object_, name)
+        for name in (
+            "label",
+            "policy",
+            "model",
+            "system.md",
+            "tools",
+            "mount",
+            "cwd",
+            "window",
+            "approval",
+            "env",
+        )
+    }
+    window = text["window"].strip()
+    return Setup(
+        name=object_.name,
+        label=policy.type_of(text["label"]),
+        rules=policy.parse(text["policy"], f"{PREFIX}{object_.name}.d/policy"),
+        model=text["model"].strip(),
+        system=text["system.md"].strip(),
+        tools=tuple(text["tools"].split()),
+        mounts=text["mount"],
+        cwd=text["cwd"].strip() or "/",
+        window=int(window) if window.isdecimal() else None,
+        asks=text["approval"].strip() == "ask",
+        env=dict(line.split("=", 1) for line in text["env"].splitlines() if "=" in line),
+    )
+
+
+class Powers:
+    """What runs under a label may."""
+
+    def __init__(self, world: World, label: str) -> None:
+        self._world = world
+        self.label = label
+
+    @property
+    def chain(self) -> tuple[Setup, ...]:
+        """The agents that led here, the one that runs last; EACCES when one of them is gone."""
+        found = []
+        for word in self.label.split():
+            object_ = self._world.find("agent", word.removeprefix(PREFIX))
+            if object_ is None or not word.startswith(PREFIX):
+                raise Fault("EACCES", f"{word} is no agent (any more), so what it runs may nothing")
+            found.append(setup_of(self._world, object_))
+        return tuple(found)
+
+    def allows(self, class_: str, name: str, permission: str) -> bool:
+        """Whether all of them have a line for this."""
+        return all(policy.find(one.rules, one.label, class_, name, permission) for one in self.chain)
+
+    def decide(
+        self,
+        object_: Object,
+        identity: calls.Identity,
+        input_: Any = None,
+        *,
+        can_ask: bool = False,
+        alias: str = "",
+    ) -> Decision:
+        """Whether they may run an object. An alias by which it was named may stand in a policy line, too."""
+        circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
+        first, *before = reversed(self.chain)
+        decision = self._either(first, object_, alias, identity, circumstances, can_ask)
+        for setup in before:
+            if not decision.allowed:
+                break
+            other = self._either(setup, object_, alias, identity, circumstances, can_ask)
+            decision = other if not other.allowed or other.confirm else decision
+        return decision
+
+    def _either(
+        self,
+        setup: Setup,
+        object_: Object,
+        alias: str,
+        identity: calls.Identity,
+        circumstances: Circumstances,
+        can_ask: bool,
+    ) -> Decision:
+        """By its own name or, if that is not allowed, by the alias."""
+        decision = self._one(setup, object_, object_.name, identity, circumstances, can_ask)
+        if not decision.allowed and alias:
+            other = self._one(setup, object_, alias, identity, circumstances, can_ask)
+            decision = other if other.allowed else decision
+        return decision
+
+    def _one(
+        self,
+        setup: Setup,
+        object_: Object,
+        name: str,
+        identity: calls.Identity,
+        circumstances: Circumstances,
+        can_ask: bool,
+    ) -> Decision:
+        where = f"{object_.class_}/{object_.name}.d/policy"
+        caller = Caller(
+            name=f"{PREFIX}{setup.name}",
+            uid=identity.uid,
+            groups=frozenset(identity.groups),
+            kind=Kind.AGENT,
+            label=setup.label,
+            rules=setup.rules,
+            file=setup.file,
+            always_ask=setup.asks,
+            can_ask=can_ask,
+        )
+        thing = Thing(
+            class_=object_.class_,
+            name=name,
+            rules=policy.parse(self._world.control(object_, "policy"), where)
+            if object_.class_ != "agent"
+            else (),
+            file=where,
+            tool=tool_of(object_) if object_.class_ == "tool" else None,
+        )
+        return decide(
+            Question(
+                caller,
+                thing,
+                TO_RUN[object_.class_],
+                serves=self._world.serves,
+                settings=self._world.settings,
+                call=circumstances,
+            )
+        )
+
+
+def tool_of(object_: Object) -> Tool:
+    caps = object_.capabilities
+    return Tool(object_.name, caps.effects, object_.origin == "builtin", caps.background_safe)
+
+
+def effects_in_words(object_: Object) -> list[str]:
+    """For the one who is to approve: what a tool says that it does."""
+    return [f"{one.kind} {one.target}".rstrip() for one in object_.capabilities.effects]
+
+
+def known(tools: Sequence[str]) -> str:
+    return ", ".join(tools) if tools else "none"

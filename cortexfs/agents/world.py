@@ -1,0 +1,76 @@
+"""What an agent's run asks of the daemon, and nothing else.
+
+This file must never know how any of it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Frame
+from cortexfs.core.registry import Object
+from cortexfs.core.risksettings import Settings
+from cortexfs.models.driver import Driver
+
+
+class Outcome(NamedTuple):
+    """How a call of a tool ended."""
+
+    output: str
+    fault: Fault | None = None
+    missing: int = 0  # bytes of the output that were not kept
+
+
+class Limits(Protocol):
+    """What one run may take: the configuration's [agent]."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def secs(self) -> float: ...
+    @property
+    def repeats(self) -> int: ...
+
+
+class World(Protocol):
+    @property
+    def root(self) -> str:
+        """Where the tree is mounted."""
+
+    @property
+    def serves(self) -> int | None:
+        """The one user whom the daemon serves; None: everybody."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def settings(self) -> Settings:
+        """policy.toml, as it is now; EINVAL when it is damaged, and then no call is decided."""
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """Absolute paths of the daemon's own, near which no agent's call is harmless."""
+
+    def find(self, class_: str, name: str) -> Object | None: ...
+
+    def control(self, object_: Object, name: str) -> str: ...
+
+    def model(self, name: str) -> Object:
+        """What a name means, provider/model or an alias in model/; EHOSTDOWN when it means nothing."""
+
+    def driver(self, model: Object) -> Driver:
+        """What answers for a model when an agent asks."""
+
+    async def call(
+        self,
+        tool: Object,
+        identity: calls.Identity,
+        asked: calls.Call,
+        say: Callable[[Frame], Awaitable[None]],
+    ) -> Outcome: ...

@@ -1,0 +1,126 @@
+"""What agents ask of the daemon (agents/world.py), answered from its parts.
+
+Rules: policy.toml is read again when it has changed, so that what an administrator takes back is gone with
+the next call. One that is damaged allows nothing, and says so.
+This file must never know what an agent does with it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path, PurePosixPath
+
+from cortexfs.agents.powers import PREFIX, Powers
+from cortexfs.agents.world import Outcome
+from cortexfs.config import Agent, Config
+from cortexfs.core import calls, risksettings
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.frames import Frame
+from cortexfs.core.registry import Object
+from cortexfs.core.risksettings import FILE, Settings
+from cortexfs.fuse import Filesystem
+from cortexfs.models.driver import Driver
+from cortexfs.models.drivers import Drivers
+from cortexfs.toolcalls import ToolCalls
+
+MAX_LINKS = 8  # an alias of an alias, and so on
+
+
+class AgentWorld:
+    def __init__(
+        self, root: Path, config: Config, fs: Filesystem, drivers: Drivers, tools: ToolCalls
+    ) -> None:
+        self.root = str(root)
+        self.serves = None if os.geteuid() == 0 else os.geteuid()
+        self.limits: Agent = config.agent
+        self.protected = (str(config.state), str(config.directory))
+        self._fs = fs
+        self._drivers = drivers
+        self._tools = tools
+        self._policy = _PolicyFile(config.directory / FILE)
+
+    @property
+    def settings(self) -> Settings:
+        return self._policy.read()
+
+    def find(self, class_: str, name: str) -> Object | None:
+        return self._fs.registry.get(class_, name)
+
+    def control(self, object_: Object, name: str) -> str:
+        return self._fs.control(object_, name)
+
+    def model(self, name: str) -> Object:
+        found = self.find("model", self._meant(name))
+        if found is None:
+            mend = "write another into the agent's .d/model; see: ctx ls model"
+            raise Fault("EHOSTDOWN", f"there is no model {name or '(none is named)'}; {mend}")
+        return found
+
+    def _meant(self, name: str) -> str:
+        """An alias, followed to provider/model; what is no alias of a model stays what it is."""
+        for _ in range(MAX_LINKS):
+            target = None if "/" in name else self._fs.model_alias(name)
+            if target is None:
+                return name
+            path = PurePosixPath(os.path.normpath(os.path.join(self.root, "model", target)))
+            if not path.is_relative_to(f"{self.root}/model"):
+                return name
+            name = str(path.relative_to(f"{self.root}/model"))
+        return name
+
+    def driver(self, model: Object) -> Driver:
+        return self._drivers.chosen(model, "agent")
+
+    async def call(
+        self,
+        tool: Object,
+        identity: calls.Identity,
+        asked: calls.Call,
+        say: Callable[[Frame], Awaitable[None]],
+    ) -> Outcome:
+        return await self._tools.call(tool, identity, asked, say)
+
+    def admit(self, object_: Object, identity: calls.Identity, arguments: list[bytes]) -> None:
+        """Before something runs that a run of an agent has called: EACCES unless the agent's policy allows
+        it. Nobody can be asked there, so what needs an approval is denied."""
+        if not identity.label:
+            return
+        if not identity.label.startswith(PREFIX):
+            raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
+        words = [os.fsdecode(argument) for argument in arguments]
+        decision = Powers(self, identity.label).decide(object_, identity, words)
+        if not decision.allowed or decision.dry_run_first:
+            raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
+
+
+class _PolicyFile:
+    """policy.toml, read when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._settings = risksettings.DEFAULT
+
+    def read(self) -> Settings:
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            self._seen = None
+            return risksettings.DEFAULT
+        except OSError as error:
+            raise _unreadable(self._path, error) from None
+        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if seen != self._seen:
+            try:
+                self._settings = risksettings.decode(self._path.read_text(errors="replace"))
+            except OSError as error:
+                raise _unreadable(self._path, error) from None
+            self._seen = seen
+        return self._settings
+
+
+def _unreadable(path: Path, error: OSError) -> Fault:
+    return Fault(
+        code_of(error.errno), f"{path} cannot be read: {error.strerror}; until it can, agents may nothing"
+    )

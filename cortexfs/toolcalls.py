@@ -1,0 +1,154 @@
+"""One call of a tool for an agent: in a host that is the person and no more, and what it said.
+
+Main path: `ToolCalls.call` takes a host from the pool, sends the request, and collects the output until the
+host is done. What the tool says meanwhile (progress, notes, media) is passed on as it comes.
+
+Rules: what is kept of an output is bounded, and the rest is counted. A call that is given up is half-closed,
+which cancels it; a host that does not let go, or that broke the protocol, is replaced (relay.py does the
+same for a runner).
+This file must never know why a tool is called, or whether it may be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+
+from cortexfs import strangers
+from cortexfs.agents.world import Outcome
+from cortexfs.core import calls, frames, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
+from cortexfs.hosts import Host, Pool, announce
+from cortexfs.relay import (
+    GARBAGE,
+    LET_GO_SECONDS,
+    heard_faults,
+    heard_observers,
+    name_the_end,
+    of_the_tool,
+    receive,
+    send,
+)
+
+MAX_KEPT = 8 << 20  # bytes of one output; what a model is told of it is far less
+
+Said = Callable[[frames.Frame], Awaitable[None]]
+
+
+class ToolCalls:
+    """Calls of tools by whoever is no runner."""
+
+    def __init__(self, pool: Pool, default_seconds: float) -> None:
+        self._pool = pool
+        self._seconds = default_seconds
+
+    async def call(self, tool: Object, identity: calls.Identity, asked: calls.Call, say: Said) -> Outcome:
+        """Run it to its end. A fault of the tool is in the outcome; one of ours is, too."""
+        if tool.plugin is None:
+            return Outcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
+        seconds = tool.timeout or self._seconds
+        one = _One(say)
+        try:
+            host = await self._pool.acquire(tool.plugin, identity, [])
+        except Fault as fault:
+            return Outcome("", fault)
+        try:
+            with trio.move_on_after(seconds) as clock:
+                await one.run(host, asked)
+            if clock.cancelled_caught:
+                one.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
+        except Fault as fault:
+            one.fault = fault
+        finally:
+            self._pool.release(host, stuck=one.broken or not one.let_go)
+        return one.outcome()
+
+
+class _One:
+    """One call, as far as it has come."""
+
+    def __init__(self, say: Said) -> None:
+        self._say = say
+        self._kept: list[bytes] = []
+        self._size = 0
+        self._done = False
+        self.let_go = True
+        self.broken = False
+        self.fault: Fault | None = None
+
+    def outcome(self) -> Outcome:
+        text = b"".join(self._kept).decode(errors="ignore")  # cut inside a character, perhaps
+        return Outcome(text, self.fault, max(0, self._size - MAX_KEPT))
+
+    async def run(self, host: Host, asked: calls.Call) -> None:
+        with strangers.closing(host.call(None)) as call:
+            self.let_go = False
+            try:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    await send(call, announce(asked))
+                await self._hear(call)
+            finally:
+                if not self.let_go:
+                    await self._release(call)
+        if not self._done and self.fault is None:
+            self.fault = await name_the_end(host)
+
+    async def _hear(self, call: socket.socket) -> None:
+        splitter = wire.Splitter(wire.MAX_SAID)
+        while not self._done:
+            try:
+                data = await receive(call)
+            except OSError:
+                data = b""
+            if not data:
+                self.let_go = self.broken = True
+                return
+            try:
+                for kind, payload in splitter.feed(data):
+                    await self._take(call, kind, payload)
+                    if self._done:
+                        return
+            except GARBAGE as error:
+                self.broken = True
+                self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
+                return
+            await trio.lowlevel.checkpoint()
+
+    async def _take(self, call: socket.socket, kind: int, payload: bytes) -> None:
+        if kind == wire.DELTA:
+            room = max(0, MAX_KEPT - self._size)
+            self._size += len(payload)
+            if room:
+                self._kept.append(payload[:room])
+        elif kind == wire.DONE:
+            self._done = self.let_go = True
+        elif kind == wire.FAULT:
+            self.fault = of_the_tool(*heard_faults.decode(payload))
+        elif kind == wire.WANT:  # it has its input; there is no more
+            await send(call, wire.message(wire.STDIN, b""))
+        elif frame := _frame(kind, payload):
+            await self._say(frame)
+
+    async def _release(self, call: socket.socket) -> None:
+        with trio.move_on_after(LET_GO_SECONDS, shield=True):
+            with contextlib.suppress(OSError):
+                call.shutdown(socket.SHUT_WR)
+                while await receive(call):
+                    await trio.lowlevel.checkpoint()
+            self.let_go = True
+
+
+def _frame(kind: int, payload: bytes) -> frames.Frame | None:
+    if kind == wire.PROGRESS:
+        return frames.Progress(message=payload.decode())
+    if kind == wire.OBSERVER:
+        source, content = heard_observers.decode(payload)
+        return frames.Observer(source=source, content=content)
+    if kind == wire.MEDIA:
+        return frames.Media(attachment=msgspec.json.decode(payload))
+    return None

@@ -1,0 +1,97 @@
+"""agent.run: have another agent do a task, by running its file as everybody does.
+
+So the daemon decides about it as about every call from inside a run: the helper may what its own policy and
+that of the caller both say, it sees no more than the caller, and it is one level deeper (docs/agents.md).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import msgspec
+
+from cortexfs.sdk import ExecutionFailed, InvalidInput, ToolEffect, ToolEffectKind, ToolRuntime, tool
+from cortexfs.tools.jobs import Job
+
+MAX_RESULT = 64 << 10  # characters of a helper's report
+MAX_LINE = 2 << 20  # a frame has 1 MiB at most
+DEFAULT_ROOT = "/ctx"
+
+
+@tool(
+    name="agent.run",
+    effects=[ToolEffect(ToolEffectKind.DELEGATE_WORK)],
+    description="""\
+Have another agent do a task, and return its report. The helper starts without what was said here: put all \
+that it has to know into the task (files, goal, what to report). It works in the same directory, may at most \
+what you may, and nobody can approve anything for it.
+Use it for work that needs much reading and a short answer, or other tools than yours. Do not use it for what \
+one call of a tool does.""",
+)
+def run(
+    runtime: ToolRuntime,
+    name: Annotated[str, "The agent, as in ctx ls agent."],
+    task: Annotated[str, "What it is to do, complete in itself."],
+) -> str:
+    if not name or "/" in name or name.startswith("."):
+        raise InvalidInput(f"name: {name!r} is no name of an agent")
+    if not task.strip() or "\0" in task:
+        raise InvalidInput("task: it is empty, or holds a NUL character")
+    path = os.path.join(runtime.environ.get("CTX_ROOT") or DEFAULT_ROOT, "agent", name)
+    if not os.path.exists(path):
+        raise ExecutionFailed(f"there is no agent {name}", "ENOENT")
+    report = _Report(runtime)
+    job = Job()
+    runtime.on_cancel(job.wake)
+    try:
+        environment = {**runtime.environ, "CTX_OUTPUT": "jsonl"}
+        job.start([path], environment, msgspec.json.encode({"task": task}).decode())
+        job.follow(report.hear)
+    finally:
+        try:
+            job.end()
+        finally:
+            job.end()
+    return report.end(job.status)
+
+
+class _Report:
+    """What the helper says, frame by frame."""
+
+    def __init__(self, runtime: ToolRuntime) -> None:
+        self._runtime = runtime
+        self._rest = ""
+        self._message = ""
+        self._deltas: list[str] = []
+        self._fault = ("", "")
+
+    def hear(self, text: str) -> None:
+        *lines, self._rest = (self._rest + text).split("\n")
+        if len(self._rest) > MAX_LINE:
+            raise ExecutionFailed("the helper said a line that is no frame", "EPROTO")
+        for line in lines:
+            try:
+                frame = msgspec.json.decode(line)
+            except msgspec.DecodeError:
+                continue  # not a frame, and so nothing that is meant for us
+            if isinstance(frame, dict):
+                self._take(frame)
+
+    def _take(self, frame: dict[str, Any]) -> None:
+        kind = frame.get("type")
+        if kind == "message" and frame.get("role") == "assistant":
+            parts = frame.get("content") or []
+            self._message = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+        elif kind == "tool_call":
+            self._runtime.emit_progress(f"{frame.get('name')}")
+        elif kind == "error":
+            self._fault = (str(frame.get("code")), str(frame.get("message")))
+
+    def end(self, status: int) -> str:
+        code, message = self._fault
+        if code:
+            raise ExecutionFailed(f"the helper failed: {message}", code)
+        if status:
+            raise ExecutionFailed(f"the helper ended with exit status {status}", "EIO")
+        return self._message[:MAX_RESULT]
