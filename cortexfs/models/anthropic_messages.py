@@ -27,6 +27,7 @@ from cortexfs.models.format import (
     renamed,
 )
 from cortexfs.models.model import Model
+from cortexfs.models.toolnames import renaming
 
 MAX_TOKENS = 4096  # of an answer: Anthropic wants a number, and every model of theirs takes this one
 RENAMED = {
@@ -246,4 +247,4 @@ _READ = {
     "message_stop": Reader._stop,
 }
 
-FORMAT = Format(request, Reader)
+FORMAT = renaming(Format(request, Reader))

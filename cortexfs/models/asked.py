@@ -30,7 +30,7 @@ MAX_PARAMETERS = 100
 RESERVED = ("model", "stream", "stream_options", "n", "response_format", "functions", "input_file")
 
 _DATA_URL = re.compile(r"data:([A-Za-z0-9.+/-]+)?(?:;[A-Za-z0-9=-]+)*;base64,")
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 
 
 class Text(msgspec.Struct, frozen=True):

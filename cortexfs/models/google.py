@@ -12,6 +12,7 @@ from cortexfs.models import openai_chat
 from cortexfs.models.asked import Asked
 from cortexfs.models.format import Format
 from cortexfs.models.model import Model
+from cortexfs.models.toolnames import renaming
 
 MOST = "high"  # effort; there is no more
 
@@ -23,4 +24,4 @@ def request(model: Model, asked: Asked) -> dict[str, Any]:
     return body
 
 
-FORMAT = Format(request, openai_chat.Reader)
+FORMAT = renaming(Format(request, openai_chat.Reader))

@@ -27,6 +27,7 @@ from cortexfs.models.format import (
 )
 from cortexfs.models.model import Model
 from cortexfs.models.structured import is_strict
+from cortexfs.models.toolnames import renaming
 
 
 def request(model: Model, asked: Asked) -> dict[str, Any]:
@@ -185,4 +186,4 @@ class Reader:
         return self._answer.end(cut=self._reason == "length")
 
 
-FORMAT = Format(request, Reader)
+FORMAT = renaming(Format(request, Reader))

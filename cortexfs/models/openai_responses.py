@@ -27,6 +27,7 @@ from cortexfs.models.format import (
 )
 from cortexfs.models.model import Model
 from cortexfs.models.structured import is_strict
+from cortexfs.models.toolnames import renaming
 
 RENAMED = {"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"}
 
@@ -188,4 +189,4 @@ def _error(data: bytes, said: _Event) -> bytes:
     return data
 
 
-FORMAT = Format(request, Reader)
+FORMAT = renaming(Format(request, Reader))

@@ -1,0 +1,131 @@
+"""Names of tools as providers take them, and back again."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cortexfs.core.frames import Message, ToolCall
+from cortexfs.core.sse import Event
+from cortexfs.models.asked import Asked, Called, Said, Text, Tool, asked
+from cortexfs.models.drivers import FORMATS
+from cortexfs.models.model import Model
+from cortexfs.models.toolnames import sent
+
+MODEL = Model(name="p/m", id="m", provider="p")
+# What OpenAI's function names, Anthropic's and Google's have in common.
+TAKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+COMPONENT = st.from_regex(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", fullmatch=True)  # abi.md 2
+
+
+def asking(*tools: str, calls: tuple[str, ...] = (), choice: str = "") -> Asked:
+    said = [Said("user", (Text("hi"),))]
+    for number, name in enumerate(calls):
+        said.append(Said("assistant", (), (Called(f"c{number}", name),)))
+        said.append(Said("tool", (Text("done"),), (), f"c{number}"))
+    return Asked(said=tuple(said), tools=tuple(Tool(name, "", {}) for name in tools), tool_choice=choice)
+
+
+def names_in(body: Any) -> list[str]:
+    """Every name of a tool or call in a request."""
+    if isinstance(body, list):
+        return [name for each in body for name in names_in(each)]
+    if not isinstance(body, dict):
+        return []
+    own = [body["name"]] if isinstance(body.get("name"), str) else []
+    return own + [name for each in body.values() for name in names_in(each)]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_request_has_no_name_that_a_provider_refuses(format_: str) -> None:
+    # abi.md 2: a component has dots and plus signs
+    body = FORMATS[format_].request(
+        MODEL, asking("fs.read", "c++", calls=("fs.read", "old.tool"), choice="fs.read")
+    )
+    assert sorted(set(names_in(body))) == ["c__", "fs_read", "old_tool"]
+    assert names_in(body["tool_choice"]) == ["fs_read"]
+
+
+STREAMS: dict[str, list[Any]] = {
+    "openai.chat": [
+        {"choices": [{"delta": {"tool_calls": [{"id": "c", "function": {"name": "fs_read"}}]}}]},
+        {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]},
+    ],
+    "openai.responses": [
+        {
+            "type": "response.output_item.done",
+            "item": {"type": "function_call", "call_id": "c", "name": "fs_read", "arguments": "{}"},
+        },
+        {"type": "response.completed"},
+    ],
+    "anthropic.messages": [
+        {"type": "message_start"},
+        {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {"type": "tool_use", "id": "c", "name": "fs_read"},
+        },
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_stop"},
+    ],
+}
+STREAMS["google"] = STREAMS["openai.chat"]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize(
+    ("tools", "name"),
+    [
+        (("fs.read",), "fs.read"),
+        (("fs.read", "fs_read"), "fs_read"),  # a name that is good as it is stays
+        (("fs.list",), "fs_read"),  # nobody's: said as it came
+        ((), "fs_read"),
+    ],
+)
+def test_a_call_comes_back_under_our_name(format_: str, tools: tuple[str, ...], name: str) -> None:
+    reader = FORMATS[format_].reader(asking(*tools))
+    said = [frame for row in STREAMS[format_] for frame in reader.read(Event("", json.dumps(row).encode()))]
+    said += reader.end()
+    assert [frame for frame in said if isinstance(frame, ToolCall)] == [
+        ToolCall(call="c", name=name, input={})
+    ]
+
+
+def test_a_reader_that_renames_is_otherwise_the_format_s() -> None:
+    reader = FORMATS["openai.chat"].reader(asking("fs.read"))
+    reader.read(Event("", b'{"choices":[{"delta":{"content":"hi"}}]}'))
+    assert (reader.ended, reader.text) == (False, "hi")
+    reader.read(Event("", b"[DONE]"))
+    assert reader.ended
+    assert isinstance(reader.end()[0], Message)
+
+
+def test_names_that_would_be_one_are_set_apart() -> None:
+    assert sent(["a.b", "a+b", "a_b", "a_b_2", "ok"]) == {"a.b": "a_b_3", "a+b": "a_b_4"}
+
+
+def test_a_call_of_an_earlier_turn_does_not_change_what_the_tools_are_called() -> None:
+    # issue 4: "stable prefix so that providers' prompt caches hit"
+    request = FORMATS["openai.chat"].request
+    before = request(MODEL, asking("fs.read"))
+    assert request(MODEL, asking("fs.read", calls=("fs_read", "fs+read")))["tools"] == before["tools"]
+
+
+@given(st.lists(COMPONENT, max_size=30))
+def test_each_tool_has_a_name_of_its_own_that_providers_take(names: list[str]) -> None:
+    renamed = sent(names)
+    out = {name: renamed.get(name, name) for name in names}
+    assert all(TAKEN.fullmatch(name) for name in out.values())
+    assert len(set(out.values())) == len(out)
+    assert sent(names) == renamed
+
+
+@given(COMPONENT)
+def test_every_name_of_a_tool_can_be_asked_with(name: str) -> None:
+    what = asked({"input": "hi", "tools": [{"name": name}]})
+    assert [tool.name for tool in what.tools] == [name]
