@@ -17,10 +17,11 @@ import msgspec
 import trio
 
 from cortexfs.core import wire
+from cortexfs.core.approvals import decided
 from cortexfs.core.arguments import prompt, prompt_room
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, ReasoningDelta, Usage
-from cortexfs.core.requests import Decision, Input
+from cortexfs.core.requests import Input, Verdict
 from cortexfs.guests import SMALL, Guest
 from cortexfs.models.driver import Driver
 from cortexfs.models.drivers import answered
@@ -32,7 +33,7 @@ from cortexfs.voice import Voice
 LARGE = 64 << 10
 HOLD = 1 << 20  # what is kept of standard input is counted in steps of this
 
-MEND = "talk to the model with ctx chat, or on its .sock, where you can decide"
+UNASKED = "a single call has nobody to ask; talk with ctx chat, or on the .sock, where you can decide"
 
 
 class Answer(RunnerSide):
@@ -132,6 +133,7 @@ class _Turn:
     def __init__(self, answer: Answer, given: Input, uid: int) -> None:
         self.input = given
         self.uid = uid
+        self.session_memory: dict[str, object] = {}
         self._answer = answer
 
     async def history(self, room: int) -> list[Message]:
@@ -140,8 +142,10 @@ class _Turn:
     async def say(self, *said: Frame) -> None:
         await self._answer.say(said)
 
-    async def ask(self, approval: Approval) -> Decision:
-        raise Fault("EACCES", f"{approval.name} needs an approval, which a single call cannot get; {MEND}")
+    async def ask(self, approval: Approval) -> Verdict:
+        verdict = Verdict("deny", None, UNASKED)
+        await self.say(approval, decided(approval, verdict))
+        return verdict
 
 
 def _size(frame: Frame) -> int:

@@ -21,6 +21,7 @@ import trio
 
 from cortexfs.conversations import Conversations
 from cortexfs.core import frames, lines, requests
+from cortexfs.core.approvals import by
 from cortexfs.core.conversation import Subscriptions
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key as ObjectKey
@@ -95,6 +96,7 @@ class Connection:
             if key.scope == "temp":
                 self._conversations.end_temp(live)
             else:
+                live.deny_unheard()
                 self._conversations.retire(live)
         for key, let_go in self._let_go.items():
             let_go()
@@ -113,8 +115,9 @@ class Connection:
                     await self._answers_go()
                 if refusal := self._hearing.keep():
                     self._say(refusal)
-            self._says_no_more = True
-            self.wake()
+            self.let_go()
+            for live in self._lives.values():
+                live.deny_unheard()
             if not self._hears_nothing:
                 await self._hearing.gone()
         except OSError:
@@ -198,7 +201,7 @@ class Connection:
             if (asker := live.askers.get(run)) and asker.uid != self._uid:
                 raise Fault("EPERM", "run: is another user's, as whom its tools run; he alone decides")
             live.session.approve(run, request.call)
-            live.decide(run, request.call, request.decision)
+            live.decide(run, request.call, by(self._uid, request.decision, request.input))
 
     def _begin(self, key: Key, live: Live, events: list[Event]) -> None:
         try:
@@ -261,6 +264,9 @@ class Connection:
         if live.log.ended or key.scope == "temp":
             self._forget(key, fault)
         self.stir(key)
+
+    def may_decide(self, key: Key, run: str, uid: int) -> bool:
+        return uid == self._uid and not self._says_no_more and self._given.hears(key, run)
 
     def _abandon(self, key: Key, live: Live | None, fault: Fault) -> None:
         """The runs that are followed there are ended here, without event ids."""

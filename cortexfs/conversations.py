@@ -26,7 +26,7 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.session import Accepted, Session, unknown
-from cortexfs.live import Follower, Live, Turn
+from cortexfs.live import APPROVAL_SECS, Follower, Live, Turn
 from cortexfs.models.driver import Driver
 from cortexfs.runs import SOCKET, Runs
 from cortexfs.sessionfiles import Address
@@ -47,8 +47,15 @@ log = logging.getLogger("cortexfs")
 class Conversations:
     """All of them."""
 
-    def __init__(self, sessions: Sessions, runs: Runs, driver: Callable[[ObjectKey], Driver]) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        runs: Runs,
+        driver: Callable[[ObjectKey], Driver],
+        approval_secs: float = APPROVAL_SECS,
+    ) -> None:
         self.sessions = sessions
+        self._approval_secs = approval_secs
         self.runs = runs
         self._driver = driver
         self._live: dict[Address, Live] = {}
@@ -215,7 +222,8 @@ class Conversations:
         try:
             run = self.runs.open(*live.object_key, uid, SOCKET, accepted.run)
             driver = self._driver(live.object_key)
-            fault = await live.drive(accepted.run, driver, Turn(live, accepted, uid, run))
+            turn = Turn(live, accepted, uid, run, self._approval_secs)
+            fault = await live.drive(accepted.run, driver, turn)
         except Fault as error:
             fault = error
         try:

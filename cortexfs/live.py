@@ -1,7 +1,8 @@
 """A session in memory: its state, its log, who follows it, who asked, and the run that goes on.
 
 Rules: what is appended counts as said, and whoever follows is woken when it can be seen. Of memory, what its
-messages take is borne by whoever uses it. A run is stopped with a reason, which becomes its end.
+messages take is borne by whoever uses it. A run is stopped with a reason, which becomes its end. A call that
+asks for approval is denied when nobody is there who could decide, when the last of them leaves, and in time.
 This file must never know which sessions there are, nor lines or sockets.
 """
 
@@ -13,10 +14,11 @@ from typing import NamedTuple, Protocol
 import msgspec
 import trio
 
+from cortexfs.core.approvals import decided
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
 from cortexfs.core.registry import Key as ObjectKey
-from cortexfs.core.requests import Decision, Input
+from cortexfs.core.requests import Input, Verdict
 from cortexfs.core.requests import Key as SessionKey
 from cortexfs.core.session import SHORT, Accepted, Event, Session
 from cortexfs.models.driver import Driver
@@ -27,6 +29,9 @@ from cortexfs.sessionlog import Log
 
 MESSAGE = 640  # bytes that a message that was answered takes, by the length of its id; measured: 300 to 1,100
 CHARGED = 16  # messages that are in what a session costs anyway
+APPROVAL_SECS = 600.0  # that a call waits for its approval
+UNHEARD = "nobody is connected who could be asked"
+LEFT = "everybody who could be asked has left"
 
 _messages = msgspec.json.Decoder(Message)
 
@@ -37,6 +42,9 @@ class Follower(Protocol):
     def stir(self, key: SessionKey) -> None:
         """There may be something to tell of the session that it knows by this key."""
 
+    def may_decide(self, key: SessionKey, run: str, uid: int) -> bool:
+        """Whether it is told what that run asks, and can answer for that user."""
+
     def lost(self, live: Live, fault: Fault) -> None:
         """What was appended is not in the log, and will not be."""
 
@@ -46,6 +54,19 @@ class Asker(NamedTuple):
 
     uid: int
     over: Callable[[], None]
+
+
+class Question:
+    """A call that waits for its approval."""
+
+    def __init__(self, uid: int) -> None:
+        self.uid = uid  # who alone decides
+        self.verdict: Verdict | None = None
+        self.settled = trio.Event()
+
+    def settle(self, verdict: Verdict) -> None:
+        self.verdict = self.verdict or verdict
+        self.settled.set()
 
 
 class Live:
@@ -60,8 +81,8 @@ class Live:
         self.is_lost = False
         self.fault: Fault | None = None  # why the log did not take what the session holds for appended
         self.askers: dict[str, Asker] = {}  # by run, of the messages that are not answered
-        self._decisions: dict[tuple[str, str], Decision] = {}
-        self._decided = trio.lowlevel.ParkingLot()
+        self.questions: dict[tuple[str, str], Question] = {}  # by run and call
+        self.memories: dict[int, dict[str, object]] = {}  # what drivers remember, by user
         self._scope: trio.CancelScope | None = None
         self._stopped: tuple[str, Fault] | None = None
         self._charged = CHARGED  # messages of the session whose memory somebody bears
@@ -112,14 +133,30 @@ class Live:
         if self._scope:
             self._scope.cancel()
 
-    def decide(self, run: str, call: str, decision: Decision) -> None:
-        self._decisions[run, call] = decision
-        self._decided.unpark_all()
+    def decide(self, run: str, call: str, verdict: Verdict) -> None:
+        if question := self.questions.get((run, call)):
+            question.settle(verdict)
 
-    async def decision(self, run: str, call: str) -> Decision:
-        while (run, call) not in self._decisions:
-            await self._decided.park()
-        return self._decisions.pop((run, call))
+    def deny_unheard(self, why: str = LEFT) -> None:
+        """Settle what nobody can decide: whoever followed has left, or says no more."""
+        for (run, call), question in self.questions.items():
+            if not any(each.may_decide(key, run, question.uid) for each, key in self.followers.items()):
+                self._deny(run, call, why)
+
+    async def verdict(self, run: str, call: str, seconds: float) -> Verdict:
+        """What is decided about a call whose question was said."""
+        question = self.questions[run, call]
+        self.deny_unheard(UNHEARD)
+        with trio.move_on_after(seconds):
+            await question.settled.wait()
+        return question.verdict or self._deny(run, call, f"nobody decided within {seconds:g} s")
+
+    def _deny(self, run: str, call: str, why: str) -> Verdict:
+        verdict, question = Verdict("deny", None, why), self.questions[run, call]
+        if question.verdict is None:
+            self.session.approve(run, call)  # so that it is too late for anybody else
+            question.settle(verdict)
+        return verdict
 
     async def drive(self, run: str, driver: Driver, turn: Turn) -> Fault | None:
         """Let the driver answer; a fault says why there is no answer, or no whole one."""
@@ -139,12 +176,19 @@ class Live:
 class Turn:
     """A message that is being answered (models/driver.py)."""
 
-    def __init__(self, live: Live, accepted: Accepted, uid: int, run: Run) -> None:
+    def __init__(
+        self, live: Live, accepted: Accepted, uid: int, run: Run, approval_secs: float = APPROVAL_SECS
+    ) -> None:
         self.input: Input = accepted.request.input
         self.uid = uid
         self._live = live
         self._id = accepted.run
         self._run = run
+        self._approval_secs = approval_secs
+
+    @property
+    def session_memory(self) -> dict[str, object]:
+        return self._live.memories.setdefault(self.uid, {})
 
     async def history(self, room: int) -> list[Message]:
         first = self._live.session.runs[self._id].first
@@ -165,6 +209,15 @@ class Turn:
         await live.log.room()
         await trio.lowlevel.checkpoint()
 
-    async def ask(self, approval: Approval) -> Decision:
-        await self.say(approval)
-        return await self._live.decision(self._id, approval.call)
+    async def ask(self, approval: Approval) -> Verdict:
+        live, run, call = self._live, self._id, approval.call
+        if call in live.session.runs[run].asked:
+            raise Fault("EPROTO", f"the call {call!r} was asked about already; a run names each call anew")
+        live.questions[run, call] = Question(self.uid)
+        try:
+            await self.say(approval)
+            verdict = await live.verdict(run, call, self._approval_secs)
+        finally:
+            del live.questions[run, call]
+        await self.say(decided(approval, verdict))
+        return verdict

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any
 
 from cortexfs.client import places
 from cortexfs.client.results import Failed
@@ -109,9 +110,12 @@ class Conversation:
                 return frame
         raise Failed("ECANCELED", "this conversation was closed")
 
-    def approve(self, run: str, call: str, decision: Decision) -> None:
-        """Decide a call for which an approval frame asked; Failed if it cannot be decided."""
-        refused = self._opened(request := Approve(run=run, call=call, decision=decision, id=new_id()))
+    def approve(self, run: str, call: str, decision: Decision, input: dict[str, Any] | None = None) -> None:
+        """Decide a call for which an approval frame asked, or allow it once with another `input`; Failed if
+        it cannot be decided."""
+        refused = self._opened(
+            request := Approve(run=run, call=call, decision=decision, input=input, id=new_id())
+        )
         heard = self._opened(ping := Ping(id=new_id()))
         self._write(self._sorter.encode(request) + self._sorter.encode(ping))
         self.wait(lambda: refused.is_settled or heard.is_settled)

@@ -251,6 +251,11 @@ class Subscriptions:
         followed = self._followed.get(key)
         return followed is not None and followed.is_followed
 
+    def hears(self, key: Key, run: str) -> bool:
+        """Whether this connection is told what that run says."""
+        followed = self._followed.get(key)
+        return followed is not None and (followed.after is not None or run in followed.runs)
+
     @property
     def awaits_runs(self) -> bool:
         """Whether a run that this connection asked for goes on."""

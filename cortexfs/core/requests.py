@@ -17,6 +17,8 @@ from cortexfs.core import frames, jsontext, names
 from cortexfs.core.errors import Fault
 
 MAX_ID = 256  # characters of an id: it is kept as long as its session, and echoed in frames
+# Bytes of an edited input: it is logged as JSON within JSON, which at most doubles it, and a line has 1 MiB.
+MAX_EDITED = 256 << 10
 MAX_CWD = 4095  # bytes: PATH_MAX of Linux, without the NUL; longer ones name nothing
 INDEX = "index"  # the directory beside the sessions; none can have its name
 
@@ -51,9 +53,12 @@ class Cancel(Request, frozen=True, tag="cancel", kw_only=True):
 
 
 class Approve(Request, frozen=True, tag="approve", kw_only=True):
+    """`input` is what the call is to be made with, in place of what the model gave."""
+
     run: str
     call: str
     decision: Decision
+    input: dict[str, Any] | None = None
 
 
 class Ping(Request, frozen=True, tag="ping", kw_only=True):
@@ -64,6 +69,15 @@ AnyRequest: TypeAlias = Send | Resume | Cancel | Approve | Ping
 Refusal: TypeAlias = frames.Error
 
 REQUESTS = {str(each.__struct_config__.tag): each for each in get_args(AnyRequest)}
+
+
+class Verdict(NamedTuple):
+    """What came of asking for an approval: the decision, the input that whoever decided put in the place of
+    the model's (if he did), and who decided, or why nobody could."""
+
+    decision: Decision
+    input: dict[str, Any] | None
+    reason: str
 
 
 class Key(NamedTuple):
@@ -154,6 +168,10 @@ def _request(value: Any) -> AnyRequest:
     for field, check in _CHECKS.items():
         if (given := getattr(request, field, None)) is not None:
             check(field, given)
+    if isinstance(request, Send):
+        _check_input("input", request.input)
+    elif isinstance(request, Approve) and request.input is not None:
+        check_edited(request.input, request.decision)
     return request
 
 
@@ -196,13 +214,20 @@ def _check_input(field: str, value: Input) -> None:
         raise empty
 
 
+def check_edited(value: dict[str, Any], decision: Decision = "allow_once") -> None:
+    """Whether an input may stand in the place of the model's: EINVAL or EMSGSIZE says why not."""
+    if decision != "allow_once":
+        raise Fault("EINVAL", f"input: goes with allow_once alone, not with {decision}; leave it out")
+    if len(_encoder.encode(value)) > MAX_EDITED:
+        raise Fault("EMSGSIZE", f"input: is over {MAX_EDITED >> 10} KiB as JSON; deny the call instead")
+
+
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "id": _check_id,
     "run": _check_id,
     "call": _check_id,
     "session": _check_session,
     "cwd": _check_cwd,
-    "input": _check_input,
 }
 
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any
 
+import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
@@ -117,7 +118,7 @@ class _Play:
 
     async def ask(self, number: int, step: scripts.Ask) -> None:
         asked = step.approval
-        decision = await self._turn.ask(
+        verdict = await self._turn.ask(
             Approval(
                 call=asked.call or f"call{number}",
                 name=asked.name,
@@ -126,8 +127,11 @@ class _Play:
                 reason=asked.reason,
             )
         )
-        self._keep(decision)
-        await self._turn.say(Delta(text=decision))
+        told: str = verdict.decision
+        if verdict.input is not None:
+            told += f" {msgspec.json.encode(verdict.input).decode()}"
+        self._keep(told)
+        await self._turn.say(Delta(text=told))
 
     async def count(self, number: int, step: scripts.Count) -> None:
         self._counted = True

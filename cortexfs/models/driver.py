@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 from cortexfs.core.frames import Approval, Frame, Message
-from cortexfs.core.requests import Decision, Input
+from cortexfs.core.requests import Input, Verdict
 
 
 class Turn(Protocol):
@@ -30,6 +30,11 @@ class Turn(Protocol):
     def uid(self) -> int:
         """Who asked."""
 
+    @property
+    def session_memory(self) -> dict[str, object]:
+        """What drivers remember for this user in this session, such as the tools that he always allows. It
+        ends with the session's stay in memory; a single call has an empty one."""
+
     async def history(self, room: int) -> list[Message]:
         """What was said in this session before: the newest messages that fit into `room` bytes as they are
         logged, oldest first. A single call has none."""
@@ -37,8 +42,9 @@ class Turn(Protocol):
     async def say(self, *said: Frame) -> None:
         """Pass frames on, in order. Waits while whoever carries them does not keep up."""
 
-    async def ask(self, approval: Approval) -> Decision:
-        """Say the approval frame and wait for what is decided; EACCES where nobody can be asked."""
+    async def ask(self, approval: Approval) -> Verdict:
+        """Say the approval frame, wait for what is decided, and say that. Denied where nobody can be asked.
+        Its `call` is one that this run has not asked about before (EPROTO)."""
 
 
 Driver: TypeAlias = Callable[[Turn], Awaitable[None]]

@@ -8,8 +8,11 @@ import msgspec
 import pytest
 
 from cortexfs.core import frames
+from cortexfs.core.approvals import by, decided
 from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Approval
 from cortexfs.core.requests import (
+    MAX_EDITED,
     MAX_ID,
     AnyRequest,
     Approve,
@@ -38,6 +41,10 @@ ACCEPTED: list[tuple[str, AnyRequest]] = [
     ('{"op":"send","input":"x","scope":"shared"}', Send(scope="shared", input="x")),
     ('{"op":"resume","scope":"temp"}', Resume(scope="temp")),
     ('{"op":"approve","run":"r","call":"c","decision":"deny"}', Approve(run="r", call="c", decision="deny")),
+    (
+        '{"op":"approve","run":"r","call":"c","decision":"allow_once","input":{"path":"x","n":null}}',
+        Approve(run="r", call="c", decision="allow_once", input={"path": "x", "n": None}),
+    ),
     # "`input` is a string, or an object with messages or content"
     ('{"op":"send","input":{"content":"x","steps":[1]}}', Send(input={"content": "x", "steps": [1]})),
     (
@@ -92,6 +99,23 @@ REFUSED: list[tuple[bytes, str | None, str]] = [
         "a",
         "decision: expected one of allow_once, allow_session, deny",
     ),
+    # protocol.md: "`input` ... is an object, and goes with `allow_once` alone"
+    (b'{"op":"approve","id":"a","run":"r","call":"c","decision":"deny","input":{}}', "a", "allow_once alone"),
+    (
+        b'{"op":"approve","id":"a","run":"r","call":"c","decision":"allow_session","input":{"a":1}}',
+        "a",
+        "not with allow_session",
+    ),
+    (
+        b'{"op":"approve","id":"a","run":"r","call":"c","decision":"allow_once","input":"x"}',
+        "a",
+        "input: expected object, got string",
+    ),
+    (
+        b'{"op":"approve","id":"a","run":"r","call":"c","decision":"allow_once","input":null}',
+        "a",
+        "input: is null",
+    ),
     # the `id` is echoed when it can be known
     (b'{"op":"ping","id":"a","x":"\xff"}', "a", "it is not UTF-8, from byte"),
     (b'{"op":"send","id":"a","input":{"content":"x","n":1e999}}', "a", "out of the range of numbers"),
@@ -124,6 +148,22 @@ def test_a_line_is_refused_with_a_sentence(line: bytes, request_: str | None, me
     assert (refusal.code, refusal.request) == ("EINVAL", request_)
     assert message in refusal.message
     assert (refusal.run, refusal.id) == (None, None)
+
+
+def test_an_edited_input_is_bounded() -> None:
+    # protocol.md, limits: "an `input` in an approve | 256 KiB"
+    most = {"text": "\u001b" * ((MAX_EDITED - len('{"text":""}')) // 6)}
+    fits = Approve(run="r", call="c", decision="allow_once", input=most)
+    assert decode(encode(fits)[:-1]) == fits
+    told = decided(
+        Approval(call="c", name="n", input={}, effects=[], reason=""), by(1000, "allow_once", most)
+    )
+    assert len(frames.encode(told)) < frames.MAX_LINE
+    too_long = msgspec.structs.replace(fits, input=most | {"x": "123456"})
+    refusal = decode(encode(too_long)[:-1])
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "EMSGSIZE"
+    assert "over 256 KiB" in refusal.message
 
 
 def test_an_over_long_line_is_refused() -> None:

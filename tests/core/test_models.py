@@ -15,7 +15,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
 from cortexfs.core.places import has_socket
 from cortexfs.core.registry import Registry
-from cortexfs.core.requests import Decision, Input
+from cortexfs.core.requests import Decision, Input, Verdict
 from cortexfs.models import debug, drivers
 from cortexfs.models.prompt import text_of
 
@@ -24,10 +24,12 @@ class Said:
     """A turn that keeps what is said, in the batches in which it was."""
 
     uid = 1000
+    edited: dict[str, Any] | None = None
 
     def __init__(self, given: Input, decision: Decision = "deny") -> None:
         self.input = given
         self.decision = decision
+        self.session_memory: dict[str, object] = {}
         self.batches: list[int] = []
         self.frames: list[Frame] = []
 
@@ -39,9 +41,9 @@ class Said:
         self.frames += said
         await trio.lowlevel.checkpoint()
 
-    async def ask(self, approval: Approval) -> Decision:
+    async def ask(self, approval: Approval) -> Verdict:
         await self.say(approval)
-        return self.decision
+        return Verdict(self.decision, self.edited, "as the test says")
 
     @property
     def output(self) -> str:
@@ -134,6 +136,14 @@ async def test_an_approval_is_asked_for_and_the_decision_said() -> None:
     turn = await played({"approval": {"name": "rm", "call": "c", "reason": "why"}}, decision="allow_once")
     asked = Approval(call="c", name="rm", input={}, effects=[], reason="why")
     assert turn.frames[:2] == [asked, Delta(text="allow_once")]
+
+
+async def test_an_edited_input_is_said() -> None:
+    # ctx.md: "followed by the input where that was edited"
+    turn = Said('[{"approval":{"name":"rm"}}]', "allow_once")
+    turn.edited = {"path": "other"}
+    await debug.script(turn)
+    assert turn.output == 'allow_once {"path":"other"}'
 
 
 async def test_a_script_that_fails() -> None:

@@ -72,8 +72,8 @@ def test_a_call_is_approved(root: None) -> None:
         script = steps({"approval": {"name": "fs.write", "input": {}, "call": "c"}})
         stream = conversation.send(script, session="client-approve")
         asked = next(frame for frame in stream if isinstance(frame, frames.Approval))
-        conversation.approve(str(asked.run), "c", "allow_once")
-        assert text(stream) == "allow_once"
+        conversation.approve(str(asked.run), "c", "allow_once", {"path": "y"})
+        assert text(stream) == 'allow_once {"path":"y"}'
 
 
 def test_a_refusal_is_told(root: None) -> None:

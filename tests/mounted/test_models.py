@@ -205,8 +205,9 @@ def test_exit_table(ctx: Ctx, code: str, status: int) -> None:
 
 def test_an_approval_needs_a_conversation(ctx: Ctx) -> None:
     answer = play(ctx, {"approval": {"name": "shell.exec"}})
-    assert (answer.status, answer.code) == (13, "EACCES")
-    assert "ctx chat" in answer.message
+    assert (answer.status, answer.output) == (0, "deny")
+    (told,) = (frame for frame in answer.frames if frame["type"] == "observer")
+    assert "ctx chat" in json.loads(told["content"])["reason"]
 
 
 @pytest.mark.parametrize(

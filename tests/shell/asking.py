@@ -13,7 +13,7 @@ from cortexfs.core import controls, frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Progress
 from cortexfs.core.registry import Object
-from cortexfs.core.requests import Decision, Input
+from cortexfs.core.requests import Input, Verdict
 from cortexfs.models.answering import Terms
 from cortexfs.models.drivers import Drivers, answered
 from cortexfs.models.sources import Fixed, Source
@@ -31,6 +31,7 @@ class Turn:
     def __init__(self, given: Input, history: Sequence[Message] = ()) -> None:
         self.input = given
         self.frames: list[Frame] = []
+        self.session_memory: dict[str, object] = {}
         self.rooms: list[int] = []
         self.spoken = trio.Event()
         self._history = list(history)
@@ -50,7 +51,7 @@ class Turn:
         self.spoken.set()
         await trio.lowlevel.checkpoint()
 
-    async def ask(self, approval: Approval) -> Decision:
+    async def ask(self, approval: Approval) -> Verdict:
         raise NotImplementedError
 
     @property

@@ -274,9 +274,10 @@ async def test_a_bug_of_a_driver(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 async def test_an_approval_needs_a_conversation(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         answer = await world.call(model(world, SCRIPT), script({"approval": {"name": "shell.exec"}}))
-        assert (answer.code, answer.status) == ("EACCES", 13)
-        assert "shell.exec" in answer.message
-        assert "ctx chat" in answer.message
+        assert (answer.output, answer.status) == ("deny", 0)
+        asked, told = answer.frames[1:3]
+        assert (asked.name, told.source) == ("shell.exec", "approval")
+        assert "ctx chat" in json.loads(told.content)["reason"]
 
 
 async def test_the_driver_is_the_one_that_is_written(tmp_path: Path) -> None:

@@ -125,10 +125,14 @@ def test_an_approval_is_decided_once(slow: Served) -> None:
         run = slow.until_active()
         slow.say(run, frames.Approval(call="c", name="fs.write", input={}, effects=[], reason=""))
         assert kinds(list(itertools.islice(stream, 3))) == "start message approval"
-        conversation.approve(run, "c", "allow_once")
+        with pytest.raises(Failed, match="EINVAL: input: goes with allow_once alone"):
+            conversation.approve(run, "c", "deny", {"path": "y"})
+        conversation.approve(run, "c", "allow_once", {"path": "y"})
         with pytest.raises(Failed, match="EALREADY"):
             conversation.approve(run, "c", "deny")
-        assert [each.decision for each in slow.world.decisions] == ["allow_once"]
+        assert [(each.decision, each.input) for each in slow.world.decisions] == [
+            ("allow_once", {"path": "y"})
+        ]
 
 
 def test_threads_share_a_conversation(server: Served) -> None:

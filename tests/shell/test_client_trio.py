@@ -147,7 +147,8 @@ async def test_resume_approve_and_low_level_requests(slow: Served) -> None:
         run = str(stream.run)
         slow.say(run, frames.Approval(call="c", name="fs.write", input={}, effects=[], reason=""))
         assert kinds(await taken(events, 3)) == "start message approval"
-        await conversation.approve(run, "c", "deny")
+        await conversation.approve(run, "c", "allow_once", {"path": "y"})
+        assert slow.world.decisions[-1].input == {"path": "y"}
         with pytest.raises(Failed, match="EALREADY"):
             await conversation.approve(run, "c", "deny")
         await conversation.request(Ping(id="p"))

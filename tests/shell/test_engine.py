@@ -16,7 +16,7 @@ from cortexfs.core import controls
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message
 from cortexfs.core.registry import Object
-from cortexfs.core.requests import Decision, Input
+from cortexfs.core.requests import Input, Verdict
 from cortexfs.models.clients import Lost
 from cortexfs.models.engine import Engine, Engines, Terms, Weights
 from cortexfs.models.local import Locals
@@ -34,6 +34,7 @@ class Turn:
         self.input = given
         self.uid = 0
         self.said: list[Frame] = []
+        self.session_memory: dict[str, object] = {}
         self._heard = heard
 
     async def history(self, room: int) -> list[Message]:
@@ -44,7 +45,7 @@ class Turn:
         if self._heard:
             self._heard()
 
-    async def ask(self, approval: Approval) -> Decision:
+    async def ask(self, approval: Approval) -> Verdict:
         raise AssertionError
 
     @property

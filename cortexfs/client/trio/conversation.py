@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
+from typing import Any
 
 import trio
 
@@ -107,9 +108,12 @@ class Conversation:
                 return frame
         raise Failed("ECANCELED", "this conversation was closed")
 
-    async def approve(self, run: str, call: str, decision: Decision) -> None:
-        """Decide a call for which an approval frame asked; Failed if it cannot be decided."""
-        approve = Approve(run=run, call=call, decision=decision, id=new_id())
+    async def approve(
+        self, run: str, call: str, decision: Decision, input: dict[str, Any] | None = None
+    ) -> None:
+        """Decide a call for which an approval frame asked, or allow it once with another `input`; Failed if
+        it cannot be decided."""
+        approve = Approve(run=run, call=call, decision=decision, input=input, id=new_id())
         ping = Ping(id=new_id())
         refused, heard = self._opened(approve), self._opened(ping)
         await self.wait(lambda: refused.is_settled or heard.is_settled)

@@ -1,0 +1,52 @@
+"""What is said of a decision, and how it is read again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cortexfs.core.approvals import Decided, by, decided, read
+from cortexfs.core.frames import Approval, Observer
+from cortexfs.core.requests import Decision, Verdict
+
+ASKED = Approval(call="c", name="fs.write", input={"path": "x"}, effects=[], reason="it writes")
+
+
+@pytest.mark.parametrize(
+    ("decision", "reason"),
+    [
+        ("allow_once", "uid 7 allowed it once"),
+        ("allow_session", "uid 7 allowed it for this session"),
+        ("deny", "uid 7 denied it"),
+    ],
+)
+def test_a_decision_has_its_reason(decision: Decision, reason: str) -> None:
+    # issue: "Every decision with its reason in events.jsonl"
+    said = decided(ASKED, by(7, decision, None))
+    assert said.source == "approval"
+    assert json.loads(said.content) == {
+        "call": "c",
+        "name": "fs.write",
+        "decision": decision,
+        "reason": reason,
+    }
+    assert read(said) == Decided("c", "fs.write", decision, reason)
+
+
+def test_an_edited_input_is_part_of_the_decision() -> None:
+    # issue: "[e]dit"
+    verdict = by(7, "allow_once", {"path": "y"})
+    assert verdict == Verdict("allow_once", {"path": "y"}, "uid 7 allowed it once, with another input")
+    said = read(decided(ASKED, verdict))
+    assert said
+    assert said.input == {"path": "y"}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "plain words", "[]", '{"call":"c"}', '{"call":1}', "[" * 5000, "\x1b"]
+)
+def test_other_notes_are_no_decisions(content: str) -> None:
+    # the module: "an observer of that source which holds something else is no decision"
+    assert read(Observer(source="approval", content=content)) is None
+    assert read(Observer(source="tool", content=decided(ASKED, by(7, "deny", None)).content)) is None
