@@ -11,17 +11,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ParamSpec, TypeAlias
 
 import trio
 
-from cortexfs.core import controls, places
+from cortexfs.core import controls, places, toolnames
 from cortexfs.core.controls import Control
 from cortexfs.core.edits import Edit
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.places import HOME, Alias
-from cortexfs.core.registry import Object
+from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.temporaries import Temporary
 from cortexfs.core.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
@@ -81,6 +81,8 @@ class Changes:
 
     def judge(self, object_: Object, control: Control, data: bytes) -> bytes:
         try:
+            if (object_.class_, control.name) == ("agent", "tools"):
+                data = toolnames.expanded(data, self._tree.registry.names("tool"))
             return controls.judge(control, data)
         except Fault as fault:
             place = f"{object_.class_}/{object_.name}.d/{control.name}"
@@ -127,6 +129,22 @@ class Changes:
                 return
             await self._keep(self._store.touch_value, object_.key, control.name, mtime)
             self._tree.values.put(object_.key, control.name, written.data, mtime)
+
+    # Agents that go.
+
+    def leaving(self, registry: Registry) -> list[Key]:
+        """The agents that are no longer there in this registry, though something of them is here."""
+        here = dict.fromkeys((*self._tree.registry.objects, *self._tree.values.keys()))
+        return [key for key in here if key[0] == "agent" and key not in registry.objects]
+
+    async def drop(self, keys: Iterable[Key]) -> None:
+        """Forget what was written into their controls, so that a new agent of such a name starts afresh."""
+        names = [control.name for control in controls.CONTROLS["agent"]]
+        for key in keys:
+            async with self._lock:
+                with contextlib.suppress(Fault):  # it is said in the log, and tried again at the next start
+                    await self._keep(self._store.drop_values, key)
+                self._tree.values.drop(key, names)
 
     # Names.
 

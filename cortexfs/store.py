@@ -142,6 +142,18 @@ class Store:
         (folder / (ABSENT + name)).unlink(missing_ok=True)
         _sync(folder)
 
+    def drop_values(self, key: Key) -> None:
+        """All that was written for an object that is gone; what else somebody put there stays."""
+        folder = self._root.joinpath(key[0], *f"{key[1]}.d".split("/"))
+        if not folder.is_dir():
+            return
+        for control in controls.CONTROLS[key[0]]:
+            for prefix in ("", ABSENT, NEW):
+                (folder / (prefix + control.name)).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        _sync(folder.parent)
+
     def touch_value(self, key: Key, name: str, mtime: int) -> None:
         os.utime(self._control_folder(key) / name, ns=(mtime, mtime))
 

@@ -8,7 +8,7 @@ This file must never know what a value means, or where it is kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -27,6 +27,10 @@ class Values:
 
     def load(self, key: Key, written: Mapping[str, Written]) -> None:
         self._written[key] = dict(written)
+
+    def keys(self) -> tuple[Key, ...]:
+        """The objects for which something was written."""
+        return tuple(self._written)
 
     def find(self, key: Key, name: str) -> Written | None:
         return self._written.get(key, {}).get(name)
@@ -49,3 +53,9 @@ class Values:
     def restore(self, key: Key, name: str) -> None:
         """An absent control is created again, with its default."""
         self._written.get(key, {}).pop(name, None)
+
+    def drop(self, key: Key, names: Iterable[str]) -> None:
+        """The object has gone, with all its controls: one of its name starts afresh."""
+        self._written.pop(key, None)
+        for name in names:
+            self._incarnations[key, name] = self.incarnation(key, name) + 1

@@ -1,0 +1,209 @@
+"""What agents there are: one record each, and agent/base without one.
+
+    <state>/agents/NAME.json           {"name", "created", "uid", "gid", "description", "controls"}
+
+A record is what an agent started with. What is written into its `.d/` is kept elsewhere and counts more, and
+goes with the agent.
+
+Rules: a record that is damaged is a sentence in `broken`, and everything else works; its agent stays in the
+tree, answers to nobody, and keeps what was written into it. A record is there as a whole or not at all. These
+calls block: in the daemon they belong in a thread.
+This file must never know the tree, or what a run is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from cortexfs.agents import defaults
+from cortexfs.core import controls, formats, names
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.registry import Object
+
+FOLDER = "agents"
+SUFFIX = ".json"
+MAX_FILE = 1 << 20  # every writable control at its longest
+MAX_DESCRIPTION = 4 << 10
+
+Id = Annotated[int, Meta(ge=0, le=formats.U32)]
+
+
+class Record(msgspec.Struct, frozen=True):
+    name: str
+    created: float
+    uid: Id
+    gid: Id
+    description: Annotated[str, Meta(max_length=MAX_DESCRIPTION)] = ""
+    controls: dict[str, str] = {}
+
+
+class Loaded(NamedTuple):
+    objects: list[Object]
+    broken: dict[str, str]  # by name, and why
+
+
+def load(state: Path, since: float = 0.0) -> Loaded:
+    """Every agent, agent/base among them, which is there `since` the mount began."""
+    found = {defaults.BASE: _object(base(since), "builtin")}
+    broken: dict[str, str] = {}
+    for path in _paths(state):
+        try:
+            found[path.stem] = _object(read(path), "agent")
+        except Fault as fault:
+            broken[path.stem] = fault.message
+            if not names.fault_of(path.stem):
+                found[path.stem] = _broken(path, fault.message)
+    return Loaded(list(found.values()), broken)
+
+
+def base(since: float = 0.0) -> Record:
+    """The agent that is always there: it may read."""
+    return Record(
+        name=defaults.BASE,
+        created=since,
+        uid=os.getuid(),
+        gid=os.getgid(),
+        description=defaults.BASE_DESCRIPTION,
+        controls=defaults.controls(defaults.BASE, defaults.MODEL, defaults.BASE_TOOLS),
+    )
+
+
+def read(path: Path) -> Record:
+    """One record, checked; a Fault says what is wrong with it."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE + 1)
+    except OSError as problem:
+        raise _unreadable(path, problem) from None
+    if len(data) > MAX_FILE:
+        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no agent's record is")
+    try:
+        record = msgspec.json.decode(data, type=Record)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise Fault("EINVAL", f"{path} cannot be read: {problem}") from None
+    if record.name != path.stem:
+        raise Fault("EINVAL", f"{path} is the record of {record.name!r}, and has the name of another")
+    try:
+        check(record)
+    except Fault as fault:
+        raise Fault("EINVAL", f"{path}: {fault.message}") from None
+    return record
+
+
+def check(record: Record) -> None:
+    """EINVAL where its name, or a control of it, could not be in the tree."""
+    names.check_object("agent", record.name)
+    for name, text in record.controls.items():
+        control = controls.find("agent", name)
+        if control is None or control.check is None:
+            raise Fault("EINVAL", f"{name!r} is no control that an agent starts with")
+        try:
+            controls.judge(control, text.encode())
+        except Fault as fault:
+            raise Fault("EINVAL", f"{name}: {fault.message}") from None
+
+
+def named(state: Path) -> list[str]:
+    """The names that have a record."""
+    return [path.stem for path in _paths(state)]
+
+
+def put(state: Path, record: Record) -> None:
+    """Keep a new agent; EEXIST where there is one of that name."""
+    check(record)
+    path = _path(state, record.name)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(draft, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+        os.link(draft, path)  # which takes no name that is taken
+        _sync(path.parent)
+    except FileExistsError:
+        raise Fault("EEXIST", f"there is an agent {record.name} already") from None
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def remove(state: Path, name: str) -> None:
+    path = _path(state, name)
+    try:
+        path.unlink()
+        _sync(path.parent)
+    except FileNotFoundError:
+        raise Fault("ENOENT", f"there is no agent {name}; see: ctx agent list") from None
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be removed: {problem.strerror}") from None
+
+
+def _path(state: Path, name: str) -> Path:
+    return state / FOLDER / f"{names.check_object('agent', name)}{SUFFIX}"
+
+
+def _paths(state: Path) -> list[Path]:
+    folder = state / FOLDER
+    try:
+        entries = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as problem:
+        raise _unreadable(folder, problem) from None
+    return [entry for entry in entries if entry.suffix == SUFFIX and not entry.name.startswith(".")]
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unreadable(path: Path, problem: OSError) -> Fault:
+    return Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}")
+
+
+def _object(record: Record, origin: str) -> Object:
+    return Object(
+        class_="agent",
+        name=record.name,
+        description=record.description,
+        origin=origin,
+        registered=record.created,
+        extra=_shown(record),
+    )
+
+
+def _shown(record: Record) -> Mapping[str, str]:
+    """What `.d/` says before anybody writes into it."""
+    about = {"name": record.name, "created": record.created, "description": record.description}
+    return {
+        **defaults.CONTROLS,
+        "owner": str(record.uid),
+        "uid": str(record.uid),
+        "gid": str(record.gid),
+        "meta.json": msgspec.json.encode(about).decode(),
+        **record.controls,
+    }
+
+
+def _broken(path: Path, why: str) -> Object:
+    """An agent whose record cannot be read: it is there, and may nothing."""
+    status = path.lstat()
+    record = Record(path.stem, status.st_mtime, status.st_uid, status.st_gid)
+    return msgspec.structs.replace(_object(record, "agent"), status=f"broken: {why}")
