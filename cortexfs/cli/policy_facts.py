@@ -51,7 +51,8 @@ def real(root: str, path: str) -> tuple[str, str, str]:
 
 def thing(root: str, word: str) -> Thing:
     """The object that a word names, with all that decides who may have it."""
-    below, class_, name = real(root, objects.resolve(root, word))
+    called = objects.resolve(root, word)
+    below, class_, name = real(root, called)
     path = os.path.join(root, below)
     return Thing(
         class_,
@@ -60,7 +61,14 @@ def thing(root: str, word: str) -> Thing:
         rules=_rules(path, below),
         file=f"{below}.d/policy",
         tool=tool(path, name) if class_ == "tool" else None,
+        alias=os.path.basename(called) if called in _aliases(root) else "",
     )
+
+
+def _aliases(root: str) -> list[str]:
+    """The links in model/, by which an agent may ask for a model."""
+    paths = objects.paths_of(root, "model")
+    return [path for path in paths if os.path.dirname(path) == f"{root}/model" and os.path.islink(path)]
 
 
 def _bits(root: str, below: str) -> list[Bits]:
@@ -164,7 +172,10 @@ def world(root: str, directory: str | None, status: str) -> World:
         settings=said,
         settings_fault=fault,
         tools=tuple(tool(path, os.path.basename(path)) for path in paths["tool"]),
-        names=frozenset(real(root, path)[1:] for some in paths.values() for path in some),
+        names=frozenset(
+            [real(root, path)[1:] for some in paths.values() for path in some]
+            + [("model", os.path.basename(path)) for path in _aliases(root)]
+        ),
         files=tuple(_file(root, path) for class_ in ("tool", "model") for path in paths[class_]),
         agents=tuple(_agent(root, path) for path in paths["agent"]),
         plugins=_plugins(paths["tool"], status),

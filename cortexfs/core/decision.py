@@ -60,6 +60,7 @@ class Thing(msgspec.Struct, frozen=True):
     file: str = ""
     tool: Tool | None = None  # where effects count
     visible: bool = True  # in the agent's view of the tree
+    alias: str = ""  # in model/, by which the caller asked for it; only the daemon's owner makes those
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -196,13 +197,21 @@ def _callers_policy(question: Question, _judged: Verdict | None) -> Said | None:
     caller = question.caller
     if caller.kind is Kind.PERSON:
         return None
-    if rule := policy.find(caller.rules, *question.wanted):
+    if rule := policy.find(caller.rules, *question.wanted) or _by_alias(question):
         return (ALLOW, f"its policy says: {rule.text}", rule.where)
     return (
         DENY,
         f"no line of its policy is: {question.line}",
         f"{caller.file or 'no policy'} (default deny)",
     )
+
+
+def _by_alias(question: Question) -> Rule | None:
+    """The line that allows what the alias leads to."""
+    label, class_, _, permission = question.wanted
+    if class_ != "model" or not question.thing.alias:
+        return None
+    return policy.find(question.caller.rules, label, class_, question.thing.alias, permission)
 
 
 def _effects(question: Question, judged: Verdict | None) -> Said | None:

@@ -1,8 +1,9 @@
 """Policy v0: `allow LABEL CLASS:NAME PERMISSION` lines, taken apart.
 
 Rules: what no line allows is denied, so there is no deny, no order and no priority; a line names one
-object, so there are no globs and no variables. A refusal names the line and its mend. A rule knows
-its file and line, because every decision says which rule made it.
+object, so there are no globs and no variables. A model may be named by an alias in model/ too: the line then
+means whatever model that name leads to, for an agent that asks by that name. A refusal names the line and
+its mend. A rule knows its file and line, because every decision says which rule made it.
 This file must never know who asks, or what else has a say (core/decision.py).
 """
 
@@ -91,7 +92,7 @@ def _rule(number: int, line: str, file: str) -> Rule:
         raise formats.refuse(number, f"{class_} has {' '.join(PERMISSIONS[class_])}, not {permission!r}")
     if class_ == "network" and name != "default":
         raise formats.refuse(number, "the only network is network:default")
-    formats.named(number, class_, name)
+    formats.named(number, "alias" if class_ == "model" and "/" not in name else class_, name)
     return Rule(label, class_, name, permission, file, number)
 
 

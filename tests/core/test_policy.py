@@ -37,6 +37,11 @@ def test_each_class_has_its_permissions(class_: str, permission: str) -> None:
     assert [rule.text for rule in parse(line + "\n")] == [line]
 
 
+def test_a_model_may_be_named_by_its_alias() -> None:
+    # abi.md 1: "model/main -> <root>/model/<provider>/<model> (aliases are real symlinks)"
+    assert parse("allow base_t model:main use\n")[0].name == "main"
+
+
 def test_what_runs_has_a_permission_for_it() -> None:
     assert all(permission in PERMISSIONS[class_] for class_, permission in TO_RUN.items())
 
@@ -54,7 +59,8 @@ def test_what_runs_has_a_permission_for_it() -> None:
         ("allow coder_t gadget:a execute", "'gadget' is not one of tool, model, shared"),
         ("allow coder_t tool:a use", "tool has execute, not 'use'"),
         ("allow coder_t agent:a resume", "agent has create start stop read write, not 'resume'"),
-        ("allow coder_t model:gpt use", "is not of the form provider/model"),
+        ("allow coder_t model:a/b/c use", "is not of the form provider/model"),
+        ("allow coder_t model:.main use", "begins with a letter or digit"),
         ("allow coder_t tool:a/b execute", "must be one component"),
         ("allow coder_t network:lan connect", "the only network is network:default"),
         ("allow user_u:agent_r:coder_t:s0 tool:a execute", "is not a label; write its type, such as coder_t"),

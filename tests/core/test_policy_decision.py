@@ -242,3 +242,29 @@ def test_what_is_no_tool_has_no_effects(class_: str, name: str, permission: str)
     assert asked(agent, thing, permission).allowed
     assert not asked(BASE, thing, permission).allowed
     assert "effects" not in results(asked(agent, thing, permission))
+
+
+# Models by an alias.
+
+
+def test_a_line_for_an_alias_counts_for_whoever_asks_by_it_and_for_nobody_else() -> None:
+    # policy.md: "an alias means whatever it leads to, for an agent whose `.d/model` is that alias"
+    agent = replace(BASE, rules=parse("allow base_t model:main use\n", BASE.file))
+    model = Thing("model", "openai/gpt", file="model/openai/gpt.d/policy")
+    by_alias = asked(agent, replace(model, alias="main"), "use")
+    assert by_alias.allowed
+    assert by_alias.rule == "agent/base.d/policy:1"
+    for thing in (model, replace(model, alias="fast"), Thing("tool", "fs.read", alias="main")):
+        assert not asked(agent, thing, "use").allowed
+
+
+def test_an_alias_does_not_get_round_what_the_model_says() -> None:
+    # abi.md 7: "the object's policy → the caller's (agent label) policy"
+    agent = replace(BASE, rules=parse("allow base_t model:main use\n"))
+    for line, allowed in (
+        ("allow base_t model:openai/gpt use", True),
+        ("allow other_t model:openai/gpt use", False),
+        ("allow base_t model:main use", False),
+    ):
+        thing = Thing("model", "openai/gpt", rules=parse(line), alias="main")
+        assert asked(agent, thing, "use").allowed == allowed

@@ -297,3 +297,16 @@ def test_callers_and_objects_are_completed(root: Path) -> None:
     assert complete.candidates(["ctx", "policy", "explain", "agent/"]) == ["agent/base"]
     assert USER in complete.candidates(["ctx", "policy", "explain", USER[:2]])
     assert complete.candidates(["ctx", "policy", "explain", "agent/base", "fs."]) == ["fs.read"]
+
+
+def test_a_line_for_an_alias_is_about_what_it_leads_to(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # policy.md: "an alias means whatever it leads to"
+    controls(root, "agent/base", policy=f"{LINE}\nallow base_t model:main use\n")
+    status, said = explained(capsys, "agent/base", "model/main")
+    assert (status, said["rule"]) == (0, "agent/base.d/policy:2")
+    assert explained(capsys, "agent/base", "model/openai/gpt-5")[0] == 13
+    assert [one["code"] for one in linted(capsys)[1]] == ["POLICY_OK"]
+    (root / "model" / "main").unlink()
+    assert [one["code"] for one in linted(capsys)[1]] == ["POLICY_OBJECT_UNKNOWN"]
