@@ -123,7 +123,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("cwd", _extra("cwd", "/"), formats.absolute_path),
         Control("env", _extra("env"), formats.key_values),
         Control("path", _extra("path"), formats.absolute_paths),
-        Control("mount", _extra("mount"), formats.mounts),
+        Control("mount", _extra("mount"), formats.path_mounts),
         Control("model", _extra("model"), formats.model_name),
         Control("window", _extra("window", "auto"), formats.window),
         Control("system.md", _extra("system.md"), formats.anything),

@@ -187,6 +187,39 @@ def mounts(text: str) -> None:
         raise Fault("EINVAL", f"{len(seen)} mounts are more than a table of {MAX_MOUNTS}")
 
 
+def path_mounts(text: str) -> None:
+    """A mount table that Landlock can hold (landlock(7)): it confines by path, moves nothing, and what a
+    folder gives, nothing below it takes back."""
+    mounts(text)
+    shown: list[tuple[str, str]] = []
+    for number, line in _lines(text):
+        source, target, _, options = line.split("\t")
+        if source != target:
+            raise refuse(number, "source and target must be the same: paths are confined here, not moved")
+        if target != (plain := "/" + "/".join(name for name in target.split("/") if name not in ("", "."))):
+            raise refuse(number, f"{target!r} must be written as {plain}")
+        if ".." in target.split("/"):
+            raise refuse(number, f"{target!r} goes up; write where that leads")
+        if "nodev" in options.split(","):
+            raise refuse(number, "nodev cannot be held here; leave devices out of what is shown")
+        shown.append((target, rights(line)))
+    for number, (path, given) in enumerate(shown, 1):
+        for folder, above in shown:
+            if is_below(path, folder) and set(above) - set(given):
+                raise refuse(number, f"{path} cannot have less than {folder}, in which it lies")
+
+
+def rights(line: str) -> str:
+    """What a line of a mount table lets one do with what it shows, as of "rwx"."""
+    *_, access, options = line.split("\t")
+    return ("rw" if access == "rw" else "r") + ("" if "noexec" in options.split(",") else "x")
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether `path` is `folder` or in it; both as path_mounts wants them."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
 def _mount_options(number: int, options: str) -> None:
     if options == "-":
         return

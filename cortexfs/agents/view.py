@@ -1,0 +1,92 @@
+"""What an agent's tools may open: its mount table as pairs of a path and what is allowed below it.
+
+    view(table, cwd, root=..., writable=...)   -> (("/srv/project", "rwx"), ("/usr", "rx"), ...)
+    within(child, parent)                      -> what both of them show
+
+Rules: a path may be opened with the letters of every entry that covers it, as Landlock has it: an entry adds
+to those above it and takes nothing back. What no entry covers is closed. Entries need not exist.
+This file must never know what is on the disk, or how a view is enforced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from cortexfs.core import formats
+from cortexfs.core.formats import is_below, rights
+
+View: TypeAlias = tuple[tuple[str, str], ...]
+
+LETTERS = "rwx"
+
+# What programs need to run at all; nothing in it is anybody's own.
+SYSTEM: Mapping[str, str] = {
+    "/usr": "rx",
+    "/bin": "rx",
+    "/sbin": "rx",
+    "/lib": "rx",
+    "/lib64": "rx",
+    "/lib32": "rx",
+    "/opt": "rx",
+    "/etc": "r",
+    "/proc": "r",
+    "/dev/null": "rw",
+    "/dev/zero": "rw",
+    "/dev/full": "rw",
+    "/dev/random": "r",
+    "/dev/urandom": "r",
+}
+
+
+def view(mounts: str, cwd: str, *, root: str, writable: bool) -> View:
+    """What a mount table shows, the text of `.d/mount`. Without a line it is the default view: the working
+    directory, to be written where `writable`, the system's programs, and the tree at `root` itself.
+
+    Nobody has chosen `/` as a place to work in: it is where a process is that was put nowhere. So it opens
+    nothing, where it would open everything.
+    """
+    if mounts:
+        formats.path_mounts(mounts)
+        return _ordered((line.split("\t")[1], rights(line)) for line in mounts.removesuffix("\n").split("\n"))
+    places = {root: "rx", cwd: "rwx" if writable else "rx"}
+    chosen = ((_plain(path), letters) for path, letters in places.items() if not _goes_up(path))
+    return _ordered((*SYSTEM.items(), *((path, letters) for path, letters in chosen if path != "/")))
+
+
+def within(child: View, parent: View) -> View:
+    """What both views show, and nothing else: for an agent that another one has started."""
+    paths = {path for path, _ in (*child, *parent)}
+    return _ordered((path, _common(allowed(child, path), allowed(parent, path))) for path in paths)
+
+
+def allowed(of: View, path: str) -> str:
+    """The letters with which a view lets a path be opened; a path that goes up is nowhere."""
+    if _goes_up(path):
+        return ""
+    plain = _plain(path)
+    return _letters("".join(letters for above, letters in of if is_below(plain, above)))
+
+
+def _common(one: str, other: str) -> str:
+    return "".join(letter for letter in one if letter in other)
+
+
+def _letters(some: str) -> str:
+    return "".join(letter for letter in LETTERS if letter in some)
+
+
+def _ordered(entries: Iterable[tuple[str, str]]) -> View:
+    """By path, each once, without those that open nothing."""
+    found: dict[str, str] = {}
+    for path, letters in entries:
+        found[path] = _letters(found.get(path, "") + letters)
+    return tuple((path, letters) for path, letters in sorted(found.items()) if letters)
+
+
+def _goes_up(path: str) -> bool:
+    return not path.startswith("/") or ".." in path.split("/")
+
+
+def _plain(path: str) -> str:
+    return "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
