@@ -1,0 +1,127 @@
+"""How far one run of an agent may go, and which end it has when it goes further.
+
+    budget = Budget(limits, now)
+    budget.step(now)            before each question to the model; raises how the run ends
+    budget.use(usage)           what an answer took
+    budget.calls(calls)         what a step asks for, before any of it runs
+    budget.malformed()          an answer that was no call and no answer
+
+Rules: every end has a code of its own and a sentence with the limit, what was used, and what to change. An
+answer that goes over the limit of tokens still counts; the next question is not asked. Of calls at once none
+is run when there are too many.
+This file must never know a clock: the time comes in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Usage
+
+STEPS_VARIABLE = "CTX_AGENT_STEPS"  # a line of an agent's .d/env, which counts more than the configuration
+
+
+class Limits(NamedTuple):
+    """The configuration's [agent], with what the agent says of itself."""
+
+    steps: int = 64
+    tokens: int = 1_000_000  # in and out, together
+    secs: float = 3600.0
+    repeats: int = 3  # times that the same may come in a row
+    at_once: int = 16  # calls of one step, each of which may be a process
+
+
+class Budget:
+    """What is left of one run."""
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self._limits = limits
+        self._begun = now
+        self._steps = 0
+        self._used: Usage | None = None
+        self._calls = _Row()
+        self._rounds = _Row()
+        self._malformed = 0
+
+    @property
+    def used(self) -> Usage | None:
+        """All that the run's answers took; None when no provider said anything about it."""
+        return self._used
+
+    @property
+    def _tokens(self) -> int:
+        return self._used.input_tokens + self._used.output_tokens if self._used else 0
+
+    def step(self, now: float) -> None:
+        """The model is about to be asked once more."""
+        limits = self._limits
+        if now - self._begun >= limits.secs:
+            raise self.late()
+        if self._steps >= limits.steps:
+            also = f", or {STEPS_VARIABLE} in its .d/env"
+            raise _over("E2BIG", f"{self._steps} steps", f"{limits.steps}", "steps", also)
+        if self._tokens >= limits.tokens:
+            raise _over("EDQUOT", f"{self._tokens:,} tokens", f"{limits.tokens:,}", "tokens")
+        self._steps += 1
+
+    def late(self) -> Fault:
+        """The end of a run that takes too long."""
+        secs = f"{self._limits.secs:g}"
+        return _over("ETIMEDOUT", f"{secs} s and {self._steps} steps", f"{secs} s", "secs")
+
+    def use(self, usage: Usage) -> None:
+        before = self._used or Usage(input_tokens=0, output_tokens=0)
+        self._used = Usage(
+            input_tokens=before.input_tokens + usage.input_tokens,
+            output_tokens=before.output_tokens + usage.output_tokens,
+        )
+
+    def calls(self, calls: Sequence[tuple[str, Any]]) -> None:
+        """A step asks for these: names and inputs, in their order."""
+        if len(calls) > self._limits.at_once:
+            most = self._limits.at_once
+            raise Fault("EMFILE", f"the agent's model made {len(calls)} calls at once; {most} are the limit")
+        self._malformed = 0
+        keys = [_key(call) for call in calls]
+        row = max((self._calls.count(key) for key in keys), default=0)
+        row = max(row, self._rounds.count("\n".join(keys)))
+        if row > self._limits.repeats:
+            names = ", ".join(dict.fromkeys(name for name, _ in calls))
+            why = f"it made the same call of {names} {row} times in a row"
+            raise _over("ELOOP", "", f"{self._limits.repeats}", "repeats", why=why)
+
+    def malformed(self) -> None:
+        """An answer could not be understood."""
+        self._malformed += 1
+        if self._malformed > self._limits.repeats:
+            why = f"{self._malformed} answers of its model in a row were neither a call nor an answer"
+            raise _over("EBADMSG", "", f"{self._limits.repeats}", "repeats", "; or use a larger model", why)
+
+
+def _key(call: tuple[str, Any]) -> str:
+    try:
+        return json.dumps(call, sort_keys=True)
+    except RecursionError:  # an input that no tool takes
+        return call[0]
+
+
+class _Row:
+    """How often the same came last, one after the other."""
+
+    def __init__(self) -> None:
+        self._last: str | None = None
+        self._row = 0
+
+    def count(self, key: str) -> int:
+        self._row = self._row + 1 if key == self._last else 1
+        self._last = key
+        return self._row
+
+
+def _over(code: str, used: str, limit: str, key: str, also: str = "", why: str = "") -> Fault:
+    what = why or f"it has used {used}"
+    mend = f"raise [agent] {key} in config.toml{also}"
+    return Fault(code, f"the agent's run was ended: {what}, and the limit is {limit}; {mend}")

@@ -1,0 +1,103 @@
+"""What a model is told of its calls: what tools put out, what failed, what was not allowed.
+
+    <tool_output tool="fs.read" call="c1" trust="untrusted">
+    ...
+    </tool_output>
+
+Rules: what comes from a tool stands between these marks and nowhere else, and cannot write them itself: a
+`<` that would begin one becomes `&lt;`. It is cut in its middle where it is too long; how much is missing and
+where the whole is stands in the mark, where no tool writes.
+This file must never know who ran the tool, or which model reads.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cortexfs.core.jsontext import clipped, shown
+
+MAX_OUTPUT = 16 << 10  # bytes of UTF-8 of one output that a model is given
+MAX_ATTRIBUTE = 64
+MARK = "tool_output"
+
+# What a reader might take for one of our marks: also in capitals, with blanks, and after the wide forms of <.
+_MARK = re.compile(r"[<\uff1c\ufe64](?=[\W_]{0,64}tool[\W_]{0,64}output)", re.IGNORECASE)
+_PLAIN = re.compile(r"[^A-Za-z0-9._+-]", re.ASCII)
+_QUOTED = re.compile(r'["<>&\x00-\x1f\x7f]')
+
+
+def bounded(text: str, limit: int = MAX_OUTPUT) -> str:
+    """The text, or its beginning and its end with a line about what is not there in between."""
+    return _cut(text, limit)[0]
+
+
+def _cut(text: str, limit: int) -> tuple[str, int]:
+    data = text.encode(errors="replace")
+    if len(data) <= limit:
+        return data.decode(), 0
+    head = data[: limit // 2].decode(errors="ignore")
+    tail = data[-(limit // 2) :].decode(errors="ignore")
+    left = len(data) - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[... {left} bytes left out ...]\n{tail}", left
+
+
+def result(name: str, call: str, output: str, missing: int = 0, whole: str = "") -> str:
+    """What a tool put out. `missing` bytes more were not kept; all that was is in the file `whole`."""
+    body, left = _cut(output, MAX_OUTPUT)
+    notes = {
+        "tool": _plain(name),
+        "call": _plain(call),
+        "trust": "untrusted",
+        "left_out": f"{left} bytes" if left else "",
+        "whole": _QUOTED.sub("_", whole) if left else "",
+        "not_kept": f"{missing} bytes" if missing else "",
+    }
+    return _marked(body, notes)
+
+
+def failed(code: str, message: str) -> str:
+    """A call that failed. What is said of it may be the tool's own words."""
+    return _marked(bounded(message), {"error": _plain(code), "trust": "untrusted"})
+
+
+def unknown(name: str, known: str) -> str:
+    return f"There is no tool {_harmless(shown(name))}. There are: {known}."
+
+
+def malformed(why: str) -> str:
+    return f"Your reply was not understood: {_sentence(why)} Reply again, in the form that you were told."
+
+
+def denied(reason: str) -> str:
+    """Not allowed, by whomever."""
+    told = f"This call is not allowed: {_sentence(reason)}"
+    return f"{told} Do not try it again. Go on without it, or say what you could not do."
+
+
+def shortened(text: str, limit: int) -> str:
+    """What was told, for a later question that has less room for it; its marks stay."""
+    if len(text.encode(errors="replace")) <= limit:
+        return text
+    first, newline, rest = text.partition("\n")
+    if not (newline and first.startswith(f"<{MARK}") and rest.endswith(f"\n</{MARK}>")):
+        return bounded(text, limit)
+    body = rest.removesuffix(f"\n</{MARK}>")
+    return f"{first}\n{_harmless(bounded(body, limit))}\n</{MARK}>"
+
+
+def _marked(body: str, notes: dict[str, str]) -> str:
+    said = " ".join(f'{key}="{value}"' for key, value in notes.items() if value)
+    return f"<{MARK} {said}>\n{_harmless(body)}\n</{MARK}>"
+
+
+def _harmless(text: str) -> str:
+    return _MARK.sub("&lt;", text)
+
+
+def _plain(text: str) -> str:
+    return _PLAIN.sub("_", text)[:MAX_ATTRIBUTE] or "_"
+
+
+def _sentence(text: str) -> str:
+    text = _harmless(clipped(text.strip()))
+    return text if text.endswith((".", "!", "?")) else f"{text}."
