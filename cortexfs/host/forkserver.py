@@ -36,7 +36,7 @@ import msgspec
 
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import identity, limits, linux
+from cortexfs.host import confining, identity, limits, linux
 
 Serve = Callable[[socket.socket, calls.Plugin], NoReturn]
 
@@ -326,6 +326,7 @@ def _host(
             tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
             identity.become(spawn.identity, pidfd, root_fd, lambda pid: _hand_over(status, pid))
             limits.restrict(spawn.limits, None if counted else tasks)
+            confining.confine(spawn.identity, spawn.plugin)
         except Fault as fault:
             status.send(_FAILED + _pack((fault.code, fault.message)))
             os._exit(os.EX_NOPERM)

@@ -30,6 +30,7 @@ NAMESPACES = {
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_KEEPCAPS = 8
+PR_SET_SECCOMP = 22
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
@@ -49,6 +50,18 @@ _CAP_VERSION_3 = 0x20080522
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 
+# Numbers that all machines share, as those of every call since Linux 5.1.
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_LANDLOCK_CREATE_RULESET_VERSION = 1
+_LANDLOCK_RULE_PATH_BENEATH = 1
+_RULESET = struct.Struct(
+    "=QQQ"
+)  # of files, network and scopes; older kernels take zeroes that they do not know
+_PATH_BENEATH = struct.Struct("=Qi")
+
+_SECCOMP_MODE_FILTER = 2
+_INSTRUCTION = 8  # bytes of a struct sock_filter
+
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _AT_STATX_DONT_SYNC = 0x4000
@@ -62,6 +75,12 @@ def _checked(call: Callable[..., int], *arguments: object) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+def _syscall(number: int, *arguments: int | bytes | None) -> int:
+    # An int would be passed as 32 bits, with anything above them.
+    words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    return _checked(_libc.syscall, ctypes.c_long(number), *words)
 
 
 def prctl(option: int, *arguments: int) -> int:
@@ -99,7 +118,37 @@ def new_session_keyring() -> None:
     if number is None:
         raise OSError(errno.ENOSYS, "keyctl(2) has no known number on this machine")
     # The syscall's name argument is NULL: an anonymous keyring.
-    _checked(_libc.syscall, ctypes.c_long(number), ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), None)
+    _syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
+
+
+def landlock_abi() -> int:
+    """The version of Landlock that this kernel has."""
+    return _syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
+
+
+def landlock_ruleset(files: int, network: int, scopes: int) -> int:
+    """A descriptor of rules that refuse all of this."""
+    return _syscall(_LANDLOCK_CREATE_RULESET, _RULESET.pack(files, network, scopes), _RULESET.size, 0)
+
+
+def landlock_allow(ruleset: int, fd: int, rights: int) -> None:
+    """Give `rights` below a directory, or to a file."""
+    rule = _PATH_BENEATH.pack(rights, fd)
+    _syscall(_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, rule, 0)
+
+
+def landlock_restrict(ruleset: int) -> None:
+    """This thread, and whatever it forks and executes."""
+    _syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+
+
+def filter_syscalls(program: bytes) -> None:
+    """Have every system call of this thread, and of whatever it forks and executes, judged by `program`."""
+    code = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog; "@" pads as C does.
+    fprog = struct.pack("@HP", len(program) // _INSTRUCTION, ctypes.addressof(code))
+    data = ctypes.create_string_buffer(fprog, len(fprog))
+    prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(data))
 
 
 def getsockopt(fd: int, level: int, option: int, size: int) -> bytes:

@@ -1,0 +1,81 @@
+"""Confine a host to what its identity's view shows, before any code of a plugin's runs.
+
+Rules: the caller's powers are gone by then (identity.become), Landlock comes before the seccomp filter, and
+where any of it fails nothing runs. A view that the kernel cannot keep is refused: rights of Landlock add
+up on the way down, so what is shown in a directory cannot be taken back below it.
+What a host needs besides the view, to go on working, is `SHOWN`, `SYSTEM` and where Python's code lies.
+This file must never know what a tool is asked to do.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import cortexfs
+from cortexfs.core.calls import Identity, Plugin
+from cortexfs.core.errors import Fault
+from cortexfs.host import landlock, seccomp
+
+View = tuple[tuple[str, str], ...]
+
+# Shown to every confined host.
+SHOWN: View = (
+    # where the dynamic linker looks; modules of Python, and every program, are of no use without
+    ("/usr/lib", "rx"),
+    ("/usr/lib64", "rx"),
+    ("/lib", "rx"),
+    ("/lib64", "rx"),
+    ("/etc/ld.so.cache", "r"),
+    ("/etc/ld.so.preload", "r"),
+    # what programs take for granted, and that says nothing about this machine
+    ("/dev/null", "rw"),
+    ("/dev/zero", "rw"),
+    ("/dev/full", "rw"),
+    ("/dev/random", "r"),
+    ("/dev/urandom", "r"),
+)
+
+
+def confine(identity: Identity, plugin: Plugin) -> None:
+    """Close to this process all that `identity.view` does not show; nothing if it is None. Raises Fault."""
+    if identity.view is None:
+        return
+    _check(identity.view)
+    try:
+        landlock.restrict((*identity.view, *SHOWN, *_code(plugin)), network=identity.network)
+        seccomp.restrict(network=identity.network)
+    except OSError as error:
+        why = f"an agent's tool cannot be confined here: {error.strerror}"
+        raise Fault("EACCES", why) from error
+
+
+def _code(plugin: Plugin) -> Iterator[tuple[str, str]]:
+    """What is imported late: Python with its packages, this one, and the plugin's."""
+    found = {sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(cortexfs.__file__)), plugin.path}
+    for path in {*found, *sys.path}:
+        # Not the root directory, as some embedded Python has for its prefix, and nothing relative.
+        if path.startswith("/") and path.strip("/"):
+            yield path, "rx"
+
+
+def _check(view: View) -> None:
+    """Refuse a view in which a path shows less than one around it."""
+    shown: dict[str, set[str]] = {}
+    for path, access in view:
+        shown.setdefault(os.path.normpath(path), set()).update(access)
+    for path, given in shown.items():
+        for outer in _above(path):
+            # Not for x: whoever may read a program has other ways to run it.
+            if (shown.get(outer, given) - given) & {"r", "w"}:
+                raise Fault(
+                    "EACCES",
+                    f"this agent cannot be confined: its mount table shows less of {path} than of {outer} "
+                    "around it, which the kernel cannot keep; move one of them, or show both alike",
+                )
+
+
+def _above(path: str) -> Iterator[str]:
+    while path != (path := os.path.dirname(path)):
+        yield path

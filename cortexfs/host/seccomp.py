@@ -1,0 +1,134 @@
+"""System calls that a confined process may not make: a filter in the kernel's classic BPF.
+
+It closes what Landlock leaves open and what a tool has no honest use for: ways into other processes, powers
+over the kernel, namespaces and mounts in which a view would mean something else, and, without network,
+every socket that is not a Unix one.
+
+Rules: the filter is data, made from the tables below. A call of another architecture (int 0x80, x32)
+ends the process, as its numbers mean other calls. Where arguments decide, they are numbers: what is
+behind a pointer can change after the filter has looked.
+This file must never know what an agent, a host or a plugin is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cortexfs.core.errors import Fault
+from cortexfs.host import linux
+
+
+class _Machine(NamedTuple):
+    arch: int  # AUDIT_ARCH_* of <linux/audit.h>
+    column: int  # of the tables below
+
+
+MACHINES = {"x86_64": _Machine(0xC000003E, 0), "aarch64": _Machine(0xC00000B7, 1)}
+
+# By name, the numbers on x86_64 and on aarch64. All of these are EPERM.
+REFUSED = {
+    # into other processes: Landlock refuses those outside its domain, and this in it as well
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    # into the kernel: large, rarely needed, and where its holes have been
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),  # does what this filter refuses, past it
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    # keys of the user's
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    # other places: paths are what a view is made of
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "move_mount": (429, 429),
+    "mount_setattr": (442, 442),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "setns": (308, 268),
+    "open_by_handle_at": (304, 265),
+}
+CLONE, CLONE3, UNSHARE, PRLIMIT = (56, 220), (435, 435), (272, 97), (302, 261)
+SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
+
+# Every CLONE_NEW*, the time namespace being what is the exit signal's place for clone(2).
+_NAMESPACES = sum(linux.NAMESPACES.values())
+_TIME_NAMESPACE = 0x80
+_X32 = 0x40000000  # __X32_SYSCALL_BIT
+
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_NUMBER, _ARCH, _FIRST = 0, 4, 16  # offsets in struct seccomp_data; the low word of an argument comes first
+_LOAD, _RETURN = 0x20, 0x06
+_EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
+
+Instruction = tuple[int, int, int, int]  # code, instructions to skip if true, if false, operand
+_INSTRUCTION = struct.Struct("=HBBI")
+
+
+def restrict(*, network: bool) -> None:
+    """Filter the calls of this process and of whatever it forks and executes.
+
+    Raises Fault EACCES where that is not known how to, unless Landlock alone does (`network` is True).
+    """
+    name = os.uname().machine
+    machine = MACHINES.get(name)
+    if machine is not None:
+        linux.filter_syscalls(program(machine, network=network))
+    elif not network:
+        raise Fault("EACCES", f"an agent's tool cannot be kept from the network on this machine ({name})")
+
+
+def program(machine: _Machine, *, network: bool) -> bytes:
+    return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine, network))
+
+
+def _instructions(machine: _Machine, network: bool) -> Iterator[Instruction]:
+    """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
+    yield from [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, machine.arch), (_RETURN, 0, 0, _KILL)]
+    yield from [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+    for numbers in REFUSED.values():
+        yield from _if_called(numbers[machine.column], [_failing(errno.EPERM)])
+    # Its flags are behind a pointer. The C library takes ENOSYS for an old kernel, and uses clone(2).
+    yield from _if_called(CLONE3[machine.column], [_failing(errno.ENOSYS)])
+    yield from _if_called(CLONE[machine.column], _if(_ANY_BIT, _NAMESPACES, errno.EPERM))
+    yield from _if_called(UNSHARE[machine.column], _if(_ANY_BIT, _NAMESPACES | _TIME_NAMESPACE, errno.EPERM))
+    # Of others of the same user: a process whose RLIMIT_CPU is 0 is a dead one.
+    yield from _if_called(PRLIMIT[machine.column], _unless(_EQUAL, 0, errno.EPERM))
+    for numbers in () if network else SOCKETS.values():
+        only_unix = _unless(_EQUAL, socket.AF_UNIX, errno.EACCES)
+        yield from _if_called(numbers[machine.column], only_unix)
+    yield (_RETURN, 0, 0, _ALLOW)
+
+
+def _if_called(number: int, then: list[Instruction]) -> list[Instruction]:
+    return [(_EQUAL, 0, len(then), number), *then]
+
+
+def _if(test: int, operand: int, error: int) -> list[Instruction]:
+    """Fail with `error` if the first argument passes the test."""
+    return [(_LOAD, 0, 0, _FIRST), (test, 0, 1, operand), _failing(error), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _unless(test: int, operand: int, error: int) -> list[Instruction]:
+    return [(_LOAD, 0, 0, _FIRST), (test, 1, 0, operand), _failing(error), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _failing(error: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | error)
