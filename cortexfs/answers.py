@@ -23,7 +23,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, ReasoningDelta, Usage
 from cortexfs.core.requests import Input, Verdict
 from cortexfs.guests import SMALL, Guest
-from cortexfs.models.driver import Driver
+from cortexfs.models.driver import Driver, Who
 from cortexfs.models.drivers import answered
 from cortexfs.runnerside import RunnerSide
 from cortexfs.runs import Run
@@ -39,8 +39,11 @@ UNASKED = "a single call has nobody to ask; talk with ctx chat, or on the .sock,
 class Answer(RunnerSide):
     """A run between one runner and one driver."""
 
-    def __init__(self, stream: socket.socket, voice: Voice, run: Run, output_bytes: int) -> None:
+    def __init__(
+        self, stream: socket.socket, voice: Voice, run: Run, output_bytes: int, who: Who
+    ) -> None:
         super().__init__(stream, voice, run)
+        self._who = who
         self._output_bytes = output_bytes
         self._scope = trio.CancelScope()
         self._told = False  # in deltas, since the last message
@@ -54,7 +57,7 @@ class Answer(RunnerSide):
         given = await self._prompt(arguments, guest)
         if self._left:
             return
-        turn = _Turn(self, given, self._run.uid)
+        turn = _Turn(self, given, self._who)
         try:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
@@ -130,9 +133,10 @@ class Answer(RunnerSide):
 class _Turn:
     """What the driver sees of it (models/driver.py)."""
 
-    def __init__(self, answer: Answer, given: Input, uid: int) -> None:
+    def __init__(self, answer: Answer, given: Input, who: Who) -> None:
         self.input = given
-        self.uid = uid
+        self.who = who
+        self.uid = who.identity.uid
         self.session_memory: dict[str, object] = {}
         self._answer = answer
 

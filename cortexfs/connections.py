@@ -22,6 +22,7 @@ import trio
 from cortexfs.conversations import Conversations
 from cortexfs.core import frames, lines, requests
 from cortexfs.core.approvals import by
+from cortexfs.core.calls import Identity
 from cortexfs.core.conversation import Subscriptions
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key as ObjectKey
@@ -48,14 +49,15 @@ class Connection:
         conversations: Conversations,
         object_key: ObjectKey,
         stream: socket.socket,
-        uid: int,
+        identity: Identity,
         guests: Guests,
         check_cwd: CheckCwd,
     ) -> None:
         self._conversations = conversations
         self._object = object_key
         self._stream = stream
-        self._uid = uid
+        self._identity = identity
+        self._uid = uid = identity.uid
         self._guests = guests
         self._check_cwd = check_cwd
         self._number = next(_numbers)
@@ -143,7 +145,7 @@ class Connection:
     async def _send(self, request: Send) -> None:
         key = Key.of(request, self._uid, self._number)
         self._admit(key)
-        asker = Asker(self._uid, self._guests.hold(self._uid, weight(request.input)))
+        asker = Asker(self._identity, self._guests.hold(self._uid, weight(request.input)))
         try:
             if request.cwd is not None:
                 await self._check_cwd(request.cwd)

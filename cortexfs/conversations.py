@@ -218,11 +218,11 @@ class Conversations:
 
     async def _answer(self, live: Live, accepted: Accepted) -> None:
         """The message whose turn it is, from its driver's first word to a `done` that is on disk."""
-        uid, run, fault = live.askers[accepted.run].uid, None, None
+        asker, run, fault = live.askers[accepted.run], None, None
         try:
-            run = self.runs.open(*live.object_key, uid, SOCKET, accepted.run)
+            run = self.runs.open(*live.object_key, asker.uid, SOCKET, accepted.run)
             driver = self._driver(live.object_key)
-            turn = Turn(live, accepted, uid, run, self._approval_secs)
+            turn = Turn(live, accepted, asker, run, self._approval_secs)
             fault = await live.drive(accepted.run, driver, turn)
         except Fault as error:
             fault = error
@@ -233,8 +233,8 @@ class Conversations:
             self.lose(live, error)
             fault = fault or error
         finally:
-            if asker := live.askers.pop(accepted.run, None):
-                asker.over()
+            if waiting := live.askers.pop(accepted.run, None):
+                waiting.over()
             if run:
                 self.runs.close(run, _status(fault), fault)
 

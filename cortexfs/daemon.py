@@ -36,6 +36,9 @@ import pyfuse3
 import trio
 
 from cortexfs import shebang, strangers
+from cortexfs.agents import records
+from cortexfs.agents.driver import Agents
+from cortexfs.agentworld import AgentWorld
 from cortexfs.catalog import Catalog
 from cortexfs.config import Config, broken_plugins, enabled_plugins
 from cortexfs.conversations import Conversations
@@ -61,6 +64,7 @@ from cortexfs.sessions import Policy, Sessions
 from cortexfs.sessionshare import Most
 from cortexfs.sockets import Sockets, bind
 from cortexfs.store import Store
+from cortexfs.toolcalls import ToolCalls
 from cortexfs.version import VERSION
 
 GRACE_SECONDS = 0.5
@@ -136,10 +140,14 @@ class Daemon:
         self.providers = Providers(config.directory, config.state)
         self.secrets = Secrets(config.state)
         self.broken_providers: dict[str, str] = {}
+        self.broken_agents: dict[str, str] = {}
         engine = config.engine
         self.engines = Engines(Terms(engine.idle_secs, streams=engine.streams, threads=engine.threads))
         self.locals = Locals(self.engines, self.fs.control)
         self.drivers = Drivers(self._model, self.fs.control, {DRIVER: self.locals.driver})
+        tools = ToolCalls(self.pool, float(config.turn.tool_timeout_secs))
+        self.world = AgentWorld(root, config, self.fs, self.drivers, tools)
+        self.agents = Agents(self.world)
         self.sockets = Sockets(
             root, self.fs.expecting_bind, self.conversations, self.pool, self._connections, strict
         )
@@ -183,7 +191,7 @@ class Daemon:
             listener = await trio.to_thread.run_sync(bind, self.root, self.fs.expecting_bind)
             with strangers.closing(listener):
                 async with trio.open_nursery() as calls_:
-                    tree = Tree(str(self.root), self.fs.object_of, self.drivers.chosen)
+                    tree = Tree(str(self.root), self.fs.object_of, self._driver_of, self.world.admit)
                     settings = _Settings(self.config, self._connections)
                     exec_ = Exec(tree, self.pool, self.runs, settings, self._strict)
                     calls_.start_soon(exec_.serve, listener, calls_)
@@ -210,9 +218,11 @@ class Daemon:
         here = await trio.to_thread.run_sync(found, self.config.directory, self.config.engine.context_tokens)
         self.locals.apply(here)
         own = [each.object for each in here]
-        registry = await self.catalog.registry(plugins, [*models.objects, *own])
+        agents = await trio.to_thread.run_sync(records.load, self.config.state, self.began)
+        registry = await self.catalog.registry(plugins, [*models.objects, *own, *agents.objects])
         self.catalog.broken |= broken_plugins(self.config)
         self.broken_providers = models.broken
+        self.broken_agents = agents.broken
         await self.drivers.apply(models.sources)
         await self.fs.apply(registry)
         main = DEFAULT if self._model(DEFAULT) else "debug/echo"
@@ -260,7 +270,11 @@ class Daemon:
         object_ = self.fs.registry.objects.get(key)
         if object_ is None:
             raise Fault("EHOSTDOWN", f"there is no {key[0]} {key[1]} any more; see: ctx ls")
-        return self.drivers.chosen(object_, "socket")
+        return self._driver_of(object_, "socket")
+
+    def _driver_of(self, object_: Object, use: str) -> Driver:
+        """What answers for a model or an agent."""
+        return self.agents.driver(object_) if object_.class_ == "agent" else self.drivers.chosen(object_, use)
 
     def _model(self, name: str) -> Object | None:
         return self.fs.registry.get("model", name)
@@ -300,6 +314,7 @@ class Daemon:
             f"reloads: {self._reloads}",
             *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(self.catalog.broken.items())),
             *(f"broken provider: {name}: {one_line(why)}" for name, why in self.broken_providers.items()),
+            *(f"broken agent: {name}: {one_line(why)}" for name, why in self.broken_agents.items()),
             f"bugs met: {self.fs.errors}",
             f"last error: {one_line(self.logs.error or self.runs.last_error or 'none')}",
         ]

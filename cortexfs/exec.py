@@ -24,11 +24,12 @@ from cortexfs.answers import Answer
 from cortexfs.caller import Caller, caller_of
 from cortexfs.core import calls, usage, wire
 from cortexfs.core.arguments import wants_help
+from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.guests import Guest, Guests, welcome
 from cortexfs.hosts import Pool
-from cortexfs.models.driver import Driver
+from cortexfs.models.driver import Driver, Who
 from cortexfs.relay import Limits, Relay, receive, send
 from cortexfs.runnerside import farewell
 from cortexfs.runs import Run, Runs
@@ -61,7 +62,9 @@ class Tree(NamedTuple):
 
     root: str
     find: Callable[[int], Object | None]  # by inode
-    driver: Callable[[Object, str], Driver]  # what answers for a model, by its use
+    driver: Callable[[Object, str], Driver]  # what answers for a model or an agent, by its use
+    # Raises a Fault where what an agent runs may not run this with these arguments.
+    admit: Callable[[Object, Identity, list[bytes]], None]
 
 
 class _Call(NamedTuple):
@@ -133,10 +136,11 @@ class Exec:
         depth = self._settings.depth
         if call.caller.identity.depth > depth:
             raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
-        if call.object_.class_ == "model":
-            await self._model(call)
-        else:
+        self._tree.admit(call.object_, call.caller.identity, call.arguments)
+        if call.object_.class_ == "tool":
             await self._tool(call)
+        else:
+            await self._spoken(call)
 
     async def _tool(self, call: _Call) -> None:
         object_, caller = call.object_, call.caller
@@ -152,10 +156,12 @@ class Exec:
         finally:
             self._runs.close(run, relay.status, relay.fault)
 
-    async def _model(self, call: _Call) -> None:
+    async def _spoken(self, call: _Call) -> None:
+        """A model or an agent answers."""
         driver = self._tree.driver(call.object_, "exec")
         run = self._open(call)
-        answer = Answer(call.stream, call.voice, run, self._settings.output_bytes)
+        who = Who(call.caller.identity, _place(call.caller))
+        answer = Answer(call.stream, call.voice, run, self._settings.output_bytes, who)
         try:
             await answer.answer(driver, call.arguments, call.guest)
         finally:
@@ -186,6 +192,11 @@ class Exec:
             shebang.program("ctx"), "--root", self._tree.root, "chat", f"{object_.class_}/{object_.name}"
         )  # fmt: skip
         return wire.message(wire.REPLACE, b"".join(os.fsencode(word) + b"\0" for word in words))
+
+
+def _place(caller: Caller) -> str:
+    """The name of the caller's working directory; looked at by nobody here."""
+    return "" if caller.cwd is None else os.readlink(f"/proc/self/fd/{caller.cwd}")
 
 
 async def _greeting(

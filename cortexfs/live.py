@@ -15,13 +15,14 @@ import msgspec
 import trio
 
 from cortexfs.core.approvals import decided
+from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.requests import Input, Verdict
 from cortexfs.core.requests import Key as SessionKey
 from cortexfs.core.session import SHORT, Accepted, Event, Session
-from cortexfs.models.driver import Driver
+from cortexfs.models.driver import Driver, Who
 from cortexfs.models.drivers import answered
 from cortexfs.runs import Run
 from cortexfs.sessionfiles import Address
@@ -52,8 +53,12 @@ class Follower(Protocol):
 class Asker(NamedTuple):
     """Who sent a message, and what to do when it is answered."""
 
-    uid: int
+    identity: Identity
     over: Callable[[], None]
+
+    @property
+    def uid(self) -> int:
+        return self.identity.uid
 
 
 class Question:
@@ -177,10 +182,11 @@ class Turn:
     """A message that is being answered (models/driver.py)."""
 
     def __init__(
-        self, live: Live, accepted: Accepted, uid: int, run: Run, approval_secs: float = APPROVAL_SECS
+        self, live: Live, accepted: Accepted, asker: Asker, run: Run, approval_secs: float = APPROVAL_SECS
     ) -> None:
         self.input: Input = accepted.request.input
-        self.uid = uid
+        self.uid = asker.uid
+        self.who = Who(asker.identity, accepted.request.cwd or live.session.cwd or "", live.address.session)
         self._live = live
         self._id = accepted.run
         self._run = run

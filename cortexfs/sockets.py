@@ -183,11 +183,11 @@ class Sockets:
 
         try:
             with self._admitted(stream) as caller:
-                uid = caller.identity.uid
+                identity = caller.identity
         except Fault as fault:
             await send(stream, frames.encode(requests.refusal(fault)))
             return
-        connection = Connection(self._conversations, object_.key, stream, uid, self._guests, check_cwd)
+        connection = Connection(self._conversations, object_.key, stream, identity, self._guests, check_cwd)
         self._connections.add(connection)
         try:
             await connection.serve()

@@ -116,36 +116,20 @@ class Powers:
     ) -> Decision:
         """Whether they may run an object. An alias by which it was named may stand in a policy line, too."""
         circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
-        first, *before = reversed(self.chain)
-        decision = self._either(first, object_, alias, identity, circumstances, can_ask)
+        last, *before = reversed(self.chain)
+        decision = self._one(last, object_, alias, identity, circumstances, can_ask)
         for setup in before:
             if not decision.allowed:
                 break
-            other = self._either(setup, object_, alias, identity, circumstances, can_ask)
-            decision = other if not other.allowed or other.confirm else decision
-        return decision
-
-    def _either(
-        self,
-        setup: Setup,
-        object_: Object,
-        alias: str,
-        identity: calls.Identity,
-        circumstances: Circumstances,
-        can_ask: bool,
-    ) -> Decision:
-        """By its own name or, if that is not allowed, by the alias."""
-        decision = self._one(setup, object_, object_.name, identity, circumstances, can_ask)
-        if not decision.allowed and alias:
             other = self._one(setup, object_, alias, identity, circumstances, can_ask)
-            decision = other if other.allowed else decision
+            decision = other if not other.allowed or other.confirm else decision
         return decision
 
     def _one(
         self,
         setup: Setup,
         object_: Object,
-        name: str,
+        alias: str,
         identity: calls.Identity,
         circumstances: Circumstances,
         can_ask: bool,
@@ -164,7 +148,8 @@ class Powers:
         )
         thing = Thing(
             class_=object_.class_,
-            name=name,
+            name=object_.name,
+            alias=alias,
             rules=policy.parse(self._world.control(object_, "policy"), where)
             if object_.class_ != "agent"
             else (),

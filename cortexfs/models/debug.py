@@ -21,6 +21,7 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Message, Progress, Text, ToolCall, Usage
 from cortexfs.core.registry import Object
+from cortexfs.core.requests import Input
 from cortexfs.models import script as scripts
 from cortexfs.models.driver import Turn
 from cortexfs.models.prompt import text_of
@@ -54,9 +55,17 @@ async def script(turn: Turn) -> None:
     large = len(text) > LARGE
     steps, words = await trio.to_thread.run_sync(_read, text) if large else _read(text)
     play = _Play(turn)
-    for number, step in enumerate(steps, 1):
+    for number, step in scripts.part(steps, _answers(turn.input)):
         await _PLAYED[type(step)](play, number, step)
     await play.end(words)
+
+
+def _answers(given: Input) -> int:
+    """How often the newest message of the user was answered already: by an agent's model, for each call."""
+    messages = given.get("messages") if isinstance(given, dict) else None
+    roles = [each.get("role") for each in messages or () if isinstance(each, dict)]
+    said = roles[len(roles) - roles[::-1].index("user") :] if "user" in roles else roles
+    return said.count("assistant")
 
 
 def _read(text: str) -> tuple[list[scripts.AnyStep], int]:

@@ -13,10 +13,19 @@ This file must never know sockets, sessions or runners.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
+from cortexfs.core.calls import Identity
 from cortexfs.core.frames import Approval, Frame, Message
 from cortexfs.core.requests import Input, Verdict
+
+
+class Who(NamedTuple):
+    """For whom a turn is, for drivers that act as that person."""
+
+    identity: Identity
+    cwd: str = ""  # where they work, or want it done
+    session: str = ""  # its name; none of a single call
 
 
 class Turn(Protocol):
@@ -29,6 +38,10 @@ class Turn(Protocol):
     @property
     def uid(self) -> int:
         """Who asked."""
+
+    @property
+    def who(self) -> Who:
+        """The same, and everything else that decides what they may."""
 
     @property
     def session_memory(self) -> dict[str, object]:

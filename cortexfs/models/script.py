@@ -96,11 +96,15 @@ class Tell(Step, frozen=True):
     progress: str
 
 
-AnyStep: TypeAlias = Say | Sleep | Call | Fail | Hang | Burst | Conclude | Ask | Count | Tell
+class Rest(Step, frozen=True):
+    turn: bool
+
+
+AnyStep: TypeAlias = Say | Sleep | Call | Fail | Hang | Burst | Conclude | Ask | Count | Tell | Rest
 
 STEPS: dict[str, type[AnyStep]] = {
     each.__struct_fields__[0]: each
-    for each in (Say, Sleep, Call, Fail, Hang, Burst, Conclude, Ask, Count, Tell)
+    for each in (Say, Sleep, Call, Fail, Hang, Burst, Conclude, Ask, Count, Tell, Rest)
 }
 
 
@@ -120,6 +124,15 @@ def parse(text: str) -> list[AnyStep]:
     if sum(step.burst * step.size for step in bursts) > MAX_BURST_BYTES:
         raise Fault("EINVAL", f"the bursts are over {MAX_BURST_BYTES >> 20} MiB together")
     return steps
+
+
+def part(steps: list[AnyStep], number: int) -> list[tuple[int, AnyStep]]:
+    """The steps, with their numbers, of one part of a script: parts end with a turn."""
+    ends = [at for at, step in enumerate(steps) if isinstance(step, Rest)] + [len(steps)]
+    if number >= len(ends):
+        return []
+    first = ends[number - 1] + 1 if number else 0
+    return [(at + 1, steps[at]) for at in range(first, ends[number])]
 
 
 def _list(text: str) -> list[Any]:
@@ -151,6 +164,8 @@ def _step(given: Any, where: str) -> AnyStep:
 
 def _check(step: AnyStep, where: str) -> None:
     """What a type cannot say."""
+    if isinstance(step, Rest) and not step.turn:
+        raise Fault("EINVAL", f"{where}: turn: expected true")
     if isinstance(step, Hang) and not step.hang:
         raise Fault("EINVAL", f"{where}: hang: expected true")
     if isinstance(step, Fail) and (not is_code(step.error.code) or step.error.code == "ECANCELED"):

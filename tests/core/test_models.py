@@ -11,12 +11,14 @@ import trio
 import trio.testing
 
 from cortexfs.core import controls, frames
+from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
 from cortexfs.core.places import has_socket
 from cortexfs.core.registry import Registry
 from cortexfs.core.requests import Decision, Input, Verdict
 from cortexfs.models import debug, drivers
+from cortexfs.models.driver import Who
 from cortexfs.models.prompt import text_of
 
 
@@ -24,6 +26,7 @@ class Said:
     """A turn that keeps what is said, in the batches in which it was."""
 
     uid = 1000
+    who = Who(Identity(1000, 1000, ()))
     edited: dict[str, Any] | None = None
 
     def __init__(self, given: Input, decision: Decision = "deny") -> None:

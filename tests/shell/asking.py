@@ -10,11 +10,13 @@ import msgspec
 import trio
 
 from cortexfs.core import controls, frames
+from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Progress
 from cortexfs.core.registry import Object
 from cortexfs.core.requests import Input, Verdict
 from cortexfs.models.answering import Terms
+from cortexfs.models.driver import Who
 from cortexfs.models.drivers import Drivers, answered
 from cortexfs.models.sources import Fixed, Source
 from tests.shell.provider_server import KEY, Move, Provider, playing
@@ -27,6 +29,7 @@ class Turn:
     """What a driver sees; `frames` is what it said."""
 
     uid = 1000
+    who = Who(Identity(1000, 1000, ()))
 
     def __init__(self, given: Input, history: Sequence[Message] = ()) -> None:
         self.input = given

@@ -108,7 +108,7 @@ class World:
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}
         drivers = Drivers(lambda name: None, control)
-        tree = Tree("/the/root", self.objects.get, drivers.chosen)
+        tree = Tree("/the/root", self.objects.get, drivers.chosen, lambda *_: None)
         self.exec = Exec(tree, self.pool, self.runs, settings, strict=True)
         self.listener = listener
         self.scope = trio.CancelScope()

@@ -15,6 +15,7 @@ import trio
 from cortexfs import strangers
 from cortexfs.connections import Connection
 from cortexfs.conversations import Conversations
+from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key
 from cortexfs.guests import Guests
@@ -124,7 +125,7 @@ class World:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         uid = self.uid if uid is None else uid
-        connection = Connection(self.conversations, object, ours, uid, self.guests, _check_cwd)
+        connection = Connection(self.conversations, object, ours, Identity(uid, uid, ()), self.guests, _check_cwd)
         self.now += 1
         self._nursery.start_soon(self._serve, connection, ours)
         return Client(theirs)

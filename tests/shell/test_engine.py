@@ -13,11 +13,13 @@ import trio
 import trio.testing
 
 from cortexfs.core import controls
+from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message
 from cortexfs.core.registry import Object
 from cortexfs.core.requests import Input, Verdict
 from cortexfs.models.clients import Lost
+from cortexfs.models.driver import Who
 from cortexfs.models.engine import Engine, Engines, Terms, Weights
 from cortexfs.models.local import Locals
 from cortexfs.models.loopback import request
@@ -33,6 +35,7 @@ class Turn:
     def __init__(self, given: Input = "hello", heard: Callable[[], None] | None = None) -> None:
         self.input = given
         self.uid = 0
+        self.who = Who(Identity(0, 0, ()))
         self.said: list[Frame] = []
         self.session_memory: dict[str, object] = {}
         self._heard = heard

@@ -1,0 +1,420 @@
+"""The loop of an agent: ask its model, do what it asks for as far as that is allowed, tell it, and again.
+
+    agents = Agents(world)
+    driver = agents.driver(object_)     a Driver like a model's (models/driver.py), carried as those are
+
+Main path: `_Run.answer` builds the window, `_ask` has the model answer, `_calls` runs what it asked for side
+by side: each is decided (powers.py), asked about if need be, and run in a host that is the person and sees no
+more than the agent's mount table. Each decision is said, with its reason and rule.
+
+Rules: a model only ever proposes. What a tool puts out is data, which allows nothing. A run has limits of its
+own (budget.py), each with an end of its own. What cannot be done is told to the model, which may try
+something else; what may not go on ends the run with a Fault.
+This file must never know sockets, runners or how a host is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from cortexfs.agents import textcalls, wording
+from cortexfs.agents.budget import Budget, Limits
+from cortexfs.agents.powers import NETWORK, Powers, effects_in_words, known, setup_of
+from cortexfs.agents.view import view, within
+from cortexfs.agents.world import Outcome, World
+from cortexfs.core import calls, frames
+from cortexfs.core.confirming import Denials
+from cortexfs.core.decision import Decision
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
+from cortexfs.models import asked as asking
+from cortexfs.models.asked import Called, Said, Text, Tool, asked
+from cortexfs.models.driver import Driver, Turn
+from cortexfs.models.drivers import answered
+
+NATIVE = "tool_call_syntax"  # the word of a model's `.d/cap` for calls of its own
+WRITES = frozenset(
+    {"write_file", "delete_file", "run_process"}
+)  # effects for which the default view is writable
+HISTORY = 4 << 20  # bytes of former messages that are looked at
+UMASK = 0o022
+ALWAYS = "always"  # in a session's memory: the tools that its user allows for all of it
+DENIED = "denials"
+
+
+class Agents:
+    """What answers for each agent of a daemon."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def driver(self, object_: Object) -> Driver:
+        async def answer(turn: Turn) -> None:
+            await _Run(self._world, object_, turn).answer()
+
+        return answer
+
+
+class _Reply(NamedTuple):
+    """One answer of the model."""
+
+    text: str
+    calls: tuple[frames.ToolCall, ...]
+    malformed: str = ""
+
+
+class _Run:
+    def __init__(self, world: World, object_: Object, turn: Turn) -> None:
+        self._world = world
+        self._turn = turn
+        if object_.status.startswith("broken"):
+            raise Fault("EHOSTDOWN", f"{object_.name} cannot work: {object_.status}")
+        self._setup = setup_of(world, object_)
+        who = turn.who
+        nested = who.identity.label
+        self._powers = Powers(world, f"{nested} agent/{object_.name}" if nested else f"agent/{object_.name}")
+        self._model = self._chosen_model()
+        self._driver = world.driver(self._model)
+        self._native = NATIVE in world.control(self._model, "cap").split()
+        self._tools = self._visible()
+        self._cwd = who.cwd or self._setup.cwd
+        self._identity = self._confined()
+        self._budget = Budget(self._limits(), trio.current_time())
+        self._said: list[Said] = []
+        self._asking = trio.Lock()
+        self._ids: set[str] = set()
+
+    # What it is made of.
+
+    def _chosen_model(self) -> Object:
+        named = self._setup.model
+        model = self._world.model(named)
+        decision = self._powers.decide(model, self._turn.who.identity, alias="" if "/" in named else named)
+        if not decision.allowed:
+            raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
+        return model
+
+    def _visible(self) -> dict[str, Object]:
+        """The tools that it has and that are there now."""
+        found = ((name, self._world.find("tool", name)) for name in self._setup.tools)
+        return {name: tool for name, tool in found if tool is not None}
+
+    def _confined(self) -> calls.Identity:
+        """As whom its tools run: the person, without powers, seeing what the mount table shows."""
+        own = self._turn.who.identity
+        if own.namespaces or own.root != (0, 0):
+            raise Fault("EACCES", "agents do not work for callers in containers; call it from outside")
+        kinds = {effect.kind for tool in self._tools.values() for effect in tool.capabilities.effects}
+        seen = view(self._setup.mounts, self._cwd, root=self._world.root, writable=bool(kinds & WRITES))
+        return replace(
+            own,
+            capabilities=0,
+            label=self._powers.label,
+            view=seen if own.view is None else within(seen, own.view),
+            network=own.network and self._powers.allows(*NETWORK),
+        )
+
+    def _limits(self) -> Limits:
+        said = self._world.limits
+        steps = self._setup.env.get("CTX_AGENT_STEPS", "")
+        return Limits(
+            int(steps) if steps.isdecimal() and int(steps) else said.steps,
+            said.tokens,
+            said.secs,
+            said.repeats,
+        )
+
+    # The loop.
+
+    async def answer(self) -> None:
+        try:
+            with trio.move_on_after(self._world.limits.secs) as clock:
+                await self._loop()
+            if clock.cancelled_caught:
+                raise self._budget.late()
+        finally:
+            if self._budget.used is not None:
+                await self._turn.say(self._budget.used)
+
+    async def _loop(self) -> None:
+        await self._begin()
+        while True:
+            self._budget.step(trio.current_time())
+            reply = await self._ask()
+            if reply.malformed:
+                self._budget.malformed()
+                said = Text(wording.malformed(reply.malformed))
+                self._said += [Said("assistant", (Text(reply.text),)), Said("user", (said,))]
+                continue
+            if reply.text:
+                await self._turn.say(_message(reply.text))
+            if not reply.calls:
+                return
+            made = tuple(Called(one.call, one.name, one.input) for one in reply.calls)
+            parts = (Text(reply.text),) if reply.text else ()
+            self._said.append(Said("assistant", parts, made))
+            self._said += await self._calls(reply.calls)
+
+    async def _begin(self) -> None:
+        history = await self._turn.history(HISTORY)
+        given = asked(self._turn.input, history)
+        self._said = list(given.said)
+        place = f"Your working directory is {self._cwd}."
+        self._system = "\n\n".join(filter(None, (self._setup.system, place, given.system)))
+
+    async def _ask(self) -> _Reply:
+        """Have the model answer once."""
+        inner = _Inner(self._turn, self._request(), self._budget, quiet=not self._native)
+        if fault := await answered(self._driver, inner):
+            raise fault
+        if self._native or not self._tools:
+            return _Reply(inner.text, tuple(self._named(inner.calls)))
+        parsed = textcalls.parse(inner.text, self._listed())
+        match parsed:
+            case textcalls.Call():
+                call = frames.ToolCall(call="", name=parsed.name, input=parsed.input)
+                return _Reply("", tuple(self._named([call])))
+            case textcalls.Answer():
+                await self._turn.say(frames.Delta(text=parsed.text))
+                return _Reply(parsed.text, ())
+            case textcalls.Malformed():
+                return _Reply(inner.text, (), parsed.why)
+
+    def _request(self) -> dict[str, Any]:
+        tools = self._listed()
+        request: dict[str, Any] = {"system": self._system}
+        if self._native:
+            said: Sequence[Said] = self._said
+            if tools:
+                request["tools"] = [msgspec.to_builtins(tool) for tool in tools]
+        else:
+            said = textcalls.as_text(self._said)
+            if tools:
+                request["system"] = "\n\n".join(filter(None, (self._system, textcalls.instruction(tools))))
+                request["schema"] = textcalls.schema(tools)
+        request["messages"] = [_spoken(each) for each in said]
+        return request
+
+    def _listed(self) -> list[Tool]:
+        return [
+            Tool(name, tool.description, msgspec.json.decode(tool.schema))
+            for name, tool in self._tools.items()
+        ]
+
+    def _named(self, made: Sequence[frames.ToolCall]) -> list[frames.ToolCall]:
+        """Each with an id that this run has not seen."""
+        named = []
+        for one in made:
+            id_ = one.call or f"call{len(self._ids) + 1}"
+            while id_ in self._ids:
+                id_ = f"{id_}.{len(self._ids) + 1}"
+            self._ids.add(id_)
+            named.append(replace(one, call=id_))
+        return named
+
+    # Calls.
+
+    async def _calls(self, made: Sequence[frames.ToolCall]) -> list[Said]:
+        """Run them side by side; what came of each, in their order."""
+        self._budget.calls([(one.name, one.input) for one in made])
+        await self._turn.say(*made)
+        results: dict[str, Said] = {}
+        faults: list[Fault] = []
+
+        async def one_of(call: frames.ToolCall) -> None:
+            try:
+                results[call.call] = await self._one(call)
+            except Fault as fault:
+                faults.append(fault)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for call in made:
+                nursery.start_soon(one_of, call)
+        if faults:
+            raise faults[0]
+        self._check_denials()
+        return [results[call.call] for call in made]
+
+    async def _one(self, call: frames.ToolCall) -> Said:
+        """One call, from its decision to what the model is told of it."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            return await self._told(call, wording.unknown(call.name, known(tuple(self._tools))), True)
+        input_ = call.input
+        decision = await self._decide(call, tool, input_)
+        if decision.allowed and decision.confirm and call.name not in self._always():
+            verdict = await self._approved(call, tool, decision)
+            if verdict is None:
+                return await self._denied(call, "the user did not allow it")
+            if verdict is not call.input:
+                input_ = verdict
+                decision = await self._decide(call, tool, input_)
+        if not decision.allowed or decision.dry_run_first:
+            return await self._denied(call, decision.reason)
+        self._count_denial(False)
+        outcome = await self._run(call, tool, input_)
+        return await self._told_outcome(call, outcome)
+
+    async def _decide(self, call: frames.ToolCall, tool: Object, input_: Any) -> Decision:
+        decision = self._powers.decide(tool, self._identity, input_, can_ask=True)
+        said = {
+            "call": call.call,
+            "name": call.name,
+            "decision": "ask" if decision.confirm else "allow" if decision.allowed else "deny",
+            "reason": decision.reason,
+            "rule": decision.rule,
+        }
+        await self._turn.say(frames.Observer(source="policy", content=msgspec.json.encode(said).decode()))
+        return decision
+
+    async def _approved(self, call: frames.ToolCall, tool: Object, decision: Decision) -> Any:
+        """The input with which it may run; None when it may not."""
+        question = frames.Approval(
+            call=call.call,
+            name=call.name,
+            input=call.input,
+            effects=effects_in_words(tool),
+            reason=decision.reason,
+        )
+        async with self._asking:  # a person decides one thing at a time
+            if call.name in self._always():
+                return call.input
+            verdict = await self._turn.ask(question)
+            if verdict.decision == "deny":
+                return None
+            if verdict.decision == "allow_session":
+                self._always().add(call.name)
+        return call.input if verdict.input is None else verdict.input
+
+    def _always(self) -> set[str]:
+        found = self._turn.session_memory.setdefault(ALWAYS, set())
+        assert isinstance(found, set)
+        return found
+
+    async def _run(self, call: frames.ToolCall, tool: Object, input_: Any) -> Outcome:
+        who = self._turn.who
+        invocation = calls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
+        environment = {"CTX_ROOT": self._world.root, "PATH": PATH, "LANG": "C.UTF-8", **self._setup.env}
+        asked_ = calls.Call(
+            run=call.call,
+            invocation=invocation,
+            args=None,
+            input=msgspec.json.encode(input_),
+            umask=UMASK,
+            environment={key.encode(): value.encode() for key, value in environment.items()},
+            directory=self._cwd,
+        )
+        return await self._world.call(tool, self._identity, asked_, self._turn.say)
+
+    async def _told_outcome(self, call: frames.ToolCall, outcome: Outcome) -> Said:
+        fault = outcome.fault
+        text = wording.result(call.name, call.call, outcome.output, outcome.missing)
+        if fault is not None:
+            failed = wording.failed(fault.code, fault.message)
+            text = f"{failed}\n{text}" if outcome.output else failed
+        return await self._told(call, text, fault is not None, outcome.output if fault is None else "")
+
+    async def _denied(self, call: frames.ToolCall, reason: str) -> Said:
+        self._count_denial(True)
+        return await self._told(call, wording.denied(reason), True)
+
+    async def _told(self, call: frames.ToolCall, text: str, is_error: bool, output: str = "") -> Said:
+        """Say the result, and give it to the model in its words."""
+        shown = wording.bounded(output) if output else text
+        await self._turn.say(
+            frames.ToolResult(call=call.call, name=call.name, output=shown, is_error=is_error)
+        )
+        return Said("tool", (Text(text),), call=call.call, is_error=is_error)
+
+    def _count_denial(self, denied: bool) -> None:
+        before = self._turn.session_memory.get(DENIED, Denials())
+        assert isinstance(before, Denials)
+        self._turn.session_memory[DENIED] = before.after(denied)
+
+    def _check_denials(self) -> None:
+        """Who is denied again and again is to wait for its user."""
+        denials = self._turn.session_memory.get(DENIED, Denials())
+        assert isinstance(denials, Denials)
+        if denials.pause:
+            self._turn.session_memory[DENIED] = Denials(0, denials.ever)
+            why = f"{denials.in_a_row} calls in a row were denied"
+            raise Fault("EACCES", f"{why}, so the agent stops; say what it should do instead, or allow more")
+        if denials.escalate:
+            raise Fault("EACCES", f"{denials.ever} calls of this session were denied; begin another one")
+
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class _Inner:
+    """The turn that the model's driver sees: one question of the run."""
+
+    def __init__(self, turn: Turn, request: dict[str, Any], budget: Budget, *, quiet: bool) -> None:
+        self.input = request
+        self.uid = turn.uid
+        self.who = turn.who
+        self.session_memory: dict[str, object] = {}
+        self.calls: list[frames.ToolCall] = []
+        self._turn = turn
+        self._budget = budget
+        self._quiet = quiet
+        self._deltas: list[str] = []
+        self._messages: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._messages) or "".join(self._deltas)
+
+    async def history(self, room: int) -> list[frames.Message]:
+        return []
+
+    async def say(self, *said: frames.Frame) -> None:
+        passed: list[frames.Frame] = []
+        for frame in said:
+            match frame:
+                case frames.ToolCall():
+                    self.calls.append(frame)
+                case frames.Usage():
+                    self._budget.use(frame)
+                case frames.Message():
+                    self._messages.append("".join(part.text for part in frame.content))
+                case frames.Delta():
+                    self._deltas.append(frame.text)
+                    if not self._quiet:
+                        passed.append(frame)
+                case _:
+                    passed.append(frame)
+        if passed:
+            await self._turn.say(*passed)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def ask(self, approval: frames.Approval) -> Any:
+        raise Fault("EPROTO", "a model asked for an approval, which only agents may")
+
+
+def _message(text: str) -> frames.Message:
+    return frames.Message(role="assistant", content=[frames.Text(text)])
+
+
+def _spoken(said: Said) -> dict[str, Any]:
+    """A message, as an input has it."""
+    spoken: dict[str, Any] = {"role": said.role, "content": [_part(part) for part in said.parts]}
+    if said.calls:
+        spoken["tool_calls"] = [msgspec.to_builtins(one) for one in said.calls]
+    if said.role == "tool":
+        spoken |= {"call": said.call, "is_error": said.is_error}
+    return spoken
+
+
+def _part(part: asking.Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    found = {"type": part.kind, "media_type": part.media_type, "name": part.name}
+    return {key: value for key, value in (found | {"data": part.data, "url": part.url}).items() if value}
