@@ -1,0 +1,121 @@
+"""A user with directories of his own, hosts of his that are confined and others that are not, and what he
+attempts in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cortexfs.core import calls
+from cortexfs.host import linux, seccomp
+from tests.shell.forks import Forks, Host, public_directory
+
+ONLY_HERE = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users"),
+    pytest.mark.skipif(os.uname().machine not in seccomp.MACHINES, reason="no filter for this machine"),
+]
+SYSTEM = (("/usr", "rx"), ("/bin", "rx"), ("/etc", "r"), ("/proc", "r"))
+SHOWN = {"shown": "rwx", "read": "r", "plain": "rw", "hidden": None}
+
+# The version of Landlock that such an attempt is refused by.
+SINCE_ABI = {"truncate": 3, "signal": 6, "abstract": 6}
+
+# What is done, and the word that says how it ended.
+TRY = """
+import ctypes, errno, fcntl, resource, signal, socket, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(each) for each in arguments])
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+    return result
+answer = "done"
+try:
+{source}
+except OSError as error:
+    answer = errno.errorcode[error.errno]
+"""
+
+
+class Scene:
+    """Directories `shown`, `read`, `plain` and `hidden`, all of the user's own, with `file`, `program` and
+    `folder` in each; and a process of the same user's that is not confined."""
+
+    def __init__(self, forks: Forks, uid: int, path: Path) -> None:
+        self.forks = forks
+        self.uid = uid
+        self.path = path
+        self._hosts: list[Host] = []
+        for name in SHOWN:
+            (path / name / "folder").mkdir(parents=True)
+            (path / name / "file").write_text(name)
+            shutil.copy("/bin/true", path / name / "program")
+        for found in (path, *path.rglob("*")):
+            os.chown(found, uid, uid)
+        self.outsider = self.free().pid
+
+    def identity(self, **changed: Any) -> calls.Identity:
+        view = (*SYSTEM, *((str(self.path / name), access) for name, access in SHOWN.items() if access))
+        identity = calls.Identity(self.uid, self.uid, (), label="agent/tester", view=view, network=False)
+        return replace(identity, **changed)
+
+    def host(self, **changed: Any) -> Host:
+        """A confined host."""
+        self._hosts.append(self.forks.spawn(self.identity(**changed)))
+        return self._hosts[-1]
+
+    def free(self) -> Host:
+        return self.host(label="", view=None, network=True)
+
+    def attempt(self, host: Host, source: str) -> str:
+        """Execute `source` with names filled in; "done", or the errno's name."""
+        words = {name: str(self.path / name) for name in SHOWN}
+        filled = numbered(source.format(**words, outsider=self.outsider, place=self.path))
+        answer: str = host.ask(TRY.format(source="    " + filled.replace("\n", "\n    ")))
+        return answer
+
+    def confined(self, source: str, **changed: Any) -> str:
+        return self.attempt(self.host(**changed), source)
+
+    def both(self, source: str, **changed: Any) -> tuple[str, str]:
+        """How it ends in a confined host, and then in another one of the same user's."""
+        return self.confined(source, **changed), self.attempt(self.free(), source)
+
+    def end(self) -> None:
+        for host in self._hosts:
+            self.forks.kill(host)
+            self.forks.exit_of(host)
+            host.control.close()
+            os.close(host.pidfd)
+            host.pidfd = -1
+
+
+@contextmanager
+def staged(forks: Forks, uid: int) -> Iterator[Scene]:
+    with public_directory() as path:
+        scene = Scene(forks, uid, path)
+        try:
+            yield scene
+        finally:
+            scene.end()
+
+
+def numbered(source: str) -> str:
+    """With the numbers of the system calls that it names on this machine, as in "call(bpf, 0)"."""
+    column = seccomp.MACHINES[os.uname().machine].column
+    known = seccomp.REFUSED | {"unshare": seccomp.UNSHARE, "clone3": seccomp.CLONE3, "clone": seccomp.CLONE}
+    for name, numbers in known.items():
+        source = source.replace(f"call({name},", f"call({numbers[column]},")
+    return source
+
+
+def needs(what: str) -> None:
+    if any(abi > linux.landlock_abi() for word, abi in SINCE_ABI.items() if word in what):
+        pytest.skip("this kernel's Landlock cannot refuse this")

@@ -1,0 +1,302 @@
+"""Issue: "An agent's tool calls run in a host confined to what its mount table shows: read and write
+where the table says, nothing else, proven from inside".
+
+Each attempt is made twice, by the same user: in a confined host, and, so that it is the confinement that
+refuses it, in one that is not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cortexfs.core import calls
+from cortexfs.host import linux
+from tests.shell.confined import ONLY_HERE, SYSTEM, Scene, needs, staged
+from tests.shell.forks import NOBODY, Forks
+
+pytestmark = ONLY_HERE
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
+
+
+@pytest.fixture(params=[NOBODY, 0])
+def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
+    with staged(forks, request.param) as scene:
+        yield scene
+
+
+# -- files: "read and write where the table says, nothing else"
+
+CLOSED = {
+    "read": "open('{hidden}/file').read()",
+    "list": "os.listdir('{hidden}')",
+    "list what is around": "os.listdir('{place}')",
+    "write": "open('{hidden}/file', 'r+')",
+    "append": "open('{hidden}/file', 'a')",
+    "create": "open('{hidden}/new', 'w')",
+    "truncate": "os.truncate('{hidden}/file', 0)",
+    "truncate by opening": "os.open('{hidden}/file', os.O_RDONLY | os.O_TRUNC)",
+    "mkdir": "os.mkdir('{hidden}/new')",
+    "mkfifo": "os.mkfifo('{hidden}/new')",
+    "symlink": "os.symlink('x', '{hidden}/new')",
+    "bind": "socket.socket(1).bind('{hidden}/new')",
+    "unlink": "os.unlink('{hidden}/file')",
+    "rmdir": "os.rmdir('{hidden}/folder')",
+    "rename": "os.rename('{hidden}/file', '{hidden}/other')",
+    "read a program": "open('{hidden}/program', 'rb').read()",
+    "execute": "subprocess.run(['{hidden}/program'], check=True)",
+    "write where it may be read": "open('{read}/file', 'r+')",
+    "create where it may be read": "open('{read}/new', 'w')",
+    "mkdir where it may be read": "os.mkdir('{read}/new')",
+    "unlink where it may be read": "os.unlink('{read}/file')",
+    "rmdir where it may be read": "os.rmdir('{read}/folder')",
+    "truncate where it may be read": "os.truncate('{read}/file', 0)",
+    "truncate what is open": "os.ftruncate(os.open('{read}/file', os.O_RDWR), 0)",
+    "execute where it may be read": "subprocess.run(['{read}/program'], check=True)",
+    "execute where it may be written": "subprocess.run(['{plain}/program'], check=True)",
+    "read by a link": "to = '{shown}/%d' % os.getpid(); os.symlink('{hidden}', to); open(to + '/file')",
+    "write by a link": "to = '{shown}/%d' % os.getpid(); os.symlink('{hidden}/file', to); open(to, 'w')",
+    "dots": "open('{shown}/../hidden/file')",
+    "the root directory of oneself": "open('/proc/self/root{hidden}/file')",
+    "the directory of oneself": "os.chdir('{hidden}'); open('/proc/self/cwd/file')",
+    "a relative path": "os.chdir('{hidden}'); open('file')",
+    "a descriptor of the directory": "os.open('file', os.O_RDONLY, dir_fd=os.open('{hidden}', os.O_PATH))",
+    "a descriptor of the file": (
+        "fd = os.open('{hidden}/file', os.O_PATH); open(f'/proc/self/fd/{{fd}}').read()"
+    ),
+    "the root directory of another": "open('/proc/{outsider}/root{hidden}/file')",
+    "the directory of another": "os.listdir('/proc/{outsider}/cwd/')",
+    "the memory of another": "open('/proc/{outsider}/mem', 'rb')",
+    "the environment of another": "open('/proc/{outsider}/environ', 'rb').read()",
+    "the descriptors of another": "os.readlink('/proc/{outsider}/fd/0'); open('/proc/{outsider}/fd/0')",
+}
+
+
+@pytest.mark.parametrize("what", CLOSED)
+def test_what_is_not_shown_is_closed(scene: Scene, what: str) -> None:
+    needs(what)
+    assert scene.both(CLOSED[what]) == ("EACCES", "done")
+
+
+ACROSS = {
+    "rename in": "os.rename('{hidden}/file', '{shown}/new')",
+    "rename out": "os.rename('{shown}/file', '{hidden}/new')",
+    "rename away from where it may be read": "os.rename('{read}/file', '{shown}/new')",
+    "link in": "os.link('{hidden}/file', '{shown}/new')",
+    "link in what may be read": "os.link('{read}/file', '{shown}/new')",
+    "link out": "os.link('{shown}/file', '{hidden}/new')",
+    # It would gain the right to be executed.
+    "rename to where more is shown": "os.rename('{plain}/program', '{shown}/new')",
+    "link to where more is shown": "os.link('{plain}/program', '{shown}/new')",
+}
+
+
+@pytest.mark.parametrize("source", ACROSS.values(), ids=ACROSS.keys())
+def test_nothing_is_carried_across_the_border(scene: Scene, source: str) -> None:
+    confined, free = scene.both(source)
+    assert (confined in ("EACCES", "EXDEV"), free) == (True, "done")
+
+
+def test_the_working_directory_of_a_call_opens_nothing(scene: Scene) -> None:
+    # The daemon passes a descriptor that it opened itself.
+    host = scene.host()
+    fd = os.open(scene.path / "hidden", os.O_PATH | os.O_DIRECTORY)
+    host.control.send(
+        b"import socket; fd = socket.recv_fds(control, 1, 1)[1][0]; os.fchdir(fd); os.close(fd)"
+    )
+    socket.send_fds(host.control, [b"c"], [fd])
+    os.close(fd)
+    assert host.control.recv(100) == b"null"
+    assert host.ask("answer = os.getcwd()") == str(scene.path / "hidden")
+    assert scene.attempt(host, "open('file')") == "EACCES"
+    assert scene.attempt(host, "os.listdir('.')") == "EACCES"
+    assert scene.attempt(host, "open('new', 'w')") == "EACCES"
+
+
+def test_shadow_is_closed_to_root_without_powers_too(scene: Scene) -> None:
+    assert scene.confined("open('/etc/shadow')", view=(("/usr", "rx"),)) == "EACCES"
+
+
+@pytest.mark.parametrize("scene", [0], indirect=True)
+def test_uid_0_does_not_write_the_kernels_settings(scene: Scene) -> None:
+    # It owns them, and needs no capability for some that make the kernel run a program as root.
+    source = "os.close(os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY))"
+    assert scene.both(source) == ("EACCES", "done")
+
+
+OPEN = {
+    "read": "assert open('{shown}/file').read() == open('{read}/file').read().replace('read', 'shown')",
+    "list": "assert 'file' in os.listdir('{shown}') and 'file' in os.listdir('{read}/folder/..')",
+    "write": "open('{shown}/file', 'w').write('x'); open('{plain}/new', 'a').write('x')",
+    "truncate": "os.truncate('{shown}/file', 0)",
+    "make": "os.makedirs('{shown}/a/b'); os.mkfifo('{shown}/a/c'); os.symlink('x', '{shown}/a/d')",
+    "remove": "os.unlink('{shown}/file'); os.rmdir('{shown}/folder')",
+    "rename": "os.rename('{shown}/file', '{shown}/folder/file'); os.rename('{shown}/folder', '{plain}/f')",
+    "link": "os.link('{shown}/file', '{shown}/folder/file')",
+    "chmod": "os.chmod('{shown}/file', 0o600); os.utime('{shown}/file')",
+    "execute": "subprocess.run(['{shown}/program'], check=True)",
+    "devices": "open('/dev/null', 'w').write('x'); assert len(open('/dev/urandom', 'rb').read(9)) == 9",
+    "a shell": (
+        "out = subprocess.run('echo one two | tr a-z A-Z | cat; exit 3', shell=True, capture_output=True)\n"
+        "assert (out.stdout, out.returncode, out.stderr) == (b'ONE TWO\\n', 3, b''), out"
+    ),
+    "python3": (
+        "out = subprocess.run(['python3', '-c', 'import json; print(json.dumps(1))'], capture_output=True)\n"
+        "assert out.stdout == b'1\\n', out"
+    ),
+    "git": (
+        "space = dict(HOME='{shown}', PATH=os.environ['PATH'])\n"
+        "for words in ('init -q .', 'add file', 'status --short'):\n"
+        "    out = subprocess.run(['git', *words.split()], capture_output=True, env=space, cwd='{shown}')\n"
+        "    assert not out.returncode, out\n"
+        "assert b'A  file' in out.stdout, out"
+    ),
+    "late imports": "import sqlite3, decimal, xml.dom.minidom, msgspec, cortexfs.tools.shell_exec",
+    "threads": "import threading; t = threading.Thread(target=print); t.start(); t.join()",
+    "a directory of a thread's own": "call(unshare, 0x200)",
+    "its own limits": "resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); resource.prlimit(0, 7, (64, 64))",
+    "its own children": "child = subprocess.Popen(['sleep', '60']); child.kill(); assert child.wait() == -9",
+    "its own Unix sockets": (
+        "a, b = socket.socketpair()\n"
+        "server = socket.socket(1); server.bind('{shown}/new'); server.listen()\n"
+        "socket.socket(1).connect('{shown}/new')"
+    ),
+    "its own abstract sockets": (
+        "server = socket.socket(1); server.bind(b'\\0' + os.urandom(9).hex().encode()); server.listen()\n"
+        "socket.socket(1).connect(server.getsockname())"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", OPEN.values(), ids=OPEN.keys())
+def test_what_is_shown_works(scene: Scene, source: str) -> None:
+    assert scene.confined(source) == "done"
+
+
+# -- what cannot be kept is refused, and then no code runs
+
+# Executes the rest under a filter in which Landlock's first call fails.
+WITHOUT_LANDLOCK = """
+import os, sys
+from cortexfs.host import linux, seccomp
+column = seccomp.MACHINES[os.uname().machine].column
+linux.filter_syscalls(b"".join(seccomp._INSTRUCTION.pack(*each) for each in [
+    (0x20, 0, 0, 0), *seccomp._if_called(444, [seccomp._failing(int(sys.argv[1]))]), (6, 0, 0, 0x7FFF0000)
+]))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
+def test_without_landlock_nothing_runs(scene: Scene, number: int) -> None:
+    with Forks(sys.executable, "-c", WITHOUT_LANDLOCK, str(number)) as forks:
+        code, message = forks.refused(scene.identity())
+        assert (code, "no Landlock" in message, "lsm=" in message) == ("EACCES", True, True)
+        assert forks.spawn(calls.Identity(0, 0, ())).ask("answer = 1") == 1
+
+
+LESS = [
+    (("/srv", "rw"), ("/srv/kept", "r")),
+    (("/srv", "r"), ("/srv/secret", "")),
+    (("/", "rwx"), ("/srv/deep/down", "rx")),
+    (("/srv/", "rw"), ("/srv/./x/../kept/", "x")),
+]
+
+
+@pytest.mark.parametrize("view", LESS)
+def test_a_view_that_takes_back_what_it_gives_is_refused(
+    forks: Forks, view: tuple[tuple[str, str], ...]
+) -> None:
+    # landlock(7): rules give rights to whole hierarchies, and none takes any away.
+    for order in (view, view[::-1]):
+        code, message = forks.refused(calls.Identity(0, 0, (), view=order))
+        assert (code, "mount table" in message) == ("EACCES", True)
+
+
+def test_a_view_may_show_more_below(scene: Scene) -> None:
+    view = (*SYSTEM, (str(scene.path), "r"), (f"{scene.path}/shown", "rw"), ("/usr/share", "r"))
+    host = scene.host(view=view)
+    assert scene.attempt(host, "open('{hidden}/file'); open('{shown}/file', 'r+')") == "done"
+    assert scene.attempt(host, "open('{hidden}/file', 'r+')") == "EACCES"
+
+
+def test_what_is_not_there_or_closed_to_the_caller_is_not_shown(scene: Scene) -> None:
+    closed = scene.path / "closed"
+    closed.mkdir(mode=0o700)
+    os.chown(closed, 12, 12)
+    (closed / "file").touch()
+    view = (*SYSTEM, (f"{scene.path}/none", "rw"), (f"{closed}/file", "rw"), (f"{scene.path}/shown", "r"))
+    host = scene.host(view=view)
+    assert scene.attempt(host, "open('{shown}/file')") == "done"
+    assert scene.attempt(host, "open('{place}/closed/file')") == "EACCES"
+
+
+def test_a_file_is_shown_by_itself(scene: Scene) -> None:
+    host = scene.host(view=((f"{scene.path}/hidden/file", "rw"),))
+    assert scene.attempt(host, "open('{hidden}/file', 'w').write('x')") == "done"
+    assert scene.attempt(host, "open('{hidden}/program', 'rb')") == "EACCES"
+    assert scene.attempt(host, "os.unlink('{hidden}/file')") == "EACCES"
+
+
+def test_a_link_in_a_view_shows_what_it_leads_to(scene: Scene) -> None:
+    (scene.path / "link").symlink_to("hidden")
+    host = scene.host(view=((f"{scene.path}/link", "r"),))
+    assert scene.attempt(host, "open('{hidden}/file')") == "done"
+
+
+def test_an_empty_view_leaves_what_python_needs(scene: Scene) -> None:
+    host = scene.host(view=())
+    assert scene.attempt(host, "import sqlite3, xml.dom.minidom, cortexfs.tools.fs_read") == "done"
+    for path in ("/etc/passwd", "/proc/self/status", "/dev/shm", "/tmp", "/"):
+        assert scene.attempt(host, f"os.close(os.open({path!r}, os.O_RDONLY))") == "EACCES"
+
+
+# -- docs/security.md, "What is not claimed": the kernel refuses none of these, and permissions still do
+
+UNCOVERED = {
+    "stat": "os.stat('{hidden}/file')",
+    "access": "assert os.access('{hidden}/file', os.W_OK)",
+    "chdir": "os.chdir('{hidden}')",
+    "chmod": "os.chmod('{hidden}/file', 0o640)",
+    "chown": "os.chown('{hidden}/file', -1, os.getgid())",
+    "times": "os.utime('{hidden}/file', (1, 1))",
+    "attributes": (
+        "try:\n"
+        "    os.setxattr('{hidden}/file', 'user.test', b'x')\n"
+        "except OSError as error:\n"
+        "    if error.errno != errno.ENOTSUP: raise"
+    ),
+    "priority": "os.setpriority(os.PRIO_PROCESS, {outsider}, 1)",
+}
+
+
+@pytest.mark.parametrize("source", UNCOVERED.values(), ids=UNCOVERED.keys())
+def test_what_landlock_does_not_cover(scene: Scene, source: str) -> None:
+    assert scene.confined(source) == "done"
+
+
+@pytest.mark.parametrize("source", [UNCOVERED["chmod"], UNCOVERED["times"], UNCOVERED["chown"]])
+def test_what_landlock_does_not_cover_is_still_the_owners(scene: Scene, source: str) -> None:
+    os.chown(scene.path / "hidden" / "file", 12, 12)
+    assert scene.confined(source) == "EPERM"
+
+
+@pytest.mark.parametrize("where", ["hidden", "shown"])
+def test_sockets_that_have_a_path(scene: Scene, where: str) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(scene.path / where / "socket"))
+        server.listen()
+        (scene.path / where / "socket").chmod(0o777)
+        refused = linux.landlock_abi() >= 9 and where == "hidden"
+        answer = scene.confined(f"socket.socket(1).connect('{{{where}}}/socket')")
+        assert answer == ("EACCES" if refused else "done")

@@ -1,0 +1,261 @@
+"""A confined host reaches no other process, no network that it may not have, and little of the kernel; and
+where that cannot be had, there is no host.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cortexfs.core.errors import Fault
+from cortexfs.host import landlock, linux, seccomp
+from tests.shell.confined import ONLY_HERE, Scene, needs, staged
+from tests.shell.forks import NOBODY, Forks, ended
+
+pytestmark = ONLY_HERE
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
+
+
+@pytest.fixture(params=[NOBODY, 0])
+def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
+    with staged(forks, request.param) as scene:
+        yield scene
+
+
+# -- other processes
+
+OTHERS = {
+    "signal": "os.kill({outsider}, 0)",
+    "signal by descriptor": "signal.pidfd_send_signal(os.pidfd_open({outsider}), 0)",
+    "take a descriptor": "call(438, os.pidfd_open({outsider}), 2, 0)",
+    "limit": "resource.prlimit({outsider}, resource.RLIMIT_NOFILE, (99, 99))",
+    "trace": (
+        "call(ptrace, 16, {outsider}, 0, 0)\nos.waitpid({outsider}, 0)\ncall(ptrace, 17, {outsider}, 0, 0)"
+    ),
+    "read its memory": "call(process_vm_readv, {outsider}, 0, 0, 0, 0, 0)",
+    "write its memory": "call(process_vm_writev, {outsider}, 0, 0, 0, 0, 0)",
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_processes_of_the_user_are_out_of_reach(scene: Scene, what: str) -> None:
+    needs(what)
+    assert scene.both(OTHERS[what]) == ("EPERM", "done")
+
+
+def test_landlock_alone_keeps_tracers_away(scene: Scene) -> None:
+    # Of which the filter knows nothing: /proc/PID/mem is opened by its path.
+    view = (("/", "rwx"),)
+    assert scene.confined("open('/proc/{outsider}/mem', 'rb')", view=view, network=True) == "EACCES"
+
+
+# -- network: "network False unless policy allows network:default connect"
+
+NETWORK = {
+    "TCP": "socket.socket(socket.AF_INET)",
+    "TCP 6": "socket.socket(socket.AF_INET6)",
+    "UDP": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "netlink": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+    "crypto": "socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET)",
+    "virtual machines": "socket.socket(socket.AF_VSOCK)",
+}
+
+
+@pytest.mark.parametrize("source", NETWORK.values(), ids=NETWORK.keys())
+def test_no_sockets_but_unix_ones_without_network(scene: Scene, source: str) -> None:
+    confined, free = scene.both(source)
+    if free == "EAFNOSUPPORT":
+        pytest.skip("this kernel has no such sockets")
+    assert (confined, free) == ("EACCES", "done")
+    assert scene.confined(source, network=True) == "done"
+
+
+TALK = """
+server = socket.create_server(('127.0.0.1', 0))
+socket.create_connection(server.getsockname())
+"""
+
+
+def test_network_where_it_is_allowed(scene: Scene) -> None:
+    assert scene.confined(TALK, network=True) == "done"
+    assert scene.confined(TALK, network=False) == "EACCES"
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """How a process of root's ends that does `work`: 0, the errno that it raised, or minus the signal."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+            os._exit(0)
+        except OSError as error:
+            os._exit(error.errno or 255)
+        except BaseException:
+            os._exit(254)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("network", [False, True])
+@pytest.mark.parametrize("binding", [False, True])
+def test_landlock_alone_keeps_tcp_away(network: bool, binding: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def work() -> None:
+            landlock.restrict([], network=network)
+            with socket.socket() as sock:
+                if binding:
+                    sock.bind(("127.0.0.1", 0))
+                else:
+                    sock.connect(server.getsockname())
+
+        if linux.landlock_abi() < 4:
+            pytest.skip("this kernel's Landlock knows nothing of TCP")
+        assert in_child(work) == (0 if network else errno.EACCES)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_abstract_sockets_of_others_are_closed(scene: Scene, kind: int) -> None:
+    needs("abstract")
+    with socket.socket(socket.AF_UNIX, kind) as server:
+        server.bind(f"\0cortexfs-test-{os.getpid()}")
+        if kind == socket.SOCK_STREAM:
+            server.listen()
+        source = f"socket.socket(1, {int(kind)}).connect({server.getsockname()!r})"
+        assert scene.both(source) == ("EPERM", "done")
+
+
+# -- the kernel
+
+NAMESPACES = {"user": 0x10000000, "mount and user": 0x10020000, "network and user": 0x50000000}
+
+
+@pytest.mark.parametrize("flags", NAMESPACES.values(), ids=NAMESPACES.keys())
+def test_no_new_namespaces(scene: Scene, flags: int) -> None:
+    assert scene.both(f"call(unshare, {flags})") == ("EPERM", "done")
+    cloned = f"pid = call(clone, {flags | signal.SIGCHLD}, 0, 0, 0, 0)\n"
+    cloned += "pid or os._exit(0)\nos.waitpid(pid, 0)"
+    assert scene.both(cloned) == ("EPERM", "done")
+
+
+def test_flags_that_cannot_be_looked_at_are_of_a_call_that_is_not_there(scene: Scene) -> None:
+    assert scene.both("call(clone3, 0, 0)") == ("ENOSYS", "EINVAL")
+
+
+@pytest.mark.parametrize("name", seccomp.REFUSED)
+def test_each_refused_call_is_refused_to_root_with_all_powers(name: str) -> None:
+    column = seccomp.MACHINES[os.uname().machine].column
+
+    def work() -> None:
+        linux._syscall(seccomp.REFUSED[name][column], -1, -1, -1, -1)
+
+    def filtered() -> None:
+        seccomp.restrict(network=True)
+        work()
+
+    assert in_child(filtered) == errno.EPERM
+    assert in_child(work) != errno.EPERM
+
+
+@pytest.mark.parametrize(
+    ("header", "column"),
+    [("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", 0), ("/usr/include/asm-generic/unistd.h", 1)],
+)
+def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
+    if not Path(header).exists():
+        pytest.skip("the kernel's headers are not installed")
+    found = dict(re.findall(r"define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text()))
+    ours = seccomp.REFUSED | seccomp.SOCKETS
+    ours |= {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT}
+    ours["unshare"] = seccomp.UNSHARE
+    del ours["open_tree_attr"]  # newer than most headers, and the same everywhere
+    assert {name: str(numbers[column]) for name, numbers in ours.items()} == {
+        name: found[name] for name in ours
+    }
+
+
+# mov eax, 20 (getpid); int 0x80; ret
+OLD_CALL = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=7)
+code.write(bytes.fromhex("b814000000cd80c3"))
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="of x86 alone")
+def test_calls_of_another_architecture_end_the_process() -> None:
+    def old() -> None:
+        exec(OLD_CALL, {})
+
+    def x32() -> None:
+        linux._syscall(0x40000000 + 39)
+
+    def filtered(work: Callable[[], None]) -> int:
+        def both() -> None:
+            seccomp.restrict(network=True)
+            work()
+
+        return in_child(both)
+
+    assert filtered(x32) == -signal.SIGSYS
+    if in_child(old):
+        pytest.skip("this kernel runs no 32-bit programs")
+    assert filtered(old) == -signal.SIGSYS
+
+
+def test_who_is_confined_has_no_powers_whatever_he_had(scene: Scene) -> None:
+    host = scene.host(capabilities=linux.permitted())
+    status = host.ask("answer = open('/proc/self/status').read()")
+    assert {int(word, 16) for word in re.findall(r"Cap(?:Prm|Eff|Bnd|Inh|Amb):\t(\w+)", status)} == {0}
+    assert "\nNoNewPrivs:\t1\n" in status
+
+
+# -- the end of a host stays where it was
+
+
+def test_a_confined_host_still_ends_with_its_fork_server(scene: Scene) -> None:
+    with Forks() as others:
+        pidfd = os.pidfd_open(others.spawn(scene.identity()).pid)
+        others.process.kill()
+        others.process.wait()
+        assert ended(pidfd)
+        os.close(pidfd)
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_on_other_machines_only_landlock_is_there(monkeypatch: pytest.MonkeyPatch, network: bool) -> None:
+    monkeypatch.setattr(seccomp, "MACHINES", {})
+    assert in_child(lambda: seccomp.restrict(network=network)) == (0 if network else 254)
+    if not network:
+        with pytest.raises(Fault, match="cannot be kept from the network") as raised:
+            seccomp.restrict(network=False)
+        assert raised.value.code == "EACCES"
+
+
+# -- what older kernels cannot refuse; landlock(7), "ABI versions"
+
+SINCE = {1: (0x1FFF, 0, 0), 2: (0x3FFF, 0, 0), 3: (0x7FFF, 0, 0), 4: (0x7FFF, 3, 0), 5: (0xFFFF, 3, 0)}
+SINCE |= {6: (0xFFFF, 3, 3), 7: (0xFFFF, 3, 3), 8: (0xFFFF, 3, 3), 9: (0x1FFFF, 3, 3), 10: (0x1FFFF, 3, 3)}
+
+
+@pytest.mark.parametrize("abi", SINCE)
+def test_what_each_version_of_landlock_can_refuse(abi: int) -> None:
+    assert landlock.handled(abi) == SINCE[abi]
+
+
+def test_letters_give_all_there_is_and_each_right_once() -> None:
+    given = [landlock.rights(letter) for letter in "rwx"]
+    assert sum(given) == landlock.rights("rwx") == landlock.handled(99)[0]
+    assert landlock.rights("") == 0
