@@ -66,7 +66,7 @@ def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, ro
             return _of_object(objects.resolve(_live(root), word), [*before[number + 1 :], current])
         elif not word.startswith("-"):
             named = word if places and places[0].metavar == "OBJECT" else named
-            places = places[1:]
+            places = places if places and places[0].nargs == "+" else places[1:]
     if current.startswith("-") and not waiting:
         return _matching(_visible(of), current)
     here = waiting or next(iter(places), None)
@@ -145,6 +145,18 @@ def _models(current: str, root: str | None) -> list[str]:
     return [objects.bare(objects.short(point, path)) for path in objects.paths_of(point, "model")]
 
 
+def _agents(current: str, root: str | None) -> list[str]:
+    """Those that can be removed: not the built-in one, and no link."""
+    point = _live(root)
+    paths = [path for path in objects.paths_of(point, "agent") if not os.path.islink(path)]
+    return [os.path.basename(path) for path in paths if objects.listed(point, path).origin != "builtin"]
+
+
+def _tools(current: str, root: str | None) -> list[str]:
+    point = _live(root)
+    return [os.path.basename(path) for path in objects.paths_of(point, "tool") if not os.path.islink(path)]
+
+
 def _shells(current: str, root: str | None) -> list[str]:
     return list(SHELLS)
 
@@ -168,6 +180,8 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "NAME": _presets,
     "FORMAT": _formats,
     "MODEL": _models,
+    "AGENT": _agents,
+    "TOOL": _tools,
     "CALLER": _callers,
     "SHELL": _shells,
 }

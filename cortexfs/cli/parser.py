@@ -35,6 +35,7 @@ COMMANDS = {
     "plugin": "list, enable and disable plugins",
     "provider": "add, list, test and remove the providers of models, and keep their keys",
     "model": "make a model with defaults of its own",
+    "agent": "make, list and remove agents",
     "policy": "say who may run what and why, and look for what is wrong",
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",

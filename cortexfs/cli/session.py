@@ -17,6 +17,7 @@ from cortexfs.chat import stored
 from cortexfs.chat.printing import counted, quoted
 from cortexfs.chat.stored import SPACES, Stored
 from cortexfs.cli import mounts, output, parser, talking
+from cortexfs.cli.sure import sure
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.plain import escaped
 
@@ -106,7 +107,7 @@ def _declare_rm(into: argparse.ArgumentParser) -> None:
 def _rm(options: argparse.Namespace) -> int:
     one = _one(options)
     what = f"the session {one.session} of {one.object}, with {counted(one.messages, 'message')}"
-    if not options.yes and not _sure(f"remove {what}?"):
+    if not options.yes and not sure(f"remove {what}?"):
         raise Fault("ECANCELED", "nothing was removed")
     stored.remove(one)
     output.say(f"removed {what}")
@@ -188,13 +189,6 @@ def _message(message: Any) -> dict[str, Any]:
 
 def _when(moment: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
-
-
-def _sure(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise Fault("EINVAL", "nobody can be asked here; say --yes")
-    print(f"{output.printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def size(count: int) -> str:

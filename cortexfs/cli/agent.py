@@ -1,0 +1,350 @@
+"""`ctx agent`: make, list and remove agents.
+
+    ctx agent new coder --model openai/gpt-4o --tools 'fs.*,shell.exec'
+    ctx agent rm coder
+
+Rules: a record is made (agents/records.py), the running daemon is told, and the command ends when the agent
+is there, or gone. All else about an agent is edited as the files of its `.d/`. Agents in agent/ are the
+daemon owner's to make.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cortexfs import config
+from cortexfs.agents import defaults, records
+from cortexfs.agents.records import Record
+from cortexfs.cli import mounts, objects, output, parser, policy_facts, reloading
+from cortexfs.cli.bounded import ask
+from cortexfs.cli.sure import sure
+from cortexfs.core import controls, formats, names, policy, toolnames
+from cortexfs.core.errors import EXIT_OK, Fault, code_of
+from cortexfs.core.registry import Object
+from cortexfs.store import Store
+
+CLASS = "agent"
+LOCK = "lock"
+
+
+def declare(into: parser.Parser) -> None:
+    verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
+    for verb, (summary, arguments, _, examples) in VERBS.items():
+        one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
+        one.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.root_option(one)
+        parser.places_options(one)
+        arguments(one)
+        parser.examples(one, *examples)
+    parser.examples(into, VERBS["new"][3][0], "ctx agent list", "ctx agent rm coder")
+
+
+def run(options: argparse.Namespace) -> int:
+    where = config.places(os.environ, os.getuid(), state=options.state, config=options.config)
+    return VERBS[options.verb][2](options, where.state)
+
+
+# new
+
+
+def _declare_new(into: argparse.ArgumentParser) -> None:
+    into.add_argument("name", metavar="NEW", help="its name in agent/")
+    into.add_argument(
+        "--model", metavar="MODEL", default=defaults.MODEL, help="provider/model, or an alias (default: main)"
+    )
+    into.add_argument(
+        "--tools",
+        metavar="TOOL",
+        action="append",
+        help="a tool, several with commas between, or a pattern (default: those of agent/base)",
+    )
+    into.add_argument("--system", metavar="FILE", help="what it is told to be; - reads it")
+    into.add_argument("--description", metavar="TEXT", default="", help="a sentence for listings")
+    into.add_argument(
+        "--approval", choices=("auto", "ask"), default="auto", help="whether every call is asked about"
+    )
+    parser.json_option(into)
+
+
+def _new(options: argparse.Namespace, state: Path) -> int:
+    name = names.check_object(CLASS, options.name.removeprefix(f"{CLASS}/"))
+    root = _answering(options.root)
+    _check_owner(options.root)
+    if name in (defaults.BASE, *records.named(state)) or (root and os.path.lexists(f"{root}/{CLASS}/{name}")):
+        raise Fault("EEXIST", f"there is {CLASS}/{name} already; edit the files in its .d/")
+    record = _record(options, name, root, _labels(state))
+    with _unserved(state) as alone:
+        if alone:
+            Store(state / "tree").drop_values((CLASS, name))
+        records.put(state, record)
+    said = _told(options.root, root, [name], there=True)
+    output.say(f"made {CLASS}/{name}; {said}")
+    if options.json:
+        output.emit(_row(_of_record(state, name), "ready" if root else "not mounted"))
+    return EXIT_OK
+
+
+def _record(options: argparse.Namespace, name: str, root: str | None, labels: frozenset[str]) -> Record:
+    model = options.model.removeprefix("model/")
+    formats.model_name(f"{model}\n")
+    tools = defaults.BASE_TOOLS if options.tools is None else _tools(options.tools, root)
+    _remark(root, model, tools)
+    texts = defaults.controls(name, model, tools, labels) | {"approval": options.approval}
+    if options.system is not None:
+        texts["system.md"] = _text(options.system)
+    description = " ".join(options.description.split())
+    if len(description) > records.MAX_DESCRIPTION:
+        raise Fault("EINVAL", f"the description is over {records.MAX_DESCRIPTION} characters")
+    return Record(name, time.time(), os.getuid(), os.getgid(), description, texts)
+
+
+def _tools(given: list[str], root: str | None) -> list[str]:
+    """The tools that are named, patterns replaced by the names that fit them now."""
+    found: dict[str, None] = {}
+    known = _names(root, "tool")
+    for word in (part.strip() for words in given for part in words.split(",")):
+        if root is None and toolnames.is_pattern(word):
+            raise Fault(
+                "EHOSTDOWN", f"{word!r} cannot be expanded without a mount; ctx mount, or name the tools"
+            )
+        fits = toolnames.fitting(word, known) if toolnames.is_pattern(word) else [word] if word else []
+        found.update(dict.fromkeys(fits))
+    formats.tool_names(defaults.lines(found))
+    return list(found)
+
+
+def _remark(root: str | None, model: str, tools: Iterable[str]) -> None:
+    """What is not there now may come: it is said, and no failure."""
+    if root is None:
+        return
+    for class_, wanted in (("model", [model]), ("tool", tools)):
+        known = _names(root, class_)
+        for name in wanted:
+            if name not in known:
+                output.say(f"note: there is no {class_} {name} now{toolnames.near(name, known)}")
+
+
+def _names(root: str | None, class_: str) -> list[str]:
+    """The objects of a class that everybody has; the links too where they are models."""
+    if root is None:
+        return []
+    paths = [path for path in objects.paths_of(root, class_) if path.startswith(f"{root}/{class_}/")]
+    wanted = paths if class_ == "model" else [path for path in paths if not os.path.islink(path)]
+    return [objects.bare(objects.short(root, path)) for path in wanted]
+
+
+def _text(file: str) -> str:
+    """What a prompt's file holds, or standard input."""
+    try:
+        with open(file, "rb") if file != "-" else contextlib.nullcontext(sys.stdin.buffer) as source:
+            data = source.read(controls.MAX_VALUE + 1)
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{file} cannot be read: {problem.strerror}") from None
+    control = controls.find(CLASS, "system.md")
+    assert control
+    return controls.judge(control, data).decode()
+
+
+def _labels(state: Path) -> frozenset[str]:
+    """The types of the labels that agents of this state have, as they began and as they were changed."""
+    kept = records.load(state).objects
+    written = [path.read_text(errors="replace") for path in (state / "tree" / CLASS).glob("*.d/label")]
+    return frozenset(
+        policy.type_of(text) for text in (*(one.extra.get("label", "") for one in kept), *written)
+    )
+
+
+# rm
+
+
+def _declare_rm(into: argparse.ArgumentParser) -> None:
+    into.add_argument("names", metavar="AGENT", nargs="+", help="its name in agent/")
+    into.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _rm(options: argparse.Namespace, state: Path) -> int:
+    chosen = list(dict.fromkeys(name.removeprefix(f"{CLASS}/") for name in options.names))
+    _check_owner(options.root)
+    known = records.named(state)
+    for name in chosen:
+        if name == defaults.BASE:
+            why = "is built in and stays; edit the files in its .d/, or remove one to have its default back"
+            raise Fault("EPERM", f"{CLASS}/{name} {why}")
+        if name not in known:
+            hint = parser.nearest(name, known) or "; see: ctx agent list"
+            raise Fault("ENOENT", f"there is no {CLASS}/{name}{hint}")
+    what = ", ".join(f"{CLASS}/{name}" for name in chosen)
+    if not options.yes and not sure(f"remove {what}?"):
+        raise Fault("ECANCELED", "nothing was removed")
+    root = _answering(options.root)
+    _remove(state, chosen)
+    said = _told(options.root, root, chosen, there=False)
+    output.say(f"removed {what}; sessions stay, below home/ and in shared/main; {said}")
+    return EXIT_OK
+
+
+def _remove(state: Path, chosen: list[str]) -> None:
+    """The records, and what was written into the agents: by us where no daemon does it."""
+    with _unserved(state) as alone:
+        for name in chosen:
+            records.remove(state, name)
+            if alone:
+                Store(state / "tree").drop_values((CLASS, name))
+
+
+@contextlib.contextmanager
+def _unserved(state: Path) -> Iterator[bool]:
+    """Whether no daemon has this state, and none gets it meanwhile."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(state / LOCK, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+# list
+
+
+def _list(options: argparse.Namespace, state: Path) -> int:
+    root = _answering(options.root)
+    rows = _mounted(root) if root else [_row(one, "not mounted") for one in records.load(state).objects]
+    if options.json:
+        output.emit(rows)
+    else:
+        heads = ("name", "model", "tools", "approval", "status", "description")
+        cells = [[*map(str, (row["name"], row["model"], len(row["tools"]))), *_rest(row)] for row in rows]
+        output.table(heads, cells)
+    return EXIT_OK
+
+
+def _rest(row: dict[str, Any]) -> tuple[str, str, str]:
+    return (row["approval"], row["status"], objects.first_sentence(row["description"]))
+
+
+def _mounted(root: str) -> list[dict[str, Any]]:
+    paths = [path for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
+    rows = []
+    for path in paths:
+        said = objects.listed(root, path)
+        values = {name: policy_facts.control(path, name) for name in SHOWN}
+        rows.append(_cells(os.path.basename(path), values, said.status, said.description))
+    return rows
+
+
+def _row(one: Object, status: str) -> dict[str, Any]:
+    status = status if one.status == "ready" else one.status
+    return _cells(one.name, one.extra, status, one.description)
+
+
+SHOWN = ("model", "tools", "approval", "label", "policy")
+
+
+def _cells(name: str, values: Any, status: str, description: str) -> dict[str, Any]:
+    text = {key: values.get(key, "").strip() for key in SHOWN}
+    return {
+        "name": name,
+        "model": text["model"],
+        "tools": text["tools"].split(),
+        "approval": text["approval"],
+        "status": status,
+        "description": description,
+        "label": text["label"],
+        "policy": text["policy"].splitlines(),
+    }
+
+
+def _of_record(state: Path, name: str) -> Object:
+    return next(one for one in records.load(state).objects if one.name == name)
+
+
+# The running mount.
+
+
+def _answering(given: str | None) -> str | None:
+    """The mount that is meant, if it answers; agents can be made without one."""
+    try:
+        root = mounts.root(given)
+        mounts.status_text(root)
+    except Fault:
+        return None
+    return root
+
+
+def _check_owner(given: str | None) -> None:
+    try:
+        mount = mounts.mounted_at(mounts.root(given))
+    except Fault:
+        return
+    if mount and mount.owner != os.getuid():
+        whose = f"agents in {CLASS}/ are those of the daemon's owner, uid {mount.owner}, to make and remove"
+        raise Fault("EACCES", f"{whose}; agents of your own, in home/{os.getuid()}/{CLASS}, are to come")
+
+
+def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -> str:
+    """Tell the daemon, and wait until it shows what was done."""
+
+    def outcome(facts: dict[str, list[str]]) -> str | None:
+        for name in chosen if there else ():
+            if why := reloading.broken(CLASS, name, "cannot be used")(facts):
+                return why
+        if root and not all(_awaited(f"{root}/{CLASS}/{name}", there) for name in chosen):
+            return f"the mount at {root} does not follow: does its daemon have another --state?"
+        return None
+
+    return reloading.told(given, outcome)
+
+
+def _awaited(path: str, there: bool) -> bool:
+    """Whether the entry is there, or gone, in time: the reload that was waited for may be one before ours."""
+    end = time.monotonic() + reloading.RELOAD_SECONDS
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            if (ask(lambda: b"y" if os.path.lexists(path) else b"", mounts.ANSWER_SECONDS) == b"y") == there:
+                return True
+        time.sleep(reloading.POLL_SECONDS)
+    return False
+
+
+VERBS: dict[
+    str,
+    tuple[
+        str,
+        Callable[[argparse.ArgumentParser], None],
+        Callable[[argparse.Namespace, Path], int],
+        tuple[str, ...],
+    ],
+] = {
+    "new": (
+        "make an agent",
+        _declare_new,
+        _new,
+        (
+            "ctx agent new coder --model openai/gpt-4o --tools 'fs.*,shell.exec'",
+            "ctx agent new critic --system critic.md --description 'Finds what is wrong.'",
+            "echo 'You answer in French.' | ctx agent new francophone --tools '' --system -",
+        ),
+    ),
+    "rm": (
+        "remove agents; their sessions stay",
+        _declare_rm,
+        _rm,
+        ("ctx agent rm coder", "ctx agent rm a b --yes"),
+    ),
+    "list": (
+        "list agents, their models and how many tools they have",
+        parser.json_option,
+        _list,
+        ("ctx agent list", "ctx agent list --json | jq -r '.[].name'"),
+    ),
+}
