@@ -1,9 +1,7 @@
 """Confine a host to what its identity's view shows, before any code of a plugin's runs.
 
-Rules: the caller's powers are gone by then (identity.become), Landlock comes before the seccomp filter, and
-where any of it fails nothing runs. A view that the kernel cannot keep is refused: rights of Landlock add
-up on the way down, so what is shown in a directory cannot be taken back below it.
-What a host needs besides the view, to go on working, is `SHOWN`, `SYSTEM` and where Python's code lies.
+Rules: the caller's powers are gone by then (identity.become), and where any of it fails nothing runs. What a
+host needs besides the view, to go on working, is `SHOWN` and where its code lies.
 This file must never know what a tool is asked to do.
 """
 
@@ -42,7 +40,6 @@ def confine(identity: Identity, plugin: Plugin) -> None:
     """Close to this process all that `identity.view` does not show; nothing if it is None. Raises Fault."""
     if identity.view is None:
         return
-    _check(identity.view)
     try:
         landlock.restrict((*identity.view, *SHOWN, *_code(plugin)), network=identity.network)
         seccomp.restrict(network=identity.network)
@@ -58,24 +55,3 @@ def _code(plugin: Plugin) -> Iterator[tuple[str, str]]:
         # Not the root directory, as some embedded Python has for its prefix, and nothing relative.
         if path.startswith("/") and path.strip("/"):
             yield path, "rx"
-
-
-def _check(view: View) -> None:
-    """Refuse a view in which a path shows less than one around it."""
-    shown: dict[str, set[str]] = {}
-    for path, access in view:
-        shown.setdefault(os.path.normpath(path), set()).update(access)
-    for path, given in shown.items():
-        for outer in _above(path):
-            # Not for x: whoever may read a program has other ways to run it.
-            if (shown.get(outer, given) - given) & {"r", "w"}:
-                raise Fault(
-                    "EACCES",
-                    f"this agent cannot be confined: its mount table shows less of {path} than of {outer} "
-                    "around it, which the kernel cannot keep; move one of them, or show both alike",
-                )
-
-
-def _above(path: str) -> Iterator[str]:
-    while path != (path := os.path.dirname(path)):
-        yield path
