@@ -133,7 +133,7 @@ class _Fields(msgspec.Struct):
 
 def asked(value: Input, history: Sequence[Message] = ()) -> Asked:
     """What is asked, with what was said before; EINVAL where its shape is wrong."""
-    before = tuple(filter(None, map(_remembered, history)))
+    before = tuple(filter(None, map(remembered, history)))
     if isinstance(value, str):
         return Asked(said=(*before, Said("user", (Text(value),))))
     fields: _Fields = jsontext.converted(value, _Fields)
@@ -292,7 +292,7 @@ def _parameters(value: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _remembered(message: Message) -> Said | None:
+def remembered(message: Message) -> Said | None:
     """A message of the log. Empty ones, which providers refuse, say nothing."""
     text = "".join(part.text for part in message.content)
     if message.role not in ("user", "assistant") or not text.strip():
