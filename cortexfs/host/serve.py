@@ -18,21 +18,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import importlib
 import os
 import select
 import socket
 import sys
 import threading
 import traceback
-from typing import Any, NoReturn
-
-import msgspec
+from typing import NoReturn
 
 from cortexfs import sdk
 from cortexfs.core import arguments, calls, wire
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.host import linux
+from cortexfs.host import linux, loading
 from cortexfs.host.runtime import Cancelled, Runtime, sentence
 from cortexfs.host.validation import Validator
 
@@ -112,7 +109,7 @@ class _Host:
         except OSError:
             os._exit(os.EX_OSERR)
         if not data:
-            os._exit(os.EX_OK)
+            loading.leave()
         return list(rights), not flags & socket.MSG_CTRUNC
 
     # -- one call
@@ -165,7 +162,7 @@ class _Host:
     def _run(self, runtime: Runtime, rights: list[int]) -> None:
         request = runtime.request()
         if isinstance(request, calls.Describe):
-            tools = [_described(tool) for tool, _ in self._loaded().values()]
+            tools = [loading.described(tool) for tool, _ in self._loaded().values()]
             runtime.send(wire.message(wire.DESCRIPTORS, b"[" + b",".join(tools) + b"]"))
             runtime.done()
             return
@@ -193,7 +190,7 @@ class _Host:
         if self._tools is None:
             with self._loading:
                 if self._tools is None:
-                    self._tools = _load(self._plugin)
+                    self._tools = loading.loaded(self._plugin)
         return self._tools
 
 
@@ -230,27 +227,3 @@ def _enter(path: str) -> None:
     except (OSError, ValueError) as error:
         code = code_of(error.errno) if isinstance(error, OSError) else "EINVAL"
         raise Fault(code, f"cwd: you cannot work in {path}: {sentence(error)}") from None
-
-
-def _load(plugin: calls.Plugin) -> dict[str, tuple[sdk.Tool, Validator]]:
-    """Import the plugin's code. Its faults are its own: any exception says why it is broken."""
-    if plugin.path and plugin.path not in sys.path:
-        sys.path.insert(0, plugin.path)
-    module, _, attribute = plugin.target.partition(":")
-    try:
-        target: Any = importlib.import_module(module)
-        for part in filter(None, attribute.split(".")):
-            target = getattr(target, part)
-        _, tools = sdk.tools_of(target)
-        return {tool.name: (tool, Validator(tool.input_schema)) for tool in tools}
-    except (Fault, Cancelled):
-        raise
-    except BaseException as error:
-        raise Fault("EPROTO", f"the plugin {plugin.name} does not load: {sentence(error)}") from None
-
-
-def _described(tool: sdk.Tool) -> bytes:
-    try:
-        return msgspec.json.encode(sdk.descriptor(tool))
-    except Exception as error:  # a schema may hold anything
-        raise Fault("EPROTO", f"the tool {tool.name} cannot be described: {sentence(error)}") from None

@@ -1,0 +1,72 @@
+"""A plugin's tools, whatever kind it is of, and what the daemon is told of them.
+
+Rules: a plugin's faults are its own: whatever goes wrong in here says which plugin is broken and why. All
+kinds end as tools of the SDK, so that a host describes, checks and runs them alike.
+This file must never know what a call is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.host import jsonl, native, process, programs
+from cortexfs.host.runtime import Cancelled, sentence
+from cortexfs.host.validation import Validator
+
+
+def loaded(plugin: calls.Plugin) -> dict[str, tuple[sdk.Tool, Validator]]:
+    """The plugin's tools by name. Of two with one name the later counts."""
+    try:
+        load = _LOADERS[plugin.kind]
+        return {tool.name: (tool, Validator(tool.input_schema)) for tool in load(plugin)}
+    except (Fault, Cancelled):
+        raise
+    except BaseException as error:
+        raise Fault("EPROTO", f"the plugin {plugin.name} does not load: {sentence(error)}") from None
+
+
+def _python(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
+    if plugin.path and plugin.path not in sys.path:
+        sys.path.insert(0, plugin.path)
+    module, _, attribute = plugin.target.partition(":")
+    target: Any = importlib.import_module(module)
+    for part in filter(None, attribute.split(".")):
+        target = getattr(target, part)
+    return sdk.tools_of(target)[1]
+
+
+def _programs(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
+    declared = programs.declared(plugin, programs.Programs)
+    if declared.protocol == "jsonl":
+        companions = jsonl.Companions()
+        return [jsonl.StreamingTool(program, companions) for program in declared.tools]
+    return [process.ProcessTool(program) for program in declared.tools]
+
+
+_LOADERS: Mapping[str, Callable[[calls.Plugin], Iterable[sdk.Tool]]] = {
+    "python": _python,
+    programs.PROCESS: _programs,
+    programs.NATIVE: native.tools,
+}
+
+
+def described(tool: sdk.Tool) -> bytes:
+    try:
+        return msgspec.json.encode(sdk.descriptor(tool))
+    except Exception as error:  # a schema may hold anything
+        raise Fault("EPROTO", f"the tool {tool.name} cannot be described: {sentence(error)}") from None
+
+
+def leave() -> NoReturn:
+    """End this host in good order: the daemon wants no more of it."""
+    native.drop_all()
+    os._exit(os.EX_OK)

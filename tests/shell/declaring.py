@@ -1,0 +1,53 @@
+"""Plugins of programs and libraries, as a daemon would name them to a host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from cortexfs.core import calls
+from cortexfs.host import programs
+from cortexfs.host.programs import Program, Programs, Protocol
+
+PYTHON = os.path.realpath(sys.executable)
+NATIVE = Path(__file__).parents[1] / "fixtures" / "native"
+INCLUDE = Path(programs.__file__).parents[1] / "include"
+
+
+def script(where: Path, text: str, interpreter: str = "/bin/sh") -> str:
+    """A program that everybody may run; its path."""
+    path = where / f"tool{len(list(where.iterdir()))}"
+    path.write_text(f"#!{interpreter}\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def python(where: Path, text: str) -> str:
+    """One that starts fast."""
+    return script(where, text, f"{PYTHON} -SE")
+
+
+def program(command: str, *args: str, name: str = "t", **fields: Any) -> Program:
+    fields.setdefault("working_dir", os.path.dirname(command))
+    fields.setdefault("input_schema", {"type": "object"})
+    return Program(name=name, description="A tool", argv=(command, *args), **fields)
+
+
+def plugin(tools: Iterable[Program], protocol: Protocol = "json", name: str = "p") -> calls.Plugin:
+    return calls.Plugin(name, "1.0", programs.PROCESS, programs.target(Programs(tuple(tools), protocol)))
+
+
+def build(where: Path, source: Path, *flags: str, name: str = "lib.so") -> str:
+    """A library made by the system's compiler."""
+    made = where / name
+    command = ["cc", "-shared", "-fPIC", "-O1", "-I", str(INCLUDE), *flags, "-o", str(made), str(source)]
+    subprocess.run(command, check=True)
+    return str(made)
+
+
+def library(path: str, name: str = "fixture", version: str = "1.0") -> calls.Plugin:
+    return calls.Plugin(name, version, programs.NATIVE, programs.target(programs.library(path)))

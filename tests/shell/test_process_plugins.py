@@ -1,0 +1,469 @@
+"""host/process.py and host/children.py: tools that are programs, friendly and hostile, in real hosts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from cortexfs.catalog import Catalog
+from cortexfs.core import calls, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import decode
+from cortexfs.host import programs
+from cortexfs.host.process import Ended, decided
+from cortexfs.host.programs import Program
+from cortexfs.relay import send
+from cortexfs.sdk import ExecutionFailed, ToolResult
+from tests.shell import declaring
+from tests.shell.calling import Answer, Runner, World, serving, until
+from tests.shell.declaring import program, python, script
+
+MIB = 1 << 20
+CHUNK = 64 << 10
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Path:
+    """A place that describers and other users may enter."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    return place
+
+
+def only(world: World, tool: Program, **settings: Any) -> int:
+    return world.inode(tool.name, declaring.plugin([tool]), schema=b"{}", **settings)
+
+
+async def call(
+    where: Path, text: str, stdin: bytes = b"{}", environ: tuple[str, ...] = (), **fields: Any
+) -> Answer:
+    return await run(where, program(script(where, text), **fields), stdin, environ)
+
+
+async def run(where: Path, tool: Program, stdin: bytes = b"{}", environ: tuple[str, ...] = ()) -> Answer:
+    """One call in a daemon of its own."""
+    with tempfile.TemporaryDirectory(dir=where.parent) as place:
+        async with serving(Path(place)) as world, world.begun(only(world, tool), environ=environ) as runner:
+            while not runner.wanted and await runner.hear():
+                pass
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_feed, runner, stdin)
+                runner.wanted = 0
+                return await runner.answer()
+
+
+async def _feed(runner: Runner, stdin: bytes) -> None:
+    """As a runner does it: no message is over 1 MiB."""
+    for start in range(0, len(stdin), CHUNK):
+        await send(runner.stream, wire.message(wire.STDIN, stdin[start : start + CHUNK]))
+    await send(runner.stream, wire.message(wire.STDIN))
+
+
+# -- what the child is given
+
+
+async def test_the_request(where: Path) -> None:
+    # cortex-sdk.md 3: '{"tool":"<name>","input":<input>}', compact JSON + "\n", then stdin closed
+    answer = await call(where, "cat >got; echo '\"read\"'", b'{ "text": "h\xc3\xa9" }')
+    assert (answer.output, answer.status) == ("read", 0)
+    got = (where / "got").read_bytes()
+    assert msgspec.json.decode(got) == {"tool": "t", "input": {"text": "hé"}}
+    assert (got.count(b"\n"), got[-1:], b" " in got) == (1, b"\n", False)
+
+
+async def test_the_environment_is_nothing_but_what_is_inherited_or_set(where: Path) -> None:
+    # cortex-sdk.md 3: "Env cleared, then inherit_env names that are set, then env"
+    script(where, "")
+    text = 'env | sort | grep -v "^_=\\|^PWD=\\|^SHLVL=\\|^OLDPWD=" >got; echo \'""\''
+    environ = ("PATH=/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/home/x")
+    assert (await call(where, text, environ=environ)).status == 0
+    # cortex-sdk.md 1: 'empty means ["PATH"]'
+    assert (where / "got").read_text() == "PATH=/usr/bin:/bin\n"
+    fields: dict[str, Any] = {
+        "inherited": ("LANG", "HOME", "TZ", "CORTEXFS_CWD", "PATH"),
+        "environment": {"HOME": "/h", "X": "1"},
+    }
+    assert (await call(where, text, environ=environ, **fields)).status == 0
+    assert (where / "got").read_text().splitlines() == [
+        f"CORTEXFS_CWD={os.getcwd()}", "HOME=/h", "LANG=C.UTF-8", "PATH=/usr/bin:/bin", "X=1"
+    ]  # fmt: skip
+
+
+async def test_where_it_runs_and_with_which_arguments(where: Path) -> None:
+    # cortex-sdk.md 3: "cwd = working_dir or plugin dir. argv = command + args; no shell."
+    command = script(where, 'printf \'"%s %s"\' "$(pwd)" "$1"')
+    async with serving(where.parent) as world:
+        for place in (where, where.parent):
+            tool = program(command, "$HOME;*", working_dir=str(place))
+            assert (await world.call(only(world, tool), stdin=b"{}")).output == f"{place} $HOME;*"
+
+
+async def test_no_signal_is_ignored_or_blocked_and_no_descriptor_is_open(where: Path) -> None:
+    answer = await call(where, '(grep "^Sig[BI]" /proc/self/status; ls -l /proc/$$/fd) >&2; exit 1')
+    masks = re.findall(r"^Sig(?:Blk|Ign):\t(\w+)$", answer.message, re.MULTILINE)
+    mine = sum(1 << number - 1 for number in signal.valid_signals())
+    assert [int(mask, 16) & mine for mask in masks] == [0, 0]
+    assert re.findall(r" (\d+) -> (\w+)", answer.message)[:3] == [("0", "pipe"), ("1", "pipe"), ("2", "pipe")]
+    assert answer.message.count(" -> ") <= 4, answer.message  # and the script itself
+
+
+async def test_limits_of_the_manifest(where: Path) -> None:
+    # cortex-sdk.md 1: "max_memory_bytes: RLIMIT_AS soft=hard", "max_cpu_secs: RLIMIT_CPU soft=hard"
+    text = "(ulimit -S -v; ulimit -H -v; ulimit -S -t; ulimit -H -t) | tr '\\n' ' ' >&2; exit 3"
+    answer = await call(where, text, memory_bytes=64 * MIB, cpu_seconds=7)
+    assert answer.message == "65536 65536 7 7"
+    answer = await call(where, text)
+    assert answer.message == "unlimited unlimited unlimited unlimited"
+
+
+async def test_the_input_is_validated_before_the_program_starts(where: Path) -> None:
+    # issue 5: "schema validation before every execute"
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    answer = await call(where, "touch started", b'{"n":"x"}', input_schema=schema)
+    assert (answer.code, answer.status) == ("EINVAL", 2)
+    assert not (where / "started").exists()
+
+
+# -- what it answers
+
+ANSWERS = [
+    # cortex-sdk.md 3, decision order 4 to 7
+    ("", ToolResult("")),
+    (" \n\t", ToolResult("")),
+    ('"a\\nb"', ToolResult("a\nb")),
+    ('\n{"output":"x"} \n', ToolResult("x")),
+    ('{"output":"x","is_error":true}', ToolResult.error("x")),
+    ('{"output":"x","is_error":"yes","media":[1],"more":{}}', ToolResult("x")),
+    ('{"output":"x","is_error":1}', ToolResult("x")),
+]
+REFUSED = [
+    ("x", "returned invalid JSON: "),
+    ('"a" "b"', "returned invalid JSON: "),
+    ("{}garbage", "returned invalid JSON: "),
+    ("[" * 100_000, "returned invalid JSON: "),
+    ("1" * 10_000, "returned invalid JSON: "),
+    ("[]", "must return a JSON string or object with string field 'output'"),
+    ("null", "must return a JSON string or object with string field 'output'"),
+    ("7", "must return a JSON string or object with string field 'output'"),
+    ('{"output":7}', "must return a JSON string or object with string field 'output'"),
+    ("{}", "must return a JSON string or object with string field 'output'"),
+]
+T = program("/bin/t", timeout=4, output_bytes=200_000)
+
+
+@pytest.mark.parametrize(("said", "result"), ANSWERS)
+def test_an_answer(said: str, result: ToolResult) -> None:
+    assert decided(T, Ended(0, said.encode(), b"on stderr")) == result
+
+
+@pytest.mark.parametrize(("said", "why"), REFUSED)
+def test_no_answer(said: str, why: str) -> None:
+    # abi.md 4: "a crash or a broken protocol EPROTO"
+    with pytest.raises(ExecutionFailed, match="process-isolated tool 't' ") as caught:
+        decided(T, Ended(0, said.encode(), b""))
+    assert why in str(caught.value)
+    assert caught.value.code == "EPROTO"
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    # cortex-sdk.md 3: "Response: stdout, lossy UTF-8, stripped"
+    assert decided(T, Ended(0, b'"\xff"', b"")) == ToolResult("\N{REPLACEMENT CHARACTER}")
+
+
+def test_the_order_of_decision() -> None:
+    flood = b"x" * 200_001
+    with pytest.raises(ExecutionFailed, match="process-isolated tool 't' timed out after 4s") as caught:
+        decided(T, Ended(-9, flood, b"", timed_out=True))
+    assert caught.value.code == "ETIMEDOUT"  # abi.md 4: "a timeout ETIMEDOUT"
+    told = ToolResult.error("process-isolated tool 't' exceeded output limit of 200000 bytes")
+    assert decided(T, Ended(3, flood, b"")) == told
+    assert decided(T, Ended(0, flood[:100_000], flood[:100_001])) == told
+    assert decided(T, Ended(3, b'"fine"', b" why \n")) == ToolResult.error("why")
+    told = ToolResult.error("process-isolated tool 't' exited with status exit status: 3")
+    assert decided(T, Ended(3, b'"fine"', b"")) == told
+    for status, text in ((-9, "signal: 9 (SIGKILL)"), (-63, "signal: 63")):
+        with pytest.raises(ExecutionFailed) as caught:
+            decided(T, Ended(status, b"", b""))
+        assert str(caught.value).endswith(f"exited with status {text}")
+        assert caught.value.code == "EPROTO"
+
+
+async def test_answers_through_a_host(where: Path) -> None:
+    for text, stdin, expected in (
+        ('echo \'{"output":"no","is_error":true}\'', b"{}", ("EIO", "", 1)),
+        ("echo sorry >&2; exit 5", b"{}", ("EIO", "", 1)),
+        ("kill -SEGV $$", b"{}", ("EPROTO", "", 70)),
+        ("echo garbage", b"{}", ("EPROTO", "", 70)),
+        ("exec 1>&-; cat >/dev/null", b"{}", (None, "", 0)),
+    ):
+        answer = await call(where, text, stdin)
+        assert (answer.code, answer.output, answer.status) == expected, text
+
+
+async def test_what_cannot_be_started(where: Path) -> None:
+    # cortex-sdk.md 3: "failed to spawn process-isolated tool 'T': .."
+    script(where, "")
+    plain = where / "plain"
+    plain.write_text("#!/bin/sh\n")
+    for tool, code in (
+        (program(str(where / "missing")), "ENOENT"),
+        (program(str(plain)), "EACCES"),
+        (program(script(where, ""), working_dir=str(where / "missing")), "ENOENT"),
+        (program(script(where, ""), "x" * 200_000), "E2BIG"),
+    ):
+        answer = await run(where, tool)
+        assert answer.code == code, answer
+        assert answer.message.startswith("failed to spawn process-isolated tool 't': ")
+
+
+# -- size, time and what is left
+
+
+async def test_large_inputs_and_outputs_do_not_deadlock(where: Path) -> None:
+    # cortex-sdk.md 9.6: "write stdin in parallel with reading (big request + big output deadlocks)"
+    command = python(
+        where, "import sys,json\nsys.stdout.write(json.dumps({'output': json.load(sys.stdin)['input']['x']}))"
+    )
+    text = "x" * (16 * MIB - 20)
+    stdin = msgspec.json.encode({"x": text})
+    answer = await run(where, program(command, output_bytes=40 * MIB), stdin)
+    assert answer.status == 0, answer.message
+    assert answer.output == text
+    # ... and in lockstep, both pipes full
+    cat = program(script(where, "echo '\"'; tr -d '\"{}'; echo '\"'"), output_bytes=40 * MIB)
+    assert (await run(where, cat, stdin)).code == "EPROTO"
+
+
+@pytest.mark.parametrize("text", ["echo '\"done\"'", "exec <&-; sleep 0.05; echo '\"done\"'"])
+async def test_a_child_that_never_reads_its_request(where: Path, text: str) -> None:
+    # cortex-sdk.md 9.6: "Treat EPIPE as normal"
+    answer = await call(where, text, msgspec.json.encode({"x": "y" * (15 * MIB)}))
+    assert (answer.output, answer.status) == ("done", 0)
+
+
+@pytest.mark.parametrize("where_to", ["", ">&2"])
+async def test_a_flood_is_cut_off_while_it_is_read(where: Path, where_to: str) -> None:
+    # cortex-sdk.md 9.4: "the limit is applied afterwards" is upstream's defect
+    answer = await call(where, f"exec yes {where_to}", output_bytes=100_000)
+    assert (answer.code, answer.status) == ("EIO", 1)
+    assert answer.message == "process-isolated tool 't' exceeded output limit of 100000 bytes"
+
+
+async def test_output_at_the_limit_is_whole(where: Path) -> None:
+    text = "printf '\"'; head -c 99998 /dev/zero | tr '\\0' x; printf '\"'"
+    answer = await call(where, text, output_bytes=100_000)
+    assert (len(answer.output), answer.status) == (99_998, 0)
+    assert (await call(where, text + "; echo", output_bytes=100_000)).code == "EIO"
+
+
+async def test_a_child_with_a_timeout_that_says_much_is_read(where: Path) -> None:
+    # cortex-sdk.md 9.4: "a child writing > ~64 KiB blocks until the timeout"
+    text = "printf '\"'; head -c 500000 /dev/zero | tr '\\0' x; printf '\"'"
+    answer = await call(where, text, timeout=20)
+    assert (len(answer.output), answer.status) == (500_000, 0)
+
+
+async def test_a_timeout_ends_the_whole_group(where: Path) -> None:
+    # cortex-sdk.md 9.5: "kill() hits only the direct child"
+    async with serving(where.parent) as world:
+        pid = await world.pid()
+        tool = program(script(where, "sleep 1000 & sleep 1000"), timeout=1)
+        answer = await world.call(only(world, tool, timeout=1), stdin=b"{}")
+        assert (answer.code, answer.status) == ("ETIMEDOUT", 1)
+        assert answer.message == "process-isolated tool 't' timed out after 1s"
+        assert children_of(host_of(world, "p")) == []
+        assert await world.pid() == pid
+
+
+async def test_a_grandchild_that_keeps_the_pipe_holds_nobody_up(where: Path) -> None:
+    # cortex-sdk.md 9.5: "a grandchild holding stdout keeps the host waiting for ever"
+    async with serving(where.parent) as world:
+        for text in ("sleep 1000 & echo '\"done\"'", "setsid sleep 1000 & echo '\"done\"'"):
+            answer = await world.call(only(world, program(script(where, text))), stdin=b"{}")
+            assert (answer.output, answer.status) == ("done", 0)
+        await until(lambda: all(not children_of(host.pid) for host in world.pool.by_pid.values()))
+
+
+def host_of(world: World, name: str) -> int:
+    (pid,) = [host.pid for host in world.pool.by_pid.values() if host.plugin.name == name]
+    return pid
+
+
+def children_of(pid: int) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task")
+    return [child for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trap '' INT TERM HUP; sleep 1000 & sleep 1000",
+        "exec 0<&- 1<&- 2<&-; sleep 1000",
+        "setsid sh -c 'sleep 1000 & sleep 1000' & sleep 1000",
+        "kill -STOP $$",
+    ],
+)
+async def test_a_cancelled_call_leaves_no_process(where: Path, text: str) -> None:
+    # abi.md 4: "the run is cancelled, no process stays behind"
+    async with serving(where.parent) as world:
+        tool = program(script(where, f"touch begun; {text}"))
+        async with world.begun(only(world, tool), "{}") as runner:
+            await until((where / "begun").exists)
+            pid = host_of(world, "p")
+            runner.stream.shutdown(socket.SHUT_WR)
+            answer = await runner.answer()
+            assert (answer.code, answer.status) == ("ECANCELED", 130)
+        assert children_of(pid) == []
+        assert not world.pool.by_pid[pid].retired
+
+
+async def test_a_call_that_is_cancelled_at_any_moment(where: Path) -> None:
+    # process.py: "a host raises its cancellation at any instruction"
+    async with serving(where.parent) as world:
+        inode = only(world, program(script(where, "echo '\"done\"'")))
+        assert (await world.call(inode, "{}")).output == "done"
+        pid = host_of(world, "p")
+        files = len(os.listdir(f"/proc/{pid}/fd"))
+        for step in range(60):
+            async with world.begun(inode, "{}") as runner:
+                for _ in range(step * 3):
+                    os.sched_yield()
+                runner.stream.shutdown(socket.SHUT_WR)
+                await runner.answer()
+        assert (await world.call(inode, "{}")).output == "done"
+        assert host_of(world, "p") == pid
+        await until(lambda: not children_of(pid))
+        await until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= files)
+
+
+async def test_a_fork_bomb_ends_with_its_call(where: Path) -> None:
+    async with serving(where.parent) as world:
+        world.pool._limits = calls.Limits(1 << 30, 40, 256)
+        bomb = program(script(where, "f() { f | f & f; }; f 2>/dev/null; sleep 1000"), timeout=1)
+        answer = await world.call(only(world, bomb, timeout=1), stdin=b"{}")
+        assert answer.status in (1, 70), answer
+        await until(lambda: all(not children_of(host.pid) for host in world.pool.by_pid.values()))
+        good = program(script(where, "echo '\"good\"'"))
+        assert (await world.call(only(world, good), stdin=b"{}")).output == "good"
+
+
+async def test_a_killed_host_takes_its_children_along(where: Path) -> None:
+    async with serving(where.parent) as world:
+        tool = program(script(where, "echo $$ >pid.new; mv pid.new pid; sleep 1000"))
+        async with world.begun(only(world, tool), "{}") as runner:
+            await until((where / "pid").exists)
+            os.kill(host_of(world, "p"), 9)
+            answer = await runner.answer()
+            assert (answer.code, answer.status) == ("EPROTO", 70)
+        await until(lambda: not os.path.exists(f"/proc/{(where / 'pid').read_text().strip()}"))
+
+
+async def test_calls_side_by_side_do_not_end_each_other(where: Path) -> None:
+    async with serving(where.parent) as world:
+        slow = program(script(where, "(sleep 0.3; echo in >>seen) & wait; echo '\"slow\"'"), name="slow")
+        fast = program(script(where, "setsid sleep 1000 & echo '\"fast\"'"), name="fast")
+        both = declaring.plugin([slow, fast])
+        one, two = world.inode("slow", both), world.inode("fast", both)
+        async with world.begun(one, "{}") as runner:
+            for _ in range(10):
+                assert (await world.call(two, "{}")).output == "fast"
+            assert (await runner.answer()).output == "slow"
+        await until(lambda: not children_of(host_of(world, "p")))
+
+
+# -- the log
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level(logging.INFO, "cortexfs"):
+        yield caplog
+
+
+async def test_what_is_said_on_standard_error_is_in_the_log_alone(
+    where: Path, logged: pytest.LogCaptureFixture
+) -> None:
+    # issue 5: "stderr kept for the log"
+    async with serving(where.parent) as world:
+        tool = program(script(where, "echo a warning >&2; echo '\"fine\"'"))
+        answer = await world.call(only(world, tool), stdin=b"{}")
+        assert (answer.output, answer.err) == ("fine", b"")
+        await until(lambda: "host output: t: a warning" in logged.text)
+
+
+# -- describing
+
+
+async def test_programs_are_described_by_their_manifest(tmp_path: Path) -> None:
+    # cortex-sdk.md 3: "Effects = manifest capability effects + tool.effects + run_process:..."
+    effect = {
+        "kind": "send_message",
+        "target": "#x",
+        "reversibility": "irreversible",
+        "confirmation": "always",
+        "dry_run": "supported",
+    }
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    tool = {
+        "name": "add",
+        "description": "Adds",
+        "command": "bin/add",
+        "input_schema": schema,
+        "timeout_secs": 9,
+        "effects": [effect],
+    }
+    native = {"tools": [tool, {**tool, "name": "other", "timeout_secs": 0, "effects": []}]}
+    has = {"provides": ["tools"], "file_read": ["/etc"]}
+    top = {"name": "n", "version": "1", "description": ""}
+    manifest = decode({**top, "capabilities": has, "native": native})
+    made = programs.programs(manifest, [(("/x/bin/add",), "/x")] * 2)
+    async with serving(tmp_path) as world:
+        catalog = Catalog(world.pool)
+        registry = await catalog.registry([declaring.plugin(made.tools, name="n")])
+        assert catalog.broken == {}
+        add = registry.get("tool", "add")
+        other = registry.get("tool", "other")
+        assert add is not None
+        assert other is not None
+        assert (add.description, add.timeout, other.timeout) == ("Adds", 9, None)
+        assert msgspec.json.decode(add.schema) == schema
+        found = [(e.kind, e.target) for e in add.capabilities.effects]
+        assert found == [("read_file", "/etc"), ("send_message", "#x"), ("run_process", "plugin subprocess")]
+        assert add.origin == "plugin:n@1.0"
+
+
+def test_what_the_daemon_tells_a_host_is_bounded() -> None:
+    many = [
+        program("/bin/t", name=f"t{n}", input_schema={"enum": [f"{n}.{i}" for i in range(40)]})
+        for n in range(200)
+    ]
+    told = declaring.plugin(many)
+    assert len(told.target) <= programs.MAX_TARGET
+    assert [tool.name for tool in programs.declared(told, programs.Programs).tools] == [t.name for t in many]
+    with pytest.raises(Fault, match="shorten their schemas"):
+        declaring.plugin([program("/bin/t", input_schema={"enum": [os.urandom(90_000).hex()]})])
+
+
+@pytest.mark.parametrize("target", ["", "{}", "z", "z!!!!", "zAAAA", '{"tools":[{"name":1}]}', "null"])
+async def test_a_target_that_says_nothing(tmp_path: Path, target: str) -> None:
+    async with serving(tmp_path) as world:
+        answer = await world.call(world.inode("t", calls.Plugin("p", "1", "process", target)), "{}")
+        assert (answer.code, answer.status) == ("EPROTO", 70)
+
+
+def test_a_schema_has_to_be_an_object() -> None:
+    tool = {"name": "t", "description": "d", "command": "c", "input_schema": True}
+    manifest = decode({"name": "n", "version": "1", "description": "", "native": {"tools": [tool]}})
+    with pytest.raises(Fault, match="process tool 't' has an input_schema that is no object"):
+        programs.programs(manifest, [(("/c",), "/")])
