@@ -31,12 +31,14 @@ SUFFIX = ".json"
 MAX_FILE = 1 << 20  # every writable control at its longest
 MAX_DESCRIPTION = 4 << 10
 
+LATEST = 9_000_000_000  # seconds: as nanoseconds they have to fit a file's time
+
 Id = Annotated[int, Meta(ge=0, le=formats.U32)]
 
 
 class Record(msgspec.Struct, frozen=True):
     name: str
-    created: float
+    created: Annotated[float, Meta(ge=0, le=LATEST)]
     uid: Id
     gid: Id
     description: Annotated[str, Meta(max_length=MAX_DESCRIPTION)] = ""

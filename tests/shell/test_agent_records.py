@@ -3,19 +3,23 @@ nothing behind for the next one of its name."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyfuse3 import FUSEError
 
 from cortexfs.agents import defaults, records
 from cortexfs.agents.records import Record
 from cortexfs.core import policy
-from cortexfs.core.controls import CONTROLS, line_ended
+from cortexfs.core.controls import CONTROLS, LOG, line_ended
 from cortexfs.core.errors import Fault
 from cortexfs.core.names import MAX_COMPONENT
 from cortexfs.core.registry import Object, Registry
@@ -131,6 +135,8 @@ DAMAGES = {
     "not an object": b"[]",
     "no owner": b'{"name": "coder", "created": 1.0}',
     "owner is no uid": b'{"name": "coder", "created": 1.0, "uid": -1, "gid": 0}',
+    "made before time": b'{"name": "coder", "created": -1, "uid": 0, "gid": 0}',
+    "made after time": b'{"name": "coder", "created": 1e300, "uid": 0, "gid": 0}',
     "of another name": b'{"name": "other", "created": 1.0, "uid": 0, "gid": 0}',
     "no control": b'{"name": "coder", "created": 1.0, "uid": 0, "gid": 0, "controls": {"pid": "1"}}',
     "a bad value": b'{"name": "coder", "created": 1.0, "uid": 0, "gid": 0, "controls": {"approval": "no"}}',
@@ -153,6 +159,34 @@ def test_a_damaged_record_is_a_sentence_and_the_others_work(damage: bytes, tmp_p
     assert status == {"base": "ready", "coder": f"broken: {broken['coder']}", "other": "ready"}
     (coder,) = [object_ for object_ in found if object_.name == "coder"]
     assert shown(coder, "policy") == shown(coder, "tools") == shown(coder, "label") == ""
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = st.fixed_dictionaries(
+    {"name": st.just("coder"), "created": JSON, "uid": JSON, "gid": JSON},
+    optional={
+        "description": JSON,
+        "controls": st.dictionaries(st.sampled_from([row.name for row in CONTROLS["agent"]]), JSON) | JSON,
+    },
+)
+
+
+@given(FIELDS)
+def test_whatever_stands_in_a_record_the_tree_can_show_it(fields: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "agents").mkdir()
+        (Path(folder) / "agents/coder.json").write_text(json.dumps(fields))
+        found, broken = records.load(Path(folder))
+    (agent,) = [object_ for object_ in found if object_.name == "coder"]
+    assert (agent.status == "ready") == (not broken)
+    for control in CONTROLS["agent"]:
+        value = shown(agent, control.name) if control.name != LOG else ""
+        if control.check and not broken:
+            control.check(value)
 
 
 def test_what_is_no_record_is_left_alone(tmp_path: Path) -> None:
@@ -251,6 +285,23 @@ async def test_an_agent_that_goes_takes_along_what_was_written_into_it(world: Wo
     assert await world.read("agent/coder.d/tools") == b"fs.read\n"
     assert await world.read("agent/other.d/approval") == b"ask\n"
     assert set(Store(world.state).load().values) == {("agent", "other")}
+
+
+async def test_a_disk_that_keeps_what_should_go_does_not_stop_the_reload(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.fs.apply(registry("coder"))
+    await world.put("agent/coder.d/approval", b"ask\n")
+
+    def full(_store: Store, _key: tuple[str, str]) -> None:
+        raise OSError(errno.EIO, "bad sector")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Store, "drop_values", full)
+        await world.fs.apply(registry())
+    assert "bad sector" in caplog.text
+    await world.fs.apply(registry("coder"))
+    assert await world.read("agent/coder.d/approval") == b"auto\n"
 
 
 async def test_one_that_went_while_nothing_was_mounted_leaves_nothing_either(world: World) -> None:
