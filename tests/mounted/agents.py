@@ -1,0 +1,71 @@
+"""Agents for tests: their model is debug/script, so that a task says what the model will answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.mounted.ctx_mount import Answer, Ctx
+from tests.mounted.talking import Frame, Talk, talk
+
+ALL = ("fs.*", "shell.exec", "text.word_count", "agent.run")
+
+
+def script(*parts: list[dict[str, Any]] | dict[str, Any]) -> str:
+    """The answers of the model, one after the other."""
+    steps: list[dict[str, Any]] = []
+    for part in parts:
+        steps += [*(part if isinstance(part, list) else [part]), {"turn": True}]
+    return json.dumps(steps[:-1])
+
+
+def call(name: str, id_: str = "", /, **input: object) -> dict[str, Any]:
+    return {"tool_call": {"name": name, "input": input, **({"call": id_} if id_ else {})}}
+
+
+def say(text: str) -> dict[str, Any]:
+    return {"delta": text}
+
+
+@contextlib.contextmanager
+def agent(
+    ctx: Ctx, name: str, *tools: str, approval: str = "auto", model: str = "debug/script"
+) -> Iterator[str]:
+    """An agent, and what it is called on the mount."""
+    words = [word for tool in tools or ALL for word in ("--tools", tool)]
+    ctx.ctx("agent", "new", name, "--model", model, "--approval", approval, *words)
+    try:
+        yield f"agent/{name}"
+    finally:
+        ctx.ctx("agent", "rm", name, "--yes")
+
+
+def write(ctx: Ctx, path: str, control: str, text: str) -> None:
+    (ctx.root / f"{path}.d" / control).write_text(text)
+
+
+def run(ctx: Ctx, path: str, task: str, **options: Any) -> Answer:
+    return Answer(ctx.run([str(ctx.root / path), task], text=False, **options))
+
+
+@contextlib.contextmanager
+def working(ctx: Ctx, path: str, task: str, uid: int | None = None, **fields: object) -> Iterator[Talk]:
+    """A conversation in which the agent has been given a task."""
+    with talk(ctx, f"{path}.sock", uid) as client:
+        client.send(task, **({"cwd": str(ctx.work)} | fields))
+        yield client
+
+
+def results(frames: list[Frame]) -> list[Frame]:
+    return [frame for frame in frames if frame["type"] == "tool_result"]
+
+
+def decisions(frames: list[Frame]) -> list[dict[str, Any]]:
+    """What the policy said, call by call."""
+    return [
+        json.loads(frame["content"])
+        for frame in frames
+        if frame["type"] == "observer" and frame["source"] == "policy"
+    ]
