@@ -30,7 +30,7 @@ from cortexfs.sessionfilelog import FileLog, fault_of
 from cortexfs.sessionfiles import EVENTS, Address, Info, Meta, Space
 from cortexfs.sessionload import Loading
 from cortexfs.sessionmemory import Budget, MemoryLog
-from cortexfs.sessionshare import Most, Shares
+from cortexfs.sessionshare import Most, Shares, taken
 
 MISSING = "there is no such session; `ctx session list` shows those that are there"
 
@@ -159,6 +159,10 @@ class Sessions:
                     await self._commit.renew(log)
         await self._commit.freshen(lambda log: _is_below(log.address, parts))
 
+    def grew(self, address: Address, size: int) -> None:
+        """What an agent has kept beside a session's log counts for its user's share."""
+        self._shares.grew(address.space, size)
+
     # What may go.
 
     async def discard(self, work: Callable[[], None]) -> None:
@@ -195,9 +199,8 @@ class Sessions:
 
     def _discard(self, address: Address) -> int | None:
         """Remove its files; how long its log was."""
-        folder, size = self.folder(address), None
-        with suppress(FileNotFoundError):
-            size = os.stat(folder / EVENTS, follow_symlinks=False).st_size
+        folder = self.folder(address)
+        size = taken(folder)
         cwd = sessionfiles.text(folder / "cwd")
         sessiondisk.discard(folder)
         self._commit.descriptors.forget(folder / EVENTS)

@@ -1,7 +1,9 @@
 """How much of the disk sessions may take: each, and all in one space (a user's, or the shared one).
 
-Rules: what is there is counted once, when a space is first used, and followed from then on. Whoever has his
-share still reads and removes, and his runs end as they should, with a few bytes more; nothing new is said.
+Rules: what is there is counted once, when a space is first used, and followed from then on: logs, and the
+long outputs that agents keep in context/output (one that is removed by itself counts until the next start).
+Whoever has his share still reads and removes, and his runs end as they should, with a few bytes more; nothing
+new is said.
 This file must never know what is said.
 """
 
@@ -15,6 +17,7 @@ import msgspec
 import trio
 
 from cortexfs import sessionfiles
+from cortexfs.core import spaces
 from cortexfs.core.errors import Fault
 from cortexfs.sessionfiles import EVENTS, Space
 
@@ -71,10 +74,28 @@ class Shares:
             share.sessions -= 1
             share.bytes -= size
 
+    def grew(self, space: Space, size: int) -> None:
+        """An agent has kept outputs of so many bytes, net of those that went for them."""
+        if share := self._known.get(space.folder):
+            share.bytes += size
+
     def _count(self, space: Space, share: Share) -> None:
         for class_, object in sessionfiles.objects(self._root, space):
             folder = self._root.joinpath(*sessionfiles.object_parts(space, class_, object))
             for name in sessionfiles.session_names(folder):
-                with suppress(OSError):
-                    share.bytes += os.stat(folder / name / EVENTS, follow_symlinks=False).st_size
+                if (size := taken(folder / name)) is not None:
+                    share.bytes += size
                     share.sessions += 1
+
+
+def taken(folder: Path) -> int | None:
+    """The bytes of a session that count; None where there is no log."""
+    try:
+        size = os.stat(folder / EVENTS, follow_symlinks=False).st_size
+    except OSError:
+        return None
+    with suppress(OSError), os.scandir(folder / spaces.CONTEXT_NAME / "output") as found:
+        for each in found:
+            with suppress(OSError):
+                size += each.stat(follow_symlinks=False).st_size
+    return size

@@ -70,6 +70,14 @@ def listed(root: Path, place: Place) -> list[tuple[Place, Found]]:
     return []
 
 
+def below(root: Path, place: Place) -> list[Place]:
+    """All that is in a folder and in the folders of it."""
+    found = []
+    for child, _ in listed(root, place):
+        found += [child, *(below(root, child) if child.is_folder else ())]
+    return found
+
+
 def _names(folder: int) -> list[str]:
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:

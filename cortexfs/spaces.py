@@ -29,7 +29,7 @@ from cortexfs.core import spaces
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.nodes import Nodes
 from cortexfs.core.places import Attributes, Keep
-from cortexfs.core.spaces import BIT, Kind, Place
+from cortexfs.core.spaces import BIT, CONTEXTS, Kind, Place
 from cortexfs.opened import Listing, Opened, Snapshot
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.spacedisk import Found
@@ -84,8 +84,8 @@ class _Node:
 
 
 class _Ghost:
-    def __init__(self, names: set[str], since: int) -> None:
-        self.names = names
+    def __init__(self, paths: set[tuple[str, ...]], since: int) -> None:
+        self.paths = paths
         self.since = since
 
 
@@ -119,12 +119,17 @@ class Spaces:
         return node
 
     def _inode(self, place: Place) -> int:
-        path = "\0".join((*place.parts, str(self._lives.get(place.session or place.parts, 0))))
+        path = "\0".join((*place.parts, str(self._life(place))))
         digest = hashlib.blake2b(path.encode(), digest_size=8, key=self._key).digest()
         number = BIT | (int.from_bytes(digest, "big") >> 4)
         while (node := self._known.get(number)) and node.place != place:
             number = BIT | (number + 1)  # 60 bits: it takes a thousand million names
         return number
+
+    def _life(self, place: Place) -> int:
+        """How often this, or a folder of the session that it is in, was removed."""
+        first = len(place.session or place.parts)
+        return sum(self._lives.get(place.parts[:end], 0) for end in range(first, len(place.parts) + 1))
 
     def _learn(self, place: Place, attributes: Attributes) -> int:
         inode = self._inode(place)
@@ -246,7 +251,7 @@ class Spaces:
         place = await self._there(folder, name)
         assert not place.is_folder  # the kernel has looked
         if ghost := self._ghosts.get(place.session or ()):
-            ghost.names.discard(name)
+            ghost.paths.discard(place.parts)
         elif place.kind is Kind.LOG:
             await self._end(place)
         else:
@@ -257,6 +262,9 @@ class Spaces:
         place = await self._there(folder, name)
         if place.parts in self._ghosts:
             self._bury(place.parts)
+            return
+        if ghost := self._ghosts.get(place.session or ()):
+            _forget_below(ghost, place)
             return
         if any(parts[: len(place.parts)] == place.parts for parts in self._ghosts):
             raise Fault("ENOTEMPTY", "there are folders of sessions in it")
@@ -280,9 +288,9 @@ class Spaces:
     async def _end(self, log: Place) -> None:
         assert log.session
         session = Place(log.session, Kind.SESSION)
-        found = await self._disk.do(spacedisk.listed, self._root, session)
+        found = await self._disk.do(spacedisk.below, self._root, session)
         await self._source.remove(self._address(log))
-        left = {place.name for place, _ in found if place.kind is not Kind.LOG}
+        left = {place.parts for place in found if place.kind is not Kind.LOG}
         self._ghosts[session.parts] = _Ghost(left, self._clock())
         if len(self._ghosts) > GHOSTS:
             self._bury(next(iter(self._ghosts)))
@@ -291,15 +299,14 @@ class Spaces:
 
     def _ghost_of(self, place: Place) -> Attributes | None:
         ghost = self._ghosts.get(place.session or ())
-        if ghost is None or (place.parts != place.session and place.name not in ghost.names):
+        if ghost is None or (place.parts != place.session and place.parts not in ghost.paths):
             return None
         return self._attributes(place, Found(0, ghost.since))
 
     def _ghosts_in(self, folder: Place) -> Iterator[Place]:
-        if ghost := self._ghosts.get(folder.parts):
-            names: Iterable[str] = ghost.names
-        else:
-            names = [parts[-1] for parts in self._ghosts if parts[:-1] == folder.parts]
+        ghost = self._ghosts.get(folder.session or ())
+        among: Iterable[tuple[str, ...]] = ghost.paths if ghost else self._ghosts
+        names = [parts[-1] for parts in among if parts[:-1] == folder.parts]
         return (place for name in names if (place := folder.child(name)))
 
     def _revive(self, place: Place) -> None:
@@ -326,8 +333,13 @@ class Spaces:
         return await self._disk.do(spacedisk.has_home, self._root, name)
 
 
+def _forget_below(ghost: _Ghost, folder: Place) -> None:
+    """A folder of a session that has ended is removed, with whatever is left in it."""
+    ghost.paths = {parts for parts in ghost.paths if parts[: len(folder.parts)] != folder.parts}
+
+
 def _keep(place: Place) -> Keep:
     """Folders of sessions go by an rmdir here only, so the kernel knows; a session may also expire."""
-    if place.kind is Kind.SESSION:
+    if place.kind is Kind.SESSION or place.kind in CONTEXTS:
         return Keep.PASSING
     return Keep.FOLDER if place.is_folder else Keep.NOTHING

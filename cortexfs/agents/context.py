@@ -85,15 +85,24 @@ class Pack(NamedTuple):
     budget_tokens: int
 
 
-class Files(Protocol):
-    """Where a session's context is kept. Blocking: for a thread."""
+class Kept(NamedTuple):
+    """What a session's context/ holds of former runs."""
 
-    def summary(self) -> Summary | None: ...
-    def pins(self) -> list[Pin]: ...
+    summary: Summary | None = None
+    pinned: tuple[Pin, ...] = ()
+
+
+class Files(Protocol):
+    """A session's context/ (cortexfs/sessioncontext.py). Every method blocks: for a thread."""
+
+    def load(self) -> Kept: ...
     def write_summary(self, summary: Summary) -> None: ...
     def write_pack(self, pack: bytes) -> None: ...
-    def pin(self, text: str) -> str: ...
-    def spill(self, call: str, text: str) -> str: ...
+    def spill(self, call: str, text: str) -> str:
+        """Keep an output; its path in the mount, or nothing where it cannot be kept."""
+
+    def pin(self, text: str) -> str:
+        """Keep a fact; its path in the mount."""
 
 
 def budget(limit: int | None, window: int | None = None) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
     home/1000/model/<provider>/<model>.d/session/<session>/events.jsonl
     home/1000/agent/<agent>.d/session/index/by-cwd/<hash>
+    home/1000/agent/<agent>.d/session/<session>/context/{summary.md,pack.json,pinned/,output/}
     shared/main/model/...    shared/main/agent/...
 
 Rules: the layout in the tree and on disk is the same. A name that is not in the table is not there, whatever
@@ -22,6 +23,7 @@ from cortexfs.core import names
 BIT = 1 << 61  # of all inodes below spaces, and of no other; handles are above (opened.FIRST_HANDLE)
 SHARED = ("shared", "main")
 INDEX_NAME = "index"
+CONTEXT_NAME = "context"
 LOG_NAME = "events.jsonl"
 
 
@@ -33,6 +35,9 @@ class Kind(Enum):
     OBJECT = auto()  # <object>.d
     SESSIONS = auto()
     SESSION = auto()
+    CONTEXT = auto()  # what an agent's model was given of a session
+    PINNED = auto()
+    OUTPUT = auto()
     INDEX = auto()
     BY_CWD = auto()
     LOG = auto()  # events.jsonl: it grows, and to remove it is to end the session
@@ -41,7 +46,10 @@ class Kind(Enum):
 
 
 FILES = (Kind.LOG, Kind.GROWING, Kind.REPLACED)
+# What an agent's run makes and nothing makes anew from a log.
+CONTEXTS = (Kind.CONTEXT, Kind.PINNED, Kind.OUTPUT)
 _HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_PIN = re.compile(r"[1-9][0-9]{0,3}\.md", re.ASCII)
 
 
 def _component(name: str) -> bool:
@@ -54,6 +62,14 @@ def _object(name: str) -> bool:
 
 def _hash(name: str) -> bool:
     return _HASH.fullmatch(name) is not None
+
+
+def is_pin(name: str) -> bool:
+    return _PIN.fullmatch(name) is not None
+
+
+def is_output(name: str) -> bool:
+    return name.endswith(".txt") and _component(name)
 
 
 Rule = str | Callable[[str], bool]
@@ -71,7 +87,16 @@ CHILDREN: dict[Kind, tuple[tuple[Rule, Kind], ...]] = {
         ("messages.jsonl", Kind.GROWING),
         *((name, Kind.REPLACED) for name in ("latest.md", "state", "cwd", "meta.json")),
         *((name, Kind.REPLACED) for name in ("created_at", "updated_at")),
+        (CONTEXT_NAME, Kind.CONTEXT),
     ),
+    Kind.CONTEXT: (
+        ("summary.md", Kind.REPLACED),
+        ("pack.json", Kind.REPLACED),
+        ("pinned", Kind.PINNED),
+        ("output", Kind.OUTPUT),
+    ),
+    Kind.PINNED: ((is_pin, Kind.REPLACED),),
+    Kind.OUTPUT: ((is_output, Kind.REPLACED),),
     Kind.INDEX: (("list", Kind.REPLACED), ("current", Kind.REPLACED), ("by-cwd", Kind.BY_CWD)),
     Kind.BY_CWD: ((_hash, Kind.REPLACED),),
 }
@@ -129,8 +154,15 @@ class Place(NamedTuple):
         return self.parts[self._depth : self._depth + 1] == (INDEX_NAME,)
 
     @property
+    def is_context(self) -> bool:
+        """Whether this is a session's context/, or something in it."""
+        return not self.is_index and self.parts[self._depth + 1 : self._depth + 2] == (CONTEXT_NAME,)
+
+    @property
     def made_from(self) -> tuple[str, ...] | None:
         """The path below which logs say what is here."""
+        if self.is_context:
+            return None
         if self.kind is Kind.SESSIONS or self.is_index:
             return self.parts[: self._depth]
         return self.session

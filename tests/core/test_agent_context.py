@@ -142,7 +142,7 @@ def test_a_summary_makes_room_once_for_many_turns() -> None:
 
 
 def test_the_message_goes_whole_or_not_at_all() -> None:
-    # brief: "the newest user message always whole or EMSGSIZE with both numbers"
+    # docs/agents.md: "What you say now goes along whole, or the run ends with EMSGSIZE and both numbers"
     long = Said("user", (Text("y" * 7000),))
     pack = plan(Parts("S", [long], (), history(20)), 3000, 500)
     assert pack.said == (long,)

@@ -36,6 +36,12 @@ def there(path: str) -> Place:
         ("/default/messages.jsonl", Kind.GROWING),
         *((f"/default/{name}", Kind.REPLACED) for name in ("latest.md", "state", "cwd", "meta.json")),
         *((f"/default/{name}", Kind.REPLACED) for name in ("created_at", "updated_at")),
+        ("/default/context", Kind.CONTEXT),
+        *((f"/default/context/{name}", Kind.REPLACED) for name in ("summary.md", "pack.json")),
+        ("/default/context/pinned", Kind.PINNED),
+        ("/default/context/pinned/12.md", Kind.REPLACED),
+        ("/default/context/output", Kind.OUTPUT),
+        ("/default/context/output/call_1.txt", Kind.REPLACED),
         ("/index", Kind.INDEX),
         ("/index/list", Kind.REPLACED),
         ("/index/current", Kind.REPLACED),
@@ -70,6 +76,13 @@ def test_the_files_of_the_abi_are_there_and_belong_to_their_object(base: str, be
         f"{MODEL_SESSION}/default/.new.state",
         f"{MODEL_SESSION}/default/other.txt",
         f"{MODEL_SESSION}/default/state/x",
+        f"{AGENT_SESSION}/default/context/events.jsonl",
+        f"{AGENT_SESSION}/default/context/pinned/0.md",
+        f"{AGENT_SESSION}/default/context/pinned/note.md",
+        f"{AGENT_SESSION}/default/context/output/.new.c1.txt",
+        f"{AGENT_SESSION}/default/context/output/c1",
+        f"{AGENT_SESSION}/default/context/context",
+        f"{AGENT_SESSION}/index/context",
         f"{MODEL_SESSION}/index/state",
         f"{MODEL_SESSION}/index/by-cwd/short",
         f"{MODEL_SESSION}/index/by-cwd/{'G' * 32}",
@@ -104,6 +117,16 @@ def test_what_is_made_from_logs_says_from_which() -> None:
         assert there(MODEL_SESSION + name).made_from == session[:-1]
     for path in ("home/1/model", "home/1/model/p", "home/1/model/p/m.d", "shared/main", "shared/main/agent"):
         assert there(path).made_from is None
+
+
+def test_a_context_is_made_by_runs_and_not_from_logs() -> None:
+    for name in ("", "/summary.md", "/output", "/output/c1.txt"):
+        place = there(f"{AGENT_SESSION}/context/context{name}")
+        assert place.is_context
+        assert place.made_from is None
+        assert place.session == tuple(f"{AGENT_SESSION}/context".split("/"))
+    assert not there(f"{AGENT_SESSION}/context").is_context
+    assert not there(f"{AGENT_SESSION}/context/state").is_context
 
 
 def test_rm_meets_a_log_first_and_the_index_last() -> None:
