@@ -83,6 +83,13 @@ class Child:
         self.process = owned(os.pidfd_open, self._pids[0])
         return self.process
 
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended by itself by then."""
+        assert self.process is not None
+        look = select.poll()
+        look.register(self.process, select.POLLIN)
+        return bool(look.poll(seconds * 1000))
+
     def kill(self) -> None:
         """Its whole group; only until `end`."""
         for pid in self._pids:

@@ -38,6 +38,7 @@ from cortexfs.tools.paths import owned
 LET_GO_SECONDS = 0.5  # a cancelled run must end within one
 # Of JSON around a text, and of characters that it writes as six.
 _ROOM = 64 << 10
+_END_SECONDS = 0.1  # from the end of its output to its own, for one that exits
 _LAST_READS = 16  # what a pipe of 1 MiB holds, the largest that a user may have
 _CLONE_FS = 0x200  # unshare(2)
 _Command: TypeAlias = tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]
@@ -276,7 +277,7 @@ class Companion:
         while True:
             readable, gone = self._wait()
             if readable and not self._read():
-                return "closed its output"
+                return "ended" if gone or self._child.ends_within(_END_SECONDS) else "closed its output"
             if gone:
                 self._child.kill()
                 for _ in range(_LAST_READS):
