@@ -5,7 +5,7 @@
         exchange.run()                    until nothing runs any more
 
 Rules: a signal is a byte in a pipe, so that it never tears a frame apart: the first Ctrl-C cancels, the
-second leaves. What asks for approval where nobody can be asked is denied, as a run without a terminal is.
+second leaves. What asks for approval where nobody can be asked is denied, and the person told what to do.
 This file must never know who prints.
 """
 
@@ -16,13 +16,19 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
-from cortexfs.chat.talk import Deed, Leave, Show, Talk
+from cortexfs.chat.calls import Show
+from cortexfs.chat.talk import Deed, Leave, Talk
 from cortexfs.client import Conversation
 from cortexfs.core.frames import AnyFrame, Approval
+from cortexfs.core.plain import one_line
 from cortexfs.core.requests import Decision
 
-UNASKED = "denied, as nobody can be asked here; ctx chat asks"
+UNASKED = "denied, as nobody can be asked here; ctx chat on a terminal asks, ctx send --approve {} allows"
+
+# What is decided about a call; None where nobody can be asked. The descriptor can be read after Ctrl-C.
+Decide: TypeAlias = Callable[[Approval, int], Decision | None]
 
 
 class Left(Exception):
@@ -41,7 +47,7 @@ class Exchange:
         show: Callable[[Show], None],
         *,
         heard: Callable[[AnyFrame], None] = lambda frame: None,
-        decide: Callable[[], Decision] | None = None,
+        decide: Decide = lambda asked, pipe: None,
     ) -> None:
         self._talk = talk
         self._conversation = conversation
@@ -69,7 +75,7 @@ class Exchange:
                 if not (heard := self._conversation.waiting()):
                     poll.poll()
                 for frame in heard:
-                    self._hear(frame)
+                    self._hear(frame, pipe)
                 for _ in taken(pipe):
                     self.do(self._talk.interrupt())
 
@@ -77,13 +83,14 @@ class Exchange:
         """Nobody wants what runs any more."""
         self.do(deed for deed in self._talk.interrupt() if not isinstance(deed, Show))
 
-    def _hear(self, frame: AnyFrame) -> None:
+    def _hear(self, frame: AnyFrame, pipe: int) -> None:
         self._heard(frame)
         self.do(self._talk.hear(frame))
-        if isinstance(frame, Approval):
-            if self._decide is None:
-                self._show(Show("question", UNASKED))
-            self.do(self._talk.decide(self._decide() if self._decide else "deny"))
+        while asked := self._talk.question:
+            decision = self._decide(asked, pipe)
+            if decision is None:
+                self._show(Show("question", UNASKED.format(one_line(asked.name))))
+            self.do(self._talk.decide(decision or "deny"))
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """The chat without a terminal to draw on: what is read is said, and answers are printed.
 
 Rules: a pipe is one message, up to its end; so is each end that is typed at a terminal whose output goes
-elsewhere. A terminal that can do nothing is read line by line, and knows the orders. What is asked
-about is decided there and denied in a pipe. A connection that was lost is opened again for the next message.
+elsewhere. A terminal that can do nothing is read line by line, and knows the orders. Nothing is asked
+here, and what needs an approval is denied. A connection that was lost is opened again for the next message.
 This file must never know escape sequences.
 """
 
@@ -11,14 +11,14 @@ from __future__ import annotations
 import sys
 
 from cortexfs.chat import orders, typed
+from cortexfs.chat.calls import Show
 from cortexfs.chat.exchange import Exchange, Left
 from cortexfs.chat.orders import Place
 from cortexfs.chat.printing import Printer, tolerant
-from cortexfs.chat.talk import Deed, Show, Talk, answer
+from cortexfs.chat.talk import Deed, Talk
 from cortexfs.client import Conversation
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.core.requests import Decision
 
 MOST = MAX_LINE + 1  # characters of a message that are read: more could not be sent
 
@@ -103,12 +103,7 @@ class Lines:
         if self._conversation is None:
             self._conversation = self._place.connect()
             deeds = self._talk.back()
-        exchange = Exchange(
-            self._talk,
-            self._conversation,
-            self._printer.show,
-            decide=self._decide if self._is_person else None,
-        )
+        exchange = Exchange(self._talk, self._conversation, self._printer.show)
         try:
             exchange.do([*deeds, *self._talk.say(text)])
             exchange.run()
@@ -116,11 +111,3 @@ class Lines:
             self._conversation.close()
             self._conversation = None
             raise
-
-    def _decide(self) -> Decision:
-        while (line := self._line("y, n or always? ")) is not None:
-            try:
-                return answer(line)
-            except Fault as fault:
-                self._printer.show(Show("error", fault.message))
-        return "deny"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from cortexfs.chat import stored, typed
+from cortexfs.chat.calls import Show, Sight
 from cortexfs.chat.printing import counted
 from cortexfs.chat.stored import Stored
-from cortexfs.chat.talk import Deed, Show, Talk
+from cortexfs.chat.talk import Deed, Talk
 from cortexfs.client import Conversation, new_id
 from cortexfs.core import names, requests
 from cortexfs.core.errors import Fault
@@ -26,12 +28,15 @@ LISTED = 20
 class Place:
     """An object, and which of its sessions is talked in."""
 
-    def __init__(self, root: str, path: str, whole: str, name: str, scope: Scope) -> None:
+    def __init__(
+        self, root: str, path: str, whole: str, name: str, scope: Scope, sight: Sight | None = None
+    ) -> None:
         self.name = name
         self.scope: Scope = scope
         self.session = ""
         self.before: str | None = None  # the session that was left last
         self._root, self._path, self._whole = root, path, whole
+        self._sight = sight or Sight()
 
     def connect(self) -> Conversation:
         return Conversation(self._path)
@@ -53,7 +58,8 @@ class Place:
         else where we are; an old one stays where it was. Models work nowhere."""
         where = stored.place(self._root, self._whole, self.scope, session)
         past = [] if self.scope == "temp" else stored.tail(where)
-        talk = Talk(self.name, session, self.scope, new_id, cwd or (None if past else self._here()))
+        cwd = cwd or (None if past else self._here())
+        talk = Talk(self.name, session, self.scope, new_id, cwd, self.sight(session, cwd))
         said, is_cut = stored.recent(past)
         deeds = talk.recall(said)
         if is_cut and deeds:
@@ -64,6 +70,17 @@ class Place:
         if session != self.session:
             self.before, self.session = self.session or None, session
         return talk, deeds
+
+    def sight(self, session: str, cwd: str | None) -> Sight:
+        """Where the calls of a session find their files."""
+        where = stored.place(self._root, self._whole, self.scope, session)
+        return self._sight._replace(read=lambda path: self._read(path, where, cwd))
+
+    def _read(self, path: str, where: Path, cwd: str | None) -> bytes:
+        own = stored.text(where / "cwd")  # "/" also where the session has none
+        works = own if own not in ("", "/") else cwd
+        works = works or stored.text(Path(f"{os.path.realpath(self._path)}.d/cwd")) or "/"
+        return self._sight.read(os.path.join(works, path))
 
     def _here(self) -> str | None:
         try:

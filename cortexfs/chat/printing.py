@@ -1,7 +1,8 @@
 """A talk as plain text: for pipes, for terminals that can do no more, and for `ctx send`.
 
 Rules: answers go to stdout, as they are where a program reads and escaped where a terminal shows them;
-everything else goes to stderr. What a stream cannot encode is replaced.
+everything else goes to stderr, and what tools do only where a person looks. What a stream cannot encode is
+replaced.
 This file must never know conversations.
 """
 
@@ -10,8 +11,40 @@ from __future__ import annotations
 import io
 from typing import TextIO
 
-from cortexfs.chat.talk import Show
+from cortexfs.chat.calls import Kind, Show
 from cortexfs.core.plain import escaped
+
+# What is told of what goes on, and with which mark: one for those who see Unicode, and one for others.
+MARKS: dict[Kind, tuple[str, str]] = {
+    "note": ("", ""),
+    "progress": ("\N{MIDDLE DOT} ", "- "),
+    "call": ("\N{BLACK RIGHT-POINTING SMALL TRIANGLE} ", "> "),
+    "result": ("", ""),
+    "failed": ("", ""),
+    "code": ("", ""),
+    "place": ("", ""),
+    "same": ("", ""),
+    "added": ("", ""),
+    "removed": ("", ""),
+}
+
+DIM, RED, GREEN, YELLOW, CYAN, BOLD, PLAIN = "2", "31", "32", "33", "36", "1", ""
+# And in which colours.
+STYLES: dict[Kind, str] = {
+    "note": DIM,
+    "progress": DIM,
+    "call": DIM,
+    "result": DIM,
+    "same": DIM,
+    "code": PLAIN,
+    "place": CYAN,
+    "added": GREEN,
+    "removed": RED,
+    "failed": RED,
+    "error": RED,
+    "question": YELLOW,
+    "other": BOLD,
+}
 
 
 class Printer:
@@ -34,11 +67,11 @@ class Printer:
                 self._break()
                 self._out.write(quoted(show.text) + "\n")
                 self._out.flush()
-            case "note" if not self._chatty:
+            case kind if kind in MARKS and not self._chatty:
                 pass
             case _:
                 self._break()
-                print(show.text, file=self._err, flush=True)
+                print(marked(show, self._err.encoding), file=self._err, flush=True)
 
     def _answer(self, text: str) -> None:
         if text:
@@ -51,6 +84,12 @@ class Printer:
             self._out.write("\n")
             self._out.flush()
             self._mid_line = False
+
+
+def marked(show: Show, encoding: str) -> str:
+    """A line about what goes on, as a stream of that encoding can show it."""
+    plain, ascii_ = MARKS.get(show.kind, ("", ""))
+    return (plain if encoding.lower() in ("utf-8", "utf8") else ascii_) + show.text
 
 
 def counted(count: int, what: str) -> str:

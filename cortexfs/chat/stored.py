@@ -95,7 +95,7 @@ def _stored(place: Path, object_: str, space: str) -> Stored | None:
         object_,
         place.name,
         space,
-        str(_text(place / "state") or said.get("state") or "idle"),
+        str(text(place / "state") or said.get("state") or "idle"),
         stat.st_mtime,
         messages if isinstance(messages, int) else 0,
         stat.st_size,
@@ -110,7 +110,8 @@ def meta(place: Path) -> dict[str, Any]:
     return {}
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
+    """What a small file says; nothing where it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

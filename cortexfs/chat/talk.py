@@ -1,6 +1,6 @@
 """A chat's side of a conversation, without wire and screen: what frames and keys lead to.
 
-    talk.say(text)  talk.hear(frame)  talk.interrupt()  talk.decide(decision)  talk.back()
+    talk.say(text)  talk.hear(frame)  talk.interrupt()  talk.decide(decision, input)  talk.back()
 
 each return what is to be done now: requests to write, things to show, an end.
 
@@ -14,36 +14,35 @@ This file must never know sockets, terminals or time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-import msgspec
-
-from cortexfs.core import frames, requests
+from cortexfs.chat import calls
+from cortexfs.chat.calls import Show, Sight
+from cortexfs.core import approvals, frames, requests
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.plain import escaped, one_line
 from cortexfs.core.requests import Cancel, Decision, Input, Resume, Scope, Send
 
-BRIEF = 200  # characters of what a tool is called with, or gave
-LONG = 1000  # and where somebody is to decide about it
 RESUME = "resume"  # the id of our resume requests; those of messages are given
 
-Kind: TypeAlias = Literal["answer", "end", "other", "note", "error", "question"]
-ANSWERS: dict[str, Decision] = {
+EDIT: Final = "edit"
+Reply: TypeAlias = Decision | Literal["edit"]
+ANSWERS: dict[str, Reply] = {
     "y": "allow_once",
     "yes": "allow_once",
     "n": "deny",
     "no": "deny",
     "a": "allow_session",
     "always": "allow_session",
+    "e": EDIT,
+    "edit": EDIT,
 }
-
-
-class Show(NamedTuple):
-    """Something for the screen. `answer` is a piece of text that goes on, until `end`."""
-
-    kind: Kind
-    text: str = ""
+TOLD: dict[Decision, str] = {
+    "allow_once": "allowed",
+    "allow_session": "allowed for this session",
+    "deny": "denied",
+}
 
 
 class Leave(NamedTuple):
@@ -64,7 +63,13 @@ class _Run:
 
 class Talk:
     def __init__(
-        self, object_: str, session: str, scope: Scope, new_id: Callable[[], str], cwd: str | None = None
+        self,
+        object_: str,
+        session: str,
+        scope: Scope,
+        new_id: Callable[[], str],
+        cwd: str | None = None,
+        sight: Sight | None = None,
     ) -> None:
         self.object, self.session, self.scope = object_, session, scope
         self.last: str | None = None
@@ -72,7 +77,11 @@ class Talk:
         self.doing = ""
         self.questions: dict[str, frames.Approval] = {}
         self.cancelling = False
+        self._sight = sight or Sight()
         self._warned = False
+        self._is_past = False  # what is heard happened before we came
+        self._latest: tuple[str, Any] | None = None  # the call that was shown last, if nothing was since
+        self._decided: set[str] = set()  # calls about which we decided
         self._new_id = new_id
         self._cwd = cwd
         self._sent: dict[str, Send] = {}  # ours, not known to have begun
@@ -112,20 +121,36 @@ class Talk:
         if self.cancelling or (self._warned and not self.busy):
             return [Leave(exit_status("ECANCELED"))]
         if self.busy:
+            denials: list[Deed] = [*self._denials()]
             self.cancelling = True
             self._cancelled |= {*self._runs, *self._sent}
             cancels: list[Deed] = [Cancel(id=id_) for id_ in (*self._runs, *self._sent)]
-            return [Show("note", "cancelling; Ctrl-C again leaves"), *cancels]
+            return [Show("note", "cancelling; Ctrl-C again leaves"), *denials, *cancels]
         self._warned = True
         return [Show("note", "Ctrl-C again leaves, and so does Ctrl-D")]
 
-    def decide(self, decision: Decision) -> list[Deed]:
-        """What is decided about the question that stands first."""
+    def decide(self, decision: Decision, input: dict[str, Any] | None = None) -> list[Deed]:
+        """What is decided about the question that stands first; `input` replaces what the model gave."""
         call, asked = next(iter(self.questions.items()))
+        if input == asked.input:
+            input = None
+        if input is not None:
+            requests.check_edited(input, decision)
         del self.questions[call]
-        told = {"allow_once": "allowed", "allow_session": "allowed for this session", "deny": "denied"}
-        approve = requests.Approve(run=asked.run or "", call=call, decision=decision)
-        return [Show("note", f"{told[decision]}: {one_line(asked.name)}"), approve, *self._ask()]
+        self._decided.add(call)
+        approve = requests.Approve(run=asked.run or "", call=call, decision=decision, input=input)
+        changed = ", as you changed it" if input is not None else ""
+        said = Show("note", f"{TOLD[decision]}{changed}: {one_line(asked.name)}")
+        return [said, approve, *self._ask()]
+
+    def _denials(self) -> list[requests.Approve]:
+        """Before a run is cancelled: nobody is to find its questions open. In a shared session they may be
+        somebody else's."""
+        asked = self.questions if self.scope != "shared" else {}
+        self._decided |= asked.keys()
+        return [
+            requests.Approve(run=each.run or "", call=call, decision="deny") for call, each in asked.items()
+        ]
 
     def back(self) -> list[Deed]:
         """Connected (again): what to ask for."""
@@ -153,12 +178,14 @@ class Talk:
         """What was said before we came, without how it was said; the last of it is where we go on."""
         over = {frame.run for frame in past if isinstance(frame, frames.Done)}
         deeds: list[Deed] = []
+        self._is_past = True
         for frame in past:
             if frame.run not in over or isinstance(frame, _RECALLED):
                 deeds += self.hear(frame)
             else:
                 self.last = frame.id
-        return deeds
+        self._is_past, self._latest = False, None
+        return [*deeds, *self._ask()]
 
     def hear(self, frame: AnyFrame) -> list[Deed]:
         if frame.run is None:
@@ -173,6 +200,8 @@ class Talk:
         heard = _HEARD.get(type(frame))
         if not isinstance(frame, frames.Delta | frames.Message):
             run.streamed = 0
+        if not isinstance(frame, _ABOUT_CALLS):
+            self._latest = None
         return heard(self, run, frame) if heard else []
 
     def _answered(self, frame: frames.Error) -> list[Deed]:
@@ -217,19 +246,38 @@ class Talk:
 
     def _called(self, run: _Run, frame: frames.ToolCall) -> list[Deed]:
         self.doing = one_line(frame.name)
-        return [Show("end"), Show("note", f"→ {one_line(frame.name)} {_shown(frame.input, BRIEF)}".rstrip())]
+        self._latest = frame.call, frame.input
+        if self._is_past:  # the files have changed since
+            return [Show("end"), Show("call", calls.line(frame.name, frame.input, calls.BRIEF))]
+        return [Show("end"), *calls.called(frame.name, frame.input, self._sight)]
 
     def _resulted(self, run: _Run, frame: frames.ToolResult) -> list[Deed]:
-        self.questions.pop(frame.call, None)
         self.doing = ""
-        failed = "failed: " if frame.is_error else ""
-        return [
-            Show("end"),
-            Show("note", f"← {one_line(frame.name)} {failed}{_shown(frame.output, BRIEF)}".rstrip()),
-        ]
+        is_apart = self._latest is None or self._latest[0] != frame.call
+        self._latest = frame.call, None
+        return [Show("end"), *calls.resulted(frame, is_apart), *self._settled(frame.call)]
+
+    def _settled(self, call: str) -> list[Deed]:
+        """A question that need not be answered any more; the next one, if it was asked."""
+        was_asked = self.question is not None and self.question.call == call
+        self.questions.pop(call, None)
+        return self._ask() if was_asked else []
+
+    def _observed(self, run: _Run, frame: frames.Observer) -> list[Deed]:
+        """Notes are for programs, but for a decision that was not made here."""
+        said = approvals.read(frame)
+        if said is None or said.call in self._decided:
+            return []
+        was_asked = said.call in self.questions
+        rest = self._settled(said.call)
+        if said.decision != "deny" and not was_asked:
+            return rest
+        self._latest = None
+        told = f"{TOLD[said.decision]}: {one_line(said.name)} ({one_line(said.reason)})"
+        return [Show("end"), Show("note", told), *rest]
 
     def _progress(self, run: _Run, frame: frames.Progress) -> list[Deed]:
-        return [Show("end"), Show("note", f"· {one_line(frame.message)}")]
+        return [Show("end"), Show("progress", one_line(frame.message))]
 
     def _media(self, run: _Run, frame: frames.Media) -> list[Deed]:
         fields = frame.attachment if isinstance(frame.attachment, dict) else {}
@@ -237,16 +285,16 @@ class Talk:
         return [Show("end"), Show("note", one_line(text))]
 
     def _approval(self, run: _Run, frame: frames.Approval) -> list[Deed]:
+        self._decided.discard(frame.call)
         self.questions[frame.call] = frame
         return [Show("end"), *(self._ask() if len(self.questions) == 1 else [])]
 
     def _ask(self) -> list[Deed]:
-        if (asked := self.question) is None:
+        """The question that stands first, below its call, unless that is what stands there."""
+        if (asked := self.question) is None or self._is_past:
             return []
-        effects = f" ({one_line(', '.join(asked.effects))})" if asked.effects else ""
-        reason = f": {one_line(asked.reason)}" if asked.reason else ""
-        called = f"{one_line(asked.name)} {_shown(asked.input, LONG)}".rstrip()
-        return [Show("question", f"may it call {called}{effects}{reason}?")]
+        latest, self._latest = self._latest, (asked.call, asked.input)
+        return [*calls.asked(asked, self._sight, latest == self._latest)]
 
     def _error(self, run: _Run, frame: frames.Error) -> list[Deed]:
         run.complained = True
@@ -261,6 +309,7 @@ class Talk:
             self._shown.discard(run.request)
             self.status = exit_status(_code(frame)) if frame.status != "ok" else 0
         self.doing = ""
+        self._decided.clear()
         self._settle()
         said: list[Deed] = [Show("end")]
         if frame.status == "cancelled":
@@ -276,6 +325,14 @@ class Talk:
         return Show("error", one_line(f"{self.object}: {code}: {message}"))
 
 
+_ABOUT_CALLS = (
+    frames.ToolCall,
+    frames.ToolResult,
+    frames.Approval,
+    frames.Observer,
+    frames.Usage,
+    frames.ReasoningDelta,
+)
 _RECALLED = (frames.Start, frames.Message, frames.Error, frames.Done)
 _HEARD: dict[type, Callable[[Talk, _Run, Any], list[Deed]]] = {
     frames.Start: Talk._start,
@@ -285,6 +342,7 @@ _HEARD: dict[type, Callable[[Talk, _Run, Any], list[Deed]]] = {
     frames.ToolCall: Talk._called,
     frames.ToolResult: Talk._resulted,
     frames.Progress: Talk._progress,
+    frames.Observer: Talk._observed,
     frames.Media: Talk._media,
     frames.Approval: Talk._approval,
     frames.Error: Talk._error,
@@ -292,19 +350,12 @@ _HEARD: dict[type, Callable[[Talk, _Run, Any], list[Deed]]] = {
 }
 
 
-def answer(text: str) -> Decision:
-    """What is answered to a question; a Fault where it is neither y, n nor always."""
-    if (decision := ANSWERS.get(text.strip().lower())) is None:
-        raise Fault("EINVAL", "answer y (once), n or always; Ctrl-C cancels the run")
-    return decision
+def answer(text: str) -> Reply:
+    """What is answered to a question; a Fault where that is no answer."""
+    if (reply := ANSWERS.get(text.strip().lower())) is None:
+        raise Fault("EINVAL", "answer y (once), a (always in this session), n or e (edit it first)")
+    return reply
 
 
 def _code(done: frames.Done) -> str:
     return done.code or ("ECANCELED" if done.status == "cancelled" else "EIO")
-
-
-def _shown(value: Any, most: int) -> str:
-    """A tool's input or output as one line, which says how much of it is not shown."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    more = len(text) - most
-    return one_line(text[:most]) + (f" … and {more:,} characters more" if more > 0 else "")

@@ -24,15 +24,17 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.output.color_depth import ColorDepth
 
-from cortexfs.chat import orders, typed
+from cortexfs.chat import edits, orders, typed
+from cortexfs.chat.calls import Kind, Show
 from cortexfs.chat.history import History
 from cortexfs.chat.keys import Deeds, Memory, Orders, bindings
 from cortexfs.chat.markdown import Answer, Style
 from cortexfs.chat.orders import Place
-from cortexfs.chat.printing import quoted
-from cortexfs.chat.talk import Deed, Leave, Show, answer
+from cortexfs.chat.printing import STYLES, marked, quoted
+from cortexfs.chat.talk import ANSWERS, EDIT, Deed, Leave, answer
 from cortexfs.client import Conversation
 from cortexfs.core.errors import Fault, exit_status
+from cortexfs.core.frames import Approval
 from cortexfs.core.plain import escaped
 
 TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing
@@ -41,7 +43,8 @@ RETRY = 0.5  # seconds between attempts to connect
 BELOW = 6  # rows that are left for the input line when an answer is drawn
 SHOWN_LINES, SHOWN_TEXT = 12, 2000  # lines and characters of what a person said
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
-STYLES = {"note": "2", "error": "31", "question": "33", "other": "1"}
+ASKING = "[y]es once, [a]lways for this session, [n]o, [e]dit? "
+EDITING = "edit; Enter allows it so, Ctrl-C goes back: "
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -63,6 +66,8 @@ class Terminal:
         self._returning: asyncio.Task[None] | None = None
         self._lines: list[str] = []  # to be printed
         self._draft: Document | None = None  # what was being typed when a question came
+        self._asked: Approval | None = None  # the question that stands first
+        self._edited: Approval | None = None  # and if it is being edited
         self._since = time.monotonic()
         self._prompt = self._made(history)
         self._output = self._prompt.app.output
@@ -182,7 +187,9 @@ class Terminal:
 
     def _enter(self, buffer: Buffer) -> None:
         try:
-            if self._talk.question:
+            if self._edited:
+                self._allow(buffer)
+            elif self._talk.question:
                 self._decide(buffer)
             else:
                 self._take(buffer, typed.meaning(buffer.text))
@@ -212,18 +219,48 @@ class Terminal:
     def _decide(self, buffer: Buffer) -> None:
         """Answer a question. What was being typed when it came is no answer, and is kept."""
         try:
-            decision = answer(buffer.text)
+            reply = answer(buffer.text)
         except Fault:
             if buffer.text and not self._draft:
                 self._draft = buffer.document
             raise
         buffer.reset()
-        self._do(self._talk.decide(decision))
+        if reply == EDIT:
+            self._edited = self._talk.question
+            assert self._edited
+            buffer.document = Document(edits.text(self._edited.input))
+        else:
+            self._do(self._talk.decide(reply))
+
+    def _allow(self, buffer: Buffer) -> None:
+        """Allow the call as it was edited; what cannot be sent stays, to be edited further."""
+        try:
+            deeds = self._talk.decide("allow_once", edits.edited(buffer.text))
+        except Fault as fault:
+            self._complain(fault.message)
+        else:
+            self._edited = None
+            buffer.reset()
+            self._do(deeds)
+
+    def _tend(self) -> None:
+        """When another question stands first, or none, what was typed is no answer to it. What the questions
+        kept waiting returns."""
+        buffer, asked = self._prompt.default_buffer, self._talk.question
+        if asked is not self._asked:
+            if self._edited or buffer.text.strip().lower() in ANSWERS:
+                buffer.reset()
+            self._asked, self._edited = asked, None
         if self._draft and not self._talk.question:
-            buffer.document, self._draft = self._draft, None
+            if not buffer.text:
+                buffer.document = self._draft
+            self._draft = None
 
     def _interrupt(self, buffer: Buffer) -> None:
-        if buffer.text and not self._talk.busy:
+        if self._edited:  # back to the question
+            self._edited = None
+            buffer.reset()
+        elif buffer.text and not self._talk.busy:
             buffer.reset()
         else:
             self._answer.drop()
@@ -262,6 +299,7 @@ class Terminal:
                     self._lost()
                 # Writing reads what comes meanwhile, of which the loop would not hear.
                 asyncio.get_running_loop().call_soon(self._hear)
+        self._tend()
 
     def _show(self, show: Show) -> None:
         if show.kind == "answer":
@@ -271,7 +309,7 @@ class Terminal:
         if show.kind == "other":
             self._utter(show.text)
         elif show.kind != "end":
-            self._say(show.kind, show.text)
+            self._say(show.kind, marked(show, self._style.encoding))
 
     # What is on the screen.
 
@@ -289,10 +327,10 @@ class Terminal:
         elif len(shown) < len(text):
             self._say("note", f"  and {len(text) - len(shown):,} characters more")
 
-    def _say(self, kind: str, text: str) -> None:
+    def _say(self, kind: Kind, text: str) -> None:
         """Lines of text, to be printed above what is still being drawn."""
         for line in escaped(text).split("\n"):
-            styled = self._colour and line
+            styled = self._colour and line and STYLES[kind]
             self._lines.append(f"\x1b[{STYLES[kind]}m{line}\x1b[0m\n" if styled else f"{line}\n")
 
     @property
@@ -332,7 +370,7 @@ class Terminal:
         if live != self._parsed[0]:  # its sequences are read anew only when there are others
             self._parsed = (live, to_formatted_text(ANSI(live)))
         faint = "ansibrightblack" if self._colour else ""
-        line = "y, n or always? " if self._talk.question else "> "
+        line = EDITING if self._edited else ASKING if self._talk.question else "> "
         return [*self._parsed[1], (faint, f"{status}\n" if status else ""), ("", line)]
 
     def _status(self) -> str:

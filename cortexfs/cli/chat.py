@@ -18,6 +18,7 @@ from cortexfs.chat.history import History
 from cortexfs.chat.orders import Place
 from cortexfs.cli import output, parser, talking
 from cortexfs.cli.bounded import ask
+from cortexfs.cli.sight import SIGHT
 from cortexfs.core.errors import Fault, code_of
 
 REACH_SECONDS = 1.0
@@ -41,7 +42,7 @@ def declare(into: parser.Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     where = talking.named(options)
-    place = Place(where.root, where.path, where.whole, where.name, options.scope)
+    place = Place(where.root, where.path, where.whole, where.name, options.scope, SIGHT)
     cwd = os.path.abspath(os.path.expanduser(options.cwd)) if options.cwd else None
     talks = _terminal if _is_capable() else _lines
     try:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 
 from cortexfs.chat import stored
-from cortexfs.chat.talk import Show, Talk
+from cortexfs.chat.calls import Show
+from cortexfs.chat.talk import Talk
 from cortexfs.cli import output, parser, talking
 from cortexfs.client import new_id
 from cortexfs.core.errors import EXIT_OK, Fault

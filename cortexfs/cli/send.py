@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
 
-from cortexfs.chat.exchange import Exchange, Left
-from cortexfs.chat.talk import Talk, answer
+from cortexfs.chat.calls import Show
+from cortexfs.chat.exchange import Decide, Exchange, Left
+from cortexfs.chat.orders import Place
+from cortexfs.chat.printing import Printer
+from cortexfs.chat.talk import EDIT, Talk, answer
 from cortexfs.cli import parser, talking
+from cortexfs.cli.sight import SIGHT
 from cortexfs.client import Failed, new_id
 from cortexfs.core import arguments
 from cortexfs.core.errors import Fault, exit_status
-from cortexfs.core.frames import Done, Error
+from cortexfs.core.frames import Approval, Done, Error
 from cortexfs.core.requests import Decision, Input
 
 
@@ -24,11 +29,19 @@ def declare(into: parser.Parser) -> None:
     talking.declare_session(into)
     into.add_argument("--cwd", metavar="DIR", help="the session's working directory from now on")
     into.add_argument("--id", metavar="ID", help="a name for this message, so that a retry says it once")
+    into.add_argument(
+        "--approve",
+        metavar="TOOL",
+        action="append",
+        default=[],
+        help="allow each call of this tool; may be repeated (default: asked on a terminal, else denied)",
+    )
     talking.declare_output(into)
     parser.examples(
         into,
         "ctx send model/main hello",
         "ctx send agent/coder --session fix --cwd . why does make test fail",
+        "ctx send agent/coder --approve shell.exec run the tests < /dev/null",
         "git diff | ctx send model/main --output text review this: -",
         "ctx send debug/echo --id msg-7 once only | jq -r 'select(.type==\"delta\").text'",
     )
@@ -40,11 +53,15 @@ def run(options: argparse.Namespace) -> int:
     where = talking.named(options)
     said = _spoken(arguments.prompt(words, _piped(arguments.prompt_room(words))))
     cwd = os.path.abspath(os.path.expanduser(options.cwd)) if options.cwd else None
-    talk = Talk(where.name, options.session, options.scope, new_id, cwd)
+    place = Place(where.root, where.path, where.whole, where.name, options.scope, SIGHT)
+    sight = place.sight(options.session, cwd)
+    talk = Talk(where.name, options.session, options.scope, new_id, cwd, sight)
     printing = talking.printing(chosen)
-    decide = _decided if sys.stdin.isatty() and sys.stderr.isatty() else None
+    is_asked = sys.stdin.isatty() and sys.stderr.isatty()
+    show = printing.show if chosen == "text" or not is_asked else _asking
+    decide = _decider(frozenset(options.approve), is_asked)
     with where.connect() as conversation:
-        exchange = Exchange(talk, conversation, printing.show, heard=printing.heard, decide=decide)
+        exchange = Exchange(talk, conversation, show, heard=printing.heard, decide=decide)
         try:
             exchange.do(talk.say(said, options.id))
             exchange.run()
@@ -79,13 +96,32 @@ def _spoken(prompt: Input) -> Input:
     return said if isinstance(said, str) else prompt
 
 
-def _decided() -> Decision:
-    """What the person at the terminal answers; whoever closes it denies."""
+def _asking(show: Show) -> None:
+    """Where frames go to stdout, a person still sees what is asked."""
+    if show.kind not in ("answer", "end", "other"):
+        Printer(sys.stderr, sys.stderr).show(show)
+
+
+def _decider(approved: frozenset[str], is_asked: bool) -> Decide:
+    def decide(asked: Approval, pipe: int) -> Decision | None:
+        if asked.name in approved:
+            return "allow_once"
+        return _decided(pipe) if is_asked else None
+
+    return decide
+
+
+def _decided(pipe: int) -> Decision:
+    """What the person at the terminal answers; whoever closes it denies, and so does Ctrl-C."""
     while True:
         print("[y]es, [n]o, [a]lways: ", end="", file=sys.stderr, flush=True)
-        if not (line := sys.stdin.readline()):
+        ready, _, _ = select.select([sys.stdin, pipe], [], [])
+        if pipe in ready or not (line := sys.stdin.readline()):
             return "deny"
         try:
-            return answer(line)
+            reply = answer(line)
+            if reply != EDIT:
+                return reply
+            print("calls are edited in ctx chat; answer y, n or a", file=sys.stderr)
         except Fault as fault:
             print(fault.message, file=sys.stderr)

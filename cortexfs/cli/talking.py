@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cortexfs.chat.calls import Show
 from cortexfs.chat.printing import Printer
-from cortexfs.chat.talk import Show
 from cortexfs.cli import mounts, objects
 from cortexfs.client import Conversation
 from cortexfs.core import frames

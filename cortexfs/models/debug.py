@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Message, Progress, Text, ToolCall, Usage
+from cortexfs.core.frames import Approval, Delta, Message, Progress, Text, ToolCall, ToolResult, Usage
 from cortexfs.core.registry import Object
 from cortexfs.core.requests import Input
 from cortexfs.models import script as scripts
@@ -109,6 +109,11 @@ class _Play:
         call = asked.call or f"call{number}"
         await self._turn.say(ToolCall(call=call, name=asked.name, input=asked.input))
 
+    async def result(self, number: int, step: scripts.Result) -> None:
+        gave = step.tool_result
+        said = ToolResult(call=gave.call, name=gave.name, output=gave.output, is_error=gave.is_error)
+        await self._turn.say(said)
+
     async def fail(self, number: int, step: scripts.Fail) -> None:
         raise Fault(step.error.code, step.error.message)
 
@@ -155,6 +160,7 @@ _PLAYED: dict[type[scripts.AnyStep], Callable[[_Play, int, Any], Awaitable[None]
     scripts.Say: _Play.say,
     scripts.Sleep: _Play.sleep,
     scripts.Call: _Play.call,
+    scripts.Result: _Play.result,
     scripts.Fail: _Play.fail,
     scripts.Hang: _Play.hang,
     scripts.Burst: _Play.burst,

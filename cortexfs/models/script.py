@@ -49,6 +49,17 @@ class Call(Step, frozen=True):
     tool_call: Called
 
 
+class Resulted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    call: str
+    output: str = ""
+    is_error: bool = False
+
+
+class Result(Step, frozen=True):
+    tool_result: Resulted
+
+
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str
     message: str
@@ -100,11 +111,11 @@ class Rest(Step, frozen=True):
     turn: bool
 
 
-AnyStep: TypeAlias = Say | Sleep | Call | Fail | Hang | Burst | Conclude | Ask | Count | Tell | Rest
+AnyStep: TypeAlias = Say | Sleep | Call | Result | Fail | Hang | Burst | Conclude | Ask | Count | Tell | Rest
 
 STEPS: dict[str, type[AnyStep]] = {
     each.__struct_fields__[0]: each
-    for each in (Say, Sleep, Call, Fail, Hang, Burst, Conclude, Ask, Count, Tell, Rest)
+    for each in (Say, Sleep, Call, Result, Fail, Hang, Burst, Conclude, Ask, Count, Tell, Rest)
 }
 
 

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.chat import talk
-from cortexfs.chat.talk import Deed, Leave, Show, Talk
-from cortexfs.core import frames, requests
+from cortexfs.chat.calls import Show, Sight
+from cortexfs.chat.talk import Deed, Leave, Talk
+from cortexfs.core import approvals, frames, requests
 from cortexfs.core.errors import Fault
-from cortexfs.core.requests import Approve, Cancel, Key, Resume, Send
+from cortexfs.core.requests import Approve, Cancel, Decision, Key, Resume, Send, Verdict
 from tests.core.conversation_pair import Connection, World
 
 
@@ -64,7 +65,7 @@ class Chat:
             "other": ">{}<",
             "question": "?{}",
         }
-        return "".join(marks[show.kind].format(show.text) for show in self.shown)
+        return "".join(marks.get(show.kind, "({})").format(show.text) for show in self.shown)
 
 
 @pytest.fixture
@@ -113,7 +114,8 @@ def test_a_long_text_in_several_messages_is_not_repeated(world: World, chat: Cha
     assert chat.text == "abcdef|another|"
 
 
-def test_what_tools_do_is_one_dim_line_each(world: World, chat: Chat) -> None:
+def test_what_tools_do_is_shown(world: World, chat: Chat) -> None:
+    # issue: "the terminal session shows tool calls"
     chat.do(chat.talk.say("hello"))
     world.emit(
         run_of(world),
@@ -127,13 +129,26 @@ def test_what_tools_do_is_one_dim_line_each(world: World, chat: Chat) -> None:
     )
     chat.read()
     kinds = [show.kind for show in chat.shown]
-    assert kinds == ["answer", *["end", "note"] * 4]
-    notes = [show.text for show in chat.shown if show.kind == "note"]
-    assert notes[0] == '→ fs.read {"path":"x\\u001b[2J"}'
-    assert notes[1].startswith("← fs.read a b\\x1bccc")
-    assert notes[1].endswith("c … and 104 characters more")
-    assert notes[2:] == ["← fs.read failed: no such file", "· half way"]
+    results = ["end", "result", "result", "end", "failed", "failed"]
+    assert kinds == ["answer", "end", "call", *results, "end", "progress"]
+    shown = [show.text for show in chat.shown if show.kind not in ("answer", "end")]
+    assert shown[:2] == ['fs.read path="x\\u001b[2J"', "  a"]
+    assert shown[2] == "  b\\x1b" + "c" * 300
+    assert shown[3:] == ["fs.read:", "  no such file", "half way"]
     assert chat.talk.doing == "thinking"
+
+
+def test_a_result_apart_from_its_call_is_named(world: World, chat: Chat) -> None:
+    # issue: "parallel tool calls run side by side"
+    chat.do(chat.talk.say("go"))
+    for call in "ab":
+        world.emit(run_of(world), frames.ToolCall(call=call, name=f"t.{call}", input={}))
+    for call in "ba":
+        world.emit(
+            run_of(world), frames.ToolResult(call=call, name=f"t.{call}", output=call.upper(), is_error=False)
+        )
+    chat.read()
+    assert [show.text for show in chat.shown if show.text] == ["t.a", "t.b", "  B", "t.a:", "  A"]
 
 
 def test_a_failure_is_one_line(world: World, chat: Chat) -> None:
@@ -311,10 +326,10 @@ def test_approvals_are_asked_one_after_the_other(world: World, chat: Chat) -> No
         )
     chat.read()
     assert chat.text.count("?") == 1 + chat.text.count("?may")
-    assert '?may it call fs.write {"path":"c1"} (write): it?' in chat.text
-    chat.do(chat.talk.decide(talk.answer("y")))
-    assert '?may it call fs.write {"path":"c2"} (write): it?' in chat.text
-    chat.do(chat.talk.decide(talk.answer("NO ")))
+    assert "?may it call fs.write path=c1 (write): it?" in chat.text
+    chat.do(chat.talk.decide(decision("y")))
+    assert "?may it call fs.write path=c2 (write): it?" in chat.text
+    chat.do(chat.talk.decide(decision("NO ")))
     assert [(decided.call, decided.decision) for decided in world.decisions] == [
         ("c1", "allow_once"),
         ("c2", "deny"),
@@ -328,7 +343,7 @@ def test_a_question_says_how_much_of_a_call_it_does_not_show(chat: Chat) -> None
         id="1", run="r", call="c", name="sh", input="x" * 5000, effects=[], reason="because"
     )
     chat.do(chat.talk.hear(asked))
-    assert "xxx … and 4,000 characters more" in chat.text
+    assert "xxx ... and 4,000 characters more" in chat.text
 
 
 def test_a_question_goes_with_its_run_and_with_its_result(world: World, chat: Chat) -> None:
@@ -340,8 +355,106 @@ def test_a_question_goes_with_its_run_and_with_its_result(world: World, chat: Ch
     chat.read()
     assert chat.talk.question
     assert chat.talk.question.call == "c2"
+    assert chat.text.count("?may it call t?") == 2  # the second one is asked now
     chat.do(chat.talk.interrupt())
     assert chat.talk.question is None
+    assert [(each.call, each.decision) for each in world.decisions] == [("c2", "deny")]
+
+
+def test_an_interrupt_denies_nothing_that_is_another_users(world: World) -> None:
+    # protocol.md: "In a shared session anybody may cancel ..., and only who sent a message decides"
+    chat = Chat(world, scope="shared")
+    chat.do(
+        chat.talk.hear(frames.Approval(id="1", run="r", call="c", name="t", input={}, effects=[], reason=""))
+    )
+    assert not [deed for deed in chat.talk.interrupt() if isinstance(deed, Approve)]
+
+
+def test_an_edited_call_is_allowed_once(world: World, chat: Chat) -> None:
+    # issue: "[e]dit"
+    chat.do(chat.talk.say("go"))
+    for call in ("c1", "c2"):
+        world.emit(
+            run_of(world),
+            frames.Approval(call=call, name="t", input={"path": "x"}, effects=[], reason=""),
+        )
+    chat.read()
+    assert talk.answer("e") == talk.answer(" Edit") == talk.EDIT
+    with pytest.raises(Fault, match="over 256 KiB"):
+        chat.talk.decide("allow_once", {"path": "x" * (256 << 10)})
+    chat.do(chat.talk.decide("allow_once", {"path": "y"}))
+    assert "<allowed, as you changed it: t>" in chat.text
+    chat.do(chat.talk.decide("allow_once", {"path": "x"}))  # it is what it was
+    assert [(each.call, each.input) for each in world.decisions] == [("c1", {"path": "y"}), ("c2", None)]
+
+
+def test_what_is_decided_elsewhere_is_told(world: World, chat: Chat) -> None:
+    # issue: "nobody connected, EOF or timeout: deny"
+    chat.do(chat.talk.say("go"))
+    questions = [
+        frames.Approval(call=call, name=f"t.{call}", input={}, effects=[], reason="") for call in "abc"
+    ]
+    world.emit(run_of(world), *questions)
+    chat.read()
+    timed_out = Verdict("deny", None, "nobody decided within 600 s")
+    world.emit(run_of(world), approvals.decided(questions[0], timed_out))
+    world.emit(run_of(world), approvals.decided(questions[2], approvals.by(7, "allow_once", None)))
+    chat.read()
+    assert "<denied: t.a (nobody decided within 600 s)>?may it call t.b?" in chat.text
+    assert "<allowed: t.c (uid 7 allowed it once)>" in chat.text
+    assert list(chat.talk.questions) == ["b"]
+    chat.do(chat.talk.decide("deny"))
+    before = chat.text
+    world.emit(run_of(world), approvals.decided(questions[1], approvals.by(1000, "deny", None)))
+    chat.read()
+    assert chat.text == before  # who decided knows
+    refused = frames.Approval(call="d", name="t.d", input={}, effects=[], reason="")
+    world.emit(run_of(world), approvals.decided(refused, Verdict("deny", None, "the policy says so")))
+    chat.read()
+    assert chat.text.endswith("|<denied: t.d (the policy says so)>")
+
+
+def test_a_change_is_shown_once_for_a_call_and_its_question(world: World) -> None:
+    # issue: "diffs of writes and approvals as they happen"
+    chat = Chat(world)
+    chat.talk = Talk("debug/echo", "s", "private", lambda: "m", sight=Sight(lambda path: b"old\n"))
+    chat.do(chat.talk.say("go"))
+    given = {"path": "f", "content": "new\n"}
+    for call in "ab":
+        world.emit(run_of(world), frames.ToolCall(call=call, name="fs.write", input=given))
+    for call in "ba":
+        asked = frames.Approval(call=call, name="fs.write", input=given, effects=[], reason="")
+        world.emit(run_of(world), asked)
+    chat.read()
+    assert [show.kind for show in chat.shown].count("added") == 2
+    assert chat.shown[-1] == Show("end")
+    chat.do(chat.talk.decide("deny"))
+    assert [show.kind for show in chat.shown].count("added") == 3  # far from its call
+    assert chat.shown[-1] == Show("question", "may it call fs.write path=f?")
+
+
+def test_questions_of_the_past_are_asked_when_they_are_still_open() -> None:
+    read: list[str] = []
+
+    def reading(path: str) -> bytes:
+        read.append(path)
+        return b""
+
+    late = Talk("debug/echo", "s", "private", lambda: "m", sight=Sight(reading))
+    given = {"path": "f", "content": "x"}
+    past: list[frames.AnyFrame] = [frames.Start(id="1", run="r", agent="a")]
+    for number, call in enumerate("abc", 2):
+        past.append(frames.ToolCall(id=str(2 * number), run="r", call=call, name="fs.write", input=given))
+        asked = frames.Approval(call=call, name="fs.write", input=given, effects=[], reason="")
+        past.append(msgspec.structs.replace(asked, id=str(2 * number + 1), run="r"))
+    gave = frames.ToolResult(id="20", run="r", call="a", name="fs.write", output="", is_error=False)
+    deeds = late.recall([*past, gave])
+    assert [deed.text for deed in deeds if isinstance(deed, Show) and deed.kind == "question"] == [
+        "may it call fs.write path=f?"
+    ]
+    assert late.question
+    assert late.question.call == "b"
+    assert read == ["f"]  # for the question alone: the others' files have changed since
 
 
 @pytest.mark.parametrize("text", ["", "yess", "fly", "y n"])
@@ -379,8 +492,14 @@ def test_an_always_is_for_the_session(world: World, chat: Chat) -> None:
     chat.do(chat.talk.say("go"))
     world.emit(run_of(world), frames.Approval(call="c", name="t", input={}, effects=[], reason=""))
     chat.read()
-    deeds = chat.talk.decide(talk.answer("a"))
+    deeds = chat.talk.decide(decision("a"))
     assert any(isinstance(deed, Approve) and deed.decision == "allow_session" for deed in deeds)
+
+
+def decision(text: str) -> Decision:
+    reply = talk.answer(text)
+    assert reply != talk.EDIT
+    return reply
 
 
 WILD = st.text(st.sampled_from("ab\x1b[2J\x07\r\n\u202e\x9b"), max_size=8)
@@ -397,6 +516,19 @@ FRAMES = st.one_of(
     st.builds(frames.ToolResult, call=WILD, name=WILD, output=WILD, is_error=st.booleans()),
     st.builds(frames.Progress, message=WILD),
     st.builds(frames.Observer, content=WILD),
+    st.builds(
+        approvals.decided,
+        st.builds(frames.Approval, call=WILD, name=WILD, input=WILD, effects=st.just([]), reason=WILD),
+        st.builds(Verdict, st.sampled_from(["allow_once", "deny"]), st.none(), WILD),
+    ),
+    st.builds(
+        frames.ToolCall,
+        call=WILD,
+        name=st.sampled_from(["fs.write", "fs.replace", "shell.exec"]),
+        input=st.fixed_dictionaries(
+            {}, optional={key: WILD for key in ("path", "content", "old", "new", "diff", "cmd")}
+        ),
+    ),
     st.builds(frames.Media, attachment=st.one_of(WILD, st.dictionaries(st.just("url"), WILD))),
     st.builds(frames.Usage, input_tokens=st.integers(), output_tokens=st.integers()),
     st.builds(

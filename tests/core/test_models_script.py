@@ -19,6 +19,7 @@ WHOLE: dict[str, Any] = {
     "delta": {"delta": "a"},
     "sleep": {"sleep": 0.5},
     "tool_call": {"tool_call": {"name": "fs.read", "input": {"path": "a"}, "call": "c1"}},
+    "tool_result": {"tool_result": {"name": "n", "call": "c", "output": "o", "is_error": True}},
     "error": {"error": {"code": "EIO", "message": "no"}},
     "hang": {"hang": True},
     "burst": {"burst": 3, "size": 8},
@@ -26,6 +27,7 @@ WHOLE: dict[str, Any] = {
     "approval": {"approval": {"name": "n", "input": 1, "effects": ["x"], "reason": "r", "call": "c"}},
     "usage": {"usage": {"input_tokens": 1, "output_tokens": 2}},
     "progress": {"progress": "half"},
+    "turn": {"turn": True},
 }
 
 
@@ -59,7 +61,7 @@ def test_the_example_is_a_script() -> None:
         # and a step that is wrong says which one it is
         ('[{"delta":"a"},5]', "step 2: expected an object, got number"),
         ("[{}]", "step 1: expected one of delta, sleep, "),
-        ('[{"dleta":"a"}]', 'progress; got ["dleta"]'),
+        ('[{"dleta":"a"}]', 'turn; got ["dleta"]'),
         ('[{"delta":"a","sleep":1}]', "step 1: expected one of"),
         ('[{"delta":5}]', "step 1: delta: expected string, got number"),
         ('[{"delta":"a","size":5}]', "step 1: "),

@@ -50,6 +50,8 @@ def test_the_table_of_frames() -> None:
 def value_of(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " ".join(f"`{choice}`" for choice in get_args(hint))
+    if hint == dict[str, Any] | None:
+        return "object"
     return "string or object" if hint == Input else "string"
 
 
@@ -94,6 +96,7 @@ def test_the_table_of_limits() -> None:
     told = [int(re.findall(r"\d+", row[1])[0]) for row in table("what")]
     assert told == [
         frames.MAX_LINE,
+        requests.MAX_EDITED >> 10,
         requests.MAX_ID,
         requests.MAX_CWD,
         session.MAX_WAITING,

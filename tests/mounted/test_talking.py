@@ -295,10 +295,31 @@ def test_where_nobody_can_be_asked_the_denial_is_told(talks: Ctx) -> None:
     script = '[{"approval": {"name": "fs.write"}}]'
     done = talks.ctx("send", "debug/script", "--output", "text", "--scope", "temp", script)
     assert done.stdout == "deny\n"
+    mend = "ctx chat on a terminal asks, ctx send --approve fs.write allows"
     assert done.stderr.splitlines() == [
-        "may it call fs.write {}?",
-        "denied, as nobody can be asked here; ctx chat asks",
+        "may it call fs.write?",
+        f"denied, as nobody can be asked here; {mend}",
     ]
+
+
+def test_calls_that_are_approved_beforehand(talks: Ctx) -> None:
+    # commands.md: "`--approve TOOL` ... allows each call of that tool once"
+    steps = [{"approval": {"name": name, "call": f"c{n}"}} for n, name in enumerate(("a", "b", "c", "a"))]
+    done = talks.ctx(
+        "send",
+        SCRIPT,
+        "--approve",
+        "a",
+        "--approve",
+        "c",
+        "--output",
+        "text",
+        "--scope",
+        "temp",
+        json.dumps(steps),
+    )
+    assert done.stdout == "allow_once\ndeny\nallow_once\nallow_once\n"
+    assert done.stderr.count("denied, as nobody can be asked here") == 1
 
 
 def test_a_socket_names_its_object(talks: Ctx) -> None:

@@ -1,0 +1,138 @@
+"""What a call of fs.write or fs.replace would change, as a unified diff against the file as it is here.
+
+Rules: a file that cannot be compared is said to be so, and what would be put there is shown nevertheless.
+The work is bounded: what two texts have in common at both ends is not compared, and what is still too
+much is counted instead.
+This file must never know how files are read, or who looks at a diff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+CONTEXT = 3
+MAX_FILE = 512 << 10  # bytes: larger files are not compared
+MAX_PAIRS = 1 << 20  # of lines that differ: difflib looks at all of them in the worst case, for a second
+
+Read: TypeAlias = Callable[[str], bytes]  # raises an OSError; of large files, more than MAX_FILE bytes
+Side: TypeAlias = Literal["@", " ", "+", "-", "!"]
+
+
+class Line(NamedTuple):
+    """A line of a diff. `!` is a remark about it."""
+
+    side: Side
+    text: str
+
+
+def of(name: str, given: dict[str, Any], read: Read) -> list[Line] | None:
+    """The change that a call makes; None where it is not called as it should be."""
+    path, diff = given.get("path"), given.get("diff")
+    if not isinstance(path, str):
+        return None
+    if name == "fs.replace" and isinstance(diff, str) and not {"old", "new"} & given.keys():
+        return [_line_of(line) for line in _lines(diff)]
+    if (found := _CHANGES[name](given)) is None:
+        return None
+    bare, change = found
+    try:
+        before = read(path)
+    except FileNotFoundError:
+        return [Line("!", "there is no such file yet"), *bare] if name == "fs.write" else bare
+    except (OSError, ValueError) as problem:
+        return [Line("!", f"not compared: {getattr(problem, 'strerror', None) or problem}"), *bare]
+    if len(before) > MAX_FILE or b"\0" in before:
+        return [Line("!", "not compared: the file is large, or no text"), *bare]
+    old = before.decode(errors="replace")
+    new = change(old)
+    if new is None:
+        return [Line("!", "the text to be replaced is not in the file as it is here"), *bare]
+    if new == old:
+        return [Line("!", "the file has that already")]
+    return difference(_lines(old), _lines(new)) or [Line("!", "only the newline at its end changes")]
+
+
+# What the call says without any file, and what becomes of the text of one, if it is found there.
+Change: TypeAlias = tuple[list[Line], Callable[[str], str | None]]
+
+
+def _written(given: dict[str, Any]) -> Change | None:
+    content = given.get("content")
+    if not isinstance(content, str) or given.get("encoding", "utf-8") != "utf-8":
+        return None
+    is_added = given.get("mode") == "append"
+    return difference([], _lines(content)), lambda old: old + content if is_added else content
+
+
+def _replaced(given: dict[str, Any]) -> Change | None:
+    old, new = given.get("old"), given.get("new")
+    if not isinstance(old, str) or not isinstance(new, str) or not old:
+        return None
+    count = -1 if given.get("all") is True else 1
+    return difference(_lines(old), _lines(new)), lambda text: _exchanged(text, old, new, count)
+
+
+def _exchanged(text: str, old: str, new: str, count: int) -> str | None:
+    if "\r\n" in text and "\r\n" not in old + new:  # as the tool takes it
+        old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
+    return text.replace(old, new, count) if old in text else None
+
+
+_CHANGES: dict[str, Callable[[dict[str, Any]], Change | None]] = {
+    "fs.write": _written,
+    "fs.replace": _replaced,
+}
+
+
+def _line_of(text: str) -> Line:
+    """A line of somebody else's diff."""
+    side: Side = next((each for each in _OTHERS if text.startswith(each)), "!")
+    return Line(side, text)
+
+
+_OTHERS: tuple[Side, ...] = ("@", "+", "-", " ")
+
+
+def difference(before: Sequence[str], after: Sequence[str]) -> list[Line]:
+    """A unified diff, without its first two lines."""
+    if not before:
+        return [Line("+", f"+{line}") for line in after]
+    start = _common(before, after)
+    end = _common(before[start:][::-1], after[start:][::-1])
+    skipped = max(start - CONTEXT, 0)
+    kept = max(end - CONTEXT, 0)
+    left, right = before[skipped : len(before) - kept], after[skipped : len(after) - kept]
+    if len(left) * len(right) > MAX_PAIRS:
+        told = f"too much to compare: {len(left):,} lines become {len(right):,}; what it puts there:"
+        return [Line("!", told), *(Line("+", f"+{line}") for line in right)]
+    lines: list[Line] = []
+    for group in SequenceMatcher(None, left, right).get_grouped_opcodes(CONTEXT):
+        first, last = group[0], group[-1]
+        spans = _span(first[1], last[2], skipped), _span(first[3], last[4], skipped)
+        lines.append(Line("@", f"@@ -{spans[0]} +{spans[1]} @@"))
+        for tag, a, b, c, d in group:
+            if tag == "equal":
+                lines += [Line(" ", f" {line}") for line in left[a:b]]
+                continue
+            lines += [Line("-", f"-{line}") for line in left[a:b]]
+            lines += [Line("+", f"+{line}") for line in right[c:d]]
+    return lines
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _span(start: int, stop: int, skipped: int) -> str:
+    """Lines as a hunk's header counts them: an empty range begins before its first line."""
+    count, first = stop - start, start + skipped + 1
+    return str(first) if count == 1 else f"{first - (not count)},{count}"
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text; the newline at its end begins none."""
+    return text.removesuffix("\n").split("\n") if text else []

@@ -1,0 +1,230 @@
+"""What a person at a terminal sees of calls, and how he decides about them, in tmux on a real mount."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cortexfs.client import Conversation
+from tests.mounted.agents import agent, call, say
+from tests.mounted.agents import script as answers
+from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.screen import PROMPT, Screen, screen
+from tests.mounted.test_chat import chat, environ, leave, script, was
+
+ASKING = "[y]es once, [a]lways for this session, [n]o, [e]dit?"
+EDITING = "edit; Enter allows it so, Ctrl-C goes back:"
+# As tmux writes them.
+GREEN, RED = (rf"\x1b\[{number}m(\x1b\[49m)?" for number in (32, 31))
+
+
+@pytest.fixture(scope="module")
+def ctx(python: Path) -> Iterator[Ctx]:
+    with mounted(python, []) as mount:
+        yield mount
+
+
+@pytest.fixture
+def shown(ctx: Ctx) -> Iterator[Screen]:
+    with screen(environ(ctx), ctx.work, (100, 30)) as shown:
+        yield shown
+
+
+def asks(name: str, given: object, **more: object) -> dict[str, Any]:
+    return {"approval": {"name": name, "input": given, "reason": "it must", **more}}
+
+
+def decisions(ctx: Ctx, session: str, object_: str = "debug/script") -> list[dict[str, Any]]:
+    lines = ctx.ctx("resume", object_, "--session", session).stdout.splitlines()
+    frames = [json.loads(line) for line in lines]
+    return [
+        json.loads(frame["content"])
+        for frame in frames
+        if frame["type"] == "observer" and frame["source"] == "approval"
+    ]
+
+
+def test_calls_and_results(shown: Screen) -> None:
+    # issue: "the terminal session shows tool calls"
+    chat(shown, "debug/script", "--session", "calls")
+    lines = "".join(f"line {number}\n" for number in range(50))
+    shown.type(
+        script(
+            {
+                "tool_call": {
+                    "name": "fs.read",
+                    "call": "a",
+                    "input": {"path": "README.md", "wild": "\x1b[2J"},
+                }
+            },
+            {"tool_result": {"name": "fs.read", "call": "a", "output": lines}},
+            {"tool_call": {"name": "t", "call": "b"}},
+            {"tool_result": {"name": "t", "call": "b", "output": "no such \x9b2J", "is_error": True}},
+        )
+    )
+    shown.wait('\u25b8 fs.read path=README.md wild="\\u001b[2J"\n  line 0\n')
+    shown.wait("  line 7\n  ... 42 more lines\n")
+    shown.wait("\u25b8 t\n  no such \\x9b2J\n")
+    assert re.search(f"{RED}  no such", shown.coloured)
+    leave(shown)
+
+
+def test_a_change_is_shown_as_a_diff_and_edited(shown: Screen, ctx: Ctx) -> None:
+    # issue: "diffs of writes and approvals as they happen; [y]es once, ..., [e]dit"
+    file = ctx.work / "numbers"
+    file.write_text("".join(f"{number}\n" for number in range(1, 10)))
+    chat(shown, "debug/script", "--session", "edited")
+    given = {"path": str(file), "content": file.read_text().replace("5\n", "five\n")}
+    shown.type(script(asks("fs.write", given, effects=["write_file"])))
+    shown.wait("  @@ -2,7 +2,7 @@\n   2\n   3\n   4\n  -5\n  +five\n   6\n   7\n   8\n")
+    shown.wait(f"may it call fs.write path={file} (write_file): it must?")
+    shown.wait_last(ASKING)
+    assert re.search(rf"{GREEN}  \+five", shown.coloured)
+    assert re.search(f"{RED}  -5", shown.coloured)
+    shown.type("e")
+    shown.wait(f"{EDITING} {{")
+    shown.keys("C-c")  # back to the question
+    shown.wait_gone(EDITING)
+    shown.wait_last(ASKING)
+    shown.type("e")
+    shown.wait(f"{EDITING} {{")
+    shown.keys("C-u", "x", "Enter")
+    shown.wait("what you wrote: is not one JSON value")
+    shown.wait(EDITING)  # it stays, to be mended
+    shown.keys(*["BSpace"] * 250)
+    shown.type('{"path": "elsewhere"}')
+    shown.wait("allowed, as you changed it: fs.write")
+    shown.wait('allow_once {"path":"elsewhere"}')
+    (decided,) = decisions(ctx, "edited")
+    assert decided["input"] == {"path": "elsewhere"}
+    assert decided["reason"].endswith("allowed it once, with another input")
+    shown.wait_last(">")
+    leave(shown)
+
+
+def test_a_large_change_is_cut_with_a_hint(shown: Screen) -> None:
+    # commands.md: "What is left out is counted"
+    chat(shown, "debug/script", "--session", "large")
+    given = {"path": "/nowhere/x", "content": "".join(f"line {number}\n" for number in range(200))}
+    shown.type(script(asks("fs.write", given)))
+    shown.wait("  +line 20\n  ... 179 more lines; [e]dit shows the whole call\n")
+    shown.wait("there is no such file yet")
+    shown.type("n")
+    shown.wait("denied: fs.write")
+    shown.wait_last(">")
+    leave(shown)
+
+
+def test_ctrl_c_denies_and_cancels(shown: Screen, ctx: Ctx) -> None:
+    # commands.md: "Ctrl-C at the question denies it and cancels the run"
+    chat(shown, "debug/script", "--session", "stopped")
+    command = {"cmd": "rm -r x\n  # \u202etwo"}
+    shown.type(script(asks("shell.exec", command, effects=["run_process"]), {"hang": True}))
+    shown.wait(
+        "\u25b8 shell.exec\n  rm -r x\n    # \\u202etwo\nmay it call shell.exec (run_process): it must?"
+    )
+    shown.keys("C-c")
+    shown.wait("\ncancelled\n")
+    shown.wait_last(">")
+    assert [decided["decision"] for decided in decisions(ctx, "stopped")] == ["deny"]
+    leave(shown)
+
+
+def test_questions_queue_up(shown: Screen, ctx: Ctx) -> None:
+    # commands.md: "Several questions are asked one after the other"
+    with agent(ctx, "two", "shell.exec") as path:
+        chat(shown, path, "--session", "queue")
+        parts = [call("shell.exec", "one", cmd="echo 1 > one"), call("shell.exec", "two", cmd="echo 2 > two")]
+        shown.type(answers(parts, say("both")))
+        shown.wait("may it call shell.exec")
+        shown.wait_last(ASKING)
+        shown.type("y")
+        shown.wait("may it call shell.exec", 2)
+        shown.wait_last(ASKING)
+        shown.type("n")
+        shown.wait("\nboth\n")
+        assert (ctx.work / "one").exists() != (ctx.work / "two").exists()
+        shown.wait_last(">")
+        leave(shown)
+
+
+def test_an_agents_change_in_its_directory(shown: Screen, ctx: Ctx) -> None:
+    # issue: "default table shows the caller's cwd": a path is taken from there, here as in the tool
+    (ctx.work / "relative").write_text("old\n")
+    with agent(ctx, "writer", "fs.*", approval="ask") as path:
+        chat(shown, path, "--session", "cwd")
+        change = call("fs.replace", path="relative", old="old", new="new")
+        shown.type(answers([change], [change], say("done")))
+        shown.wait("  @@ -1 +1 @@\n  -old\n  +new\nmay it call fs.replace path=relative")
+        shown.wait_last(ASKING)
+        shown.type("always")
+        shown.wait("allowed for this session: fs.replace")
+        shown.wait("\ndone\n")
+        assert (ctx.work / "relative").read_text() == "new\n"
+        assert shown.text.count("may it call") == 1
+        shown.wait_last(">")
+        leave(shown)
+
+
+def test_a_question_that_was_decided_elsewhere_goes(shown: Screen, ctx: Ctx) -> None:
+    # protocol.md: "Such a frame also says that the question is settled, whoever was asked"
+    chat(shown, "debug/script", "--session", "elsewhere")
+    shown.type(script(asks("t", {}, call="c"), {"delta": " was said"}))
+    shown.wait_last(ASKING)
+    shown.keys("e", "Enter")
+    shown.wait(EDITING)
+    shown.keys("y")
+    (start, *_) = ctx.ctx("resume", "debug/script", "--session", "elsewhere").stdout.splitlines()
+    with Conversation(str(ctx.root / "model/debug/script")) as other:
+        other.approve(json.loads(start)["run"], "c", "allow_once")
+    shown.wait("allow_once was said")
+    shown.wait("allowed: t (uid ")
+    shown.wait_last(">")
+    leave(shown)
+
+
+def test_a_terminal_that_can_do_nothing_asks_nothing(shown: Screen) -> None:
+    # commands.md: "with `TERM=dumb`, calls that ask for approval are denied, with a hint"
+    chat(shown, "debug/script", "--session", "dumb", before="TERM=dumb")
+    shown.type(script(asks("t", {})))
+    shown.wait(
+        "denied, as nobody can be asked here; ctx chat on a terminal asks, ctx send --approve t allows"
+    )
+    shown.wait("\ndeny\n")
+    shown.wait_last(">")
+    shown.type("/quit")
+    shown.wait_last(PROMPT.strip())
+    was(shown, 0)
+
+
+def test_calls_without_utf8(shown: Screen) -> None:
+    # commands.md: "What the locale cannot show is replaced"
+    chat(shown, "debug/script", "--scope", "temp", before="LC_ALL=C PYTHONUTF8=0")
+    shown.type(script({"tool_call": {"name": "t", "input": {"a": 1}}}, {"progress": "half"}))
+    shown.wait("\n> t a=1\n- half\n")
+    shown.wait_last(">")
+    leave(shown)
+
+
+def test_send_asks_on_a_terminal(shown: Screen) -> None:
+    # commands.md: "Calls that ask for approval are asked about on a terminal"
+    steps = script(asks("shell.exec", {"cmd": "ls -l"}), asks("t", {}))
+    shown.type(f"ctx send debug/script --scope temp --output jsonl '{steps}' > out")
+    shown.wait("\n  ls -l\nmay it call shell.exec: it must?\n")
+    shown.wait_last("[y]es, [n]o, [a]lways:")
+    shown.type("perhaps")
+    shown.wait("answer y (once)")
+    shown.type("y")
+    shown.wait("may it call t: it must?\n")
+    shown.wait_last("[y]es, [n]o, [a]lways:")
+    shown.keys("C-c")
+    shown.wait_last(PROMPT.strip())
+    was(shown, 130)
+    # the decision, and what the script says of it
+    shown.type("echo count=$(grep -c allow_once out).")
+    shown.wait("count=2.")
