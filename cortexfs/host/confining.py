@@ -36,13 +36,16 @@ SHOWN: View = (
 )
 
 
-def confine(identity: Identity, plugin: Plugin) -> None:
-    """Close to this process all that `identity.view` does not show; nothing if it is None. Raises Fault."""
+def confine(identity: Identity, plugin: Plugin) -> int | None:
+    """Close to this process all that `identity.view` does not show; nothing if it is None. Raises Fault.
+
+    The answer is a descriptor, where there is something that gate.py has to decide.
+    """
     if identity.view is None:
-        return
+        return None
     try:
-        landlock.restrict((*identity.view, *SHOWN, *_code(plugin)), network=identity.network)
-        seccomp.restrict(network=identity.network)
+        paths = landlock.restrict((*identity.view, *SHOWN, *_code(plugin)), network=identity.network)
+        return seccomp.restrict(network=identity.network, paths=paths)
     except OSError as error:
         why = f"an agent's tool cannot be confined here: {error.strerror}"
         raise Fault("EACCES", why) from error

@@ -36,7 +36,7 @@ import msgspec
 
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import confining, identity, limits, linux
+from cortexfs.host import confining, gate, identity, limits, linux
 
 Serve = Callable[[socket.socket, calls.Plugin], NoReturn]
 
@@ -50,6 +50,7 @@ _SWEEP_SECONDS = 2.0
 
 # What a host that starts says on its status socket.
 _MOVED = b"p"  # and a pid in decimal: it goes on in another process; wants one byte in answer
+_ASKS = b"a"  # and a descriptor: there is something that gate.py is to decide
 _READY = b"k"
 _FAILED = b"f"  # and msgpack (code, message)
 
@@ -68,6 +69,12 @@ class Child:
         self.deadline = time.monotonic() + limits.STARTING_SECONDS
         self.status: socket.socket | None = status  # None once the daemon has had its Spawned
         self.group = group
+        self.gate = -1  # by which a confined one asks
+
+    def close_gate(self) -> None:
+        if self.gate >= 0:
+            os.close(self.gate)
+            self.gate = -1
 
 
 class Dead(NamedTuple):
@@ -118,7 +125,12 @@ class ForkServer:
         starting = {child.status.fileno(): child for child in self._children.values() if child.status}
         for fd in starting:
             poll.register(fd, select.POLLIN)
+        asking = {child.gate: child for child in self._children.values() if child.gate >= 0}
+        for fd in asking:
+            poll.register(fd, select.POLLIN)
         ready = dict(poll.poll(self._patience(starting.values())))
+        for fd in ready.keys() & asking.keys():
+            gate.answer(fd) if ready[fd] & select.POLLIN else asking[fd].close_gate()
         # Reports before deaths: a host may report and die at once.
         for fd in ready.keys() & starting.keys():
             self._report(starting[fd])
@@ -218,11 +230,14 @@ class ForkServer:
         assert status is not None
         while child.status is not None:
             try:
-                said = status.recv(_PACKET)
+                said, rights, _, _ = socket.recv_fds(status, _PACKET, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:
-                said = b""
+                said, rights = b"", []
+            if said == _ASKS:
+                (child.gate,) = rights
+                continue
             if said.startswith(_MOVED):
                 self._moved(child, int(said[1:]))
                 with suppress(OSError):
@@ -271,6 +286,7 @@ class ForkServer:
                 self._report(child)
             # Reading its report may have shown that the host goes on in another process.
             if child.pid == pid:
+                child.close_gate()
                 del self._children[pid]
                 exit_ = os.waitstatus_to_exitcode(status)
                 deadline = time.monotonic() + _SWEEP_SECONDS
@@ -326,7 +342,10 @@ def _host(
             tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
             identity.become(spawn.identity, pidfd, root_fd, lambda pid: _hand_over(status, pid))
             limits.restrict(spawn.limits, None if counted else tasks)
-            confining.confine(spawn.identity, spawn.plugin)
+            asks = confining.confine(spawn.identity, spawn.plugin)
+            if asks is not None:
+                socket.send_fds(status, [_ASKS], [asks])
+                os.close(asks)
         except Fault as fault:
             status.send(_FAILED + _pack((fault.code, fault.message)))
             os._exit(os.EX_NOPERM)

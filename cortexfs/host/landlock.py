@@ -54,9 +54,10 @@ _NONE = (
 )
 
 
-def restrict(view: Iterable[tuple[str, str]], *, network: bool) -> None:
+def restrict(view: Iterable[tuple[str, str]], *, network: bool) -> bool:
     """Close everything to this thread and its descendants but `view`: paths, and what of "rwx" they give.
 
+    The answer is whether that is true of sockets with a path, too.
     Raises Fault EACCES where the kernel has no Landlock, and OSError when it refuses what it should not.
     """
     abi = _abi()
@@ -71,6 +72,7 @@ def restrict(view: Iterable[tuple[str, str]], *, network: bool) -> None:
         linux.landlock_restrict(ruleset)
     finally:
         os.close(ruleset)
+    return bool(files & _FILE["resolve_unix"][0])
 
 
 def _abi() -> int:

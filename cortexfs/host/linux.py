@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import struct
 from collections.abc import Callable
@@ -30,7 +31,6 @@ NAMESPACES = {
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_KEEPCAPS = 8
-PR_SET_SECCOMP = 22
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
@@ -59,7 +59,14 @@ _RULESET = struct.Struct(
 )  # of files, network and scopes; older kernels take zeroes that they do not know
 _PATH_BENEATH = struct.Struct("=Qi")
 
-_SECCOMP_MODE_FILTER = 2
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
+_SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
+_NOTICE = struct.Struct("=QI68x")  # struct seccomp_notif: id and pid, and what is not looked at
+_REPLY = struct.Struct("=QqiI")  # struct seccomp_notif_resp
+_SECCOMP_IOCTL_NOTIF_RECV = 0xC0002100 | _NOTICE.size << 16
+_SECCOMP_IOCTL_NOTIF_SEND = 0xC0002101 | _REPLY.size << 16
 _INSTRUCTION = 8  # bytes of a struct sock_filter
 
 _AT_FDCWD = -100
@@ -142,13 +149,30 @@ def landlock_restrict(ruleset: int) -> None:
     _syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
 
 
-def filter_syscalls(program: bytes) -> None:
-    """Have every system call of this thread, and of whatever it forks and executes, judged by `program`."""
+def filter_syscalls(program: bytes, *, asks: bool = False) -> int:
+    """Have every system call of this thread, and of whatever it forks and executes, judged by `program`.
+
+    With `asks`, the answer is a descriptor by which somebody else hears of calls that it does not decide.
+    """
     code = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog; "@" pads as C does.
     fprog = struct.pack("@HP", len(program) // _INSTRUCTION, ctypes.addressof(code))
-    data = ctypes.create_string_buffer(fprog, len(fprog))
-    prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(data))
+    number = _SECCOMP[os.uname().machine]
+    return _syscall(number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER if asks else 0, fprog)
+
+
+def seccomp_question(listener: int) -> tuple[int, int]:
+    """Take a call that waits to be decided: its number, and the thread that made it."""
+    data = bytearray(_NOTICE.size)
+    fcntl.ioctl(listener, _SECCOMP_IOCTL_NOTIF_RECV, data)
+    question, pid = _NOTICE.unpack(data)
+    return question, pid
+
+
+def seccomp_answer(listener: int, question: int, *, allow: bool) -> None:
+    """Let the call go on, or fail with EACCES. ENOENT: its thread has ended."""
+    error, flags = (0, _SECCOMP_USER_NOTIF_FLAG_CONTINUE) if allow else (-errno.EACCES, 0)
+    fcntl.ioctl(listener, _SECCOMP_IOCTL_NOTIF_SEND, bytearray(_REPLY.pack(question, 0, error, flags)))
 
 
 def getsockopt(fd: int, level: int, option: int, size: int) -> bytes:

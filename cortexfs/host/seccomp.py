@@ -1,8 +1,8 @@
 """System calls that a confined process may not make: a filter in the kernel's classic BPF.
 
 It closes what Landlock leaves open and what a tool has no honest use for: ways into other processes, powers
-over the kernel, namespaces and mounts in which a view would mean something else, and, without network,
-every socket that is not a Unix one.
+over the kernel, namespaces and mounts in which a view would mean something else, and sockets that lead
+where it may not go.
 
 Rules: the filter is data, made from the tables below. A call of another architecture (int 0x80, x32)
 ends the process, as its numbers mean other calls. Where arguments decide, they are numbers: what is
@@ -17,6 +17,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
@@ -66,68 +67,92 @@ REFUSED = {
     "open_by_handle_at": (304, 265),
 }
 CLONE, CLONE3, UNSHARE, PRLIMIT = (56, 220), (435, 435), (272, 97), (302, 261)
-SOCKETS = {"socket": (41, 198), "socketpair": (53, 199)}
+SOCKET, SOCKETPAIR = (41, 198), (53, 199)
 
 # Every CLONE_NEW*, the time namespace being what is the exit signal's place for clone(2).
 _NAMESPACES = sum(linux.NAMESPACES.values())
 _TIME_NAMESPACE = 0x80
 _X32 = 0x40000000  # __X32_SYSCALL_BIT
 
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_ALLOW, _ASK, _KILL, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x80000000, 0x00050000
+_REFUSE = _ERRNO | errno.EACCES
 _NUMBER, _ARCH, _FIRST = 0, 4, 16  # offsets in struct seccomp_data; the low word of an argument comes first
-_LOAD, _RETURN = 0x20, 0x06
+_ARGUMENT, _TYPE_MASK = 8, 0xF
+_LOAD, _RETURN, _AND = 0x20, 0x06, 0x54
 _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
 
 Instruction = tuple[int, int, int, int]  # code, instructions to skip if true, if false, operand
 _INSTRUCTION = struct.Struct("=HBBI")
+_GO_ON: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
-def restrict(*, network: bool) -> None:
+def restrict(*, network: bool, paths: bool) -> int | None:
     """Filter the calls of this process and of whatever it forks and executes.
 
-    Raises Fault EACCES where that is not known how to, unless Landlock alone does (`network` is True).
+    Without `network` there are no sockets but Unix ones. With `paths`, these are somebody else's to decide
+    (Landlock's); else they are made in pairs, or as who listens to the descriptor that is returned
+    says (gate.py).
+    Raises Fault EACCES where none of this is known how to, unless Landlock alone does.
     """
     name = os.uname().machine
     machine = MACHINES.get(name)
-    if machine is not None:
-        linux.filter_syscalls(program(machine, network=network))
-    elif not network:
+    if machine is None:
+        if network:
+            return None
         raise Fault("EACCES", f"an agent's tool cannot be kept from the network on this machine ({name})")
+    if not paths:
+        with suppress(OSError):  # EBUSY: there is a listener around us, in a container say
+            return linux.filter_syscalls(program(machine, network=network, unix=_ASK), asks=True)
+    linux.filter_syscalls(program(machine, network=network, unix=_ALLOW if paths else _REFUSE))
+    return None
 
 
-def program(machine: _Machine, *, network: bool) -> bytes:
-    return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine, network))
+def program(machine: _Machine, *, network: bool, unix: int) -> bytes:
+    return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine, network, unix))
 
 
-def _instructions(machine: _Machine, network: bool) -> Iterator[Instruction]:
+def _instructions(machine: _Machine, network: bool, unix: int) -> Iterator[Instruction]:
     """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
+    column = machine.column
     yield from [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, machine.arch), (_RETURN, 0, 0, _KILL)]
     yield from [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
     for numbers in REFUSED.values():
-        yield from _if_called(numbers[machine.column], [_failing(errno.EPERM)])
+        yield from _if_called(numbers[column], [_failing(errno.EPERM)])
     # Its flags are behind a pointer. The C library takes ENOSYS for an old kernel, and uses clone(2).
-    yield from _if_called(CLONE3[machine.column], [_failing(errno.ENOSYS)])
-    yield from _if_called(CLONE[machine.column], _if(_ANY_BIT, _NAMESPACES, errno.EPERM))
-    yield from _if_called(UNSHARE[machine.column], _if(_ANY_BIT, _NAMESPACES | _TIME_NAMESPACE, errno.EPERM))
+    yield from _if_called(CLONE3[column], [_failing(errno.ENOSYS)])
+    spaces = _NAMESPACES | _TIME_NAMESPACE
+    yield from _if_called(CLONE[column], _where(_ANY_BIT, _NAMESPACES, _failing(errno.EPERM), _GO_ON))
+    yield from _if_called(UNSHARE[column], _where(_ANY_BIT, spaces, _failing(errno.EPERM), _GO_ON))
     # Of others of the same user: a process whose RLIMIT_CPU is 0 is a dead one.
-    yield from _if_called(PRLIMIT[machine.column], _unless(_EQUAL, 0, errno.EPERM))
-    for numbers in () if network else SOCKETS.values():
-        only_unix = _unless(_EQUAL, socket.AF_UNIX, errno.EACCES)
-        yield from _if_called(numbers[machine.column], only_unix)
-    yield (_RETURN, 0, 0, _ALLOW)
+    yield from _if_called(PRLIMIT[column], _where(_EQUAL, 0, _GO_ON, _failing(errno.EPERM)))
+    other = _GO_ON if network else (_RETURN, 0, 0, _REFUSE)
+    yield from _if_called(SOCKET[column], _where(_EQUAL, socket.AF_UNIX, (_RETURN, 0, 0, unix), other))
+    is_unix = [_look(0), (_EQUAL, 1, 0, socket.AF_UNIX), other]
+    yield from _if_called(SOCKETPAIR[column], [*is_unix, *_pairs(unix)])
+    yield _GO_ON
+
+
+def _pairs(unix: int) -> list[Instruction]:
+    """Pairs that stay pairs: one that sends datagrams could send them elsewhere, too."""
+    if unix == _ALLOW:
+        return [_GO_ON]
+    kind = [_look(1), (_AND, 0, 0, _TYPE_MASK)]
+    lasting = [(_EQUAL, 1, 0, socket.SOCK_STREAM), (_EQUAL, 0, 1, socket.SOCK_SEQPACKET)]
+    return [*kind, *lasting, _GO_ON, (_RETURN, 0, 0, _REFUSE)]
 
 
 def _if_called(number: int, then: list[Instruction]) -> list[Instruction]:
     return [(_EQUAL, 0, len(then), number), *then]
 
 
-def _if(test: int, operand: int, error: int) -> list[Instruction]:
-    """Fail with `error` if the first argument passes the test."""
-    return [(_LOAD, 0, 0, _FIRST), (test, 0, 1, operand), _failing(error), (_RETURN, 0, 0, _ALLOW)]
+def _where(test: int, operand: int, then: Instruction, other: Instruction) -> list[Instruction]:
+    """By the first argument."""
+    return [_look(0), (test, 0, 1, operand), then, other]
 
 
-def _unless(test: int, operand: int, error: int) -> list[Instruction]:
-    return [(_LOAD, 0, 0, _FIRST), (test, 1, 0, operand), _failing(error), (_RETURN, 0, 0, _ALLOW)]
+def _look(argument: int) -> Instruction:
+    """Its low word, which is all of what is a number here."""
+    return (_LOAD, 0, 0, _FIRST + argument * _ARGUMENT)
 
 
 def _failing(error: int) -> Instruction:

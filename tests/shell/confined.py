@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,21 +46,29 @@ except OSError as error:
 
 
 class Scene:
-    """Directories `shown`, `read`, `plain` and `hidden`, all of the user's own, with `file`, `program` and
-    `folder` in each; and a process of the same user's that is not confined."""
+    """Directories `shown`, `read`, `plain` and `hidden`, all of the user's own, with `file`, `program`,
+    `socket` and `folder` in each; and a process of the same user's that is not confined."""
 
     def __init__(self, forks: Forks, uid: int, path: Path) -> None:
         self.forks = forks
         self.uid = uid
         self.path = path
         self._hosts: list[Host] = []
+        self._listeners: list[socket.socket] = []
         for name in SHOWN:
             (path / name / "folder").mkdir(parents=True)
             (path / name / "file").write_text(name)
             shutil.copy("/bin/true", path / name / "program")
+            self._bind(path / name / "socket")
         for found in (path, *path.rglob("*")):
             os.chown(found, uid, uid)
         self.outsider = self.free().pid
+
+    def _bind(self, path: Path) -> None:
+        """Listen as somebody who is not confined."""
+        self._listeners.append(socket.socket(socket.AF_UNIX))
+        self._listeners[-1].bind(str(path))
+        self._listeners[-1].listen()
 
     def identity(self, **changed: Any) -> calls.Identity:
         view = (*SYSTEM, *((str(self.path / name), access) for name, access in SHOWN.items() if access))
@@ -89,6 +98,8 @@ class Scene:
         return self.confined(source, **changed), self.attempt(self.free(), source)
 
     def end(self) -> None:
+        for listener in self._listeners:
+            listener.close()
         for host in self._hosts:
             self.forks.kill(host)
             self.forks.exit_of(host)

@@ -7,17 +7,19 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.host import landlock, linux, seccomp
+from cortexfs.host import gate, landlock, linux, seccomp
 from tests.shell.confined import ONLY_HERE, Scene, needs, staged
-from tests.shell.forks import NOBODY, Forks, ended
+from tests.shell.forks import NOBODY, PATIENCE, Forks, ended
 
 pytestmark = ONLY_HERE
 
@@ -125,15 +127,98 @@ def test_landlock_alone_keeps_tcp_away(network: bool, binding: bool) -> None:
         assert in_child(work) == (0 if network else errno.EACCES)
 
 
+# -- Unix sockets: the runner may have one, as abi.md 4 wants "a call made from inside a run (an agent's shell
+#    that execs /ctx/tool/...)" to work, and nobody else
+
+UNIX = {
+    "stream": "socket.socket(1)",
+    "datagrams": "socket.socket(1, socket.SOCK_DGRAM)",
+    "packets": "socket.socket(1, socket.SOCK_SEQPACKET)",
+    "a pair of datagrams": "socket.socketpair(type=socket.SOCK_DGRAM)",
+    "a pair of raw ones": "socket.socketpair(type=socket.SOCK_RAW)",
+    "a name that Landlock knows": "socket.socket(1).bind(b'\\0' + os.urandom(9).hex().encode())",
+}
+GATED = linux.landlock_abi() < 9  # as of then Landlock does it
+
+
+@pytest.mark.parametrize("network", [False, True])
+@pytest.mark.parametrize("what", UNIX)
+def test_no_unix_socket_leads_out(scene: Scene, what: str, network: bool) -> None:
+    assert scene.both(UNIX[what], network=network) == ("EACCES" if GATED else "done", "done")
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "SEQPACKET"])
+@pytest.mark.parametrize("before", ["", "b.close()", "a.shutdown(2)", "b.shutdown(2)", "a.detach(); a = b"])
+def test_a_pair_stays_a_pair(scene: Scene, kind: str, before: str) -> None:
+    with socket.socket(socket.AF_UNIX, getattr(socket, f"SOCK_{kind}")) as server:
+        server.bind(str(scene.path / "shown" / "own"))
+        (scene.path / "shown" / "own").chmod(0o777)
+        server.listen()
+        source = f"a, b = socket.socketpair(type=socket.SOCK_{kind}); {before or 'pass'}\n"
+        assert scene.confined(source + "a.connect('{shown}/own')") == "EISCONN"
+
+
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-def test_abstract_sockets_of_others_are_closed(scene: Scene, kind: int) -> None:
+def test_landlock_alone_closes_abstract_sockets_of_others(kind: socket.SocketKind) -> None:
     needs("abstract")
     with socket.socket(socket.AF_UNIX, kind) as server:
         server.bind(f"\0cortexfs-test-{os.getpid()}")
         if kind == socket.SOCK_STREAM:
             server.listen()
-        source = f"socket.socket(1, {int(kind)}).connect({server.getsockname()!r})"
-        assert scene.both(source) == ("EPERM", "done")
+
+        def confined() -> None:
+            landlock.restrict([], network=False)
+            connect()
+
+        def connect() -> None:
+            socket.socket(socket.AF_UNIX, kind).connect(server.getsockname())
+
+        assert in_child(connect) == 0
+        assert in_child(confined) == errno.EPERM
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_the_runner_reaches_the_socket_beside_its_object(scene: Scene, network: bool) -> None:
+    runner = next((path for path in gate.runners() if path.exists()), None)
+    if runner is None or not gate.is_static(runner):
+        pytest.skip("no runner is installed here that is linked statically")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(scene.path / "shown" / ".run.sock"))
+        (scene.path / "shown" / ".run.sock").chmod(0o777)
+        server.listen()
+        server.settimeout(PATIENCE)
+        host = scene.host(network=network)
+        words = [str(runner), str(scene.path / "shown" / "file")]
+        host.ask(f"import subprocess; global one; one = subprocess.Popen({words!r}, stdin=-3)")
+        with server.accept()[0] as sock:
+            assert sock.recv(1)
+        # A copy of it, and whoever executes it for something else, are somebody else.
+        shutil.copy(runner, scene.path / "shown" / "program")
+        words[0] = str(scene.path / "shown" / "program")
+        done = f"out = subprocess.run({words!r}, stdin=-3, capture_output=True)\n"
+        done += "answer = (out.stdout + out.stderr).decode()"
+        if GATED:
+            assert "EACCES" in host.ask("import subprocess; " + done)
+            assert scene.attempt(host, "socket.socket(1)") == "EACCES"
+
+
+def test_who_asks_and_dies_holds_nobody_up(scene: Scene) -> None:
+    source = "for _ in range(50):\n    child = os.fork()\n    if not child:\n        while True:\n"
+    source += "            try: socket.socket(1)\n            except OSError: pass\n"
+    source += "    os.kill(child, 9)\n    os.waitpid(child, 0)"
+    assert scene.confined(source) == "done"
+    assert scene.confined("socket.socketpair()") == "done"
+
+
+def test_a_runner_that_anybody_could_load_code_into_is_not_one(tmp_path: Path) -> None:
+    source = tmp_path / "main.c"
+    source.write_text("int main(void) { return 0; }")
+    for flags, static in (["-static"], True), (["-static-pie"], True), ([], False):
+        if subprocess.run(["cc", *flags, "-o", tmp_path / "program", source], check=False).returncode == 0:
+            assert gate.is_static(tmp_path / "program") == static
+    for junk in (b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 100):
+        (tmp_path / "junk").write_bytes(junk)
+        assert not gate.is_static(tmp_path / "junk")
 
 
 # -- the kernel
@@ -161,7 +246,7 @@ def test_each_refused_call_is_refused_to_root_with_all_powers(name: str) -> None
         linux._syscall(seccomp.REFUSED[name][column], -1, -1, -1, -1)
 
     def filtered() -> None:
-        seccomp.restrict(network=True)
+        seccomp.restrict(network=True, paths=True)
         work()
 
     assert in_child(filtered) == errno.EPERM
@@ -176,7 +261,7 @@ def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
     if not Path(header).exists():
         pytest.skip("the kernel's headers are not installed")
     found = dict(re.findall(r"define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text()))
-    ours = seccomp.REFUSED | seccomp.SOCKETS
+    ours = seccomp.REFUSED | {"socket": seccomp.SOCKET, "socketpair": seccomp.SOCKETPAIR}
     ours |= {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT}
     ours["unshare"] = seccomp.UNSHARE
     del ours["open_tree_attr"]  # newer than most headers, and the same everywhere
@@ -204,7 +289,7 @@ def test_calls_of_another_architecture_end_the_process() -> None:
 
     def filtered(work: Callable[[], None]) -> int:
         def both() -> None:
-            seccomp.restrict(network=True)
+            seccomp.restrict(network=True, paths=True)
             work()
 
         return in_child(both)
@@ -237,10 +322,10 @@ def test_a_confined_host_still_ends_with_its_fork_server(scene: Scene) -> None:
 @pytest.mark.parametrize("network", [False, True])
 def test_on_other_machines_only_landlock_is_there(monkeypatch: pytest.MonkeyPatch, network: bool) -> None:
     monkeypatch.setattr(seccomp, "MACHINES", {})
-    assert in_child(lambda: seccomp.restrict(network=network)) == (0 if network else 254)
+    assert in_child(lambda: seccomp.restrict(network=network, paths=True)) == (0 if network else 254)
     if not network:
         with pytest.raises(Fault, match="cannot be kept from the network") as raised:
-            seccomp.restrict(network=False)
+            seccomp.restrict(network=False, paths=True)
         assert raised.value.code == "EACCES"
 
 

@@ -1,0 +1,70 @@
+"""Who in a confined host may have a Unix socket: the runner, which leads back into the mount, alone.
+
+Before its version 9 Landlock refuses no connect(2) to a path, and what listens at such paths (a session's
+D-Bus, a container engine, a terminal multiplexer) executes commands for whoever connects. So the filter of a
+confined host (seccomp.py) asks the fork server about each new Unix socket; those that are made in pairs
+lead nowhere and are not asked about.
+
+Rules: what decides is which program asks, as nobody can change that while it waits, and never an address,
+which can change after it was looked at. The runner counts only if it is linked statically: a dynamic
+linker would execute whatever LD_PRELOAD names in its place. Nothing here waits, and no path of a caller's
+is touched.
+This file must never know what a call or a tool is.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sysconfig
+from contextlib import suppress
+from pathlib import Path
+
+from cortexfs.host import linux
+
+NAME = "cortexfs-object-runner"
+
+_PT_INTERP = 3
+_ELF = struct.Struct("=32xQ14xHH")  # place, size and number of the program headers
+_HEAD = 4096
+
+
+def answer(listener: int) -> None:
+    """Answer the one question that `listener` is readable for."""
+    # The process may end at any time; then there is nobody to answer.
+    with suppress(OSError):
+        question, pid = linux.seccomp_question(listener)
+        linux.seccomp_answer(listener, question, allow=_is_runner(pid))
+
+
+def _is_runner(pid: int) -> bool:
+    try:
+        program = linux.mount_and_inode(b"/proc/%d/exe" % pid)
+    except OSError:
+        return False
+    return any(program == place for place in map(_place, runners()) if place is not None)
+
+
+def runners() -> list[Path]:
+    """Where the runner is, as the mount's objects may name it: the system's, and that of this package."""
+    return [Path("/usr/bin") / NAME, Path(sysconfig.get_path("scripts")) / NAME]
+
+
+def _place(runner: Path) -> tuple[int, int] | None:
+    try:
+        return linux.mount_and_inode(os.fsencode(runner)) if is_static(runner) else None
+    except OSError:
+        return None
+
+
+def is_static(program: Path) -> bool:
+    """Whether an executable is loaded without a dynamic linker."""
+    with open(program, "rb") as file:
+        head = file.read(_HEAD)
+    if head[:6] != b"\x7fELF\x02\x01" or len(head) < _ELF.size:  # of 64 bits, the low ones first
+        return False
+    start, size, count = _ELF.unpack_from(head)
+    if not size or start + size * count > len(head):
+        return False
+    kinds = (int.from_bytes(head[at : at + 4], "little") for at in range(start, start + size * count, size))
+    return _PT_INTERP not in kinds
