@@ -96,9 +96,9 @@ def test_the_table_of_limits() -> None:
     told = [int(re.findall(r"\d+", row[1])[0]) for row in table("what")]
     assert told == [
         frames.MAX_LINE,
-        requests.MAX_EDITED >> 10,
         requests.MAX_ID,
         requests.MAX_CWD,
+        requests.MAX_EDITED >> 10,
         session.MAX_WAITING,
         session.MAX_RUNS,
         conversation.MAX_FOLLOWED,
