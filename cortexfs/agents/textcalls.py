@@ -98,15 +98,26 @@ def _type(kind: Kind, schema: Any, shape: Shape, levels: int) -> str:
 
 
 def _example(tool: Tool) -> dict[str, Any]:
-    """An input of the right shape; what it names is no file that anybody has."""
+    """An input of the right shape. Small models copy words that only describe a value ("the path"), and put
+    their own in the place of ones that look like it."""
     shape = shape_of(tool.schema)
     return {name: _sample(name, shape.kind(name)) for name in shape.required}
+
+
+_SAMPLES = {"path": "notes/today.md", "pattern": "*.md", "cmd": "ls -l", "url": "https://example.org/"}
 
 
 def _sample(name: str, kind: Kind) -> Any:
     if kind.choices:
         return kind.choices[0]
-    samples = {"string": f"the {name}", "integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+    samples = {
+        "string": _SAMPLES.get(name, "some words"),
+        "integer": 1,
+        "number": 1,
+        "boolean": True,
+        "array": [],
+        "object": {},
+    }
     return next((value for type_, value in samples.items() if type_ in kind.types), None)
 
 

@@ -48,7 +48,7 @@ TOOLS = [READ, DONE]
 
 def test_the_instruction_is_small_and_shows_tools_and_an_example() -> None:
     told = instruction(TOOLS)
-    assert '{"tool":"fs.read","input":{"path":"the path"}}' in told
+    assert '{"tool":"fs.read","input":{"path":"notes/today.md"}}' in told
     assert '{"answer": "your text"}' in told
     assert '- fs.read {path: string, limit?: integer, encoding?: "base64"|"utf-8"}: Read a file.' in told
     assert "- todo.done {ids?: array}\n" in told + "\n"
