@@ -11,6 +11,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
 
+from cortexfs.agents.context import Files
 from cortexfs.agents.powers import PREFIX, Powers
 from cortexfs.agents.world import Outcome
 from cortexfs.config import Agent, Config
@@ -20,8 +21,10 @@ from cortexfs.core.frames import Frame
 from cortexfs.core.registry import Object
 from cortexfs.core.risksettings import FILE, Settings
 from cortexfs.fuse import Filesystem
-from cortexfs.models.driver import Driver
+from cortexfs.models.driver import Driver, Who
 from cortexfs.models.drivers import Drivers
+from cortexfs.sessioncontext import ContextFiles
+from cortexfs.sessiondisk import Owner
 from cortexfs.toolcalls import ToolCalls
 
 MAX_LINKS = 8  # an alias of an alias, and so on
@@ -35,6 +38,7 @@ class AgentWorld:
         self.serves = None if os.geteuid() == 0 else os.geteuid()
         self.limits: Agent = config.agent
         self.protected = (str(config.state), str(config.directory))
+        self._sessions = config.state / "sessions"
         self._fs = fs
         self._drivers = drivers
         self._tools = tools
@@ -71,6 +75,12 @@ class AgentWorld:
 
     def driver(self, model: Object) -> Driver:
         return self._drivers.chosen(model, "agent")
+
+    def context(self, who: Who) -> Files | None:
+        if not who.folder:
+            return None
+        folder = self._sessions.joinpath(*who.folder)
+        return ContextFiles(folder, "/".join((self.root, *who.folder)), Owner(*who.owner))
 
     async def call(
         self,

@@ -146,6 +146,9 @@ class _Turn:
     async def say(self, *said: Frame) -> None:
         await self._answer.say(said)
 
+    async def settled(self) -> None:
+        """A single call is kept nowhere."""
+
     async def ask(self, approval: Approval) -> Verdict:
         verdict = Verdict("deny", None, UNASKED)
         await self.say(approval, decided(approval, verdict))

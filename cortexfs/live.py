@@ -178,6 +178,13 @@ class Live:
         return self._stopped[1] if self._stopped and self._stopped[0] == run else None
 
 
+def _who(live: Live, accepted: Accepted, asker: Asker) -> Who:
+    address, space = live.address, live.address.space
+    cwd = accepted.request.cwd or live.session.cwd or ""
+    folder = () if space.folder.startswith("temp/") else address.parts
+    return Who(asker.identity, cwd, address.session, folder, (space.uid, space.gid))
+
+
 class Turn:
     """A message that is being answered (models/driver.py)."""
 
@@ -186,7 +193,7 @@ class Turn:
     ) -> None:
         self.input: Input = accepted.request.input
         self.uid = asker.uid
-        self.who = Who(asker.identity, accepted.request.cwd or live.session.cwd or "", live.address.session)
+        self.who = _who(live, accepted, asker)
         self._live = live
         self._id = accepted.run
         self._run = run
@@ -214,6 +221,9 @@ class Turn:
         live.append_lines(lines)
         await live.log.room()
         await trio.lowlevel.checkpoint()
+
+    async def settled(self) -> None:
+        await self._live.log.durable(self._live.session.next - 1)
 
     async def ask(self, approval: Approval) -> Verdict:
         live, run, call = self._live, self._id, approval.call

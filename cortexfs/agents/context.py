@@ -349,3 +349,15 @@ def pinned_by(text: str) -> str | None:
     """What a message of the user pins: all that follows `/pin `."""
     found = _PIN.fullmatch(text)
     return found[1].strip() if found else None
+
+
+def unpinned(history: Sequence[Message]) -> list[Message]:
+    """What was said, without what only pinned something, and the answers to that."""
+    kept: list[Message] = []
+    counts = True
+    for message in history:
+        if message.role == "user":
+            counts = pinned_by("".join(part.text for part in message.content)) is None
+        if counts:
+            kept.append(message)
+    return kept

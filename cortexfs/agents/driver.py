@@ -24,8 +24,11 @@ from msgspec.structs import replace
 
 from cortexfs.agents import textcalls, wording
 from cortexfs.agents.budget import Budget, Limits
+from cortexfs.agents.context import Pack, Parts, budget, pinned_by, unpinned
 from cortexfs.agents.powers import NETWORK, Powers, effects_in_words, known, setup_of
+from cortexfs.agents.question import Question, message, spoken
 from cortexfs.agents.view import view, within
+from cortexfs.agents.window import Names, Window
 from cortexfs.agents.world import Outcome, World
 from cortexfs.core import calls, frames
 from cortexfs.core.confirming import Denials
@@ -43,6 +46,7 @@ WRITES = frozenset(
 )  # effects for which the default view is writable
 HISTORY = 4 << 20  # bytes of former messages that are looked at
 UMASK = 0o022
+PATH = "/usr/local/bin:/usr/bin:/bin"
 ALWAYS = "always"  # in a session's memory: the tools that its user allows for all of it
 DENIED = "denials"
 
@@ -85,7 +89,7 @@ class _Run:
         self._cwd = who.cwd or self._setup.cwd
         self._identity = self._confined()
         self._budget = Budget(self._limits(), trio.current_time())
-        self._said: list[Said] = []
+        self._steps: list[Said] = []
         self._asking = trio.Lock()
         self._ids: set[str] = set()
 
@@ -113,11 +117,21 @@ class _Run:
         seen = view(self._setup.mounts, self._cwd, root=self._world.root, writable=bool(kinds & WRITES))
         return replace(
             own,
+            groups=self._groups(own.groups),
             capabilities=0,
             label=self._powers.label,
             view=seen if own.view is None else within(seen, own.view),
             network=own.network and self._powers.allows(*NETWORK),
         )
+
+    def _groups(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the person that the agent's `.d/groups` names; all of them where it names none."""
+        kept = tuple(gid for gid in own if gid in self._setup.groups) if self._setup.groups else own
+        if kept != own and self._world.serves is not None:
+            raise Fault(
+                "EACCES", "only a daemon of root can take groups from you; empty the agent's .d/groups"
+            )
+        return kept
 
     def _limits(self) -> Limits:
         said = self._world.limits
@@ -142,36 +156,47 @@ class _Run:
                 await self._turn.say(self._budget.used)
 
     async def _loop(self) -> None:
-        await self._begin()
+        given = asked(self._turn.input)
+        window = self._window(given, unpinned(await self._turn.history(HISTORY)))
+        await self._turn.settled()  # its folder is there, which holds the window's files
+        if (pin := pinned_by(given.said[-1].text)) is not None:
+            await self._turn.say(message(f"Kept in mind: {await window.pin(pin)}"))
+            return
+        await window.load()
         while True:
             self._budget.step(trio.current_time())
-            reply = await self._ask()
+            reply = await self._ask(await window.pack(self._steps, self._summarise))
             if reply.malformed:
                 self._budget.malformed()
                 said = Text(wording.malformed(reply.malformed))
-                self._said += [Said("assistant", (Text(reply.text),)), Said("user", (said,))]
+                self._steps += [Said("assistant", (Text(reply.text),)), Said("user", (said,))]
                 continue
             if reply.text:
-                await self._turn.say(_message(reply.text))
+                await self._turn.say(message(reply.text))
             if not reply.calls:
                 return
             made = tuple(Called(one.call, one.name, one.input) for one in reply.calls)
             parts = (Text(reply.text),) if reply.text else ()
-            self._said.append(Said("assistant", parts, made))
-            self._said += await self._calls(reply.calls)
+            self._steps.append(Said("assistant", parts, made))
+            self._steps += await self._calls(reply.calls, window)
 
-    async def _begin(self) -> None:
-        history = await self._turn.history(HISTORY)
-        given = asked(self._turn.input, history)
-        self._said = list(given.said)
+    def _window(self, given: asking.Asked, history: Sequence[frames.Message]) -> Window:
         place = f"Your working directory is {self._cwd}."
-        self._system = "\n\n".join(filter(None, (self._setup.system, place, given.system)))
+        told = textcalls.instruction(self._listed()) if not self._native else ""
+        parts = Parts(
+            system="\n\n".join(filter(None, (self._setup.system, place, given.system, told))),
+            input=given.said,
+            history=history,
+            tools=len(msgspec.json.encode(self._listed())) if self._native else 0,
+        )
+        limit = self._world.control(self._model, "limit").strip()
+        most, reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
+        who = self._turn.who
+        return Window(parts, most, reserve, self._world.context(who), Names(who.session, self._setup.name))
 
-    async def _ask(self) -> _Reply:
+    async def _ask(self, pack: Pack) -> _Reply:
         """Have the model answer once."""
-        inner = _Inner(self._turn, self._request(), self._budget, quiet=not self._native)
-        if fault := await answered(self._driver, inner):
-            raise fault
+        inner = await self._answered(self._request(pack), quiet=bool(self._tools) and not self._native)
         if self._native or not self._tools:
             return _Reply(inner.text, tuple(self._named(inner.calls)))
         parsed = textcalls.parse(inner.text, self._listed())
@@ -185,19 +210,26 @@ class _Run:
             case textcalls.Malformed():
                 return _Reply(inner.text, (), parsed.why)
 
-    def _request(self) -> dict[str, Any]:
-        tools = self._listed()
-        request: dict[str, Any] = {"system": self._system}
-        if self._native:
-            said: Sequence[Said] = self._said
-            if tools:
-                request["tools"] = [msgspec.to_builtins(tool) for tool in tools]
-        else:
-            said = textcalls.as_text(self._said)
-            if tools:
-                request["system"] = "\n\n".join(filter(None, (self._system, textcalls.instruction(tools))))
-                request["schema"] = textcalls.schema(tools)
-        request["messages"] = [_spoken(each) for each in said]
+    async def _summarise(self, request: dict[str, Any]) -> str:
+        await self._turn.say(frames.Progress(message="summing up what was said before"))
+        return (await self._answered(request, quiet=True)).text
+
+    async def _answered(self, request: dict[str, Any], *, quiet: bool) -> Question:
+        inner = Question(self._turn, request, self._budget, quiet=quiet)
+        if fault := await answered(self._driver, inner):
+            raise fault
+        return inner
+
+    def _request(self, pack: Pack) -> dict[str, Any]:
+        tools, said = self._listed(), pack.said
+        request: dict[str, Any] = {"system": pack.system}
+        if not self._native:
+            said = textcalls.as_text(said)
+        if tools and self._native:
+            request["tools"] = [msgspec.to_builtins(tool) for tool in tools]
+        elif tools:
+            request["schema"] = textcalls.schema(tools)
+        request["messages"] = [spoken(each) for each in said]
         return request
 
     def _listed(self) -> list[Tool]:
@@ -219,7 +251,7 @@ class _Run:
 
     # Calls.
 
-    async def _calls(self, made: Sequence[frames.ToolCall]) -> list[Said]:
+    async def _calls(self, made: Sequence[frames.ToolCall], window: Window) -> list[Said]:
         """Run them side by side; what came of each, in their order."""
         self._budget.calls([(one.name, one.input) for one in made])
         await self._turn.say(*made)
@@ -228,7 +260,7 @@ class _Run:
 
         async def one_of(call: frames.ToolCall) -> None:
             try:
-                results[call.call] = await self._one(call)
+                results[call.call] = await self._one(call, window)
             except Fault as fault:
                 faults.append(fault)
                 nursery.cancel_scope.cancel()
@@ -241,7 +273,7 @@ class _Run:
         self._check_denials()
         return [results[call.call] for call in made]
 
-    async def _one(self, call: frames.ToolCall) -> Said:
+    async def _one(self, call: frames.ToolCall, window: Window) -> Said:
         """One call, from its decision to what the model is told of it."""
         tool = self._tools.get(call.name)
         if tool is None:
@@ -259,7 +291,7 @@ class _Run:
             return await self._denied(call, decision.reason)
         self._count_denial(False)
         outcome = await self._run(call, tool, input_)
-        return await self._told_outcome(call, outcome)
+        return await self._told_outcome(call, outcome, window)
 
     async def _decide(self, call: frames.ToolCall, tool: Object, input_: Any) -> Decision:
         decision = self._powers.decide(tool, self._identity, input_, can_ask=True)
@@ -300,7 +332,10 @@ class _Run:
     async def _run(self, call: frames.ToolCall, tool: Object, input_: Any) -> Outcome:
         who = self._turn.who
         invocation = calls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
-        environment = {"CTX_ROOT": self._world.root, "PATH": PATH, "LANG": "C.UTF-8", **self._setup.env}
+        own = {"CTX_ROOT": self._world.root, "PATH": PATH, "LANG": "C.UTF-8"}
+        if self._setup.path:
+            own["CTX_PATH"] = ":".join(self._setup.path)
+        environment = own | self._setup.env
         asked_ = calls.Call(
             run=call.call,
             invocation=invocation,
@@ -312,9 +347,11 @@ class _Run:
         )
         return await self._world.call(tool, self._identity, asked_, self._turn.say)
 
-    async def _told_outcome(self, call: frames.ToolCall, outcome: Outcome) -> Said:
-        fault = outcome.fault
-        text = wording.result(call.name, call.call, outcome.output, outcome.missing)
+    async def _told_outcome(self, call: frames.ToolCall, outcome: Outcome, window: Window) -> Said:
+        fault, whole = outcome.fault, ""
+        if wording.is_long(outcome.output):
+            whole = await window.spill(call.call, outcome.output)
+        text = wording.result(call.name, call.call, outcome.output, outcome.missing, whole)
         if fault is not None:
             failed = wording.failed(fault.code, fault.message)
             text = f"{failed}\n{text}" if outcome.output else failed
@@ -347,74 +384,3 @@ class _Run:
             raise Fault("EACCES", f"{why}, so the agent stops; say what it should do instead, or allow more")
         if denials.escalate:
             raise Fault("EACCES", f"{denials.ever} calls of this session were denied; begin another one")
-
-
-PATH = "/usr/local/bin:/usr/bin:/bin"
-
-
-class _Inner:
-    """The turn that the model's driver sees: one question of the run."""
-
-    def __init__(self, turn: Turn, request: dict[str, Any], budget: Budget, *, quiet: bool) -> None:
-        self.input = request
-        self.uid = turn.uid
-        self.who = turn.who
-        self.session_memory: dict[str, object] = {}
-        self.calls: list[frames.ToolCall] = []
-        self._turn = turn
-        self._budget = budget
-        self._quiet = quiet
-        self._deltas: list[str] = []
-        self._messages: list[str] = []
-
-    @property
-    def text(self) -> str:
-        return "".join(self._messages) or "".join(self._deltas)
-
-    async def history(self, room: int) -> list[frames.Message]:
-        return []
-
-    async def say(self, *said: frames.Frame) -> None:
-        passed: list[frames.Frame] = []
-        for frame in said:
-            match frame:
-                case frames.ToolCall():
-                    self.calls.append(frame)
-                case frames.Usage():
-                    self._budget.use(frame)
-                case frames.Message():
-                    self._messages.append("".join(part.text for part in frame.content))
-                case frames.Delta():
-                    self._deltas.append(frame.text)
-                    if not self._quiet:
-                        passed.append(frame)
-                case _:
-                    passed.append(frame)
-        if passed:
-            await self._turn.say(*passed)
-        else:
-            await trio.lowlevel.checkpoint()
-
-    async def ask(self, approval: frames.Approval) -> Any:
-        raise Fault("EPROTO", "a model asked for an approval, which only agents may")
-
-
-def _message(text: str) -> frames.Message:
-    return frames.Message(role="assistant", content=[frames.Text(text)])
-
-
-def _spoken(said: Said) -> dict[str, Any]:
-    """A message, as an input has it."""
-    spoken: dict[str, Any] = {"role": said.role, "content": [_part(part) for part in said.parts]}
-    if said.calls:
-        spoken["tool_calls"] = [msgspec.to_builtins(one) for one in said.calls]
-    if said.role == "tool":
-        spoken |= {"call": said.call, "is_error": said.is_error}
-    return spoken
-
-
-def _part(part: asking.Part) -> dict[str, Any]:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    found = {"type": part.kind, "media_type": part.media_type, "name": part.name}
-    return {key: value for key, value in (found | {"data": part.data, "url": part.url}).items() if value}

@@ -44,6 +44,8 @@ class Setup(NamedTuple):
     window: int | None
     asks: bool
     env: dict[str, str]
+    groups: frozenset[int]
+    path: tuple[str, ...]
 
     @property
     def file(self) -> str:
@@ -80,6 +82,8 @@ def setup_of(world: World, object_: Object) -> Setup:
         window=int(window) if window.isdecimal() else None,
         asks=text["approval"].strip() == "ask",
         env=dict(line.split("=", 1) for line in text["env"].splitlines() if "=" in line),
+        groups=frozenset(map(int, world.control(object_, "groups").split())),
+        path=tuple(world.control(object_, "path").splitlines()),
     )
 
 

@@ -41,6 +41,11 @@ def _cut(text: str, limit: int) -> tuple[str, int]:
     return f"{head}\n[... {left} bytes left out ...]\n{tail}", left
 
 
+def is_long(output: str) -> bool:
+    """Whether a model is not given all of it."""
+    return len(output) > MAX_OUTPUT or len(output.encode(errors="replace")) > MAX_OUTPUT
+
+
 def result(name: str, call: str, output: str, missing: int = 0, whole: str = "") -> str:
     """What a tool put out. `missing` bytes more were not kept; all that was is in the file `whole`."""
     body, left = _cut(output, MAX_OUTPUT)

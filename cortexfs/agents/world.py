@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
+from cortexfs.agents.context import Files
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame
 from cortexfs.core.registry import Object
 from cortexfs.core.risksettings import Settings
-from cortexfs.models.driver import Driver
+from cortexfs.models.driver import Driver, Who
 
 
 class Outcome(NamedTuple):
@@ -66,6 +67,9 @@ class World(Protocol):
 
     def driver(self, model: Object) -> Driver:
         """What answers for a model when an agent asks."""
+
+    def context(self, who: Who) -> Files | None:
+        """Where the context of this session is kept; None where nothing is."""
 
     async def call(
         self,

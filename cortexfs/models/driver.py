@@ -26,6 +26,8 @@ class Who(NamedTuple):
     identity: Identity
     cwd: str = ""  # where they work, or want it done
     session: str = ""  # its name; none of a single call
+    folder: tuple[str, ...] = ()  # of the session, from the root of the tree, where it is kept
+    owner: tuple[int, int] = (0, 0)  # of that folder
 
 
 class Turn(Protocol):
@@ -54,6 +56,9 @@ class Turn(Protocol):
 
     async def say(self, *said: Frame) -> None:
         """Pass frames on, in order. Waits while whoever carries them does not keep up."""
+
+    async def settled(self) -> None:
+        """Wait until what was said so far is on disk, where it is kept there."""
 
     async def ask(self, approval: Approval) -> Verdict:
         """Say the approval frame, wait for what is decided, and say that. Denied where nobody can be asked.

@@ -44,6 +44,8 @@ class Said:
         self.frames += said
         await trio.lowlevel.checkpoint()
 
+    async def settled(self) -> None: ...
+
     async def ask(self, approval: Approval) -> Verdict:
         await self.say(approval)
         return Verdict(self.decision, self.edited, "as the test says")

@@ -305,7 +305,9 @@ def test_tools_run_as_the_caller(ctx: Ctx, coder: str) -> None:
 
 OPEN = "python3 -c 'import socket; socket.socket()' 2>/dev/null && echo open || echo shut"
 TALK = """python3 -c 'import socket; s = socket.socket(socket.AF_UNIX)
-s.connect("{root}/agent/coder.sock"); print(s.recv(4096).decode()[:30])'"""
+s.connect("{root}/agent/coder.sock")
+s.sendall(bytes([123]) + b"\\"op\\":\\"ping\\"" + bytes([125, 10]))
+print(s.recv(4096))' 2>&1 | grep -q pong && echo talked || echo refused"""
 SEEN = "cat {path} >/dev/null 2>&1 && echo seen || echo hidden"
 
 
@@ -325,7 +327,7 @@ SEEN = "cat {path} >/dev/null 2>&1 && echo seen || echo hidden"
         ),
         ("a tool by exec, its folder", "CTX_OUTPUT=text {root}/tool/fs.read README.md", "hello world\n"),
         ("its own powers", "grep CapEff /proc/self/status | tr -d '\\t'", "CapEff:0000000000000000\n"),
-        ("the conversation", TALK, '{{"type":"error","code":"EACCES'),
+        ("a conversation", TALK, "refused\n"),
     ],
 )
 def test_what_it_sees_from_inside(ctx: Ctx, coder: str, what: str, cmd: str, output: str) -> None:
@@ -338,7 +340,7 @@ def test_what_it_sees_from_inside(ctx: Ctx, coder: str, what: str, cmd: str, out
         asked = client.until("approval")[-1]
         client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
         (told,) = results(client.until("done", status="ok"))
-    assert told["output"].startswith(output.format()), told
+    assert told["output"] == output, told
 
 
 def test_a_nested_call_of_a_tool_it_may_not_use(ctx: Ctx) -> None:

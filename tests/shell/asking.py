@@ -54,6 +54,8 @@ class Turn:
         self.spoken.set()
         await trio.lowlevel.checkpoint()
 
+    async def settled(self) -> None: ...
+
     async def ask(self, approval: Approval) -> Verdict:
         raise NotImplementedError
 

@@ -48,6 +48,8 @@ class Turn:
         if self._heard:
             self._heard()
 
+    async def settled(self) -> None: ...
+
     async def ask(self, approval: Approval) -> Verdict:
         raise AssertionError
 

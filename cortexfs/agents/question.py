@@ -1,0 +1,90 @@
+"""One question to an agent's model: the turn that the model's driver sees, and what it answered.
+
+Rules: what the model says to its user is passed on as it comes; its calls, its usage and its whole text are
+kept for the run to act on. A model never runs a tool and asks nobody.
+This file must never know what becomes of an answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import trio
+
+from cortexfs.agents.budget import Budget
+from cortexfs.core import frames
+from cortexfs.core.errors import Fault
+from cortexfs.models.asked import Part, Said, Text
+from cortexfs.models.driver import Turn
+
+
+class Question:
+    """The turn that the model's driver sees. A quiet one passes no text on."""
+
+    def __init__(self, turn: Turn, request: dict[str, Any], budget: Budget, *, quiet: bool) -> None:
+        self.input = request
+        self.uid = turn.uid
+        self.who = turn.who
+        self.session_memory: dict[str, object] = {}
+        self.calls: list[frames.ToolCall] = []
+        self._turn = turn
+        self._budget = budget
+        self._quiet = quiet
+        self._deltas: list[str] = []
+        self._messages: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._messages) or "".join(self._deltas)
+
+    async def history(self, room: int) -> list[frames.Message]:
+        return []
+
+    async def say(self, *said: frames.Frame) -> None:
+        passed: list[frames.Frame] = []
+        for frame in said:
+            match frame:
+                case frames.ToolCall():
+                    self.calls.append(frame)
+                case frames.Usage():
+                    self._budget.use(frame)
+                case frames.Message():
+                    self._messages.append("".join(part.text for part in frame.content))
+                case frames.Delta():
+                    self._deltas.append(frame.text)
+                    if not self._quiet:
+                        passed.append(frame)
+                case _:
+                    passed.append(frame)
+        if passed:
+            await self._turn.say(*passed)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def settled(self) -> None:
+        await self._turn.settled()
+
+    async def ask(self, approval: frames.Approval) -> Any:
+        raise Fault("EPROTO", "a model asked for an approval, which only agents may")
+
+
+def message(text: str) -> frames.Message:
+    return frames.Message(role="assistant", content=[frames.Text(text)])
+
+
+def spoken(said: Said) -> dict[str, Any]:
+    """A message, as an input has it."""
+    spoken: dict[str, Any] = {"role": said.role, "content": [_part(part) for part in said.parts]}
+    if said.calls:
+        spoken["tool_calls"] = [msgspec.to_builtins(one) for one in said.calls]
+    if said.role == "tool":
+        spoken |= {"call": said.call, "is_error": said.is_error}
+    return spoken
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    found = {"type": part.kind, "media_type": part.media_type, "name": part.name}
+    return {key: value for key, value in (found | {"data": part.data, "url": part.url}).items() if value}
