@@ -1,7 +1,7 @@
 """Confine a host to what its identity's view shows, before any code of a plugin's runs.
 
 Rules: the caller's powers are gone by then (identity.become), and where any of it fails nothing runs. What a
-host needs besides the view, to go on working, is `SHOWN` and where its code lies.
+host needs besides the view, to go on working, is `SHOWN` and `CODE`.
 This file must never know what a tool is asked to do.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 
 import cortexfs
 from cortexfs.core.calls import Identity, Plugin
@@ -35,6 +34,14 @@ SHOWN: View = (
     ("/dev/urandom", "r"),
 )
 
+# What is imported late: Python with its packages, and this one. Known before any host is forked.
+CODE: View = tuple(
+    (path, "rx")
+    for path in {sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(cortexfs.__file__)), *sys.path}
+    # Not the root directory, as some embedded Python has for its prefix, and nothing relative.
+    if path.startswith("/") and path.strip("/")
+)
+
 
 def confine(identity: Identity, plugin: Plugin) -> int | None:
     """Close to this process all that `identity.view` does not show; nothing if it is None. Raises Fault.
@@ -43,18 +50,10 @@ def confine(identity: Identity, plugin: Plugin) -> int | None:
     """
     if identity.view is None:
         return None
+    own: View = ((plugin.path, "rx"),) if plugin.path else ()
     try:
-        paths = landlock.restrict((*identity.view, *SHOWN, *_code(plugin)), network=identity.network)
+        paths = landlock.restrict({*identity.view, *SHOWN, *CODE, *own}, network=identity.network)
         return seccomp.restrict(network=identity.network, paths=paths)
     except OSError as error:
         why = f"an agent's tool cannot be confined here: {error.strerror}"
         raise Fault("EACCES", why) from error
-
-
-def _code(plugin: Plugin) -> Iterator[tuple[str, str]]:
-    """What is imported late: Python with its packages, this one, and the plugin's."""
-    found = {sys.prefix, sys.base_prefix, os.path.dirname(os.path.realpath(cortexfs.__file__)), plugin.path}
-    for path in {*found, *sys.path}:
-        # Not the root directory, as some embedded Python has for its prefix, and nothing relative.
-        if path.startswith("/") and path.strip("/"):
-            yield path, "rx"

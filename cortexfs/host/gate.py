@@ -14,7 +14,6 @@ This file must never know what a call or a tool is.
 
 from __future__ import annotations
 
-import os
 import struct
 import sysconfig
 from contextlib import suppress
@@ -23,6 +22,8 @@ from pathlib import Path
 from cortexfs.host import linux
 
 NAME = "cortexfs-object-runner"
+# Where it is, as the mount's objects may name it: the system's, and that of this package.
+RUNNERS = (Path("/usr/bin") / NAME, Path(sysconfig.get_path("scripts")) / NAME)
 
 _PT_INTERP = 3
 _ELF = struct.Struct("=32xQ14xHH")  # place, size and number of the program headers
@@ -42,19 +43,15 @@ def _is_runner(pid: int) -> bool:
         program = linux.mount_and_inode(b"/proc/%d/exe" % pid)
     except OSError:
         return False
-    return any(program == place for place in map(_place, runners()) if place is not None)
+    return any(_is(runner, program) for runner in RUNNERS)
 
 
-def runners() -> list[Path]:
-    """Where the runner is, as the mount's objects may name it: the system's, and that of this package."""
-    return [Path("/usr/bin") / NAME, Path(sysconfig.get_path("scripts")) / NAME]
-
-
-def _place(runner: Path) -> tuple[int, int] | None:
+def _is(runner: Path, program: tuple[int, int]) -> bool:
     try:
-        return linux.mount_and_inode(os.fsencode(runner)) if is_static(runner) else None
+        # Looked at each time, as the package may have been installed again.
+        return linux.mount_and_inode(bytes(runner)) == program and is_static(runner)
     except OSError:
-        return None
+        return False
 
 
 def is_static(program: Path) -> bool:

@@ -13,6 +13,8 @@ This file must never know what an agent, a host or a plugin is.
 from __future__ import annotations
 
 import errno
+import functools
+import itertools
 import os
 import socket
 import struct
@@ -107,6 +109,7 @@ def restrict(*, network: bool, paths: bool) -> int | None:
     return None
 
 
+@functools.cache
 def program(machine: _Machine, *, network: bool, unix: int) -> bytes:
     return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine, network, unix))
 
@@ -157,3 +160,8 @@ def _look(argument: int) -> Instruction:
 
 def _failing(error: int) -> Instruction:
     return (_RETURN, 0, 0, _ERRNO | error)
+
+
+if os.uname().machine in MACHINES:  # made once, before any host is forked
+    for _choice in itertools.product((False, True), (_ALLOW, _ASK, _REFUSE)):
+        program(MACHINES[os.uname().machine], network=_choice[0], unix=_choice[1])

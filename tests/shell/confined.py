@@ -49,9 +49,10 @@ class Scene:
     """Directories `shown`, `read`, `plain` and `hidden`, all of the user's own, with `file`, `program`,
     `socket` and `folder` in each; and a process of the same user's that is not confined."""
 
-    def __init__(self, forks: Forks, uid: int, path: Path) -> None:
+    def __init__(self, forks: Forks, uid: int, groups: tuple[int, ...], path: Path) -> None:
         self.forks = forks
         self.uid = uid
+        self.groups = groups
         self.path = path
         self._hosts: list[Host] = []
         self._listeners: list[socket.socket] = []
@@ -72,7 +73,9 @@ class Scene:
 
     def identity(self, **changed: Any) -> calls.Identity:
         view = (*SYSTEM, *((str(self.path / name), access) for name, access in SHOWN.items() if access))
-        identity = calls.Identity(self.uid, self.uid, (), label="agent/tester", view=view, network=False)
+        identity = calls.Identity(
+            self.uid, self.uid, self.groups, label="agent/tester", view=view, network=False
+        )
         return replace(identity, **changed)
 
     def host(self, **changed: Any) -> Host:
@@ -109,9 +112,9 @@ class Scene:
 
 
 @contextmanager
-def staged(forks: Forks, uid: int) -> Iterator[Scene]:
+def staged(forks: Forks, uid: int, groups: tuple[int, ...] = ()) -> Iterator[Scene]:
     with public_directory() as path:
-        scene = Scene(forks, uid, path)
+        scene = Scene(forks, uid, groups, path)
         try:
             yield scene
         finally:

@@ -19,7 +19,7 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.host import gate, landlock, linux, seccomp
 from tests.shell.confined import ONLY_HERE, Scene, needs, staged
-from tests.shell.forks import NOBODY, PATIENCE, Forks, ended
+from tests.shell.forks import AS_NOBODY, NOBODY, PATIENCE, Forks, Host, ended
 
 pytestmark = ONLY_HERE
 
@@ -179,7 +179,22 @@ def test_landlock_alone_closes_abstract_sockets_of_others(kind: socket.SocketKin
 
 @pytest.mark.parametrize("network", [False, True])
 def test_the_runner_reaches_the_socket_beside_its_object(scene: Scene, network: bool) -> None:
-    runner = next((path for path in gate.runners() if path.exists()), None)
+    run_beside(scene, scene.host(network=network))
+
+
+def test_no_root_is_needed() -> None:
+    # issue: "(Landlock, so no root is needed)"
+    with Forks(*AS_NOBODY) as forks, staged(forks, NOBODY, (1, NOBODY)) as scene:
+        assert scene.both("open('{hidden}/file')") == ("EACCES", "done")
+        assert scene.both("os.kill({outsider}, 0)") == ("EPERM", "done")
+        assert scene.both("socket.socket(socket.AF_INET)") == ("EACCES", "done")
+        assert scene.confined("open('{shown}/file', 'w')") == "done"
+        run_beside(scene, scene.host())
+
+
+def run_beside(scene: Scene, host: Host) -> None:
+    """The runner connects; its copy does not."""
+    runner = next((path for path in gate.RUNNERS if path.exists()), None)
     if runner is None or not gate.is_static(runner):
         pytest.skip("no runner is installed here that is linked statically")
     with socket.socket(socket.AF_UNIX) as server:
@@ -187,19 +202,32 @@ def test_the_runner_reaches_the_socket_beside_its_object(scene: Scene, network: 
         (scene.path / "shown" / ".run.sock").chmod(0o777)
         server.listen()
         server.settimeout(PATIENCE)
-        host = scene.host(network=network)
         words = [str(runner), str(scene.path / "shown" / "file")]
         host.ask(f"import subprocess; global one; one = subprocess.Popen({words!r}, stdin=-3)")
         with server.accept()[0] as sock:
             assert sock.recv(1)
-        # A copy of it, and whoever executes it for something else, are somebody else.
-        shutil.copy(runner, scene.path / "shown" / "program")
-        words[0] = str(scene.path / "shown" / "program")
-        done = f"out = subprocess.run({words!r}, stdin=-3, capture_output=True)\n"
-        done += "answer = (out.stdout + out.stderr).decode()"
         if GATED:
-            assert "EACCES" in host.ask("import subprocess; " + done)
-            assert scene.attempt(host, "socket.socket(1)") == "EACCES"
+            shutil.copy(runner, scene.path / "shown" / "program")
+            words[0] = str(scene.path / "shown" / "program")
+            done = f"import subprocess; out = subprocess.run({words!r}, stdin=-3, capture_output=True)\n"
+            assert "EACCES" in host.ask(done + "answer = (out.stdout + out.stderr).decode()")
+
+
+@pytest.mark.skipif(not GATED, reason="nobody is asked here")
+def test_who_asks_without_end_holds_no_other_host_up(scene: Scene) -> None:
+    source = """
+import os, socket
+for _ in range(8):
+    if not os.fork():
+        while True:
+            try:
+                socket.socket(socket.AF_UNIX)
+            except OSError:
+                pass
+"""
+    scene.host().ask(source)
+    assert scene.confined("open('{shown}/file')") == "done"
+    run_beside(scene, scene.host())
 
 
 def test_who_asks_and_dies_holds_nobody_up(scene: Scene) -> None:
