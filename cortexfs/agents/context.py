@@ -28,12 +28,13 @@ from cortexfs.agents import wording
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
 from cortexfs.models.asked import Called, Said, Text, remembered
-from cortexfs.models.window import BYTES, OUTPUT, UNKNOWN
+from cortexfs.models.window import BYTES, MOST, OUTPUT, UNKNOWN
 
 EACH = 4  # tokens of a message beside its words: its role, and where it ends
 MEDIA = 2000  # tokens of an image or a file, about; their bytes say nothing about it
 SHORT = 1 << 10  # bytes that are left of what an older step put in or out
 SHORTEST = 128
+WINDOWS = 4
 STEP = 4  # room is made by this part of the window
 MAX_SUMMARY = 8 << 10  # bytes
 SUMMARY_WORDS = 300
@@ -110,6 +111,12 @@ def budget(limit: int | None, window: int | None = None) -> tuple[int, int]:
     `.d/window` says, the less."""
     most = min((each for each in (limit, window) if each), default=UNKNOWN)
     return most, min(OUTPUT, most // 4)
+
+
+def history_room(limit: int) -> int:
+    """Bytes of a history to look at for a window of so many tokens: some windows, so that a summary of what has
+    no room any more misses little, and not so many that each question costs time."""
+    return min(MOST, WINDOWS * limit * BYTES)
 
 
 def tokens(size: int) -> int:

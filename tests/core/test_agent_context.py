@@ -20,6 +20,7 @@ from cortexfs.agents.context import (
     Pin,
     Summary,
     budget,
+    history_room,
     pack_json,
     pinned_by,
     plan,
@@ -28,12 +29,13 @@ from cortexfs.agents.context import (
     summary_request,
     summary_text,
     tokens,
+    unpinned,
 )
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
 from cortexfs.models.asked import Called, Media, Said, Text, asked
-from cortexfs.models.window import BYTES, OUTPUT, UNKNOWN
+from cortexfs.models.window import BYTES, MOST, OUTPUT, UNKNOWN
 
 # Issue 4: "raw history never rewritten; a window built per call (system, pinned facts, summary, recent turns)
 # with the summary made by the model when the window fills, its provenance kept in context/; everything
@@ -87,6 +89,11 @@ def test_a_window_is_the_less_of_what_the_model_takes_and_the_agent_wants() -> N
     assert budget(8192, 20_000) == (8192, 2048)
     assert budget(None, None) == (UNKNOWN, OUTPUT)
     assert budget(None, 1000) == (1000, 250)
+
+
+def test_what_is_looked_at_grows_with_the_window_and_has_an_end() -> None:
+    assert history_room(8192) == 4 * 8192 * BYTES
+    assert history_room(10_000_000) == MOST
 
 
 # What is left out.
@@ -330,6 +337,16 @@ def test_a_summary_that_somebody_made_too_long_is_cut() -> None:
 )
 def test_a_message_that_pins(said: str, pin: str | None) -> None:
     assert pinned_by(said) == pin
+
+
+def test_what_only_pinned_something_is_not_told_again() -> None:
+    said = [
+        Message(id=str(n), role=role, content=[frames.Text(text)])
+        for n, (role, text) in enumerate(
+            [("user", "a"), ("assistant", "b"), ("user", "/pin c"), ("assistant", "Kept"), ("user", "d")]
+        )
+    ]
+    assert [message.id for message in unpinned(said)] == ["0", "1", "4"]
 
 
 def test_a_message_without_an_id_is_of_no_event() -> None:
