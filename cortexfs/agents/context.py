@@ -114,8 +114,8 @@ def budget(limit: int | None, window: int | None = None) -> tuple[int, int]:
 
 
 def history_room(limit: int) -> int:
-    """Bytes of a history to look at for a window of so many tokens: some windows, so that a summary of what has
-    no room any more misses little, and not so many that each question costs time."""
+    """Bytes of a history to look at for a window of so many tokens: a summary of what has no room any more is
+    to miss little, and a question is not to cost time."""
     return min(MOST, WINDOWS * limit * BYTES)
 
 
