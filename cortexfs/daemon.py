@@ -125,7 +125,7 @@ class Daemon:
         self.sessions = Sessions(
             config.state / "sessions", _report, grew=self._grew, removed=self._removed, most=_most(config)
         )
-        self.conversations = Conversations(self.sessions, self.runs, self._driver)
+        self.conversations = Conversations(self.sessions, self.runs, self._driver, config.agent.approval_secs)
         self.fs = Filesystem(
             registry=Registry({}),
             store=Store(config.state / "tree"),

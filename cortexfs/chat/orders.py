@@ -73,14 +73,15 @@ class Place:
 
     def sight(self, session: str, cwd: str | None) -> Sight:
         """Where the calls of a session find their files."""
-        where = stored.place(self._root, self._whole, self.scope, session)
-        return self._sight._replace(read=lambda path: self._read(path, where, cwd))
+        return self._sight._replace(
+            read=lambda path: self._sight.read(os.path.join(self._working(session, cwd), path))
+        )
 
-    def _read(self, path: str, where: Path, cwd: str | None) -> bytes:
-        own = stored.text(where / "cwd")  # "/" also where the session has none
-        works = own if own not in ("", "/") else cwd
-        works = works or stored.text(Path(f"{os.path.realpath(self._path)}.d/cwd")) or "/"
-        return self._sight.read(os.path.join(works, path))
+    def _working(self, session: str, cwd: str | None) -> str:
+        if self.scope != "temp":  # what is kept nowhere works where it was told to
+            own = stored.text(stored.place(self._root, self._whole, self.scope, session) / "cwd")
+            cwd = own if own not in ("", "/") else cwd  # "/" is said also of one that has none
+        return cwd or stored.text(Path(f"{os.path.realpath(self._path)}.d/cwd")) or "/"
 
     def _here(self) -> str | None:
         try:

@@ -25,9 +25,9 @@ def read(path: str) -> bytes:
 
 def _content(path: str) -> bytes:
     # To open a pipe would hang, and devices may do something.
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
         return file.read(MAX_FILE + 1)
 
 

@@ -188,6 +188,19 @@ def test_a_question_that_was_decided_elsewhere_goes(shown: Screen, ctx: Ctx) -> 
     leave(shown)
 
 
+def test_a_question_that_nobody_answers_in_time(python: Path) -> None:
+    # config.md: "Seconds that an agent waits for an approval; then it is denied"
+    with (
+        mounted(python, [], config="[agent]\napproval_secs = 0.5\n") as ctx,
+        screen(environ(ctx), ctx.work) as shown,
+    ):
+        chat(shown, "debug/script", "--session", "late")
+        shown.type(script(asks("t", {})))
+        shown.wait("denied: t (nobody decided within 0.5 s)")
+        shown.wait_last(">")
+        leave(shown)
+
+
 def test_a_terminal_that_can_do_nothing_asks_nothing(shown: Screen) -> None:
     # commands.md: "with `TERM=dumb`, calls that ask for approval are denied, with a hint"
     chat(shown, "debug/script", "--session", "dumb", before="TERM=dumb")

@@ -1,0 +1,63 @@
+"""Which files a chat compares calls with, and how it reads them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from cortexfs.chat import changes, stored
+from cortexfs.chat.calls import Sight
+from cortexfs.chat.orders import Place
+from cortexfs.cli.sight import read
+from cortexfs.core.requests import Scope
+
+
+def test_a_file_is_read_as_far_as_it_is_compared(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * (changes.MAX_FILE + 1000))
+    assert len(read(str(file))) == changes.MAX_FILE + 1
+    with pytest.raises(FileNotFoundError):
+        read(str(tmp_path / "none"))
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    # the module: "to open a pipe would hang, and devices may do something"
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(OSError, match="Invalid argument"):
+            read(str(path))
+    assert threading.active_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "session", "given", "control", "path", "found"),
+    [
+        # abi.md 5: "cwd: ... default the session's, else .d/cwd, else /"
+        ("private", "/own", "/given", "/control", "f", "/own/f"),
+        ("private", "/", "/given", "/control", "f", "/given/f"),
+        ("private", "", None, "/control", "f", "/control/f"),
+        ("private", "", None, "", "f", "/f"),
+        ("private", "/own", None, "", "/else/f", "/else/f"),
+        ("temp", "/of the private one", "/given", "", "f", "/given/f"),
+    ],
+)
+def test_a_path_is_taken_from_where_the_session_works(
+    tmp_path: Path, scope: Scope, session: str, given: str | None, control: str, path: str, found: str
+) -> None:
+    asked: list[str] = []
+
+    def reading(name: str) -> bytes:
+        asked.append(name)
+        return b""
+
+    own = stored.place(str(tmp_path), "agent/a", "private", "s")
+    controls = tmp_path / "agent" / "a.d"
+    for folder, text in ((own, session), (controls, control)):
+        folder.mkdir(parents=True)
+        (folder / "cwd").write_text(f"{text}\n")
+    place = Place(str(tmp_path), str(tmp_path / "agent" / "a"), "agent/a", "a", scope, Sight(reading))
+    place.sight("s", given).read(path)
+    assert asked == [found]
