@@ -1,21 +1,25 @@
-"""Who in a confined host may have a Unix socket: the runner, which leads back into the mount, alone.
+"""Who in a confined host may have a Unix socket: the runner, when it runs an object of a mount of ours.
 
 Before its version 9 Landlock refuses no connect(2) to a path, and what listens at such paths (a session's
 D-Bus, a container engine, a terminal multiplexer) executes commands for whoever connects. So the filter of a
 confined host (seccomp.py) asks the fork server about each new Unix socket; those that are made in pairs
 lead nowhere and are not asked about.
 
-Rules: what decides is which program asks, as nobody can change that while it waits, and never an address,
-which can change after it was looked at. The runner counts only if it is linked statically: a dynamic
-linker would execute whatever LD_PRELOAD names in its place. Nothing here waits, and no path of a caller's
-is touched.
+Rules: what decides is which program asks, and what it has opened, as nobody can change either while it
+waits; never an address, which can change after it was looked at. The runner counts only if it is linked
+statically: a dynamic linker would execute whatever LD_PRELOAD names in its place. It connects to what is
+beside its object, which elsewhere than in a mount could be a link to anywhere. Nothing here waits, and
+no path of a caller's is touched.
 This file must never know what a call or a tool is.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import struct
 import sysconfig
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +29,9 @@ NAME = "cortexfs-object-runner"
 # Where it is, as the mount's objects may name it: the system's, and that of this package.
 RUNNERS = (Path("/usr/bin") / NAME, Path(sysconfig.get_path("scripts")) / NAME)
 
+KIND = "fuse.cortexfs"  # of file system, as daemon.py mounts it
+
+_MOST = 64  # descriptors are looked at; a runner that was given more is not served
 _PT_INTERP = 3
 _ELF = struct.Struct("=32xQ14xHH")  # place, size and number of the program headers
 _HEAD = 4096
@@ -35,7 +42,7 @@ def answer(listener: int) -> None:
     # The process may end at any time; then there is nobody to answer.
     with suppress(OSError):
         question, pid = linux.seccomp_question(listener)
-        linux.seccomp_answer(listener, question, allow=_is_runner(pid))
+        linux.seccomp_answer(listener, question, allow=_is_runner(pid) and _runs_ours(pid))
 
 
 def _is_runner(pid: int) -> bool:
@@ -52,6 +59,37 @@ def _is(runner: Path, program: tuple[int, int]) -> bool:
         return linux.mount_and_inode(bytes(runner)) == program and is_static(runner)
     except OSError:
         return False
+
+
+def _runs_ours(pid: int) -> bool:
+    try:
+        opened = set(_opened(pid))
+    except (OSError, LookupError, ValueError):  # it has ended, or has too many files
+        return False
+    return bool(opened) and opened <= mounts()
+
+
+def _opened(pid: int) -> Iterator[int]:
+    """The mounts of what a program has opened itself without reading it, as the runner opens its object.
+
+    What it was given by whoever executed it is not close-on-exec: it would have been closed.
+    """
+    with os.scandir(f"/proc/{pid}/fd") as found:
+        numbers = [entry.name for entry in itertools.islice(found, _MOST)]
+    if len(numbers) == _MOST:
+        raise ValueError("there may be more")
+    for number in numbers:
+        text = Path(f"/proc/{pid}/fdinfo/{number}").read_text()
+        fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+        flags = int(fields["flags"], 8)
+        if flags & os.O_PATH and flags & os.O_CLOEXEC:
+            yield int(fields["mnt_id"])
+
+
+def mounts() -> set[int]:
+    """The numbers of the mounts that are CortexFS; see proc_pid_mountinfo(5)."""
+    lines = map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
+    return {int(fields[0]) for fields in lines if fields[fields.index("-", 6) + 1] == KIND}
 
 
 def is_static(program: Path) -> bool:

@@ -7,19 +7,17 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.host import gate, landlock, linux, seccomp
+from cortexfs.host import landlock, linux, seccomp
 from tests.shell.confined import ONLY_HERE, Scene, needs, staged
-from tests.shell.forks import AS_NOBODY, NOBODY, PATIENCE, Forks, Host, ended
+from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended
 
 pytestmark = ONLY_HERE
 
@@ -127,37 +125,6 @@ def test_landlock_alone_keeps_tcp_away(network: bool, binding: bool) -> None:
         assert in_child(work) == (0 if network else errno.EACCES)
 
 
-# -- Unix sockets: the runner may have one, as abi.md 4 wants "a call made from inside a run (an agent's shell
-#    that execs /ctx/tool/...)" to work, and nobody else
-
-UNIX = {
-    "stream": "socket.socket(1)",
-    "datagrams": "socket.socket(1, socket.SOCK_DGRAM)",
-    "packets": "socket.socket(1, socket.SOCK_SEQPACKET)",
-    "a pair of datagrams": "socket.socketpair(type=socket.SOCK_DGRAM)",
-    "a pair of raw ones": "socket.socketpair(type=socket.SOCK_RAW)",
-    "a name that Landlock knows": "socket.socket(1).bind(b'\\0' + os.urandom(9).hex().encode())",
-}
-GATED = linux.landlock_abi() < 9  # as of then Landlock does it
-
-
-@pytest.mark.parametrize("network", [False, True])
-@pytest.mark.parametrize("what", UNIX)
-def test_no_unix_socket_leads_out(scene: Scene, what: str, network: bool) -> None:
-    assert scene.both(UNIX[what], network=network) == ("EACCES" if GATED else "done", "done")
-
-
-@pytest.mark.parametrize("kind", ["STREAM", "SEQPACKET"])
-@pytest.mark.parametrize("before", ["", "b.close()", "a.shutdown(2)", "b.shutdown(2)", "a.detach(); a = b"])
-def test_a_pair_stays_a_pair(scene: Scene, kind: str, before: str) -> None:
-    with socket.socket(socket.AF_UNIX, getattr(socket, f"SOCK_{kind}")) as server:
-        server.bind(str(scene.path / "shown" / "own"))
-        (scene.path / "shown" / "own").chmod(0o777)
-        server.listen()
-        source = f"a, b = socket.socketpair(type=socket.SOCK_{kind}); {before or 'pass'}\n"
-        assert scene.confined(source + "a.connect('{shown}/own')") == "EISCONN"
-
-
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
 def test_landlock_alone_closes_abstract_sockets_of_others(kind: socket.SocketKind) -> None:
     needs("abstract")
@@ -177,76 +144,12 @@ def test_landlock_alone_closes_abstract_sockets_of_others(kind: socket.SocketKin
         assert in_child(confined) == errno.EPERM
 
 
-@pytest.mark.parametrize("network", [False, True])
-def test_the_runner_reaches_the_socket_beside_its_object(scene: Scene, network: bool) -> None:
-    run_beside(scene, scene.host(network=network))
-
-
 def test_no_root_is_needed() -> None:
-    # issue: "(Landlock, so no root is needed)"
     with Forks(*AS_NOBODY) as forks, staged(forks, NOBODY, (1, NOBODY)) as scene:
         assert scene.both("open('{hidden}/file')") == ("EACCES", "done")
         assert scene.both("os.kill({outsider}, 0)") == ("EPERM", "done")
         assert scene.both("socket.socket(socket.AF_INET)") == ("EACCES", "done")
         assert scene.confined("open('{shown}/file', 'w')") == "done"
-        run_beside(scene, scene.host())
-
-
-def run_beside(scene: Scene, host: Host) -> None:
-    """The runner connects; its copy does not."""
-    runner = next((path for path in gate.RUNNERS if path.exists()), None)
-    if runner is None or not gate.is_static(runner):
-        pytest.skip("no runner is installed here that is linked statically")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(scene.path / "shown" / ".run.sock"))
-        (scene.path / "shown" / ".run.sock").chmod(0o777)
-        server.listen()
-        server.settimeout(PATIENCE)
-        words = [str(runner), str(scene.path / "shown" / "file")]
-        host.ask(f"import subprocess; global one; one = subprocess.Popen({words!r}, stdin=-3)")
-        with server.accept()[0] as sock:
-            assert sock.recv(1)
-        if GATED:
-            shutil.copy(runner, scene.path / "shown" / "program")
-            words[0] = str(scene.path / "shown" / "program")
-            done = f"import subprocess; out = subprocess.run({words!r}, stdin=-3, capture_output=True)\n"
-            assert "EACCES" in host.ask(done + "answer = (out.stdout + out.stderr).decode()")
-
-
-@pytest.mark.skipif(not GATED, reason="nobody is asked here")
-def test_who_asks_without_end_holds_no_other_host_up(scene: Scene) -> None:
-    source = """
-import os, socket
-for _ in range(8):
-    if not os.fork():
-        while True:
-            try:
-                socket.socket(socket.AF_UNIX)
-            except OSError:
-                pass
-"""
-    scene.host().ask(source)
-    assert scene.confined("open('{shown}/file')") == "done"
-    run_beside(scene, scene.host())
-
-
-def test_who_asks_and_dies_holds_nobody_up(scene: Scene) -> None:
-    source = "for _ in range(50):\n    child = os.fork()\n    if not child:\n        while True:\n"
-    source += "            try: socket.socket(1)\n            except OSError: pass\n"
-    source += "    os.kill(child, 9)\n    os.waitpid(child, 0)"
-    assert scene.confined(source) == "done"
-    assert scene.confined("socket.socketpair()") == "done"
-
-
-def test_a_runner_that_anybody_could_load_code_into_is_not_one(tmp_path: Path) -> None:
-    source = tmp_path / "main.c"
-    source.write_text("int main(void) { return 0; }")
-    for flags, static in (["-static"], True), (["-static-pie"], True), ([], False):
-        if subprocess.run(["cc", *flags, "-o", tmp_path / "program", source], check=False).returncode == 0:
-            assert gate.is_static(tmp_path / "program") == static
-    for junk in (b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 100):
-        (tmp_path / "junk").write_bytes(junk)
-        assert not gate.is_static(tmp_path / "junk")
 
 
 # -- the kernel

@@ -1,0 +1,105 @@
+"""What an agent's shell reaches by the runner, on a real mount: tools of the mount, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cortexfs.host import gate, seccomp
+from tests.mounted.agents import agent, call, results, say, script, working
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="several users need a root daemon"),
+    pytest.mark.skipif(os.uname().machine not in seccomp.MACHINES, reason="no filter for this machine"),
+]
+USERS = pytest.mark.parametrize("uid", [None, NOBODY])
+
+
+@pytest.fixture(scope="module")
+def ctx(python: Path) -> Iterator[Ctx]:
+    with mounted(python, []) as mount:
+        (mount.work / "README.md").write_text("hello world\n")
+        yield mount
+
+
+@pytest.fixture(scope="module")
+def coder(ctx: Ctx) -> Iterator[str]:
+    with agent(ctx, "coder") as path:
+        yield path
+
+
+@pytest.fixture
+def other(ctx: Ctx) -> Iterator[socket.socket]:
+    """A socket of somebody else's, outside of what the agent sees."""
+    place = ctx.base / "other.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place))
+        place.chmod(0o777)
+        listener.listen()
+        listener.setblocking(False)
+        yield listener
+    place.unlink()
+
+
+def shell(ctx: Ctx, coder: str, command: str, uid: int | None) -> str:
+    """What an agent's shell command puts out."""
+    with working(
+        ctx, coder, script(call("shell.exec", cmd=command), say("x")), uid=uid, scope="temp"
+    ) as client:
+        asked = client.until("approval")[-1]
+        client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
+        (told,) = results(client.until("done", status="ok"))
+    return str(told["output"])
+
+
+@USERS
+def test_a_tool_of_the_mount_answers(ctx: Ctx, coder: str, uid: int | None) -> None:
+    # abi.md 4: "A call made from inside a run (an agent's shell that execs /ctx/tool/...) inherits that run's
+    # label, confinement and depth"
+    (ctx.base / "secret.txt").write_text("secret")
+    words = f"{ctx.root}/tool/fs.read README.md; {ctx.root}/tool/fs.read {ctx.base}/secret.txt"
+    said = shell(ctx, coder, words, uid)
+    assert "hello world" in said
+    assert '"code":"EACCES"' in said
+    assert "secret\\n" not in said
+
+
+@USERS
+def test_no_other_socket_answers(ctx: Ctx, coder: str, uid: int | None, other: socket.socket) -> None:
+    source = f"import socket; socket.socket(1).connect({other.getsockname()!r})"
+    assert "PermissionError" in shell(ctx, coder, f"python3 -c {shlex.quote(source)}", uid)
+    with pytest.raises(BlockingIOError):
+        other.accept()
+
+
+# Gives the runner a descriptor of the mount, and has it run what stands beside a link to somewhere else.
+DECEIVED = """
+import os, sys
+runner, root, target = sys.argv[1:]
+os.makedirs("false/tool", exist_ok=True)
+open("false/tool/object", "w").close()
+os.symlink(target, "false/tool/.run.sock")
+given = os.open(root, os.O_PATH)
+os.dup2(given, 9)
+os.execv(runner, ["runner", "false/tool/object"])
+"""
+
+
+@USERS
+def test_the_runner_takes_nobody_elsewhere(
+    ctx: Ctx, coder: str, uid: int | None, other: socket.socket
+) -> None:
+    runner = next((path for path in gate.RUNNERS if path.exists() and gate.is_static(path)), None)
+    if runner is None:
+        pytest.skip("no runner that is linked statically is installed")
+    words = shlex.join(["python3", "-c", DECEIVED, str(runner), str(ctx.root), other.getsockname()])
+    said = shell(ctx, coder, f"{words}; rm -r false", uid)
+    assert '"code":"EACCES"' in said
+    with pytest.raises(BlockingIOError):
+        other.accept()

@@ -1,0 +1,161 @@
+"""Unix sockets in a confined host: the runner may have one, as abi.md 4 wants "a call made from inside a run
+(an agent's shell that execs /ctx/tool/...)" to work, and nobody else."""
+
+from __future__ import annotations
+
+import select
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cortexfs.host import gate, linux
+from tests.shell.confined import ONLY_HERE, Scene, staged
+from tests.shell.forks import AS_NOBODY, NOBODY, PATIENCE, Forks, Host
+
+pytestmark = ONLY_HERE
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
+
+
+@pytest.fixture(params=[NOBODY, 0])
+def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
+    with staged(forks, request.param) as scene:
+        yield scene
+
+
+UNIX = {
+    "stream": "socket.socket(1)",
+    "datagrams": "socket.socket(1, socket.SOCK_DGRAM)",
+    "packets": "socket.socket(1, socket.SOCK_SEQPACKET)",
+    "a pair of datagrams": "socket.socketpair(type=socket.SOCK_DGRAM)",
+    "a pair of raw ones": "socket.socketpair(type=socket.SOCK_RAW)",
+    "a name that Landlock knows": "socket.socket(1).bind(b'\\0' + os.urandom(9).hex().encode())",
+}
+GATED = linux.landlock_abi() < 9  # as of then Landlock does it
+
+
+@pytest.mark.parametrize("network", [False, True])
+@pytest.mark.parametrize("what", UNIX)
+def test_no_unix_socket_leads_out(scene: Scene, what: str, network: bool) -> None:
+    assert scene.both(UNIX[what], network=network) == ("EACCES" if GATED else "done", "done")
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "SEQPACKET"])
+@pytest.mark.parametrize("before", ["", "b.close()", "a.shutdown(2)", "b.shutdown(2)", "a.detach(); a = b"])
+def test_a_pair_stays_a_pair(scene: Scene, kind: str, before: str) -> None:
+    with socket.socket(socket.AF_UNIX, getattr(socket, f"SOCK_{kind}")) as server:
+        server.bind(str(scene.path / "shown" / "own"))
+        (scene.path / "shown" / "own").chmod(0o777)
+        server.listen()
+        source = f"a, b = socket.socketpair(type=socket.SOCK_{kind}); {before or 'pass'}\n"
+        assert scene.confined(source + "a.connect('{shown}/own')") == "EISCONN"
+
+
+# A fork server for which every mount is one of ours; the rest of this is tests/mounted/test_confinement.py.
+EVERY_MOUNT = """
+import sys
+from cortexfs.host import forkserver, gate
+seen = lambda: {int(line.split()[0]) for line in open("/proc/self/mountinfo")}
+gate.mounts = seen
+sys.argv = sys.argv[3:]
+forkserver.main()
+"""
+RUNNER = next((path for path in gate.RUNNERS if path.exists() and gate.is_static(path)), None)
+needs_runner = pytest.mark.skipif(RUNNER is None, reason="no runner that is linked statically is installed")
+
+
+@needs_runner
+@pytest.mark.parametrize("prefix", [(), AS_NOBODY])
+@pytest.mark.parametrize("network", [False, True])
+def test_the_runner_reaches_the_socket_beside_its_object(prefix: tuple[str, ...], network: bool) -> None:
+    # issue: "(Landlock, so no root is needed)"
+    groups = (1, NOBODY) if prefix else ()
+    with Forks(*prefix, sys.executable, "-c", EVERY_MOUNT) as forks, staged(forks, NOBODY, groups) as scene:
+        host = scene.host(network=network)
+        assert reaches(scene, host, str(RUNNER))
+        if GATED:
+            shutil.copy(str(RUNNER), scene.path / "shown" / "program")
+            assert not reaches(scene, host, str(scene.path / "shown" / "program"))
+            assert not reaches(scene, host, str(RUNNER), "for fd in range(99): os.dup2(2, fd)")
+
+
+@needs_runner
+def test_the_runner_reaches_nothing_outside_a_mount(scene: Scene) -> None:
+    host = scene.host()
+    assert reaches(scene, host, str(RUNNER)) != GATED
+    # Not with a descriptor of something else either, that it was given.
+    assert reaches(scene, host, str(RUNNER), "os.dup2(os.open('/proc', os.O_PATH), 9)") != GATED
+
+
+def reaches(scene: Scene, host: Host, program: str, before: str = "pass") -> bool:
+    """Whether a runner connects to the socket beside its object."""
+    place = scene.path / "shown" / ".run.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place))
+        place.chmod(0o777)
+        server.listen()
+        server.setblocking(False)
+        source = f"import os; pid = os.fork()\nif not pid:\n    {before}\n"
+        source += f"    os.execv({program!r}, ['runner', {str(scene.path / 'shown' / 'file')!r}])\n"
+        host.ask(source + "answer = pid")
+        found = connected_or_ended(server, host)
+        place.unlink()
+    return found
+
+
+def connected_or_ended(server: socket.socket, host: Host) -> bool:
+    """A runner that may connect waits for the daemon's answer, and one that may not ends."""
+    host.control.send(b"import os; os.waitpid(-1, 0)")
+    readable = select.poll()
+    readable.register(server, select.POLLIN)
+    readable.register(host.control, select.POLLIN)
+    ready = readable.poll(PATIENCE * 1000)
+    connected = any(fd == server.fileno() for fd, _ in ready)
+    if connected:
+        server.accept()[0].close()
+    assert host.control.recv(100) == b"null"
+    return connected
+
+
+@pytest.mark.skipif(not GATED, reason="nobody is asked here")
+def test_who_asks_without_end_holds_no_other_host_up(scene: Scene) -> None:
+    source = """
+import os, socket
+for _ in range(8):
+    if not os.fork():
+        while True:
+            try:
+                socket.socket(socket.AF_UNIX)
+            except OSError:
+                pass
+"""
+    scene.host().ask(source)
+    assert scene.confined("socket.socket(1)") == "EACCES"
+
+
+def test_who_asks_and_dies_holds_nobody_up(scene: Scene) -> None:
+    source = "for _ in range(50):\n    child = os.fork()\n    if not child:\n        while True:\n"
+    source += "            try: socket.socket(1)\n            except OSError: pass\n"
+    source += "    os.kill(child, 9)\n    os.waitpid(child, 0)"
+    assert scene.confined(source) == "done"
+    assert scene.confined("socket.socketpair()") == "done"
+
+
+def test_a_runner_that_anybody_could_load_code_into_is_not_one(tmp_path: Path) -> None:
+    source = tmp_path / "main.c"
+    source.write_text("int main(void) { return 0; }")
+    for flags, static in (["-static"], True), (["-static-pie"], True), ([], False):
+        if subprocess.run(["cc", *flags, "-o", tmp_path / "program", source], check=False).returncode == 0:
+            assert gate.is_static(tmp_path / "program") == static
+    for junk in (b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 100):
+        (tmp_path / "junk").write_bytes(junk)
+        assert not gate.is_static(tmp_path / "junk")
