@@ -25,6 +25,8 @@ from cortexfs.models.driver import Driver, Who
 from cortexfs.models.drivers import Drivers
 from cortexfs.sessioncontext import ContextFiles
 from cortexfs.sessiondisk import Owner
+from cortexfs.sessionfiles import Address, Space
+from cortexfs.sessions import Sessions
 from cortexfs.toolcalls import ToolCalls
 
 MAX_LINKS = 8  # an alias of an alias, and so on
@@ -32,13 +34,19 @@ MAX_LINKS = 8  # an alias of an alias, and so on
 
 class AgentWorld:
     def __init__(
-        self, root: Path, config: Config, fs: Filesystem, drivers: Drivers, tools: ToolCalls
+        self,
+        root: Path,
+        config: Config,
+        fs: Filesystem,
+        sessions: Sessions,
+        drivers: Drivers,
+        tools: ToolCalls,
     ) -> None:
         self.root = str(root)
         self.serves = None if os.geteuid() == 0 else os.geteuid()
         self.limits: Agent = config.agent
         self.protected = (str(config.state), str(config.directory))
-        self._sessions = config.state / "sessions"
+        self._sessions = sessions
         self._fs = fs
         self._drivers = drivers
         self._tools = tools
@@ -79,8 +87,13 @@ class AgentWorld:
     def context(self, who: Who) -> Files | None:
         if not who.folder:
             return None
-        folder = self._sessions.joinpath(*who.folder)
+        folder = self._sessions.root.joinpath(*who.folder)
         return ContextFiles(folder, "/".join((self.root, *who.folder)), Owner(*who.owner))
+
+    def grew(self, who: Who, size: int) -> None:
+        if who.folder and size:
+            space, (class_, folder) = Space("/".join(who.folder[:2]), *who.owner), who.folder[2:4]
+            self._sessions.grew(Address(space, class_, folder.removesuffix(".d"), who.session), size)
 
     async def call(
         self,

@@ -48,6 +48,7 @@ from cortexfs.core.plain import one_line
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.exec import Exec, Tree
 from cortexfs.fuse import Filesystem
+from cortexfs.host.linux import PR_SET_DUMPABLE, prctl
 from cortexfs.hosts import Pool
 from cortexfs.logs import Logs
 from cortexfs.models.driver import Driver
@@ -146,7 +147,7 @@ class Daemon:
         self.locals = Locals(self.engines, self.fs.control)
         self.drivers = Drivers(self._model, self.fs.control, {DRIVER: self.locals.driver})
         tools = ToolCalls(self.pool, float(config.turn.tool_timeout_secs))
-        self.world = AgentWorld(root, config, self.fs, self.drivers, tools)
+        self.world = AgentWorld(root, config, self.fs, self.sessions, self.drivers, tools)
         self.agents = Agents(self.world)
         self.sockets = Sockets(
             root, self.fs.expecting_bind, self.conversations, self.pool, self._connections, strict
@@ -155,6 +156,9 @@ class Daemon:
         self._stop = trio.Event()
 
     def serve(self, ready: Callable[[str | None], None]) -> int:
+        # Keys are in this memory: no core of it is written, and no other process of this user looks into it.
+        # Children are programs of their own, which begin as usual (prctl(2): execve sets it back).
+        prctl(PR_SET_DUMPABLE, 0)
         options = {*pyfuse3.default_options, "fsname=cortexfs", "subtype=cortexfs"}
         if os.geteuid() == 0:
             options.add("allow_other")

@@ -102,6 +102,9 @@ class Files(Protocol):
     def spill(self, call: str, text: str) -> str:
         """Keep an output; its path in the mount, or nothing where it cannot be kept."""
 
+    def grown(self) -> int:
+        """Bytes by which the outputs grew since this was asked last."""
+
     def pin(self, text: str) -> str:
         """Keep a fact; its path in the mount."""
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from cortexfs.agents import textcalls, wording
 from cortexfs.agents.budget import Budget, Limits
-from cortexfs.agents.context import Pack, Parts, budget, pinned_by, unpinned
+from cortexfs.agents.context import Pack, Parts, budget, history_room, pinned_by, unpinned
 from cortexfs.agents.powers import NETWORK, Powers, effects_in_words, known, setup_of
 from cortexfs.agents.question import Question, message, spoken
 from cortexfs.agents.view import view, within
@@ -44,7 +44,6 @@ NATIVE = "tool_call_syntax"  # the word of a model's `.d/cap` for calls of its o
 WRITES = frozenset(
     {"write_file", "delete_file", "run_process"}
 )  # effects for which the default view is writable
-HISTORY = 4 << 20  # bytes of former messages that are looked at
 UMASK = 0o022
 PATH = "/usr/local/bin:/usr/bin:/bin"
 ALWAYS = "always"  # in a session's memory: the tools that its user allows for all of it
@@ -86,10 +85,12 @@ class _Run:
         self._driver = world.driver(self._model)
         self._native = NATIVE in world.control(self._model, "cap").split()
         self._tools = self._visible()
+        self._in_text = bool(self._tools) and not self._native
         self._cwd = who.cwd or self._setup.cwd
         self._identity = self._confined()
         self._budget = Budget(self._limits(), trio.current_time())
         self._steps: list[Said] = []
+        self._reserve = 0
         self._asking = trio.Lock()
         self._ids: set[str] = set()
 
@@ -157,7 +158,7 @@ class _Run:
 
     async def _loop(self) -> None:
         given = asked(self._turn.input)
-        window = self._window(given, unpinned(await self._turn.history(HISTORY)))
+        window = await self._window(given)
         await self._turn.settled()  # its folder is there, which holds the window's files
         if (pin := pinned_by(given.said[-1].text)) is not None:
             await self._turn.say(message(f"Kept in mind: {await window.pin(pin)}"))
@@ -180,7 +181,10 @@ class _Run:
             self._steps.append(Said("assistant", parts, made))
             self._steps += await self._calls(reply.calls, window)
 
-    def _window(self, given: asking.Asked, history: Sequence[frames.Message]) -> Window:
+    async def _window(self, given: asking.Asked) -> Window:
+        limit = self._world.control(self._model, "limit").strip()
+        most, self._reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
+        history = unpinned(await self._turn.history(history_room(most)))
         place = f"Your working directory is {self._cwd}."
         told = textcalls.instruction(self._listed()) if not self._native else ""
         parts = Parts(
@@ -189,15 +193,17 @@ class _Run:
             history=history,
             tools=len(msgspec.json.encode(self._listed())) if self._native else 0,
         )
-        limit = self._world.control(self._model, "limit").strip()
-        most, reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
         who = self._turn.who
-        return Window(parts, most, reserve, self._world.context(who), Names(who.session, self._setup.name))
+        files = self._world.context(who)
+        return Window(parts, (most, self._reserve), files, Names(who.session, self._setup.name))
 
     async def _ask(self, pack: Pack) -> _Reply:
         """Have the model answer once."""
-        inner = await self._answered(self._request(pack), quiet=bool(self._tools) and not self._native)
-        if self._native or not self._tools:
+        inner = Question(self._turn, self._request(pack), self._budget, quiet=self._in_text)
+        fault = await answered(self._driver, inner)
+        if fault and not (self._in_text and fault.code == "EBADMSG"):  # it did not fit the form
+            raise fault
+        if not self._in_text:
             return _Reply(inner.text, tuple(self._named(inner.calls)))
         parsed = textcalls.parse(inner.text, self._listed())
         match parsed:
@@ -212,13 +218,10 @@ class _Run:
 
     async def _summarise(self, request: dict[str, Any]) -> str:
         await self._turn.say(frames.Progress(message="summing up what was said before"))
-        return (await self._answered(request, quiet=True)).text
-
-    async def _answered(self, request: dict[str, Any], *, quiet: bool) -> Question:
-        inner = Question(self._turn, request, self._budget, quiet=quiet)
+        inner = Question(self._turn, request, self._budget, quiet=True)
         if fault := await answered(self._driver, inner):
             raise fault
-        return inner
+        return inner.text
 
     def _request(self, pack: Pack) -> dict[str, Any]:
         tools, said = self._listed(), pack.said
@@ -229,6 +232,7 @@ class _Run:
             request["tools"] = [msgspec.to_builtins(tool) for tool in tools]
         elif tools:
             request["schema"] = textcalls.schema(tools)
+            request["max_tokens"] = self._reserve  # a small model does not stop by itself
         request["messages"] = [spoken(each) for each in said]
         return request
 
@@ -351,6 +355,7 @@ class _Run:
         fault, whole = outcome.fault, ""
         if wording.is_long(outcome.output):
             whole = await window.spill(call.call, outcome.output)
+            self._world.grew(self._turn.who, window.grown())
         text = wording.result(call.name, call.call, outcome.output, outcome.missing, whole)
         if fault is not None:
             failed = wording.failed(fault.code, fault.message)

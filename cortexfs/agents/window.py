@@ -1,6 +1,6 @@
 """The window of a run: what its model is given with each question, and the files where that can be seen.
 
-    window = Window(parts, limit, reserve, files, names)
+    window = Window(parts, (limit, reserve), files, names)
     await window.load()
     pack = await window.pack(steps, summarise)
 
@@ -31,10 +31,9 @@ class Names(NamedTuple):
 
 
 class Window:
-    def __init__(self, parts: Parts, limit: int, reserve: int, files: Files | None, names: Names) -> None:
+    def __init__(self, parts: Parts, room: tuple[int, int], files: Files | None, names: Names) -> None:
         self._parts = parts
-        self._limit = limit
-        self._reserve = reserve
+        self._limit, self._reserve = room
         self._files = files
         self._names = names
         self._told = b""
@@ -84,6 +83,10 @@ class Window:
         if self._files is None:
             return ""
         return await trio.to_thread.run_sync(self._files.spill, call, output)
+
+    def grown(self) -> int:
+        """By how much more of the disk it has taken since this was asked last."""
+        return self._files.grown() if self._files is not None else 0
 
     async def pin(self, text: str) -> str:
         if self._files is None:

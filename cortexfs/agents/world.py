@@ -71,6 +71,9 @@ class World(Protocol):
     def context(self, who: Who) -> Files | None:
         """Where the context of this session is kept; None where nothing is."""
 
+    def grew(self, who: Who, size: int) -> None:
+        """So much was kept beside this session's log: it counts for its user's share of the disk."""
+
     async def call(
         self,
         tool: Object,

@@ -18,6 +18,7 @@ LAYERS = {
     "client/": ("core", "client"),
     "chat/": ("core", "client", "chat"),
     "models/": ("core", "models"),
+    "agents/": ("core", "models", "agents"),
 }
 SHELLS_NEVER = ("cli", "daemon")  # what nothing but the commands and the daemon itself may import
 PURE = {
