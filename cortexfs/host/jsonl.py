@@ -39,6 +39,7 @@ LET_GO_SECONDS = 0.5  # a cancelled run must end within one
 # Of JSON around a text, and of characters that it writes as six.
 _ROOM = 64 << 10
 _END_SECONDS = 0.1  # from the end of its output to its own, for one that exits
+_TRIES = 3  # to meet a child that has not just ended
 _LAST_READS = 16  # what a pipe of 1 MiB holds, the largest that a user may have
 _CLONE_FS = 0x200  # unshare(2)
 _Command: TypeAlias = tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]
@@ -89,15 +90,17 @@ class StreamingTool(process.ProcessTool):
         call = _Call(self._program)
         runtime.on_cancel(call.cancel)
         deadline = process.deadline(self._program)
-        child = self._companions.child(self._program, runtime.environ)
-        try:
-            child.begin(call, input, os.getcwd())
-            return call.follow(runtime, deadline)
-        finally:
+        for _ in range(_TRIES):
+            child = self._companions.child(self._program, runtime.environ)
             try:
-                child.leave(call)
+                if child.begin(call, input, os.getcwd()):
+                    return call.follow(runtime, deadline)
             finally:
-                child.leave(call)
+                try:
+                    child.leave(call)
+                finally:
+                    child.leave(call)
+        raise Fault("EPROTO", f"the child of the tool {self.name} ends as soon as it is started")
 
 
 class _Call:
@@ -216,11 +219,11 @@ class Companion:
             self._closing = True
             self._wake()
 
-    def begin(self, call: _Call, input: dict[str, Any], cwd: str) -> None:
+    def begin(self, call: _Call, input: dict[str, Any], cwd: str) -> bool:
+        """Whether it takes the call; it may have ended since it was looked at."""
         with self._lock:
             if not self.is_open:
-                told = f"the child of the tool {call.program.name} has just ended; try again"
-                raise Fault("EPROTO", told)
+                return False
             self._last += 1
             call.id = self._last
             self._calls[call.id] = call
@@ -228,6 +231,7 @@ class Companion:
             self._outbox += _encode(request) + b"\n"
             call.is_sent = True
             self._wake()
+            return True
 
     def leave(self, call: _Call) -> None:
         """The call is over for its caller. May be repeated."""

@@ -33,7 +33,8 @@ from cortexfs.tools.paths import owned
 
 # A name that a manifest may list in inherit_env: the caller's working directory, as the child's is its own.
 CALLER_DIRECTORY = "CORTEXFS_CWD"
-# The daemon ends the call at its timeout: the child ends a little before, so that its own sentence is said.
+# The daemon ends the call at its timeout, from when it passed it on. The child ends a little before, so that
+# it is upstream's sentence that is said, unless the machine is very busy.
 EARLY_SECONDS = 0.05
 _LOGGED = 900  # bytes of standard error, for one line of the daemon's log
 

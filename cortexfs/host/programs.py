@@ -51,6 +51,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 class Programs(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: tuple[Program, ...]
     protocol: Protocol = "json"
+    stamp: str = ""  # of the plugin's files: with another one, warm children are not those of before
 
 
 class Library(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,12 +65,15 @@ _Declared = TypeVar("_Declared", Programs, Library)
 
 
 def programs(
-    manifest: Manifest, commands: Iterable[tuple[tuple[str, ...], str]], protocol: Protocol = "json"
+    manifest: Manifest,
+    commands: Iterable[tuple[tuple[str, ...], str]],
+    protocol: Protocol = "json",
+    stamp: str = "",
 ) -> Programs:
     """The process tools of a manifest; `commands` are argv and working directory of each."""
     tools = manifest.native.tools if manifest.native else ()
     made = (_program(manifest, tool, *command) for tool, command in zip(tools, commands, strict=True))
-    return Programs(tuple(made), protocol)
+    return Programs(tuple(made), protocol, stamp)
 
 
 def _program(manifest: Manifest, tool: ProcessTool, argv: tuple[str, ...], working_dir: str) -> Program:

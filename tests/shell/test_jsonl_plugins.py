@@ -253,7 +253,7 @@ async def test_a_timeout(tmp_path: Path) -> None:
     plugin = made(tmp_path, CHILD, timeout=1)
     async with serving(tmp_path) as world:
         child = await pid(world, plugin)
-        answer = await call(world, plugin, "time.sleep(1000)", timeout=1)
+        answer = await call(world, plugin, "time.sleep(1000)")
         assert (answer.code, answer.status) == ("ETIMEDOUT", 1)
         assert answer.message == "process-isolated tool 't' timed out after 1s"
         await until(lambda: not os.path.exists(f"/proc/{child}"))
@@ -263,7 +263,7 @@ async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> Non
     plugin = made(tmp_path, "import time\ntime.sleep(1000)", timeout=1)
     async with serving(tmp_path) as world:
         text = msgspec.json.encode({"x": "y" * (4 << 20)}).decode()
-        inode = world.inode("t", plugin, timeout=1)
+        inode = world.inode("t", plugin)
         got: list[str | None] = []
 
         async def ask() -> None:

@@ -18,6 +18,7 @@ import trio
 from cortexfs import catalog as catalogs
 from cortexfs.catalog import Catalog
 from cortexfs.core import calls, frames
+from cortexfs.host import limits
 from tests.shell import declaring
 from tests.shell.calling import Answer, World, serving, until
 from tests.shell.declaring import build
@@ -301,10 +302,17 @@ async def test_a_flood_on_standard_output_is_in_nobodys_answer(tmp_path: Path, f
         assert (await call(world, fixture, "flood")).output == "flooded"
 
 
-async def test_memory_and_processes_are_limited(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_memory_is_limited(tmp_path: Path, fixture: calls.Plugin) -> None:
     async with serving(tmp_path) as world:
         world.pool._limits = calls.Limits(256 << 20, 40, 256)
         assert (await call(world, fixture, "eat")).status in (0, 70)
+
+
+async def test_a_fork_bomb_goes_with_its_host(tmp_path: Path, fixture: calls.Plugin) -> None:
+    if os.geteuid() == 0 and not any(os.access(place, os.W_OK) for _, place in limits.hierarchies()):
+        pytest.skip("no cgroups here")  # nothing would count root's processes
+    async with serving(tmp_path) as world:
+        world.pool._limits = calls.Limits(256 << 20, 40, 256)
         async with world.begun(world.inode("bomb", fixture), "{}") as runner:
             await runner.until(b"start")
             runner.stream.shutdown(socket.SHUT_WR)

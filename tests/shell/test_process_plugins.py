@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -20,7 +21,7 @@ from cortexfs.catalog import Catalog
 from cortexfs.core import calls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import decode
-from cortexfs.host import programs
+from cortexfs.host import limits, loading, programs
 from cortexfs.host.process import Ended, decided
 from cortexfs.host.programs import Program
 from cortexfs.relay import send
@@ -279,7 +280,7 @@ async def test_a_timeout_ends_the_whole_group(where: Path) -> None:
     async with serving(where.parent) as world:
         pid = await world.pid()
         tool = program(script(where, "sleep 1000 & sleep 1000"), timeout=1)
-        answer = await world.call(only(world, tool, timeout=1), stdin=b"{}")
+        answer = await world.call(only(world, tool), stdin=b"{}")
         assert (answer.code, answer.status) == ("ETIMEDOUT", 1)
         assert answer.message == "process-isolated tool 't' timed out after 1s"
         assert children_of(host_of(world, "p")) == []
@@ -301,8 +302,12 @@ def host_of(world: World, name: str) -> int:
 
 
 def children_of(pid: int) -> list[str]:
-    tasks = Path(f"/proc/{pid}/task")
-    return [child for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    found: list[str] = []
+    with contextlib.suppress(FileNotFoundError):  # the host has ended
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # or one thread of it
+                found += (task / "children").read_text().split()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -347,6 +352,14 @@ async def test_a_call_that_is_cancelled_at_any_moment(where: Path) -> None:
         await until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= files)
 
 
+@pytest.fixture
+def bounded() -> None:
+    """Where nothing would count root's processes, a bomb takes the machine."""
+    if os.geteuid() == 0 and not any(os.access(place, os.W_OK) for _, place in limits.hierarchies()):
+        pytest.skip("no cgroups here")
+
+
+@pytest.mark.usefixtures("bounded")
 async def test_a_fork_bomb_ends_with_its_call(where: Path) -> None:
     async with serving(where.parent) as world:
         world.pool._limits = calls.Limits(1 << 30, 40, 256)
@@ -356,6 +369,26 @@ async def test_a_fork_bomb_ends_with_its_call(where: Path) -> None:
         await until(lambda: all(not children_of(host.pid) for host in world.pool.by_pid.values()))
         good = program(script(where, "echo '\"good\"'"))
         assert (await world.call(only(world, good), stdin=b"{}")).output == "good"
+
+
+@pytest.mark.usefixtures("bounded")
+async def test_a_bomb_in_sessions_of_its_own_ends_with_its_call(where: Path) -> None:
+    # children.py: "What left the group becomes the host's child when its parent ends"
+    async with serving(where.parent) as world:
+        world.pool._limits = calls.Limits(1 << 30, 40, 256)
+        command = script(where, 'setsid "$0" & setsid "$0" & sleep 1000')
+        answer = await world.call(only(world, program(command, timeout=1), timeout=1), stdin=b"{}")
+        assert answer.status in (1, 70), answer
+        await until(lambda: not running(command))
+
+
+def running(command: str) -> list[str]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if command.encode() in Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0"):
+                found.append(name)
+    return found
 
 
 async def test_a_killed_host_takes_its_children_along(where: Path) -> None:
@@ -453,6 +486,21 @@ def test_what_the_daemon_tells_a_host_is_bounded() -> None:
     assert [tool.name for tool in programs.declared(told, programs.Programs).tools] == [t.name for t in many]
     with pytest.raises(Fault, match="shorten their schemas"):
         declaring.plugin([program("/bin/t", input_schema={"enum": [os.urandom(90_000).hex()]})])
+
+
+async def test_a_large_plugin_reaches_its_host(where: Path) -> None:
+    schema = {"type": "object", "examples": [os.urandom(30).hex() for _ in range(800)]}
+    plugin = declaring.plugin([program(script(where, "echo '\"large\"'"), input_schema=schema)])
+    assert len(plugin.target) > programs.MAX_TARGET // 2
+    async with serving(where.parent) as world:
+        assert (await world.call(world.inode("t", plugin), "{}")).output == "large"
+
+
+def test_of_two_tools_with_one_name_the_later_counts() -> None:
+    # plugins.md: "Of two tools with one name in a plugin the later one counts."
+    plugin = declaring.plugin([program("/bin/a"), program("/bin/b", timeout=3)])
+    ((tool, _),) = loading.loaded(plugin).values()
+    assert tool.timeout_secs == 3
 
 
 @pytest.mark.parametrize("target", ["", "{}", "z", "z!!!!", "zAAAA", '{"tools":[{"name":1}]}', "null"])
