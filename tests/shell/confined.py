@@ -46,8 +46,8 @@ except OSError as error:
 
 
 class Scene:
-    """Directories `shown`, `read`, `plain` and `hidden`, all of the user's own, with `file`, `program`,
-    `socket` and `folder` in each; and a process of the same user's that is not confined."""
+    """Directories `shown`, `read`, `plain` and `hidden`, all of the user's own, with `file`, `link`,
+    `program`, `socket` and `folder` in each; and a process of the same user's that is not confined."""
 
     def __init__(self, forks: Forks, uid: int, groups: tuple[int, ...], path: Path) -> None:
         self.forks = forks
@@ -60,9 +60,10 @@ class Scene:
             (path / name / "folder").mkdir(parents=True)
             (path / name / "file").write_text(name)
             shutil.copy("/bin/true", path / name / "program")
+            (path / name / "link").symlink_to("file")
             self._bind(path / name / "socket")
         for found in (path, *path.rglob("*")):
-            os.chown(found, uid, uid)
+            os.chown(found, uid, uid, follow_symlinks=False)
         self.outsider = self.free().pid
 
     def _bind(self, path: Path) -> None:

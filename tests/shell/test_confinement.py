@@ -251,6 +251,8 @@ def test_an_empty_view_leaves_what_python_needs(scene: Scene) -> None:
 UNCOVERED = {
     "stat": "os.stat('{hidden}/file')",
     "access": "assert os.access('{hidden}/file', os.W_OK)",
+    "readlink": "os.readlink('{hidden}/link')",
+    "inotify": "assert libc.inotify_add_watch(libc.inotify_init1(0), b'{hidden}', 2) >= 0",
     "chdir": "os.chdir('{hidden}')",
     "chmod": "os.chmod('{hidden}/file', 0o640)",
     "chown": "os.chown('{hidden}/file', -1, os.getgid())",
