@@ -75,7 +75,9 @@ class Exchange:
                 if not (heard := self._conversation.waiting()):
                     poll.poll()
                 for frame in heard:
-                    self._hear(frame, pipe)
+                    self._heard(frame)
+                    self.do(self._talk.hear(frame))
+                self._decide_all(pipe)
                 for _ in taken(pipe):
                     self.do(self._talk.interrupt())
 
@@ -83,14 +85,13 @@ class Exchange:
         """Nobody wants what runs any more."""
         self.do(deed for deed in self._talk.interrupt() if not isinstance(deed, Show))
 
-    def _hear(self, frame: AnyFrame, pipe: int) -> None:
-        self._heard(frame)
-        self.do(self._talk.hear(frame))
-        while asked := self._talk.question:
+    def _decide_all(self, pipe: int) -> None:
+        """What our runs ask and what came next has not settled; the questions of others are theirs."""
+        for asked in [each for each in self._talk.questions.values() if self._talk.is_ours(each)]:
             decision = self._decide(asked, pipe)
             if decision is None:
                 self._show(Show("question", UNASKED.format(one_line(asked.name))))
-            self.do(self._talk.decide(decision or "deny"))
+            self.do(self._talk.decide(decision or "deny", call=asked.call))
 
 
 @contextlib.contextmanager

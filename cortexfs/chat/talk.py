@@ -129,19 +129,27 @@ class Talk:
         self._warned = True
         return [Show("note", "Ctrl-C again leaves, and so does Ctrl-D")]
 
-    def decide(self, decision: Decision, input: dict[str, Any] | None = None) -> list[Deed]:
-        """What is decided about the question that stands first; `input` replaces what the model gave."""
-        call, asked = next(iter(self.questions.items()))
+    def is_ours(self, asked: frames.Approval) -> bool:
+        """Whether a message of ours led to it."""
+        run = self._runs.get(asked.run or "")
+        return run is not None and run.request in self._ours
+
+    def decide(
+        self, decision: Decision, input: dict[str, Any] | None = None, call: str | None = None
+    ) -> list[Deed]:
+        """What is decided about this question, or that which stands first; `input` replaces what the model
+        gave."""
+        call = next(iter(self.questions)) if call is None else call
+        asked = self.questions[call]
         if input == asked.input:
             input = None
         if input is not None:
             requests.check_edited(input, decision)
-        del self.questions[call]
         self._decided.add(call)
         approve = requests.Approve(run=asked.run or "", call=call, decision=decision, input=input)
         changed = ", as you changed it" if input is not None else ""
         said = Show("note", f"{TOLD[decision]}{changed}: {one_line(asked.name)}")
-        return [said, approve, *self._ask()]
+        return [said, approve, *self._settled(call)]
 
     def _denials(self) -> list[requests.Approve]:
         """Before a run is cancelled: nobody is to find its questions open. In a shared session they may be

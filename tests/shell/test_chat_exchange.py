@@ -1,0 +1,73 @@
+"""Which questions a chat without a person answers, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cortexfs.chat.calls import Show
+from cortexfs.chat.exchange import Exchange
+from cortexfs.chat.talk import Talk
+from cortexfs.client import Conversation, new_id
+from cortexfs.core import approvals, frames
+from cortexfs.core.requests import Decision
+from tests.shell.client_server import Served, served
+
+ASKED = frames.Approval(call="c", name="fs.write", input={}, effects=[], reason="")
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Served]:
+    """A server whose runs say what the test makes them say."""
+    with served(tmp_path / "slow.sock", echo=False) as server:
+        yield server
+
+
+def test_the_questions_of_others_are_theirs(slow: Served) -> None:
+    # protocol.md: "only who sent a message decides for it", and a pipe has nothing to say about it
+    talk = Talk("a", "s", "private", new_id)
+    with Conversation(slow.path) as person, Conversation(slow.path) as pipe:
+        person.send("go", session="s")
+        slow.say(slow.until_active(), ASKED)
+        exchange = Exchange(talk, pipe, lambda show: None)
+        exchange.do(talk.back())
+        exchange.run(lambda: bool(talk.questions))
+        exchange.do([*talk.say("mine")])
+        slow.finish(slow.until_active())
+        exchange.run(lambda: not talk.questions)
+        assert slow.world.decisions == []
+
+
+@pytest.mark.parametrize("decision", ["allow_once", None])
+def test_what_ours_ask_is_decided(slow: Served, decision: Decision | None) -> None:
+    shown: list[Show] = []
+    talk = Talk("a", "s", "private", new_id)
+    with Conversation(slow.path) as pipe:
+        exchange = Exchange(talk, pipe, shown.append, decide=lambda asked, _: decision)
+        exchange.do([*talk.back(), *talk.say("go")])
+        run = slow.until_active()
+        slow.say(run, ASKED)
+        exchange.run(lambda: any(show.text.endswith("ed: fs.write") for show in shown))
+        slow.finish(run)
+        exchange.run()
+    (told,) = [show.text for show in shown if show.kind == "question" and "denied" in show.text] or [""]
+    assert ("ctx send --approve fs.write allows" in told) == (decision is None)
+
+
+def test_what_was_decided_is_not_asked_again(slow: Served) -> None:
+    # commands.md: "Sent again under the same name it is not said twice: the original run is shown"
+    def decide(asked: frames.Approval, pipe: int) -> Decision:
+        raise AssertionError(asked)
+
+    with Conversation(slow.path) as first, Conversation(slow.path) as again:
+        first.send("go", session="s", id="m")
+        run = slow.until_active()
+        slow.say(run, ASKED, approvals.decided(ASKED, approvals.by(1000, "allow_once", None)))
+        slow.finish(run)
+        talk = Talk("a", "s", "private", new_id)
+        exchange = Exchange(talk, again, lambda show: None, decide=decide)
+        exchange.do(talk.say("go", "m"))
+        exchange.run()
+        assert talk.status == 0
