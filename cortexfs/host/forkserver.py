@@ -20,25 +20,21 @@ import argparse
 import gc
 import importlib
 import os
-import resource
 import select
 import signal
 import socket
 import sys
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import msgspec
 
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import confining, gate, identity, limits, linux
-
-Serve = Callable[[socket.socket, calls.Plugin], NoReturn]
+from cortexfs.host import gate, identity, limits, linux, starting
 
 PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
@@ -47,12 +43,6 @@ _PACKET = 64 << 10
 _MAX_RIGHTS = 3
 # A process in an uninterruptible wait dies when that ends; nobody is kept waiting for it longer.
 _SWEEP_SECONDS = 2.0
-
-# What a host that starts says on its status socket.
-_MOVED = b"p"  # and a pid in decimal: it goes on in another process; wants one byte in answer
-_ASKS = b"a"  # and a descriptor: there is something that gate.py is to decide
-_READY = b"k"
-_FAILED = b"f"  # and msgpack (code, message)
 
 _pack = msgspec.msgpack.Encoder().encode
 _spawns: msgspec.msgpack.Decoder[calls.Spawn] = msgspec.msgpack.Decoder(calls.Spawn)
@@ -93,7 +83,7 @@ class Message(NamedTuple):
 
 
 class ForkServer:
-    def __init__(self, control: socket.socket, serve: Serve) -> None:
+    def __init__(self, control: socket.socket, serve: starting.Serve) -> None:
         self._control = control
         self._control.setblocking(False)
         self._serve = serve
@@ -217,7 +207,7 @@ class ForkServer:
                 ours.setblocking(False)
                 pid = os.fork()
                 if not pid:
-                    _host(spawn, rights, theirs, group, self._serve)
+                    starting.start(spawn, rights, theirs, group, self._serve)
                 self._children[pid] = Child(spawn.host, pid, ours, group)
         except OSError as error:
             if group is not None:
@@ -235,17 +225,17 @@ class ForkServer:
                 return
             except OSError:
                 said, rights = b"", []
-            if said == _ASKS:
-                (child.gate,) = rights
+            if said == starting.ASKS:
+                child.gate = rights[0] if rights else -1  # too many are open here: then nobody gets one
                 continue
-            if said.startswith(_MOVED):
+            if said.startswith(starting.MOVED):
                 self._moved(child, int(said[1:]))
                 with suppress(OSError):
                     status.send(b"k")
                 continue
             child.status = None
             status.close()
-            if said == _READY:
+            if said == starting.READY:
                 self._announce(child)
             else:
                 fault = _faults.decode(said[1:]) if said else ("EHOSTDOWN", "the host died while it started")
@@ -325,72 +315,6 @@ class ForkServer:
             self._groups.remove()
 
 
-# -- in the child
-
-
-def _host(
-    spawn: calls.Spawn, rights: list[int], status: socket.socket, group: limits.Group | None, serve: Serve
-) -> NoReturn:
-    """Become the caller, tell the parent, serve. Never returns into the parent's code."""
-    try:
-        control, pidfd, root_fd = _settle(rights, status)
-        try:
-            # Both before /proc and /sys become the caller's.
-            if group is not None:
-                group.enter()
-            counted = group is not None and group.counts
-            tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
-            identity.become(spawn.identity, pidfd, root_fd, lambda pid: _hand_over(status, pid))
-            limits.restrict(spawn.limits, None if counted else tasks)
-            asks = confining.confine(spawn.identity, spawn.plugin)
-            if asks is not None:
-                socket.send_fds(status, [_ASKS], [asks])
-                os.close(asks)
-        except Fault as fault:
-            status.send(_FAILED + _pack((fault.code, fault.message)))
-            os._exit(os.EX_NOPERM)
-        except OSError as error:
-            status.send(_FAILED + _pack(("EHOSTDOWN", f"no host can start: {error.strerror}")))
-            os._exit(os.EX_OSERR)
-        for fd in (pidfd, root_fd):
-            if fd is not None:
-                os.close(fd)
-        # Fails when the fork server died before PR_SET_PDEATHSIG was set; then this must end, too.
-        status.send(_READY)
-        status.close()
-        if spawn.identity.label != calls.DESCRIBER:
-            identity.open_up()
-        gc.enable()
-        serve(control, spawn.plugin)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(os.EX_SOFTWARE)
-
-
-def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, int | None, int | None]:
-    """Keep standard error, what this host was given, and nothing else of the fork server's."""
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with suppress(OSError, ValueError):  # the C library keeps two for itself
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python does at its start
-    null = os.open("/dev/null", os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    kept = sorted({2, status.fileno(), *rights})
-    for low, high in zip(kept, [*kept[1:], resource.getrlimit(resource.RLIMIT_NOFILE)[1]], strict=True):
-        os.closerange(low + 1, high)
-    control, pidfd, root_fd = (*rights, None, None)[:3]
-    return socket.socket(fileno=control), pidfd, root_fd
-
-
-def _hand_over(status: socket.socket, pid: int) -> None:
-    status.send(_MOVED + str(pid).encode())
-    status.recv(1)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="cortexfs.host.forkserver")
     parser.add_argument("fd", type=int)
@@ -407,9 +331,9 @@ def main() -> None:
     ForkServer(control, serve).run()
 
 
-def _function(name: str) -> Serve:
+def _function(name: str) -> starting.Serve:
     module, _, attribute = name.partition(":")
-    serve: Serve = getattr(importlib.import_module(module), attribute)
+    serve: starting.Serve = getattr(importlib.import_module(module), attribute)
     return serve
 
 

@@ -1,0 +1,97 @@
+"""What a host does between fork and its first call: it becomes its caller, confines itself, and reports.
+
+Rules: it keeps nothing of the fork server's but what it was given. Until it has reported, no code of anybody
+else's runs in it, and nobody can get into it. It never returns into the fork server's code.
+This file must never know what a call or a tool is.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import socket
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+import msgspec
+
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.host import confining, identity, limits
+
+Serve = Callable[[socket.socket, calls.Plugin], NoReturn]
+
+# What a host that starts says on its status socket.
+MOVED = b"p"  # and a pid in decimal: it goes on in another process; wants one byte in answer
+ASKS = b"a"  # and a descriptor: there is something that gate.py is to decide
+READY = b"k"
+FAILED = b"f"  # and msgpack (code, message)
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def start(
+    spawn: calls.Spawn, rights: list[int], status: socket.socket, group: limits.Group | None, serve: Serve
+) -> NoReturn:
+    """Become the caller, tell the parent, serve. Never returns into the parent's code."""
+    try:
+        control, pidfd, root_fd = _settle(rights, status)
+        try:
+            # Both before /proc and /sys become the caller's.
+            if group is not None:
+                group.enter()
+            counted = group is not None and group.counts
+            tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
+            identity.become(spawn.identity, pidfd, root_fd, lambda pid: _hand_over(status, pid))
+            limits.restrict(spawn.limits, None if counted else tasks)
+            asks = confining.confine(spawn.identity, spawn.plugin)
+            if asks is not None:
+                socket.send_fds(status, [ASKS], [asks])
+                os.close(asks)
+        except Fault as fault:
+            status.send(FAILED + _pack((fault.code, fault.message)))
+            os._exit(os.EX_NOPERM)
+        except OSError as error:
+            status.send(FAILED + _pack(("EHOSTDOWN", f"no host can start: {error.strerror}")))
+            os._exit(os.EX_OSERR)
+        for fd in (pidfd, root_fd):
+            if fd is not None:
+                os.close(fd)
+        # Fails when the fork server died before PR_SET_PDEATHSIG was set; then this must end, too.
+        status.send(READY)
+        status.close()
+        if spawn.identity.label != calls.DESCRIBER:
+            identity.open_up()
+        gc.enable()
+        serve(control, spawn.plugin)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(os.EX_SOFTWARE)
+
+
+def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, int | None, int | None]:
+    """Keep standard error, what this host was given, and nothing else of the fork server's."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):  # the C library keeps two for itself
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python does at its start
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    kept = sorted({2, status.fileno(), *rights})
+    for low, high in zip(kept, [*kept[1:], resource.getrlimit(resource.RLIMIT_NOFILE)[1]], strict=True):
+        os.closerange(low + 1, high)
+    control, pidfd, root_fd = (*rights, None, None)[:3]
+    return socket.socket(fileno=control), pidfd, root_fd
+
+
+def _hand_over(status: socket.socket, pid: int) -> None:
+    status.send(MOVED + str(pid).encode())
+    status.recv(1)
