@@ -105,3 +105,23 @@ def test_a_sandbox_of_the_users_own_gains_nothing(home: Path, python: Path) -> N
     )
     assert "covered" not in done.stdout
     assert "inner\n-> 0" in done.stdout or "EACCES" in done.stdout, done.stdout
+
+
+def test_no_other_process_of_the_user_looks_into_the_daemon(home: Path, python: Path) -> None:
+    # issue: "No secret in any ... core dump"; prctl(2): one that is not dumpable is neither read nor dumped
+    pid = '$(sed -n "s/^pid: //p" ctx/status)'
+    done = as_user(
+        home,
+        python,
+        f"""
+        user: $CTX mount ctx
+        user: cat /proc/{pid}/environ
+        user: head -c 1 /proc/{pid}/maps
+        user: cat /proc/$(pgrep -P {pid})/environ >/dev/null
+        user: ctx/tool/text.word_count "one two"
+        user: $CTX umount ctx
+        """,
+    )
+    statuses = [int(part.split()[0]) for part in done.stdout.split("-> ")[1:]]
+    assert statuses == [0, 1, 1, 0, 0, 0], done.stdout
+    assert done.stdout.count("Permission denied") == 2

@@ -12,12 +12,12 @@ import functools
 import json
 import struct
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import h11
 import trio
 
-KEY = "sk-test-0123456789abcdefghijklmnop"
+KEY = "sk-test-Q7vTm2xKp9LzRw4NcJd8YbHf3GsUe6"  # in nothing else, not even halves of it
 
 
 class Cut(NamedTuple):
@@ -118,9 +118,11 @@ class Provider:
                 while request := await _heard(stream):
                     self.requests.append(request)
                     self.asked.set()
-                    moves = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-                    if not await self._play(stream, moves):
+                    if not await self._play(stream, await self.moves(request)):
                         return
+
+    async def moves(self, request: Request) -> Sequence[Move]:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     async def _play(self, stream: trio.SocketStream, moves: Iterable[Move]) -> bool:
         """Whether the connection may be used again."""
@@ -180,7 +182,15 @@ async def _heard(stream: trio.SocketStream) -> Request | None:
 
 @contextlib.asynccontextmanager
 async def playing(*answers: Sequence[Move]) -> AsyncIterator[Provider]:
-    provider = Provider(answers)
+    async with served(Provider(answers)) as provider:
+        yield provider
+
+
+AnyProvider = TypeVar("AnyProvider", bound=Provider)
+
+
+@contextlib.asynccontextmanager
+async def served(provider: AnyProvider) -> AsyncIterator[AnyProvider]:
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(
             functools.partial(trio.serve_tcp, provider.serve, 0, host="127.0.0.1")
