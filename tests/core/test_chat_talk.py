@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 
@@ -12,60 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.chat import talk
-from cortexfs.chat.calls import Show, Sight
+from cortexfs.chat.calls import Show
 from cortexfs.chat.talk import Deed, Leave, Talk
-from cortexfs.core import approvals, frames, requests
+from cortexfs.core import approvals, frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.requests import Approve, Cancel, Decision, Key, Resume, Send, Verdict
-from tests.core.conversation_pair import Connection, World
-
-
-class Chat:
-    """A talk on a connection, with what it showed."""
-
-    def __init__(self, world: World, session: str = "s", scope: requests.Scope = "private") -> None:
-        numbers = itertools.count(1)
-        self.world = world
-        self.talk = Talk("debug/echo", session, scope, lambda: f"m{next(numbers)}")
-        self.shown: list[Show] = []
-        self.asked: list[requests.AnyRequest] = []
-        self.left: int | None = None
-        self.connection: Connection
-        self.connect()
-
-    def connect(self) -> None:
-        self.connection = self.world.connect()
-        self.do(self.talk.back())
-
-    def do(self, deeds: list[Deed]) -> None:
-        for deed in deeds:
-            if isinstance(deed, Show):
-                self.shown.append(deed)
-            elif isinstance(deed, Leave):
-                self.left = deed.status
-            else:
-                self.asked.append(deed)
-                self.hear(self.connection.ask(deed))
-
-    def hear(self, heard: list[frames.AnyFrame]) -> None:
-        for frame in heard:
-            self.do(self.talk.hear(frame))
-
-    def read(self) -> None:
-        self.hear(self.connection.read())
-
-    @property
-    def text(self) -> str:
-        """The screen: pieces of an answer go on, everything else has a line."""
-        marks = {
-            "answer": "{}",
-            "end": "|",
-            "note": "<{}>",
-            "error": "!{}!",
-            "other": ">{}<",
-            "question": "?{}",
-        }
-        return "".join(marks.get(show.kind, "({})").format(show.text) for show in self.shown)
+from cortexfs.core.requests import Cancel, Key, Resume, Send, Verdict
+from tests.core.chat_pair import Chat, run_of
+from tests.core.conversation_pair import World
 
 
 @pytest.fixture
@@ -76,12 +28,6 @@ def world() -> World:
 @pytest.fixture
 def chat(world: World) -> Chat:
     return Chat(world)
-
-
-def run_of(world: World, session: str = "s") -> str:
-    active = world.sessions[Key("private", 1000, session)].active
-    assert active
-    return active.run
 
 
 def test_an_answer_is_streamed_and_not_repeated(world: World, chat: Chat) -> None:
@@ -112,43 +58,6 @@ def test_a_long_text_in_several_messages_is_not_repeated(world: World, chat: Cha
     world.emit(run_of(world), frames.Message(role="assistant", content=[frames.Text("another")]))
     chat.read()
     assert chat.text == "abcdef|another|"
-
-
-def test_what_tools_do_is_shown(world: World, chat: Chat) -> None:
-    # issue: "the terminal session shows tool calls"
-    chat.do(chat.talk.say("hello"))
-    world.emit(
-        run_of(world),
-        frames.Delta(text="let me see"),
-        frames.ToolCall(call="c", name="fs.read", input={"path": "x\x1b[2J"}),
-        frames.ToolResult(call="c", name="fs.read", output="a\nb\x1b" + "c" * 300, is_error=False),
-        frames.ToolResult(call="d", name="fs.read", output="no such file", is_error=True),
-        frames.Progress(message="half\nway"),
-        frames.Observer(content="not for people"),
-        frames.ReasoningDelta(text="hm"),
-    )
-    chat.read()
-    kinds = [show.kind for show in chat.shown]
-    results = ["end", "result", "result", "end", "failed", "failed"]
-    assert kinds == ["answer", "end", "call", *results, "end", "progress"]
-    shown = [show.text for show in chat.shown if show.kind not in ("answer", "end")]
-    assert shown[:2] == ['fs.read path="x\\u001b[2J"', "  a"]
-    assert shown[2] == "  b\\x1b" + "c" * 300
-    assert shown[3:] == ["fs.read:", "  no such file", "half way"]
-    assert chat.talk.doing == "thinking"
-
-
-def test_a_result_apart_from_its_call_is_named(world: World, chat: Chat) -> None:
-    # issue: "parallel tool calls run side by side"
-    chat.do(chat.talk.say("go"))
-    for call in "ab":
-        world.emit(run_of(world), frames.ToolCall(call=call, name=f"t.{call}", input={}))
-    for call in "ba":
-        world.emit(
-            run_of(world), frames.ToolResult(call=call, name=f"t.{call}", output=call.upper(), is_error=False)
-        )
-    chat.read()
-    assert [show.text for show in chat.shown if show.text] == ["t.a", "t.b", "  B", "t.a:", "  A"]
 
 
 def test_a_failure_is_one_line(world: World, chat: Chat) -> None:
@@ -315,148 +224,6 @@ def test_a_temp_session_ends_with_its_connection(world: World) -> None:
     assert chat.text.endswith("two||")
 
 
-def test_approvals_are_asked_one_after_the_other(world: World, chat: Chat) -> None:
-    # abi.md 5: "`approve` {run, call, decision}"
-    chat.do(chat.talk.say("go"))
-    run = run_of(world)
-    for call in ("c1", "c2"):
-        world.emit(
-            run,
-            frames.Approval(call=call, name="fs.write", input={"path": call}, effects=["write"], reason="it"),
-        )
-    chat.read()
-    assert chat.text.count("?") == 1 + chat.text.count("?may")
-    assert "?may it call fs.write path=c1 (write): it?" in chat.text
-    chat.do(chat.talk.decide(decision("y")))
-    assert "?may it call fs.write path=c2 (write): it?" in chat.text
-    chat.do(chat.talk.decide(decision("NO ")))
-    assert [(decided.call, decided.decision) for decided in world.decisions] == [
-        ("c1", "allow_once"),
-        ("c2", "deny"),
-    ]
-    assert chat.talk.question is None
-
-
-def test_a_question_says_how_much_of_a_call_it_does_not_show(chat: Chat) -> None:
-    # whoever decides must know that there is more
-    asked = frames.Approval(
-        id="1", run="r", call="c", name="sh", input="x" * 5000, effects=[], reason="because"
-    )
-    chat.do(chat.talk.hear(asked))
-    assert "xxx ... and 4,000 characters more" in chat.text
-
-
-def test_a_question_goes_with_its_run_and_with_its_result(world: World, chat: Chat) -> None:
-    chat.do(chat.talk.say("go"))
-    for call in ("c1", "c2"):
-        asked = frames.Approval(call=call, name="t", input={}, effects=[], reason="")
-        world.emit(run_of(world), asked)
-    world.emit(run_of(world), frames.ToolResult(call="c1", name="t", output="", is_error=False))
-    chat.read()
-    assert chat.talk.question
-    assert chat.talk.question.call == "c2"
-    assert chat.text.count("?may it call t?") == 2  # the second one is asked now
-    chat.do(chat.talk.interrupt())
-    assert chat.talk.question is None
-    assert [(each.call, each.decision) for each in world.decisions] == [("c2", "deny")]
-
-
-def test_an_interrupt_denies_nothing_that_is_another_users(world: World) -> None:
-    # protocol.md: "In a shared session anybody may cancel ..., and only who sent a message decides"
-    chat = Chat(world, scope="shared")
-    chat.do(
-        chat.talk.hear(frames.Approval(id="1", run="r", call="c", name="t", input={}, effects=[], reason=""))
-    )
-    assert not [deed for deed in chat.talk.interrupt() if isinstance(deed, Approve)]
-
-
-def test_an_edited_call_is_allowed_once(world: World, chat: Chat) -> None:
-    # issue: "[e]dit"
-    chat.do(chat.talk.say("go"))
-    for call in ("c1", "c2"):
-        world.emit(
-            run_of(world),
-            frames.Approval(call=call, name="t", input={"path": "x"}, effects=[], reason=""),
-        )
-    chat.read()
-    assert talk.answer("e") == talk.answer(" Edit") == talk.EDIT
-    with pytest.raises(Fault, match="over 256 KiB"):
-        chat.talk.decide("allow_once", {"path": "x" * (256 << 10)})
-    chat.do(chat.talk.decide("allow_once", {"path": "y"}))
-    assert "<allowed, as you changed it: t>" in chat.text
-    chat.do(chat.talk.decide("allow_once", {"path": "x"}))  # it is what it was
-    assert [(each.call, each.input) for each in world.decisions] == [("c1", {"path": "y"}), ("c2", None)]
-
-
-def test_what_is_decided_elsewhere_is_told(world: World, chat: Chat) -> None:
-    # issue: "nobody connected, EOF or timeout: deny"
-    chat.do(chat.talk.say("go"))
-    questions = [
-        frames.Approval(call=call, name=f"t.{call}", input={}, effects=[], reason="") for call in "abc"
-    ]
-    world.emit(run_of(world), *questions)
-    chat.read()
-    timed_out = Verdict("deny", None, "nobody decided within 600 s")
-    world.emit(run_of(world), approvals.decided(questions[0], timed_out))
-    world.emit(run_of(world), approvals.decided(questions[2], approvals.by(7, "allow_once", None)))
-    chat.read()
-    assert "<denied: t.a (nobody decided within 600 s)>?may it call t.b?" in chat.text
-    assert "<allowed: t.c (uid 7 allowed it once)>" in chat.text
-    assert list(chat.talk.questions) == ["b"]
-    chat.do(chat.talk.decide("deny"))
-    before = chat.text
-    world.emit(run_of(world), approvals.decided(questions[1], approvals.by(1000, "deny", None)))
-    chat.read()
-    assert chat.text == before  # who decided knows
-    refused = frames.Approval(call="d", name="t.d", input={}, effects=[], reason="")
-    world.emit(run_of(world), approvals.decided(refused, Verdict("deny", None, "the policy says so")))
-    chat.read()
-    assert chat.text.endswith("|<denied: t.d (the policy says so)>")
-
-
-def test_a_change_is_shown_once_for_a_call_and_its_question(world: World) -> None:
-    # issue: "diffs of writes and approvals as they happen"
-    chat = Chat(world)
-    chat.talk = Talk("debug/echo", "s", "private", lambda: "m", sight=Sight(lambda path: b"old\n"))
-    chat.do(chat.talk.say("go"))
-    given = {"path": "f", "content": "new\n"}
-    for call in "ab":
-        world.emit(run_of(world), frames.ToolCall(call=call, name="fs.write", input=given))
-    for call in "ba":
-        asked = frames.Approval(call=call, name="fs.write", input=given, effects=[], reason="")
-        world.emit(run_of(world), asked)
-    chat.read()
-    assert [show.kind for show in chat.shown].count("added") == 2
-    assert chat.shown[-1] == Show("end")
-    chat.do(chat.talk.decide("deny"))
-    assert [show.kind for show in chat.shown].count("added") == 3  # far from its call
-    assert chat.shown[-1] == Show("question", "may it call fs.write path=f?")
-
-
-def test_questions_of_the_past_are_asked_when_they_are_still_open() -> None:
-    read: list[str] = []
-
-    def reading(path: str) -> bytes:
-        read.append(path)
-        return b""
-
-    late = Talk("debug/echo", "s", "private", lambda: "m", sight=Sight(reading))
-    given = {"path": "f", "content": "x"}
-    past: list[frames.AnyFrame] = [frames.Start(id="1", run="r", agent="a")]
-    for number, call in enumerate("abc", 2):
-        past.append(frames.ToolCall(id=str(2 * number), run="r", call=call, name="fs.write", input=given))
-        asked = frames.Approval(call=call, name="fs.write", input=given, effects=[], reason="")
-        past.append(msgspec.structs.replace(asked, id=str(2 * number + 1), run="r"))
-    gave = frames.ToolResult(id="20", run="r", call="a", name="fs.write", output="", is_error=False)
-    deeds = late.recall([*past, gave])
-    assert [deed.text for deed in deeds if isinstance(deed, Show) and deed.kind == "question"] == [
-        "may it call fs.write path=f?"
-    ]
-    assert late.question
-    assert late.question.call == "b"
-    assert read == ["f"]  # for the question alone: the others' files have changed since
-
-
 @pytest.mark.parametrize("text", ["", "yess", "fly", "y n"])
 def test_only_an_answer_is_one(text: str) -> None:
     # what somebody was typing when the question came must not be taken for a yes
@@ -486,20 +253,6 @@ def test_what_was_said_before_is_recalled_without_its_deltas(world: World) -> No
     world.emit(run_of(world), frames.Delta(text="ee"))
     later.read()
     assert later.text.endswith(">three<three")
-
-
-def test_an_always_is_for_the_session(world: World, chat: Chat) -> None:
-    chat.do(chat.talk.say("go"))
-    world.emit(run_of(world), frames.Approval(call="c", name="t", input={}, effects=[], reason=""))
-    chat.read()
-    deeds = chat.talk.decide(decision("a"))
-    assert any(isinstance(deed, Approve) and deed.decision == "allow_session" for deed in deeds)
-
-
-def decision(text: str) -> Decision:
-    reply = talk.answer(text)
-    assert reply != talk.EDIT
-    return reply
 
 
 WILD = st.text(st.sampled_from("ab\x1b[2J\x07\r\n\u202e\x9b"), max_size=8)

@@ -1,0 +1,72 @@
+"""A chat's talk and the sans-IO server that it talks with, in one place."""
+
+from __future__ import annotations
+
+import itertools
+
+from cortexfs.chat import talk
+from cortexfs.chat.calls import Show
+from cortexfs.chat.talk import Deed, Leave, Talk
+from cortexfs.core import frames, requests
+from cortexfs.core.requests import Decision, Key
+from tests.core.conversation_pair import Connection, World
+
+
+class Chat:
+    """A talk on a connection, with what it showed."""
+
+    def __init__(self, world: World, session: str = "s", scope: requests.Scope = "private") -> None:
+        numbers = itertools.count(1)
+        self.world = world
+        self.talk = Talk("debug/echo", session, scope, lambda: f"m{next(numbers)}")
+        self.shown: list[Show] = []
+        self.asked: list[requests.AnyRequest] = []
+        self.left: int | None = None
+        self.connection: Connection
+        self.connect()
+
+    def connect(self) -> None:
+        self.connection = self.world.connect()
+        self.do(self.talk.back())
+
+    def do(self, deeds: list[Deed]) -> None:
+        for deed in deeds:
+            if isinstance(deed, Show):
+                self.shown.append(deed)
+            elif isinstance(deed, Leave):
+                self.left = deed.status
+            else:
+                self.asked.append(deed)
+                self.hear(self.connection.ask(deed))
+
+    def hear(self, heard: list[frames.AnyFrame]) -> None:
+        for frame in heard:
+            self.do(self.talk.hear(frame))
+
+    def read(self) -> None:
+        self.hear(self.connection.read())
+
+    @property
+    def text(self) -> str:
+        """The screen: pieces of an answer go on, everything else has a line."""
+        marks = {
+            "answer": "{}",
+            "end": "|",
+            "note": "<{}>",
+            "error": "!{}!",
+            "other": ">{}<",
+            "question": "?{}",
+        }
+        return "".join(marks.get(show.kind, "({})").format(show.text) for show in self.shown)
+
+
+def run_of(world: World, session: str = "s") -> str:
+    active = world.sessions[Key("private", 1000, session)].active
+    assert active
+    return active.run
+
+
+def decision(text: str) -> Decision:
+    reply = talk.answer(text)
+    assert reply != talk.EDIT
+    return reply
