@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -134,3 +134,17 @@ def numbered(source: str) -> str:
 def needs(what: str) -> None:
     if any(abi > linux.landlock_abi() for word, abi in SINCE_ABI.items() if word in what):
         pytest.skip("this kernel's Landlock cannot refuse this")
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """How a process of root's ends that does `work`: 0, the errno that it raised, or minus the signal."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+            os._exit(0)
+        except OSError as error:
+            os._exit(error.errno or 255)
+        except BaseException:
+            os._exit(254)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.host import landlock, linux, seccomp
-from tests.shell.confined import ONLY_HERE, Scene, needs, staged
+from tests.shell.confined import ONLY_HERE, Scene, in_child, needs, staged
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended
 
 pytestmark = ONLY_HERE
@@ -91,20 +92,6 @@ socket.create_connection(server.getsockname())
 def test_network_where_it_is_allowed(scene: Scene) -> None:
     assert scene.confined(TALK, network=True) == "done"
     assert scene.confined(TALK, network=False) == "EACCES"
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """How a process of root's ends that does `work`: 0, the errno that it raised, or minus the signal."""
-    pid = os.fork()
-    if not pid:
-        try:
-            work()
-            os._exit(0)
-        except OSError as error:
-            os._exit(error.errno or 255)
-        except BaseException:
-            os._exit(254)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.mark.parametrize("network", [False, True])
@@ -199,6 +186,60 @@ def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
     assert {name: str(numbers[column]) for name, numbers in ours.items()} == {
         name: found[name] for name in ours
     }
+
+
+def judged(program: bytes, arch: int, number: int, *arguments: int) -> int:
+    """What a filter answers, as linux/filter.h says that it is executed."""
+    data = struct.pack("=iIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
+    word = at = 0
+    while True:
+        code, yes, no, operand = struct.unpack_from("=HBBI", program, at * 8)
+        at += 1
+        match code:
+            case 0x20:
+                (word,) = struct.unpack_from("=I", data, operand)
+            case 0x54:
+                word &= operand
+            case 0x06:
+                return int(operand)
+            case _:
+                true = {0x15: word == operand, 0x35: word >= operand, 0x45: bool(word & operand)}[code]
+                at += yes if true else no
+
+
+HIGH = 1 << 32  # what is above an int, the kernel does not look at
+DECISIONS = [
+    (seccomp.REFUSED["bpf"], (), errno.EPERM),
+    (seccomp.CLONE, (0x10000000,), errno.EPERM),
+    (seccomp.CLONE, (HIGH | 0x20000000 | 17,), errno.EPERM),
+    (seccomp.CLONE, (0x80 | 0x10F00,), 0),
+    (seccomp.UNSHARE, (0x80,), errno.EPERM),
+    (seccomp.UNSHARE, (0x200,), 0),
+    (seccomp.PRLIMIT, (0,), 0),
+    (seccomp.PRLIMIT, (HIGH,), 0),
+    (seccomp.PRLIMIT, (1,), errno.EPERM),
+    (seccomp.SOCKET, (2, 1), errno.EACCES),
+    (seccomp.SOCKET, (HIGH | 1, 1), None),
+    (seccomp.SOCKETPAIR, (1, HIGH | 0x80801), 0),
+    (seccomp.SOCKETPAIR, (1, 5), 0),
+    (seccomp.SOCKETPAIR, (1, 2), errno.EACCES),
+    (seccomp.SOCKETPAIR, (1, 0x80802), errno.EACCES),
+    (seccomp.SOCKETPAIR, (30, 1), errno.EACCES),
+    ((0, 63), (1,), 0),  # read
+]
+
+
+@pytest.mark.parametrize("name", seccomp.MACHINES)
+@pytest.mark.parametrize(("numbers", "arguments", "error"), DECISIONS)
+def test_the_filter_on_every_machine(
+    name: str, numbers: tuple[int, int], arguments: tuple[int, ...], error: int | None
+) -> None:
+    machine = seccomp.MACHINES[name]
+    program = seccomp.program(machine, network=False, unix=seccomp._ASK)
+    answer = {None: 0x7FC00000, 0: 0x7FFF0000}.get(error, 0x50000 | (error or 0))
+    assert judged(program, machine.arch, numbers[machine.column], *arguments) == answer
+    assert judged(program, machine.arch ^ 1, numbers[machine.column], *arguments) == 0x80000000
+    assert judged(program, machine.arch, numbers[machine.column] | 0x40000000, *arguments) == 0x80000000
 
 
 # mov eax, 20 (getpid); int 0x80; ret

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import shutil
 import socket
@@ -13,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.host import gate, linux
-from tests.shell.confined import ONLY_HERE, Scene, staged
+from cortexfs.host import gate, linux, seccomp
+from tests.shell.confined import ONLY_HERE, Scene, in_child, staged
 from tests.shell.forks import AS_NOBODY, NOBODY, PATIENCE, Forks, Host
 
 pytestmark = ONLY_HERE
@@ -159,3 +161,15 @@ def test_a_runner_that_anybody_could_load_code_into_is_not_one(tmp_path: Path) -
     for junk in (b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 100):
         (tmp_path / "junk").write_bytes(junk)
         assert not gate.is_static(tmp_path / "junk")
+
+
+def test_where_somebody_else_listens_already_nobody_gets_one() -> None:
+    # seccomp(2): EBUSY, "a listener already exists"; a container's manager may be one.
+    def work() -> None:
+        machine = seccomp.MACHINES[os.uname().machine]
+        everything = seccomp.program(machine, network=True, unix=seccomp._ALLOW)
+        linux.filter_syscalls(everything, asks=True)
+        assert seccomp.restrict(network=True, paths=False) is None
+        socket.socket(socket.AF_UNIX)
+
+    assert in_child(work) == errno.EACCES
