@@ -46,6 +46,8 @@ class AgentWorld:
         self.serves = None if os.geteuid() == 0 else os.geteuid()
         self.limits: Agent = config.agent
         self.protected = (str(config.state), str(config.directory))
+        # Keys and everybody's sessions; what decides about agents; and the same through the tree.
+        self.caps = ((str(config.state), ""), (str(config.directory), "r"), (self.root, "rx"))
         self._sessions = sessions
         self._fs = fs
         self._drivers = drivers

@@ -342,7 +342,9 @@ def _inherit(identity: Identity, pid: int, hosts: Mapping[int, KnownHost]) -> Id
     if host is None:
         return identity
     own = host.identity
-    return replace(identity, label=own.label, depth=own.depth + 1, view=own.view, network=own.network)
+    return replace(
+        identity, label=own.label, depth=own.depth + 1, view=own.view, caps=own.caps, network=own.network
+    )
 
 
 def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:

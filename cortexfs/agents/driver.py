@@ -122,6 +122,7 @@ class _Run:
             capabilities=0,
             label=self._powers.label,
             view=seen if own.view is None else within(seen, own.view),
+            caps=self._world.caps,
             network=own.network and self._powers.allows(*NETWORK),
         )
 

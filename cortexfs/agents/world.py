@@ -58,6 +58,10 @@ class World(Protocol):
     def protected(self) -> tuple[str, ...]:
         """Absolute paths of the daemon's own, near which no agent's call is harmless."""
 
+    @property
+    def caps(self) -> tuple[tuple[str, str], ...]:
+        """Paths that no mount table opens further than so, whatever it says."""
+
     def find(self, class_: str, name: str) -> Object | None: ...
 
     def control(self, object_: Object, name: str) -> str: ...

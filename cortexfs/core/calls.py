@@ -104,6 +104,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     depth: int = 0  # how many runs it is nested in
     # What it may open, by path, with what of "rwx"; everything else is closed. None: it is not confined.
     view: tuple[tuple[str, str], ...] | None = None
+    caps: tuple[tuple[str, str], ...] = ()  # paths, with what of "rwx" is the most that a view gives there
     network: bool = True  # whether it may have network sockets
 
 

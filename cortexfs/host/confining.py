@@ -14,6 +14,7 @@ import cortexfs
 from cortexfs.core.calls import Identity, Plugin
 from cortexfs.core.errors import Fault
 from cortexfs.host import landlock, seccomp
+from cortexfs.host.carving import carved
 
 View = tuple[tuple[str, str], ...]
 
@@ -52,7 +53,8 @@ def confine(identity: Identity, plugin: Plugin) -> int | None:
         return None
     own: View = ((plugin.path, "rx"),) if plugin.path else ()
     try:
-        paths = landlock.restrict({*identity.view, *SHOWN, *CODE, *own}, network=identity.network)
+        shown = carved([*identity.view, *SHOWN, *CODE, *own], identity.caps)
+        paths = landlock.restrict(shown, network=identity.network)
         return seccomp.restrict(network=identity.network, paths=paths)
     except OSError as error:
         why = f"an agent's tool cannot be confined here: {error.strerror}"

@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from cortexfs.core.errors import Fault
 from cortexfs.host import linux
+from cortexfs.host.carving import NAMES
 
 # <linux/landlock.h>: the version that brought it, and the letter of a view that gives it back.
 _FILE = {
@@ -47,6 +48,7 @@ _FILE_RIGHTS = sum(right for right, _, _ in _FILE.values())
 _GIVES = {
     letter: sum(right for right, _, by in (_FILE | _DIRECTORY).values() if by == letter) for letter in "rwx"
 }
+_GIVES[NAMES] = _DIRECTORY["read_dir"][0]
 
 _NONE = (
     "an agent's tool cannot be confined here: this kernel has no Landlock (Linux 5.13 or later, "
@@ -55,7 +57,8 @@ _NONE = (
 
 
 def restrict(view: Iterable[tuple[str, str]], *, network: bool) -> bool:
-    """Close everything to this thread and its descendants but `view`: paths, and what of "rwx" they give.
+    """Close everything to this thread and its descendants but `view`: resolved paths, and what of "rwx" they
+    give. One that is a link by now is not what the view was made for, and stays closed.
 
     The answer is whether that is true of sockets with a path, too.
     Raises Fault EACCES where the kernel has no Landlock, and OSError when it refuses what it should not.
@@ -103,6 +106,8 @@ def rights(access: str) -> int:
 def _allow(ruleset: int, path: str, given: int) -> None:
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
+        if os.readlink(f"/proc/self/fd/{fd}") != path:
+            return
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             given &= _FILE_RIGHTS  # the others are EINVAL
         if given:

@@ -343,6 +343,38 @@ def test_what_it_sees_from_inside(ctx: Ctx, coder: str, what: str, cmd: str, out
     assert told["output"] == output, told
 
 
+@pytest.mark.parametrize(
+    ("cmd", "output"),
+    [
+        ("cat state/lock", "refused"),
+        ("cp state/lock work/stolen", "refused"),
+        ("ln state/lock work/stolen", "refused"),
+        ("mv state state2", "refused"),
+        ("echo 'mode = \"open\"' > config/policy.toml", "refused"),
+        ("echo x > ctx/agent/coder.d/policy", "refused"),
+        ("ln -s ../state work/link && cat work/link/lock", "refused"),
+        ("touch beside", "refused"),
+        ("ls && ls state", "done"),  # names can be seen: Landlock takes nothing back below a folder
+        ("cat config/config.toml", "done"),
+        ("cat ctx/agent/coder.d/policy", "done"),
+        ("cat work/README.md", "done"),
+        ("echo x > work/new && mv work/new work/newer && rm work/newer", "done"),
+    ],
+)
+def test_no_table_shows_the_daemons_own_files(ctx: Ctx, coder: str, cmd: str, output: str) -> None:
+    # abi.md 8: "secrets ... state/secrets, 0600"; who works above the state sees what is beside it
+    cmd = f"({cmd}) >/dev/null 2>&1 && echo done || echo refused"
+    (ctx.config / "config.toml").touch()
+    task = script(call("shell.exec", cmd=cmd), say("x"))
+    with working(ctx, coder, task, cwd=str(ctx.base)) as client:
+        asked = client.until("approval")[-1]
+        client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
+        (told,) = results(client.until("done", status="ok"))
+    (ctx.work / "link").unlink(missing_ok=True)
+    assert told["output"] == f"{output}\n", told
+    assert not (ctx.config / "policy.toml").exists()
+
+
 def test_a_nested_call_of_a_tool_it_may_not_use(ctx: Ctx) -> None:
     # abi.md 4: a call from inside a run "inherits that run's label"
     with agent(ctx, "shelly", "shell.exec") as path:
