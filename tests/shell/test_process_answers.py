@@ -1,0 +1,175 @@
+"""What an ended program amounts to, and what a daemon tells a host of programs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cortexfs.catalog import Catalog
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import decode
+from cortexfs.host import loading, programs
+from cortexfs.host.process import Ended, decided
+from cortexfs.sdk import ExecutionFailed, ToolResult
+from tests.shell import declaring
+from tests.shell.calling import serving
+from tests.shell.declaring import program, script
+
+ANSWERS = [
+    # cortex-sdk.md 3, decision order 4 to 7
+    ("", ToolResult("")),
+    (" \n\t", ToolResult("")),
+    ('"a\\nb"', ToolResult("a\nb")),
+    ('\n{"output":"x"} \n', ToolResult("x")),
+    ('{"output":"x","is_error":true}', ToolResult.error("x")),
+    ('{"output":"x","is_error":"yes","media":[1],"more":{}}', ToolResult("x")),
+    ('{"output":"x","is_error":1}', ToolResult("x")),
+]
+REFUSED = [
+    ("x", "returned invalid JSON: "),
+    ('"a" "b"', "returned invalid JSON: "),
+    ("{}garbage", "returned invalid JSON: "),
+    ("[" * 100_000, "returned invalid JSON: "),
+    ("1" * 10_000, "returned invalid JSON: "),
+    ("[]", "must return a JSON string or object with string field 'output'"),
+    ("null", "must return a JSON string or object with string field 'output'"),
+    ("7", "must return a JSON string or object with string field 'output'"),
+    ('{"output":7}', "must return a JSON string or object with string field 'output'"),
+    ("{}", "must return a JSON string or object with string field 'output'"),
+]
+T = program("/bin/t", timeout=4, output_bytes=200_000)
+
+
+@pytest.mark.parametrize(("said", "result"), ANSWERS)
+def test_an_answer(said: str, result: ToolResult) -> None:
+    assert decided(T, Ended(0, said.encode(), b"on stderr")) == result
+
+
+@pytest.mark.parametrize(("said", "why"), REFUSED)
+def test_no_answer(said: str, why: str) -> None:
+    # abi.md 4: "a crash or a broken protocol EPROTO"
+    with pytest.raises(ExecutionFailed, match="process-isolated tool 't' ") as caught:
+        decided(T, Ended(0, said.encode(), b""))
+    assert why in str(caught.value)
+    assert caught.value.code == "EPROTO"
+
+
+@given(st.binary() | st.text().map(str.encode) | st.recursive(st.none(), st.lists).map(msgspec.json.encode))
+def test_whatever_is_said_is_an_answer_or_none(said: bytes) -> None:
+    code = None
+    try:
+        decided(T, Ended(0, said, b""))
+    except ExecutionFailed as error:
+        code = error.code
+    assert code in (None, "EPROTO")
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    # cortex-sdk.md 3: "Response: stdout, lossy UTF-8, stripped"
+    assert decided(T, Ended(0, b'"\xff"', b"")) == ToolResult("\N{REPLACEMENT CHARACTER}")
+
+
+def test_the_order_of_decision() -> None:
+    flood = b"x" * 200_001
+    with pytest.raises(ExecutionFailed, match="process-isolated tool 't' timed out after 4s") as caught:
+        decided(T, Ended(-9, flood, b"", timed_out=True))
+    assert caught.value.code == "ETIMEDOUT"  # abi.md 4: "a timeout ETIMEDOUT"
+    told = ToolResult.error("process-isolated tool 't' exceeded output limit of 200000 bytes")
+    assert decided(T, Ended(3, flood, b"")) == told
+    assert decided(T, Ended(0, flood[:100_000], flood[:100_001])) == told
+    assert decided(T, Ended(3, b'"fine"', b" why \n")) == ToolResult.error("why")
+    told = ToolResult.error("process-isolated tool 't' exited with status exit status: 3")
+    assert decided(T, Ended(3, b'"fine"', b"")) == told
+    for status, text in ((-9, "signal: 9 (SIGKILL)"), (-63, "signal: 63")):
+        with pytest.raises(ExecutionFailed) as caught:
+            decided(T, Ended(status, b"", b""))
+        assert str(caught.value).endswith(f"exited with status {text}")
+        assert caught.value.code == "EPROTO"
+
+
+# -- describing
+
+
+async def test_programs_are_described_by_their_manifest(tmp_path: Path) -> None:
+    # cortex-sdk.md 3: "Effects = manifest capability effects + tool.effects + run_process:..."
+    effect = {
+        "kind": "send_message",
+        "target": "#x",
+        "reversibility": "irreversible",
+        "confirmation": "always",
+        "dry_run": "supported",
+    }
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    tool = {
+        "name": "add",
+        "description": "Adds",
+        "command": "bin/add",
+        "input_schema": schema,
+        "timeout_secs": 9,
+        "effects": [effect],
+    }
+    native = {"tools": [tool, {**tool, "name": "other", "timeout_secs": 0, "effects": []}]}
+    has = {"provides": ["tools"], "file_read": ["/etc"]}
+    top = {"name": "n", "version": "1", "description": ""}
+    manifest = decode({**top, "capabilities": has, "native": native})
+    made = programs.programs(manifest, [(("/x/bin/add",), "/x")] * 2)
+    async with serving(tmp_path) as world:
+        catalog = Catalog(world.pool)
+        registry = await catalog.registry([declaring.plugin(made.tools, name="n")])
+        assert catalog.broken == {}
+        add = registry.get("tool", "add")
+        other = registry.get("tool", "other")
+        assert add is not None
+        assert other is not None
+        assert (add.description, add.timeout, other.timeout) == ("Adds", 9, None)
+        assert msgspec.json.decode(add.schema) == schema
+        found = [(e.kind, e.target) for e in add.capabilities.effects]
+        assert found == [("read_file", "/etc"), ("send_message", "#x"), ("run_process", "plugin subprocess")]
+        assert add.origin == "plugin:n@1.0"
+
+
+def test_what_the_daemon_tells_a_host_is_bounded() -> None:
+    many = [
+        program("/bin/t", name=f"t{n}", input_schema={"enum": [f"{n}.{i}" for i in range(40)]})
+        for n in range(200)
+    ]
+    told = declaring.plugin(many)
+    assert len(told.target) <= programs.MAX_TARGET
+    assert [tool.name for tool in programs.declared(told, programs.Programs).tools] == [t.name for t in many]
+    with pytest.raises(Fault, match="shorten their schemas"):
+        declaring.plugin([program("/bin/t", input_schema={"enum": [os.urandom(90_000).hex()]})])
+
+
+async def test_a_large_plugin_reaches_its_host(tmp_path: Path) -> None:
+    schema = {"type": "object", "examples": [os.urandom(30).hex() for _ in range(800)]}
+    plugin = declaring.plugin([program(script(tmp_path, "echo '\"large\"'"), input_schema=schema)])
+    assert len(plugin.target) > programs.MAX_TARGET // 2
+    async with serving(tmp_path) as world:
+        assert (await world.call(world.inode("t", plugin), "{}")).output == "large"
+
+
+def test_of_two_tools_with_one_name_the_later_counts() -> None:
+    # plugins.md: "Of two tools with one name in a plugin the later one counts."
+    plugin = declaring.plugin([program("/bin/a"), program("/bin/b", timeout=3)])
+    ((tool, _),) = loading.loaded(plugin).values()
+    assert tool.timeout_secs == 3
+
+
+@pytest.mark.parametrize("target", ["", "{}", "z", "z!!!!", "zAAAA", '{"tools":[{"name":1}]}', "null"])
+async def test_a_target_that_says_nothing(tmp_path: Path, target: str) -> None:
+    async with serving(tmp_path) as world:
+        answer = await world.call(world.inode("t", calls.Plugin("p", "1", "process", target)), "{}")
+        assert (answer.code, answer.status) == ("EPROTO", 70)
+
+
+def test_a_schema_has_to_be_an_object() -> None:
+    tool = {"name": "t", "description": "d", "command": "c", "input_schema": True}
+    manifest = decode({"name": "n", "version": "1", "description": "", "native": {"tools": [tool]}})
+    with pytest.raises(Fault, match="process tool 't' has an input_schema that is no object"):
+        programs.programs(manifest, [(("/c",), "/")])
