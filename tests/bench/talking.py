@@ -137,15 +137,19 @@ def resume_rate(ctx: Ctx) -> float:
     return statistics.median(rates)
 
 
-def frame_cost(ctx: Ctx, sessions: int) -> float:
-    """The daemon's CPU for a frame, in µs, when FRAMES go through so many sessions, to a client each."""
+def frame_cost(ctx: Ctx, sessions: int) -> tuple[float, float]:
+    """The daemon's CPU for a frame, in µs, when FRAMES go through so many sessions, to a client each: with its
+    part of what a message costs, and without, as the difference to half as many frames for each message."""
     streams = [connected(script(ctx)) for _ in range(sessions)]
     burst_all(streams, 1)  # sessions are there already
-    before = measure.cpu_ms(ctx.pid)
-    burst_all(streams, FRAMES // sessions)
+    marks = [measure.cpu_ms(ctx.pid)]
+    for frames in (FRAMES // 2, FRAMES):
+        burst_all(streams, frames // sessions)
+        marks.append(measure.cpu_ms(ctx.pid))
     for stream in streams:
         stream.close()
-    return (measure.cpu_ms(ctx.pid) - before) * 1e3 / FRAMES
+    half, whole = marks[1] - marks[0], marks[2] - marks[1]
+    return whole * 1e3 / FRAMES, (whole - half) * 1e3 / (FRAMES // 2)
 
 
 def burst_all(streams: list[socket.socket], each: int) -> None:
