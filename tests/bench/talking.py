@@ -138,8 +138,8 @@ def resume_rate(ctx: Ctx) -> float:
 
 
 def frame_cost(ctx: Ctx, sessions: int) -> tuple[float, float]:
-    """The daemon's CPU for a frame, in µs, when FRAMES go through so many sessions, to a client each: with its
-    part of what a message costs, and without, as the difference to half as many frames for each message."""
+    """The daemon's CPU for a frame, in µs, when FRAMES go through so many sessions, to a client each: with
+    its part of what a message costs, and without, as the difference to half as many frames a message."""
     streams = [connected(script(ctx)) for _ in range(sessions)]
     burst_all(streams, 1)  # sessions are there already
     marks = [measure.cpu_ms(ctx.pid)]
