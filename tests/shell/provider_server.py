@@ -2,7 +2,7 @@
 
     async with playing(answers) as provider: ...     answers: a list of moves a request, the last for ever
 
-A move is bytes to send, `Wait` (until the test says so), or `Cut`. Requests are kept as they came.
+A move is bytes to send, `Wait` (until the test says so), `Pause` or `Cut`. Requests are kept as they came.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ class Wait(NamedTuple):
     event: trio.Event
 
 
-Move: TypeAlias = bytes | Cut | Wait
+class Pause(NamedTuple):
+    """Nothing, for so many seconds."""
+
+    seconds: float
+
+
+Move: TypeAlias = bytes | Cut | Wait | Pause
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
 
@@ -137,6 +143,8 @@ class Provider:
                     return False
             elif isinstance(move, Wait):
                 await self._wait(stream, move)
+            elif isinstance(move, Pause):
+                await trio.sleep(move.seconds)
             else:
                 if move.reset:
                     stream.socket.setsockopt(
