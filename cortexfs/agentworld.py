@@ -8,17 +8,19 @@ This file must never know what an agent does with it.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path, PurePosixPath
 
+from msgspec.structs import replace
+
 from cortexfs.agents.context import Files
-from cortexfs.agents.powers import PREFIX, Powers
+from cortexfs.agents.powers import PREFIX, Powers, setup_of
 from cortexfs.agents.world import Outcome
 from cortexfs.config import Agent, Config
 from cortexfs.core import calls, risksettings
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.frames import Frame
-from cortexfs.core.registry import Object
+from cortexfs.core.registry import Key, Object
 from cortexfs.core.risksettings import FILE, Settings
 from cortexfs.fuse import Filesystem
 from cortexfs.models.driver import Driver, Who
@@ -82,6 +84,19 @@ class AgentWorld:
                 return name
             name = str(path.relative_to(f"{self.root}/model"))
         return name
+
+    def checked(self, agents: Iterable[Object]) -> dict[Key, Object]:
+        """These agents, with a status that says what is wrong with their controls now, if anything is."""
+        found = {}
+        for object_ in agents:
+            status = object_.status
+            if not status.startswith("broken"):
+                try:
+                    self.model(setup_of(self, object_).model)
+                except Fault as fault:
+                    status = f"broken: {fault.message}"
+            found[object_.key] = replace(object_, status=status)
+        return found
 
     def driver(self, model: Object) -> Driver:
         return self._drivers.chosen(model, "agent")

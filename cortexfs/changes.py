@@ -21,7 +21,7 @@ from cortexfs.core.controls import Control
 from cortexfs.core.edits import Edit
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.places import HOME, Alias
-from cortexfs.core.registry import Key, Object, Registry
+from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.core.temporaries import Temporary
 from cortexfs.core.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
@@ -54,8 +54,9 @@ class Changes:
         self._store = store
         self._clock = clock
         self._path = tree.nodes.path_of_aliases
-        self._lock = trio.Lock()
+        self.lock = trio.Lock()
         self._offered: int | None = None
+        self.changed: Callable[[Key], None] = lambda key: None  # told of whose controls were written
 
     def load(self) -> None:
         """Show what is on disk; before the mount."""
@@ -70,7 +71,8 @@ class Changes:
         for key, written in kept.values.items():
             tree.values.load(key, written)
 
-    async def _keep(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    async def keep(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Have the disk hold a change, in a thread."""
         try:
             await trio.to_thread.run_sync(lambda: work(*args, **kwargs))
         except OSError as error:
@@ -108,26 +110,27 @@ class Changes:
 
     async def take_over(self, file: ControlFile) -> None:
         """Let the written value count, if there is one and the file has its name still."""
-        async with self._lock:
+        async with self.lock:
             values, name = self._tree.values, file.control.name
             value = file.edit.pending()
             if value is None or values.incarnation(file.key, name) != file.incarnation:
                 return
             now = file.mtime or self._clock()
             try:
-                await self._keep(self._store.put_value, file.key, name, value, now)
+                await self.keep(self._store.put_value, file.key, name, value, now)
             except Fault:
                 file.edit.put_back()
                 raise
             values.put(file.key, name, value, now)
+            self.changed(file.key)
 
     async def touch(self, inode: int, object_: Object, control: Control, mtime: int) -> None:
-        async with self._lock:
+        async with self.lock:
             written = self._tree.values.find(object_.key, control.name)
             if written is None or written.data is None:
                 self._tree.touch(inode, mtime)
                 return
-            await self._keep(self._store.touch_value, object_.key, control.name, mtime)
+            await self.keep(self._store.touch_value, object_.key, control.name, mtime)
             self._tree.values.put(object_.key, control.name, written.data, mtime)
 
     # Agents that go.
@@ -135,46 +138,50 @@ class Changes:
     def leaving(self, registry: Registry) -> list[Key]:
         """The agents that are no longer there in this registry, though something of them is here."""
         here = dict.fromkeys((*self._tree.registry.objects, *self._tree.values.keys()))
-        return [key for key in here if key[0] == "agent" and key not in registry.objects]
+        return [key for key in here if key[0] == "agent" and key not in registry.objects and not is_own(key)]
 
     async def drop(self, keys: Iterable[Key]) -> None:
         """Forget what was written into their controls, so that a new agent of such a name starts afresh."""
-        names = [control.name for control in controls.CONTROLS["agent"]]
         for key in keys:
-            async with self._lock:
-                with contextlib.suppress(Fault):  # it is said in the log, and tried again at the next start
-                    await self._keep(self._store.drop_values, key)
-                self._tree.values.drop(key, names)
+            async with self.lock:
+                await self.drop_values(key)
+
+    async def drop_values(self, key: Key) -> None:
+        """By who holds the lock."""
+        with contextlib.suppress(Fault):  # it is said in the log, and tried again at the next start
+            await self.keep(self._store.drop_values, key)
+        self._tree.values.drop(key, [control.name for control in controls.CONTROLS["agent"]])
 
     # Names.
 
     async def create(self, folder: int, name: str, owner: tuple[int, int], mode: int) -> int:
         """A temporary file, or a control that was removed."""
-        async with self._lock:
+        async with self.lock:
             if found := self._tree.lookup(folder, name):
                 return found
             object_ = self._tree.owner_object(folder)
             control = controls.find(object_.class_, name) if object_ else None
             if object_ is None or control is None:
                 return self._tree.add_temporary(folder, name, owner, mode, self._clock()).inode
-            await self._keep(self._store.restore_value, object_.key, name)
+            await self.keep(self._store.restore_value, object_.key, name)
             self._tree.values.restore(object_.key, name)
+            self.changed(object_.key)
             self._tree.touch(folder, self._clock())
             return self._found(folder, name)
 
     async def symlink(self, folder: int, name: str, target: bytes) -> int:
-        async with self._lock:
+        async with self.lock:
             with said(name):
                 self._tree.aliases.check(folder, name, target)
             if self._tree.lookup(folder, name) is not None:
                 raise Fault("EEXIST", f"{name} is there already")
-            await self._keep(self._store.put_alias, self._path(folder), name, target)
+            await self.keep(self._store.put_alias, self._path(folder), name, target)
             return self._tree.aliases.add(folder, name, target, self._clock())
 
     async def offer(self, name: str, target: bytes) -> bool:
         """Show an alias in model/ that nobody has made, and that is not kept; whether it is another one now.
         One that somebody makes takes its place; removed, it stays away until the next mount."""
-        async with self._lock:
+        async with self.lock:
             aliases = self._tree.aliases
             found = self._tree.lookup(places.MODEL, name)
             alias = aliases.at(found) if found else None
@@ -186,19 +193,19 @@ class Changes:
             return True
 
     async def make_home(self, folder: int, name: str) -> int:
-        async with self._lock:
+        async with self.lock:
             if folder != HOME:
                 raise read_only()
             with said(name):
                 uid = places.uid_of(name)
-            await self._keep(self._store.put_home, uid)
+            await self.keep(self._store.put_home, uid)
             return self._tree.home(uid, self._tree.owner[1], self._clock())
 
     async def unlink(self, folder: int, name: str) -> None:
-        async with self._lock:
+        async with self.lock:
             inode = self._found(folder, name)
             if alias := self._tree.aliases.at(inode):
-                await self._keep(self._store.remove_alias, self._path(folder), name)
+                await self.keep(self._store.remove_alias, self._path(folder), name)
                 self._tree.aliases.remove(alias, self._clock())
             elif temporary := self._tree.temporary_at(inode):
                 self._tree.temporaries.remove(temporary)
@@ -208,7 +215,7 @@ class Changes:
                 self._tree.touch(folder, self._clock())
 
     async def rename(self, folder: int, name: str, new_folder: int, new: str, *, replace: bool) -> None:
-        async with self._lock:
+        async with self.lock:
             inode = self._found(folder, name)
             if (folder, name) == (new_folder, new):
                 return
@@ -230,8 +237,8 @@ class Changes:
         with said(name):
             tree.aliases.check(folder, name, alias.target)
         if alias.inode == self._offered:
-            await self._keep(self._store.put_alias, self._path(alias.folder), alias.name, alias.target)
-        await self._keep(
+            await self.keep(self._store.put_alias, self._path(alias.folder), alias.name, alias.target)
+        await self.keep(
             self._store.move_alias, self._path(alias.folder), alias.name, self._path(folder), name
         )
         tree.aliases.move(alias, folder, name, self._clock())
@@ -254,8 +261,9 @@ class Changes:
         data = bytes(source.data) if isinstance(source, Temporary) else self._tree.value(*source)
         value = self.judge(object_, control, data)
         now = source.mtime if isinstance(source, Temporary) else self._clock()
-        await self._keep(self._store.put_value, object_.key, control.name, value, now)
+        await self.keep(self._store.put_value, object_.key, control.name, value, now)
         self._tree.values.replace(object_.key, control.name, value, now)
+        self.changed(object_.key)
         if isinstance(source, Temporary):
             self._tree.temporaries.remove(source)
         else:
@@ -270,8 +278,9 @@ class Changes:
         backup.data[:] = value
 
     async def _remove(self, object_: Object, control: Control) -> None:
-        await self._keep(self._store.remove_value, object_.key, control.name)
+        await self.keep(self._store.remove_value, object_.key, control.name)
         self._tree.values.replace(object_.key, control.name, None, self._clock())
+        self.changed(object_.key)
 
     def _found(self, folder: int, name: str) -> int:
         if name == SOCKET_NAME:

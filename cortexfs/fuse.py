@@ -33,7 +33,7 @@ from cortexfs.changes import Changes, read_only
 from cortexfs.core import places, temporaries, xattrs
 from cortexfs.core.errors import Fault, errno_of
 from cortexfs.core.places import RUN_SOCKET
-from cortexfs.core.registry import Object, Registry
+from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.spaces import BIT
 from cortexfs.core.tree import Stale, Tree
 from cortexfs.core.wire import SOCKET_NAME
@@ -121,6 +121,10 @@ class Filesystem(pyfuse3.Operations):
         """Where a link in model/ leads."""
         inode = self._tree.aliases.find(places.MODEL, name)
         return os.fsdecode(self._tree.link(inode)) if inode else None
+
+    def on_change(self, told: Callable[[Key], None]) -> None:
+        """Have `told` called with whose controls were written, from now on."""
+        self._changes.changed = told
 
     async def apply(self, registry: Registry) -> None:
         """Show another registry; nobody sees the older one once this returns."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import stat
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -490,3 +492,28 @@ def test_the_agents_cwd_is_the_default(ctx: Ctx, coder: str) -> None:
         client.send(task, session="its-own")
         (told,) = results(client.until("done", status="ok"))
         assert told["output"] == "hello world\n"
+
+
+def test_an_agent_that_is_set_up_wrong_is_refused(ctx: Ctx) -> None:
+    # abi.md 5: "One that is declared and cannot be served now (... bad agent configuration ...) keeps the
+    # entry, and connect is refused (ECONNREFUSED)"
+    with agent(ctx, "wrong", "fs.read") as path:
+        write(ctx, path, "model", "nobody/nothing\n")
+        status = ctx.root / f"{path}.d/status"
+        patiently(lambda: status.read_text().startswith("broken: there is no model nobody/nothing"))
+        assert stat.S_ISSOCK((ctx.root / f"{path}.sock").stat().st_mode)
+        with pytest.raises(ConnectionRefusedError), talk(ctx, f"{path}.sock"):
+            raise AssertionError("it was not refused")
+        answer = run(ctx, path, script(say("x")))
+        assert (answer.status, answer.code) == (69, "EHOSTDOWN")
+        write(ctx, path, "model", "debug/script\n")
+        patiently(lambda: status.read_text() == "ready\n")
+        assert run(ctx, path, script(say("x"))).output == "x"
+        with working(ctx, path, script(say("y"))) as client:
+            assert text(client.until("done", status="ok")) == "y"
+
+
+def patiently(look: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not look():
+        assert time.monotonic() < end
