@@ -35,6 +35,8 @@ def test_the_tour(ctx: Ctx) -> None:
         "read_file",
         "> this is kept\n\nthis is kept\n",
         "events.jsonl",
+        "Read.",
+        "allow try_t tool:fs.read execute",
     ):
         assert expected in done.stdout, expected
     assert len([line for line in tour[1].splitlines() if line]) <= 20  # issue: "a 20-line tour"
