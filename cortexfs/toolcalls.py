@@ -35,7 +35,7 @@ from cortexfs.relay import (
     send,
 )
 
-MAX_KEPT = 8 << 20  # bytes of one output; what a model is told of it is far less
+MAX_KEPT = 2 << 20  # bytes of one output; what a model is told of it is far less
 
 Said = Callable[[frames.Frame], Awaitable[None]]
 
@@ -52,7 +52,7 @@ class ToolCalls:
         if tool.plugin is None:
             return Outcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
         seconds = tool.timeout or self._seconds
-        one = _One(say)
+        one = _One(tool.name, say)
         try:
             host = await self._pool.acquire(tool.plugin, identity, [])
         except Fault as fault:
@@ -72,7 +72,8 @@ class ToolCalls:
 class _One:
     """One call, as far as it has come."""
 
-    def __init__(self, say: Said) -> None:
+    def __init__(self, name: str, say: Said) -> None:
+        self._name = name
         self._say = say
         self._kept: list[bytes] = []
         self._size = 0
@@ -131,7 +132,7 @@ class _One:
             self.fault = of_the_tool(*heard_faults.decode(payload))
         elif kind == wire.WANT:  # it has its input; there is no more
             await send(call, wire.message(wire.STDIN, b""))
-        elif frame := _frame(kind, payload):
+        elif frame := _frame(self._name, kind, payload):
             await self._say(frame)
 
     async def _release(self, call: socket.socket) -> None:
@@ -143,12 +144,13 @@ class _One:
             self.let_go = True
 
 
-def _frame(kind: int, payload: bytes) -> frames.Frame | None:
+def _frame(name: str, kind: int, payload: bytes) -> frames.Frame | None:
+    """What a tool says beside its output. Its notes bear its name: the run's own tell what was decided."""
     if kind == wire.PROGRESS:
         return frames.Progress(message=payload.decode())
     if kind == wire.OBSERVER:
         source, content = heard_observers.decode(payload)
-        return frames.Observer(source=source, content=content)
+        return frames.Observer(source=f"{name}: {source}" if source else name, content=content)
     if kind == wire.MEDIA:
         return frames.Media(attachment=msgspec.json.decode(payload))
     return None

@@ -55,8 +55,10 @@ class Question:
                     self._deltas.append(frame.text)
                     if not self._quiet:
                         passed.append(frame)
-                case _:
+                case frames.ReasoningDelta() | frames.Progress() | frames.Media():
                     passed.append(frame)
+                case _:  # what only the run itself says
+                    pass
         if passed:
             await self._turn.say(*passed)
         else:
