@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from msgspec.structs import replace
 
 from cortexfs.agents.context import Files
-from cortexfs.agents.powers import PREFIX, Powers, setup_of
+from cortexfs.agents.powers import Powers, is_agents, setup_of
 from cortexfs.agents.world import Outcome
 from cortexfs.config import Agent, Config
 from cortexfs.core import calls, risksettings
@@ -126,7 +126,7 @@ class AgentWorld:
         it. Nobody can be asked there, so what needs an approval is denied."""
         if not identity.label:
             return
-        if not identity.label.startswith(PREFIX):
+        if not is_agents(identity.label):
             raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
         words = [os.fsdecode(argument) for argument in arguments]
         decision = Powers(self, identity.label).decide(object_, identity, words)

@@ -26,6 +26,7 @@ from cortexfs.core.calls import Identity
 from cortexfs.core.conversation import Subscriptions
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key as ObjectKey
+from cortexfs.core.registry import is_own, plain
 from cortexfs.core.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
 from cortexfs.core.session import Event
 from cortexfs.guests import Guests
@@ -55,6 +56,7 @@ class Connection:
     ) -> None:
         self._conversations = conversations
         self._object = object_key
+        self._name = plain(object_key)  # by which sessions are kept
         self._stream = stream
         self._identity = identity
         self._uid = uid = identity.uid
@@ -217,6 +219,8 @@ class Connection:
 
     def _admit(self, key: Key) -> None:
         """Before a session is used for this client: EAGAIN if it, or its user, uses too many."""
+        if key.scope == "shared" and is_own(self._object):
+            raise Fault("EINVAL", "scope: an agent of your own has private and temp sessions, no shared ones")
         self._given.admit(key)
         if key not in self._let_go:
             self._let_go[key] = self._guests.hold(self._uid, FOLLOWED)
@@ -226,7 +230,7 @@ class Connection:
             space = Space(f"temp/{key.owner}", self._uid, self._uid)
         else:
             space = Space.shared() if key.scope == "shared" else Space.private(key.owner)
-        return Address(space, *self._object, key.session)
+        return Address(space, *self._name, key.session)
 
     def _key(self, live: Live) -> Key:
         where, _, owner = live.address.space.folder.partition("/")
@@ -236,7 +240,9 @@ class Connection:
     def _may_see(self, live: Live) -> bool:
         key = self._key(live)
         owner = {"private": self._uid, "shared": 0, "temp": self._number}[key.scope]
-        return live.object_key == self._object and key.owner == owner
+        if key.scope == "shared" and is_own(self._object):
+            return False
+        return live.object_key == self._name and key.owner == owner
 
     async def _open(self, key: Key) -> Live:
         """The session, followed from now on, and told of when it is lost."""

@@ -53,11 +53,13 @@ class Conversations:
         runs: Runs,
         driver: Callable[[ObjectKey], Driver],
         approval_secs: float = APPROVAL_SECS,
+        meant: Callable[[Address], ObjectKey] = lambda address: (address.class_, address.object),
     ) -> None:
         self.sessions = sessions
         self._approval_secs = approval_secs
         self.runs = runs
         self._driver = driver
+        self._meant = meant  # the object whose sessions these are now
         self._live: dict[Address, Live] = {}
         self._idle: OrderedDict[Address, None] = OrderedDict()
         self._opening: dict[Address, trio.Event] = {}
@@ -220,8 +222,9 @@ class Conversations:
         """The message whose turn it is, from its driver's first word to a `done` that is on disk."""
         asker, run, fault = live.askers[accepted.run], None, None
         try:
-            run = self.runs.open(*live.object_key, asker.uid, SOCKET, accepted.run)
-            driver = self._driver(live.object_key)
+            key = self._meant(live.address)
+            run = self.runs.open(*key, asker.uid, SOCKET, accepted.run)
+            driver = self._driver(key)
             turn = Turn(live, accepted, asker, run, self._approval_secs)
             fault = await live.drive(accepted.run, driver, turn)
         except Fault as error:

@@ -51,7 +51,7 @@ class Entries:
     async def lookup(self, folder: int, name: str, user: tuple[int, int]) -> EntryAttributes:
         """An entry for the kernel, for uid and gid. That there is none may be remembered, or is a Fault."""
         space = self._spaces.place(folder)
-        if space and (entry := await self._spaces.lookup(space, name)):
+        if space and not self.is_objects(folder, name) and (entry := await self._spaces.lookup(space, name)):
             return entry
         found = self._tree.lookup(folder, name)
         if found is None and folder == HOME:
@@ -78,8 +78,16 @@ class Entries:
         found = await self._spaces.listing(space, folder)
         if folder & BIT:
             return found
+        hiding = [entry for entry in found if self.is_objects(folder, entry[0])]
+        self.let_go(hiding)
+        found = [entry for entry in found if entry not in hiding]
         hidden = {name for name, _ in found}  # a folder of sessions hides an alias of its name
         return [*(entry for entry in self._listing(folder) if entry[0] not in hidden), *found]
+
+    def is_objects(self, folder: int, name: str) -> bool:
+        """Whether a name is an object's in the tree, and not a folder of sessions."""
+        found = self._tree.lookup(folder, name)
+        return found is not None and self._tree.owner_object(found) is not None
 
     async def _find_homes(self) -> None:
         for uid in await self._spaces.homes():

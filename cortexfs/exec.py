@@ -119,9 +119,11 @@ class Exec:
             if patience.cancelled_caught:
                 return
             object_ = self._tree.find(greeting.inode)
+            if object_ and not object_.serves(guest.uid):  # whose inode anybody can say
+                object_ = None
             voice = _voice(object_, greeting.flags, environ)
             if object_ is None:
-                raise Fault("ENOENT", "this is no object of the mount (any more); see: ctx ls")
+                raise Fault("ENOENT", "this is no object of the mount (any more), or somebody else's own")
             if answer := self._without_running(object_, greeting, arguments):
                 await send(stream, answer)
                 return
@@ -168,7 +170,7 @@ class Exec:
             self._runs.close(run, answer.status, answer.fault)
 
     def _open(self, call: _Call) -> Run:
-        run = self._runs.open(call.object_.class_, call.object_.name, call.caller.identity.uid, "exec")
+        run = self._runs.open(*call.object_.key, call.caller.identity.uid, "exec")
         call.voice.run = run.id
         return run
 
@@ -188,9 +190,7 @@ class Exec:
 
     def _chat(self, object_: Object) -> bytes:
         """abi.md 4: without arguments on a terminal, models and agents open a conversation."""
-        words = (
-            shebang.program("ctx"), "--root", self._tree.root, "chat", f"{object_.class_}/{object_.name}"
-        )  # fmt: skip
+        words = (shebang.program("ctx"), "--root", self._tree.root, "chat", object_.path)
         return wire.message(wire.REPLACE, b"".join(os.fsencode(word) + b"\0" for word in words))
 
 

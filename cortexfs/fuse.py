@@ -8,13 +8,11 @@ notification waits for handlers that hold the same folder). Inode numbers are co
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pyfuse3
 import trio
@@ -29,6 +27,7 @@ from pyfuse3 import (
 )
 
 from cortexfs import kernel
+from cortexfs.binding import Bindings
 from cortexfs.changes import Changes, read_only
 from cortexfs.core import places, temporaries, xattrs
 from cortexfs.core.errors import Fault, errno_of
@@ -47,21 +46,13 @@ from cortexfs.opened import (
     LogSource,
     Opened,
 )
+from cortexfs.ownagents import OwnAgents
 from cortexfs.spaces import NO_SESSIONS, Source, Spaces
 from cortexfs.store import Store
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 BLOCK = 4096
 ROOM = temporaries.MAX_IN_TREE * temporaries.MAX_SIZE  # what df shows: all that may be written here
-
-
-class Binding(NamedTuple):
-    """Who may bind which socket now."""
-
-    thread: int
-    folder: int
-    name: str
-    inode: int
 
 
 class Filesystem(pyfuse3.Operations):
@@ -79,6 +70,8 @@ class Filesystem(pyfuse3.Operations):
         shebang: bytes,
         bin_targets: Mapping[str, str],
         owner: tuple[int, int] | None = None,
+        state: Path | None = None,
+        forgotten: Callable[[Key], None] = lambda _: None,
         tool_timeout: float = 1800.0,
         strict: bool = False,
         clock: Callable[[], int] = time.time_ns,
@@ -99,9 +92,11 @@ class Filesystem(pyfuse3.Operations):
         self._changes = Changes(self._tree, store, clock)
         self._changes.load()
         self._tree.home(*self._tree.owner, clock())
-        self._tree.apply(registry, clock())
-        self._binding: Binding | None = None
-        self._bound = False
+        self.own = OwnAgents(self._tree, self._changes, state, clock, forgotten)
+        self.own.load()
+        self._tree.apply(self.own.joined(registry), clock())
+        self._bindings = Bindings(self._tree, forget)
+        self.expecting_bind = self._bindings.expecting
         self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock)
         self._entries = Entries(self._tree, self._spaces, logs, status, clock)
         self._handles = Handles()
@@ -129,7 +124,7 @@ class Filesystem(pyfuse3.Operations):
     async def apply(self, registry: Registry) -> None:
         """Show another registry; nobody sees the older one once this returns."""
         leaving = self._changes.leaving(registry)
-        stale = self._tree.apply(registry, self._clock())
+        stale = self._tree.apply(self.own.joined(registry), self._clock())
         self._entries.clear()
         await trio.to_thread.run_sync(self._forget, stale)
         await self._changes.drop(leaving)
@@ -139,31 +134,15 @@ class Filesystem(pyfuse3.Operations):
         if await self._changes.offer(name, os.fsencode(target)):
             await trio.to_thread.run_sync(self._forget, Stale([(places.MODEL, name)], [places.MODEL]))
 
-    @contextlib.contextmanager
-    def expecting_bind(self, object_: Object | None = None) -> Iterator[None]:
-        """Let the calling thread, once and nobody else, bind an object's socket, or `.run.sock` in the
-        root. For that thread the name is free, as bind(2) wants it; for all others nothing changes."""
-        if object_ is None:
-            place = (places.ROOT, SOCKET_NAME, RUN_SOCKET)
-        else:
-            inode = self._tree.nodes.object_inode(object_.key) | places.SOCKET
-            place = (self._tree.nodes.parent(inode), self._tree.nodes.name(inode), inode)
-            self._forget(Stale([place[:2]], []))  # a name that the kernel knows is not free
-        self._binding = Binding(threading.get_native_id(), *place)
-        try:
-            yield
-        finally:
-            self._binding = None
-
     # Attributes.
 
     @guarded
     async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
         text = os.fsdecode(name)
-        if self._is_binding(parent_inode, text, ctx):
+        if self._bindings.is_expected(parent_inode, text, ctx.pid):  # bind(2) wants the name to be free
             raise FUSEError(errno_of("ENOENT"))
         if text == SOCKET_NAME:
-            if not self._bound:
+            if not self._bindings.is_run_socket_bound:
                 raise FUSEError(errno_of("ENOENT"))
             return self._entries.entry(RUN_SOCKET)
         return await self._entries.lookup(parent_inode, text, (ctx.uid, ctx.gid))
@@ -182,6 +161,8 @@ class Filesystem(pyfuse3.Operations):
         if inode & BIT:
             raise read_only()
         found = self._entries.attributes(inode)
+        if self._tree.is_own(inode) and not fields.update_size:  # touch(1) sets times of what it has made
+            return self._entries.entry(inode)
         temporary, control = self._tree.temporary_at(inode), self._tree.control_at(inode)
         if temporary is None and (control is None or control[1].check is None):
             raise read_only()
@@ -215,16 +196,10 @@ class Filesystem(pyfuse3.Operations):
     async def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
-        if not stat.S_ISSOCK(mode) or not self._is_binding(parent_inode, os.fsdecode(name), ctx):
+        expected = self._bindings.is_expected(parent_inode, os.fsdecode(name), ctx.pid)
+        if not stat.S_ISSOCK(mode) or not expected:
             raise read_only()
-        assert self._binding
-        inode, self._binding = self._binding.inode, None
-        self._bound = self._bound or inode == RUN_SOCKET
-        return self._entries.entry(inode)
-
-    def _is_binding(self, folder: int, name: str, ctx: RequestContext) -> bool:
-        binding = self._binding
-        return binding is not None and binding[:3] == (ctx.pid, folder, name)
+        return self._entries.entry(self._bindings.take())
 
     @guarded
     async def mkdir(self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:
@@ -234,10 +209,10 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext) -> None:
-        space = self._spaces.place(parent_inode)
-        if space is None:
+        text, space = os.fsdecode(name), self._spaces.place(parent_inode)
+        if space is None or self._entries.is_objects(parent_inode, text):
             raise read_only()
-        await self._spaces.rmdir(space, os.fsdecode(name))
+        await self._spaces.rmdir(space, text)
 
     @guarded
     async def symlink(
@@ -259,7 +234,10 @@ class Filesystem(pyfuse3.Operations):
         if space := await self._spaces.holder(parent_inode, text):
             await self._spaces.unlink(space, text)
             return
-        await self._changes.unlink(parent_inode, text)
+        if self.own.at(parent_inode, text):
+            await self.own.remove(parent_inode, text)
+        else:
+            await self._changes.unlink(parent_inode, text)
         self._entries.clear()
         await self._metadata_changed(parent_inode)
 
@@ -287,7 +265,12 @@ class Filesystem(pyfuse3.Operations):
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
-        inode = await self._changes.create(parent_inode, os.fsdecode(name), (ctx.uid, ctx.gid), mode)
+        text = os.fsdecode(name)
+        if self.own.is_place(parent_inode):
+            inode = await self.own.make(parent_inode, text)
+            self._entries.clear()
+            return FileInfo(fh=inode, keep_cache=True), self._entries.seen(inode)
+        inode = await self._changes.create(parent_inode, text, (ctx.uid, ctx.gid), mode)
         self._entries.clear()
         info = FileInfo(fh=self._handles.add(self._changes.open(inode, flags | os.O_TRUNC)), direct_io=True)
         return info, self._entries.seen(inode)
@@ -330,7 +313,8 @@ class Filesystem(pyfuse3.Operations):
     async def _take_over(self, opened: Opened | None) -> None:
         if isinstance(opened, ControlFile) and opened.edit.written:
             await self._changes.take_over(opened)
-            await self._metadata_changed(self._tree.nodes.object_inode(opened.key))
+            if (inode := self._tree.nodes.objects.get(opened.key)) is not None:
+                await self._metadata_changed(inode)
 
     async def _metadata_changed(self, inode: int) -> None:
         """An executable shows some of its controls. No folder is involved, so a handler may wait."""

@@ -87,6 +87,14 @@ class Logs:
                     return data[data.rfind(b"\n", 0, at) + 1 : data.find(b"\n", at)]
         return None
 
+    def drop(self, class_: str, name: str) -> None:
+        """The object has gone, and who makes and removes many of them is to leave nothing. It blocks."""
+        self._pending.pop((class_, name), None)
+        path = self._path(class_, name)
+        for half in (path, path.with_name(path.name + ".1")):
+            with contextlib.suppress(OSError):
+                half.unlink()
+
     def _stat(self, class_: str, name: str) -> tuple[int, float]:
         self._settle(class_, name)
         try:

@@ -22,6 +22,7 @@ import msgspec
 import trio
 
 from cortexfs import strangers
+from cortexfs.binding import Gone
 from cortexfs.caller import Caller, caller_of
 from cortexfs.catalog import BUILTIN
 from cortexfs.connections import Connection
@@ -45,7 +46,9 @@ _faults = msgspec.msgpack.Decoder(tuple[str, str])
 
 def bind(root: Path, expecting: Expecting, object_: Object | None = None) -> socket.socket:
     """A listener for the object, or for `.run.sock`. It blocks: call it in a thread."""
-    path = f"{object_.class_}/{object_.name}.sock" if object_ else wire.SOCKET_NAME
+    path = f"{object_.path}.sock" if object_ else wire.SOCKET_NAME
+    if object_ and object_.home is not None:
+        path = wire.BIND_NAME  # binding.py
     folder, _, name = path.rpartition("/")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -100,7 +103,7 @@ class Sockets:
         self._pool = pool
         self._guests = Guests(connections)
         self._strict = strict
-        self._open: dict[Key, tuple[socket.socket, trio.CancelScope]] = {}
+        self._open: dict[Key, tuple[Object, socket.socket, trio.CancelScope]] = {}
         self._clients: trio.Nursery | None = None
         self._connections: set[Connection] = set()
         self._left = trio.lowlevel.ParkingLot()
@@ -130,7 +133,7 @@ class Sockets:
         """Listen for the objects that can be talked to, and for no others."""
         talking = (each for each in objects if places.has_socket(each))
         wanted = {each.key: each for each in talking if not each.status.startswith("broken")}
-        for key in [key for key in self._open if key not in wanted]:
+        for key in [key for key, (object_, *_) in self._open.items() if _is_gone(object_, wanted.get(key))]:
             self._shut(key)
         for key, object_ in wanted.items():
             if key not in self._open:
@@ -139,7 +142,7 @@ class Sockets:
     def _shut(self, key: Key) -> None:
         """Refuse from now on (unix(7): a socket that is shut down takes no connections). It is closed by the
         task that accepts, which may be about to wait for it at this moment."""
-        listener, scope = self._open.pop(key)
+        _, listener, scope = self._open.pop(key)
         with contextlib.suppress(OSError):  # it is closed, as everything ends
             listener.shutdown(socket.SHUT_RDWR)
         scope.cancel()
@@ -148,11 +151,13 @@ class Sockets:
         assert self._clients
         try:
             listener = await trio.to_thread.run_sync(bind, self._root, self._expecting, object_)
+        except Gone:
+            return
         except OSError as error:
             log.error("%s.sock cannot be bound: %s", "/".join(object_.key), error)
             return
         scope = trio.CancelScope()
-        self._open[object_.key] = (listener, scope)
+        self._open[object_.key] = (object_, listener, scope)
         self._clients.start_soon(self._serve, object_, listener, scope, self._clients)
 
     async def _serve(
@@ -187,6 +192,10 @@ class Sockets:
         except Fault as fault:
             await send(stream, frames.encode(requests.refusal(fault)))
             return
+        if not object_.serves(identity.uid):
+            others = Fault("EACCES", f"{object_.path} works for uid {object_.home} alone")
+            await send(stream, frames.encode(requests.refusal(others)))
+            return
         connection = Connection(self._conversations, object_.key, stream, identity, self._guests, check_cwd)
         self._connections.add(connection)
         try:
@@ -220,6 +229,11 @@ class Sockets:
             self._pool.release(host, stuck=not answered)
         if not answered:
             raise Fault("ETIMEDOUT", f"cwd: {path} cannot be entered: its file system does not answer")
+
+
+def _is_gone(old: Object, new: Object | None) -> bool:
+    """Of somebody's own, another one may have been made of the same name, whose socket is another one."""
+    return new is None or (old.home is not None and old.registered != new.registered)
 
 
 async def _heard(call: socket.socket) -> bool:

@@ -339,7 +339,8 @@ def _forget_below(ghost: _Ghost, folder: Place) -> None:
 
 
 def _keep(place: Place) -> Keep:
-    """Folders of sessions go by an rmdir here only, so the kernel knows; a session may also expire."""
-    if place.kind is Kind.SESSION or place.kind in CONTEXTS:
+    """Folders of sessions go by an rmdir here only, so the kernel knows; a session may also expire, and an
+    agent be made where there were only its sessions."""
+    if place.kind is Kind.SESSION or place.kind is Kind.OBJECT or place.kind in CONTEXTS:
         return Keep.PASSING
     return Keep.FOLDER if place.is_folder else Keep.NOTHING

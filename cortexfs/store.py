@@ -2,6 +2,7 @@
 
     tool/fs.read.d/policy              a written control
     tool/fs.read.d/.absent.policy      a control that was removed (it means its default)
+    agent/home/1000/mine.d/tools       a control of an agent in somebody's home
     links/model/main -> /ctx/model/p/m an alias, as a link
     links/home/<uid>/<class>/          homes, with their aliases
 
@@ -27,7 +28,7 @@ import msgspec
 
 from cortexfs.core import controls, names, places
 from cortexfs.core.errors import Fault
-from cortexfs.core.registry import Key
+from cortexfs.core.registry import Key, plain
 from cortexfs.core.values import Written
 
 LINKS = "links"
@@ -61,6 +62,10 @@ class Store:
         for class_ in names.CLASSES:
             self._load_class((class_,), kept)
             self._load_aliases((class_,), kept)
+        for home in self._entries(self._root / "agent" / "home"):
+            for entry in self._entries(home):
+                if entry.name.endswith(".d"):
+                    self._load_values(("agent", f"home/{home.name}/{entry.name[:-2]}"), entry, kept)
         for home in self._entries(self._root / LINKS / "home"):
             with self._tolerated(home):
                 kept.homes.append(places.uid_of(home.name))
@@ -85,7 +90,7 @@ class Store:
 
     def _load_values(self, key: Key, folder: Path, kept: Kept) -> None:
         with self._tolerated(folder):
-            names.check_object(*key)
+            names.check_object(*plain(key))
             entries = {entry.name: entry for entry in self._entries(folder)}
             for control in controls.CONTROLS[key[0]]:
                 if absent := entries.get(ABSENT + control.name):

@@ -138,8 +138,9 @@ class _Run:
     def _limits(self) -> Limits:
         said = self._world.limits
         steps = self._setup.env.get("CTX_AGENT_STEPS", "")
+        most = int(steps) if steps.isdecimal() and len(steps) < 10 and int(steps) else said.steps
         return Limits(
-            int(steps) if steps.isdecimal() and int(steps) else said.steps,
+            most if self._setup.home is None else min(most, said.steps),
             said.tokens,
             said.secs,
             said.repeats,

@@ -4,8 +4,8 @@
     powers = Powers(world, label)               of everything that runs under a label
     powers.decide(thing, identity, ...)         core/decision.py's answer
 
-A label is the path of agents that led here, "agent/lead agent/helper": what the helper may is what its own
-policy says and that of each one before it says too, so that no agent gets more by asking another.
+A label is the path of agents that led here, "agent/lead home/1000/agent/helper": what the helper may is what
+its own policy says and that of each one before it says too, so that no agent gets more by asking another.
 
 Rules: controls are read when a decision is made, so that what is taken away from an agent is gone at once,
 for what runs already too. An agent that is gone, or whose policy cannot be read, may nothing.
@@ -23,10 +23,9 @@ from cortexfs.core.confirming import Kind
 from cortexfs.core.decision import Caller, Decision, Question, Thing, decide
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy import TO_RUN, Rule
-from cortexfs.core.registry import Object
+from cortexfs.core.registry import Object, key_of
 from cortexfs.core.risk import Circumstances, Tool, words_of
 
-PREFIX = "agent/"
 NETWORK = ("network", "default", "connect")
 
 
@@ -34,6 +33,8 @@ class Setup(NamedTuple):
     """An agent, as its controls say."""
 
     name: str
+    place: str  # in the tree: agent/coder, home/1000/agent/mine
+    home: int | None
     label: str  # its type: coder_t
     rules: tuple[Rule, ...]
     model: str
@@ -49,7 +50,7 @@ class Setup(NamedTuple):
 
     @property
     def file(self) -> str:
-        return f"{PREFIX}{self.name}.d/policy"
+        return f"{self.place}.d/policy"
 
 
 def setup_of(world: World, object_: Object) -> Setup:
@@ -72,8 +73,10 @@ def setup_of(world: World, object_: Object) -> Setup:
     window = text["window"].strip()
     return Setup(
         name=object_.name,
+        place=object_.path,
+        home=object_.home,
         label=policy.type_of(text["label"]),
-        rules=policy.parse(text["policy"], f"{PREFIX}{object_.name}.d/policy"),
+        rules=policy.parse(text["policy"], f"{object_.path}.d/policy"),
         model=text["model"].strip(),
         system=text["system.md"].strip(),
         tools=tuple(text["tools"].split()),
@@ -85,6 +88,11 @@ def setup_of(world: World, object_: Object) -> Setup:
         groups=frozenset(map(int, world.control(object_, "groups").split())),
         path=tuple(world.control(object_, "path").splitlines()),
     )
+
+
+def is_agents(label: str) -> bool:
+    """Whether what runs under a label runs for an agent."""
+    return key_of(label.partition(" ")[0])[0] == "agent"
 
 
 class Powers:
@@ -99,8 +107,8 @@ class Powers:
         """The agents that led here, the one that runs last; EACCES when one of them is gone."""
         found = []
         for word in self.label.split():
-            object_ = self._world.find("agent", word.removeprefix(PREFIX))
-            if object_ is None or not word.startswith(PREFIX):
+            object_ = self._world.find(*key_of(word))
+            if object_ is None or object_.class_ != "agent":
                 raise Fault("EACCES", f"{word} is no agent (any more), so what it runs may nothing")
             found.append(setup_of(self._world, object_))
         return tuple(found)
@@ -138,13 +146,14 @@ class Powers:
         circumstances: Circumstances,
         can_ask: bool,
     ) -> Decision:
-        where = f"{object_.class_}/{object_.name}.d/policy"
+        where = f"{object_.path}.d/policy"
         caller = Caller(
-            name=f"{PREFIX}{setup.name}",
+            name=setup.place,
             uid=identity.uid,
             groups=frozenset(identity.groups),
             kind=Kind.AGENT,
             label=setup.label,
+            home=setup.home,
             rules=setup.rules,
             file=setup.file,
             always_ask=setup.asks,
@@ -152,7 +161,7 @@ class Powers:
         )
         thing = Thing(
             class_=object_.class_,
-            name=object_.name,
+            name=object_.key[1],
             alias=alias,
             rules=policy.parse(self._world.control(object_, "policy"), where)
             if object_.class_ != "agent"

@@ -1,6 +1,7 @@
 """What agents there are: one record each, and agent/base without one.
 
     <state>/agents/NAME.json           {"name", "created", "uid", "gid", "description", "controls"}
+    <state>/agents/home/UID/NAME.json  the same of a user's own, which only the daemon writes
 
 A record is what an agent started with. What is written into its `.d/` is kept elsewhere and counts more, and
 goes with the agent.
@@ -13,6 +14,7 @@ This file must never know the tree, or what a run is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +24,12 @@ import msgspec
 from msgspec import Meta
 
 from cortexfs.agents import defaults
-from cortexfs.core import controls, formats, names
+from cortexfs.core import controls, formats, names, places
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.registry import Object
 
 FOLDER = "agents"
+OWN = "home"
 SUFFIX = ".json"
 MAX_FILE = 1 << 20  # every writable control at its longest
 MAX_DESCRIPTION = 4 << 10
@@ -62,6 +65,32 @@ def load(state: Path, since: float = 0.0) -> Loaded:
             if not names.fault_of(path.stem):
                 found[path.stem] = _broken(path, fault.message)
     return Loaded(list(found.values()), broken)
+
+
+def load_own(state: Path) -> list[Object]:
+    """The agents of users' own. One that is damaged is there and broken, as others are."""
+    found = []
+    for folder in _entries(state / FOLDER / OWN):
+        with contextlib.suppress(Fault):  # nothing of ours
+            uid = places.uid_of(folder.name)
+            found += [_own(path, uid) for path in _paths(state, uid) if not names.fault_of(path.stem)]
+    return found
+
+
+def _own(path: Path, uid: int) -> Object:
+    try:
+        return own_object(read(path), uid)
+    except Fault as fault:
+        return msgspec.structs.replace(_broken(path, fault.message), home=uid)
+
+
+def own(name: str, uid: int, gid: int, now: float) -> Record:
+    """What a user's new agent starts with: it talks, and has no tools."""
+    return Record(name, now, uid, gid, "", defaults.controls(name, defaults.MODEL, ()))
+
+
+def own_object(record: Record, uid: int) -> Object:
+    return msgspec.structs.replace(_object(record, "agent"), home=uid)
 
 
 def base(since: float = 0.0) -> Record:
@@ -116,10 +145,10 @@ def named(state: Path) -> list[str]:
     return [path.stem for path in _paths(state)]
 
 
-def put(state: Path, record: Record) -> None:
+def put(state: Path, record: Record, home: int | None = None) -> None:
     """Keep a new agent; EEXIST where there is one of that name."""
     check(record)
-    path = _path(state, record.name)
+    path = _path(state, record.name, home)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,8 +163,8 @@ def put(state: Path, record: Record) -> None:
         draft.unlink(missing_ok=True)
 
 
-def remove(state: Path, name: str) -> None:
-    path = _path(state, name)
+def remove(state: Path, name: str, home: int | None = None) -> None:
+    path = _path(state, name, home)
     try:
         path.unlink()
         _sync(path.parent)
@@ -145,19 +174,32 @@ def remove(state: Path, name: str) -> None:
         raise Fault(code_of(problem.errno), f"{path} cannot be removed: {problem.strerror}") from None
 
 
-def _path(state: Path, name: str) -> Path:
-    return state / FOLDER / f"{names.check_object('agent', name)}{SUFFIX}"
+def holders(state: Path, name: str) -> list[int]:
+    """The users who have an agent of their own of this name."""
+    found = (path.parent.name for path in (state / FOLDER / OWN).glob(f"*/{name}{SUFFIX}"))
+    return sorted(int(uid) for uid in found if uid.isdecimal())
 
 
-def _paths(state: Path) -> list[Path]:
-    folder = state / FOLDER
+def _folder(state: Path, home: int | None) -> Path:
+    return state / FOLDER if home is None else state / FOLDER / OWN / str(home)
+
+
+def _path(state: Path, name: str, home: int | None = None) -> Path:
+    return _folder(state, home) / f"{names.check_object('agent', name)}{SUFFIX}"
+
+
+def _paths(state: Path, home: int | None = None) -> list[Path]:
+    entries = _entries(_folder(state, home))
+    return [entry for entry in entries if entry.suffix == SUFFIX and not entry.name.startswith(".")]
+
+
+def _entries(folder: Path) -> list[Path]:
     try:
-        entries = sorted(folder.iterdir())
-    except FileNotFoundError:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as problem:
         raise _unreadable(folder, problem) from None
-    return [entry for entry in entries if entry.suffix == SUFFIX and not entry.name.startswith(".")]
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -10,10 +10,11 @@ import os
 import pwd
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from cortexfs import config
 from cortexfs.cli import mounts, objects
-from cortexfs.core import policy, risksettings
+from cortexfs.core import policy, registry, risksettings
 from cortexfs.core.confirming import Kind
 from cortexfs.core.decision import Bits, Caller, Thing
 from cortexfs.core.errors import Fault, code_of
@@ -23,7 +24,7 @@ from cortexfs.core.policylint import Agent, Plugin, PolicyFile, World
 from cortexfs.core.risk import Tool, effects_of
 from cortexfs.core.risksettings import FILE, Settings
 
-_OBJECT = re.compile(r"(?:home/[0-9]+/)?(?:(model)/([^/]+/[^/]+)|(tool|agent)/([^/]+))")
+_OBJECT = re.compile(r"(?:home/([0-9]+)/)?(?:(model)/([^/]+/[^/]+)|(tool|agent)/([^/]+))")
 _PLUGIN = re.compile(r"plugin:([^@]+)(?:@.*)?")
 
 
@@ -40,23 +41,38 @@ def line(path: str, name: str) -> str:
     return control(path, name).strip()
 
 
-def real(root: str, path: str) -> tuple[str, str, str]:
-    """The object that a path means, links followed: its path below the root, class and name."""
+class Real(NamedTuple):
+    """An object, links followed."""
+
+    below: str  # its path below the root
+    class_: str
+    name: str
+    home: int | None  # in whose home it is
+
+    @property
+    def in_policy(self) -> str:
+        """What policy lines call it."""
+        return self.name if self.home is None else registry.own_key(self.class_, self.home, self.name)[1]
+
+
+def real(root: str, path: str) -> Real:
+    """The object that a path means."""
     whole = os.path.realpath(path)
     below = os.path.relpath(whole, os.path.realpath(root))
     if not (found := _OBJECT.fullmatch(below)):
         raise Fault("EINVAL", f"{path!r} is no object of this mount; see: ctx ls")
-    return below, found[1] or found[3], found[2] or found[4]
+    return Real(below, found[2] or found[4], found[3] or found[5], int(found[1]) if found[1] else None)
 
 
 def thing(root: str, word: str) -> Thing:
     """The object that a word names, with all that decides who may have it."""
     called = objects.resolve(root, word)
-    below, class_, name = real(root, called)
+    there = real(root, called)
+    below, class_, name, _ = there
     path = os.path.join(root, below)
     return Thing(
         class_,
-        name,
+        there.in_policy,
         bits=tuple(_bits(root, below)),
         rules=_rules(path, below),
         file=f"{below}.d/policy",
@@ -102,11 +118,13 @@ def caller(root: str, word: str, user: str | None) -> Caller:
         if user:
             raise Fault("EINVAL", "--user is for agents, which work for somebody; a user is one already")
         return person(word)
-    below, class_, _ = real(root, objects.resolve(root, word))
+    below, class_, _, home = real(root, objects.resolve(root, word))
     if class_ != "agent":
         raise Fault("EINVAL", f"{word!r} calls nothing; a caller is a user, a uid or agent/NAME")
     path = os.path.join(root, below)
-    owner = person(user or str(os.getuid()))
+    owner = person(user or str(os.getuid() if home is None else home))
+    if home not in (None, owner.uid):
+        raise Fault("EINVAL", f"{below} works for uid {home} alone")
     return Caller(
         below,
         owner.uid,
@@ -116,6 +134,7 @@ def caller(root: str, word: str, user: str | None) -> Caller:
         _rules(path, below),
         f"{below}.d/policy",
         always_ask=line(path, "approval") == "ask",
+        home=home,
     )
 
 
@@ -173,7 +192,11 @@ def world(root: str, directory: str | None, status: str) -> World:
         settings_fault=fault,
         tools=tuple(tool(path, os.path.basename(path)) for path in paths["tool"]),
         names=frozenset(
-            [real(root, path)[1:] for some in paths.values() for path in some]
+            [
+                (one.class_, one.in_policy)
+                for some in paths.values()
+                for one in (real(root, path) for path in some)
+            ]
             + [("model", os.path.basename(path)) for path in _aliases(root)]
         ),
         files=tuple(_file(root, path) for class_ in ("tool", "model") for path in paths[class_]),
@@ -194,7 +217,8 @@ def _file(root: str, path: str) -> PolicyFile:
 def _agent(root: str, path: str) -> Agent:
     label = policy.type_of(control(path, "label"))
     tools = tuple(control(path, "tools").split())
-    return Agent(objects.short(root, path), label, _file(root, path), tools)
+    home = real(root, path).home
+    return Agent(objects.short(root, path), label, _file(root, path), tools, home)
 
 
 def _plugins(tools: list[str], status: str) -> tuple[Plugin, ...]:

@@ -48,6 +48,12 @@ class Caller(msgspec.Struct, frozen=True):
     file: str = ""  # the agent's policy
     always_ask: bool = False
     can_ask: bool = True
+    home: int | None = None  # in whose home the agent is, who has then given it that label himself
+
+    @property
+    def known_as(self) -> str:
+        """What the policies of others call it: no label that a user writes is one of agent/."""
+        return self.label if self.home is None else policy.own_label(self.home, self.label)
 
 
 class Thing(msgspec.Struct, frozen=True):
@@ -81,6 +87,11 @@ class Question(msgspec.Struct, frozen=True):
     def wanted(self) -> tuple[str, str, str, str]:
         """The line that would allow it, in parts."""
         return (self.caller.label, self.thing.class_, self.thing.name, self.permission)
+
+    @property
+    def wanted_of_object(self) -> tuple[str, str, str, str]:
+        """The same in the object's policy."""
+        return (self.caller.known_as, *self.wanted[1:])
 
     @property
     def line(self) -> str:
@@ -188,9 +199,10 @@ def _objects_policy(question: Question, _judged: Verdict | None) -> Said | None:
     if not thing.rules:
         # Else nobody but the daemon's owner, who alone may write there, could set up an agent.
         return (PASS, "the object's policy has no lines, and leaves it to the caller's", thing.file)
-    if rule := policy.find(thing.rules, *question.wanted):
+    if rule := policy.find(thing.rules, *question.wanted_of_object):
         return (PASS, f"the object's policy says: {rule.text}", rule.where)
-    return (DENY, f"the object's policy has lines, and none is: {question.line}", thing.file)
+    line = Rule(*question.wanted_of_object).text
+    return (DENY, f"the object's policy has lines, and none is: {line}", thing.file)
 
 
 def _callers_policy(question: Question, _judged: Verdict | None) -> Said | None:

@@ -2,7 +2,8 @@
 
 Rules: every object, provider, home, alias and temporary file gets a block of inodes here when it is
 first asked for, and objects, providers and homes keep theirs for the life of the mount, whatever
-happens to them. Being in the ledger does not mean being there; that is core/tree.py.
+happens to them; what users make and remove by themselves gets another one each time. Being in the ledger
+does not mean being there; that is core/tree.py.
 This file must never know what is registered.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from cortexfs.core import places, spaces
+from cortexfs.core import places, registry, spaces
 from cortexfs.core.errors import Fault
 from cortexfs.core.places import (
     CLASS_FOLDERS,
@@ -69,8 +70,17 @@ class Nodes:
 
     def place(self, key: Key) -> tuple[int, str]:
         """The folder that an object is in, and its name there."""
-        provider, _, leaf = key[1].rpartition("/")
-        return (self.provider_inode(provider) if provider else FOLDER_OF_CLASS[key[0]]), leaf
+        above, _, leaf = key[1].rpartition("/")
+        if registry.is_own(key):
+            return self.homes[int(above.removeprefix(registry.HOME))] | places.HOME_SLOTS[key[0]], leaf
+        return (self.provider_inode(above) if above else FOLDER_OF_CLASS[key[0]]), leaf
+
+    def drop(self, key: Key) -> None:
+        """An object of somebody's own has gone: another one of its name is another file. Nobody else's name
+        may cost memory for ever."""
+        inode = self.objects.pop(key, None)
+        if inode is not None:
+            self.remove(inode)
 
     def provider_inode(self, name: str) -> int:
         inode = self.providers.get(name)
@@ -121,13 +131,20 @@ class Nodes:
         if inode == MAIN:
             return spaces.shared()
         node = self.find(inode)
+        if isinstance(node, OfObject) and slot(inode) == FOLDER and registry.is_own(node.key):
+            return spaces.at(tuple(f"{registry.path_of(node.key)}.d".split("/")))
         return spaces.home(node.uid, self.name(inode)) if isinstance(node, Home) and slot(inode) else None
 
     def folder_of_space(self, parts: tuple[str, ...]) -> int | None:
         """The folder of the tree at the end of `parts`, if it is one of those."""
         if parts == spaces.SHARED:
             return MAIN
-        return self.folder_of_aliases(parts) if len(parts) == 3 and parts[0] == "home" else None
+        if parts[0] != "home" or len(parts) not in (3, 4):
+            return None
+        if len(parts) == 3:
+            return self.folder_of_aliases(parts)
+        inode = self.objects.get(registry.key_of("/".join(parts).removesuffix(SUFFIXES[FOLDER])))
+        return None if inode is None else inode | FOLDER
 
     def folder_of_aliases(self, path: tuple[str, ...]) -> int:
         """The folder of aliases at the end of `path`."""

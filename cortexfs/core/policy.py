@@ -30,12 +30,14 @@ PERMISSIONS = {
 TO_RUN = {"tool": "execute", "model": "use", "agent": "start"}
 FORM = "allow LABEL CLASS:NAME PERMISSION"
 
+# An agent in somebody's home: its user writes its label himself, so its place is part of its name for others.
+_OWN = re.compile(r"\Ahome/(?:0|[1-9][0-9]{0,9})/", re.ASCII)
 _GLOB = re.compile(r"[*?\[\]]")
 _VARIABLE = re.compile(r"[$%{}]")
 
 
 class Rule(NamedTuple):
-    label: str  # the type of an agent's label: coder_t of user_u:agent_r:coder_t:s0
+    label: str  # the type of an agent's label: coder_t of user_u:agent_r:coder_t:s0, or home/1000/coder_t
     class_: str
     name: str
     permission: str
@@ -70,6 +72,11 @@ def type_of(label: str) -> str:
     return label.strip().split(":")[2]
 
 
+def own_label(uid: int, label: str) -> str:
+    """What the policy of an object calls an agent in the home of a user."""
+    return f"home/{uid}/{label}"
+
+
 def find(rules: Iterable[Rule], label: str, class_: str, name: str, permission: str) -> Rule | None:
     wanted = (label, class_, name, permission)
     return next((rule for rule in rules if rule[:4] == wanted), None)
@@ -84,7 +91,7 @@ def _rule(number: int, line: str, file: str) -> Rule:
     _verb, label, target, permission = words
     _check_plain(number, (label, target))
     class_, _colon, name = target.partition(":")
-    if not formats.LABEL.fullmatch(label):
+    if not formats.LABEL.fullmatch(_OWN.sub("", label, count=1)):
         raise formats.refuse(number, f"{label!r} is not a label; write its type, such as coder_t")
     if class_ not in PERMISSIONS:
         raise formats.refuse(number, f"{class_!r} is not one of {', '.join(PERMISSIONS)}")
@@ -92,7 +99,10 @@ def _rule(number: int, line: str, file: str) -> Rule:
         raise formats.refuse(number, f"{class_} has {' '.join(PERMISSIONS[class_])}, not {permission!r}")
     if class_ == "network" and name != "default":
         raise formats.refuse(number, "the only network is network:default")
-    formats.named(number, "alias" if class_ == "model" and "/" not in name else class_, name)
+    if class_ == "agent" and (own := _OWN.match(name)):
+        formats.named(number, class_, name[own.end() :])
+    else:
+        formats.named(number, "alias" if class_ == "model" and "/" not in name else class_, name)
     return Rule(label, class_, name, permission, file, number)
 
 

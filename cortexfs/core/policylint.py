@@ -95,6 +95,12 @@ class Agent(msgspec.Struct, frozen=True):
     label: str  # its type; empty for none
     policy: PolicyFile
     tools: tuple[str, ...] = ()
+    home: int | None = None  # in which it is
+
+    @property
+    def known_as(self) -> str:
+        """What the policies of others call it."""
+        return self.label if self.home is None or not self.label else policy.own_label(self.home, self.label)
 
 
 class World(msgspec.Struct, frozen=True):
@@ -185,7 +191,7 @@ def _profiles(settings: Settings, plugin: Plugin) -> Iterator[Finding]:
 
 
 def _lines(world: World) -> Iterator[Finding]:
-    labels = {agent.label for agent in world.agents}
+    labels = {agent.known_as for agent in world.agents}
     for file in (*world.files, *(agent.policy for agent in world.agents)):
         yield from _invalid(file)
         for rule in _valid(file):
@@ -194,7 +200,7 @@ def _lines(world: World) -> Iterator[Finding]:
                 yield Finding("POLICY_OBJECT_UNKNOWN", rule.where, said)
     for file in world.files:
         for rule in _valid(file):
-            if rule.label not in labels:
+            if rule.label not in labels and "/" not in rule.label:  # others' homes are closed to us
                 yield Finding("POLICY_LABEL_UNKNOWN", rule.where, f"no agent is {rule.label}: {rule.text}")
 
 
@@ -203,10 +209,10 @@ def _agents(world: World) -> Iterator[Finding]:
     for agent in world.agents:
         if not agent.label:
             yield Finding("AGENT_LABEL_MISSING", agent.name, "no policy line can name it")
-        elif agent.label in first:
-            said = f"it is {agent.label}, as {first[agent.label]} is"
+        elif agent.known_as in first:
+            said = f"it is {agent.label}, as {first[agent.known_as]} is"
             yield Finding("AGENT_LABEL_SHARED", agent.name, said)
-        first.setdefault(agent.label, agent.name)
+        first.setdefault(agent.known_as, agent.name)
         for rule in _valid(agent.policy):
             if agent.label and rule.label != agent.label:
                 said = f"{agent.name} is {agent.label}, so this does nothing: {rule.text}"

@@ -7,7 +7,7 @@ This file must never know where objects come from or how they are shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
@@ -16,12 +16,17 @@ import msgspec
 from cortexfs.core import calls, names
 from cortexfs.core.errors import Fault
 
-Key: TypeAlias = tuple[str, str]  # class, name
+# Class and name; of what is in somebody's home, ("agent", "home/1000/mine"). No name of agent/ has a slash.
+Key: TypeAlias = tuple[str, str]
+
+
+HOME = "home/"
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True):
     class_: str
     name: str
+    home: int | None = None  # in whose home it is; None: it is everybody's
     description: str
     schema: bytes = b"{}"  # compact JSON
     capabilities: calls.Capabilities = calls.Capabilities()
@@ -34,7 +39,46 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        return (self.class_, self.name)
+        return (self.class_, self.name) if self.home is None else own_key(self.class_, self.home, self.name)
+
+    @property
+    def path(self) -> str:
+        """Below the root of the tree."""
+        return path_of(self.key)
+
+    def serves(self, uid: int) -> bool:
+        """Whether it works for this user at all; what is in a home, for no other, whatever mode bits say."""
+        return self.home in (None, uid)
+
+
+def own_key(class_: str, uid: int, name: str) -> Key:
+    """The key of what is in the home of a user."""
+    return (class_, f"{HOME}{uid}/{name}")
+
+
+def is_own(key: Key) -> bool:
+    """Whether it is in somebody's home."""
+    return key[1].count("/") == 2
+
+
+def path_of(key: Key) -> str:
+    class_, name = key
+    home, _, leaf = name.rpartition("/")
+    return f"{home}/{class_}/{leaf}" if is_own(key) else f"{class_}/{name}"
+
+
+def key_of(path: str) -> Key:
+    """The other way round; of what is no object's path, a key that nothing has."""
+    home, uid, class_, name = (path.split("/") + [""] * 3)[:4]
+    if f"{home}/" == HOME:
+        return (class_, f"{HOME}{uid}/{name}")
+    class_, _, name = path.partition("/")
+    return (class_, name)
+
+
+def plain(key: Key) -> Key:
+    """Class and name, without whose it is."""
+    return (key[0], key[1].rpartition("/")[2]) if is_own(key) else key
 
 
 class Changes(NamedTuple):
@@ -46,13 +90,15 @@ class Changes(NamedTuple):
 class Registry:
     def __init__(self, objects: Mapping[Key, Object] = MappingProxyType({})) -> None:
         for key, object_ in objects.items():
-            names.check_object(*key)
+            names.check_object(object_.class_, object_.name)
             if key != object_.key:
                 raise Fault("EINVAL", f"{object_.class_} {object_.name} is registered as {' '.join(key)}")
         self.objects: Mapping[Key, Object] = MappingProxyType(dict(sorted(objects.items())))
         self._names: dict[str, tuple[str, ...]] = {
-            class_: tuple(name for owner, name in self.objects if owner == class_) for class_ in names.CLASSES
+            class_: tuple(one.name for one in self if one.class_ == class_ and one.home is None)
+            for class_ in names.CLASSES
         }
+        self._own = _by_home(self)
         self.providers: Mapping[str, tuple[str, ...]] = _by_provider(self._names["model"])
 
     def __len__(self) -> int:
@@ -65,7 +111,17 @@ class Registry:
         return self.objects.get((class_, name))
 
     def names(self, class_: str) -> tuple[str, ...]:
+        """Of what is everybody's."""
         return self._names[class_]
+
+    def own(self, uid: int) -> tuple[str, ...]:
+        """The names of the agents in a home."""
+        return self._own.get(uid, ())
+
+    def meant(self, class_: str, name: str, uid: int | None) -> Key:
+        """What a name means to a user: his own, if it works, or everybody's."""
+        own = None if uid is None else self.objects.get(own_key(class_, uid, name))
+        return own.key if own and not own.status.startswith("broken") else (class_, name)
 
 
 def diff(old: Registry, new: Registry) -> Changes:
@@ -76,6 +132,14 @@ def diff(old: Registry, new: Registry) -> Changes:
             key for key, object_ in new.objects.items() if old.objects.get(key, object_) != object_
         ),
     )
+
+
+def _by_home(objects: Iterable[Object]) -> dict[int, tuple[str, ...]]:
+    homes: dict[int, list[str]] = {}
+    for one in objects:
+        if one.home is not None:
+            homes.setdefault(one.home, []).append(one.name)
+    return {uid: tuple(own) for uid, own in homes.items()}
 
 
 def _by_provider(models: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

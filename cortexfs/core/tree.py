@@ -37,7 +37,7 @@ from cortexfs.core.places import (
     Provider,
     slot,
 )
-from cortexfs.core.registry import Key, Object, Registry, diff
+from cortexfs.core.registry import Key, Object, Registry, diff, is_own, own_key
 from cortexfs.core.temporaries import Temporaries, Temporary
 from cortexfs.core.values import Values
 
@@ -45,6 +45,7 @@ _READ_ONLY = stat.S_IFREG | 0o444
 _WRITABLE = stat.S_IFREG | 0o644
 _PROGRAM = stat.S_IFREG | 0o555
 _SOCKET = stat.S_IFSOCK | 0o666
+_OWN_SOCKET = stat.S_IFSOCK | 0o600
 _LINK = stat.S_IFLNK | 0o777
 _DIRECTORY = stat.S_IFDIR | 0o755
 _PRIVATE = stat.S_IFDIR | 0o700
@@ -104,6 +105,11 @@ class Tree:
         node = self.nodes.find(inode)
         return node if isinstance(node, Temporary) else None
 
+    def is_own(self, inode: int) -> bool:
+        """Whether it is the file of an agent in a home."""
+        object_ = self.object_at(inode)
+        return object_ is not None and object_.home is not None
+
     def is_folder(self, inode: int) -> bool:
         attributes = self.attributes(inode)
         return attributes is not None and stat.S_ISDIR(attributes.mode)
@@ -126,9 +132,12 @@ class Tree:
             return self._of_object("model", f"{node.name}/", name)
         if isinstance(node, OfObject) and slot(folder) == FOLDER:
             return self._in_control_folder(node.key, folder, name)
-        if isinstance(node, Home):
+        if isinstance(node, Home) and not slot(folder):
             kind = places.HOME_SLOTS.get(name)
-            return self.aliases.find(folder, name) if slot(folder) else (folder | kind if kind else None)
+            return folder | kind if kind else None
+        if isinstance(node, Home):
+            class_ = places.HOME_CLASSES[slot(folder)]
+            return self._of_object(class_, f"home/{node.uid}/", name) or self.aliases.find(folder, name)
         return None
 
     def _in_class(self, class_: str, name: str) -> int | None:
@@ -169,6 +178,9 @@ class Tree:
                 yield from self._triple(("model", f"{node.name}/{leaf}"), leaf)
         elif isinstance(node, Home) and not slot(folder):
             yield from ((name, folder | at) for name, at in places.HOME_SLOTS.items())
+        elif isinstance(node, Home) and slot(folder) == places.HOME_SLOTS["agent"]:
+            for leaf in self.registry.own(node.uid):
+                yield from self._triple(own_key("agent", node.uid, leaf), leaf)
         elif isinstance(node, OfObject) and node.key in self.registry.objects:
             yield from self._controls_in(node.key)
             yield from self.temporaries.names(folder)
@@ -223,15 +235,19 @@ class Tree:
         return Attributes(_DIRECTORY, *self.owner, 0, mtime, Keep.ALWAYS) if node else None
 
     def _of_object_at(self, inode: int, object_: Object) -> Attributes | None:
-        uid, gid = self.owner
+        uid, gid = self._owner_of(object_)
+        own = object_.home is not None
         registered = int(object_.registered * 1e9)
         changed = self._mtimes.get(places.base(inode), registered)
         mtime = self._mtimes.get(inode, registered)
         kind = slot(inode)
         if kind == EXECUTABLE:
-            return Attributes(_PROGRAM, uid, gid, len(self.executable(object_)), changed, Keep.ALWAYS)
-        if kind == FOLDER:
-            return Attributes(_DIRECTORY, uid, gid, 0, mtime, Keep.ALWAYS)
+            keep = Keep.NOTHING if own else Keep.ALWAYS
+            return Attributes(_PROGRAM, uid, gid, len(self.executable(object_)), changed, keep)
+        if kind == FOLDER:  # of somebody's own, it may become a folder of sessions only
+            return Attributes(_DIRECTORY, uid, gid, 0, mtime, Keep.PASSING if own else Keep.ALWAYS)
+        if kind == SOCKET and own:
+            return Attributes(_OWN_SOCKET, uid, gid, 0, mtime, Keep.NOTHING)
         if kind == SOCKET:
             return Attributes(_SOCKET, uid, gid, 0, mtime, Keep.ALWAYS)
         control = places.control_at(object_.class_, inode)
@@ -244,6 +260,13 @@ class Tree:
             return Attributes(_READ_ONLY, uid, gid, size, changed, Keep.ALWAYS)
         written = self.values.find(object_.key, control.name)
         return Attributes(_WRITABLE, uid, gid, size, written.mtime if written else mtime, Keep.NOTHING)
+
+    def _owner_of(self, object_: Object) -> tuple[int, int]:
+        if object_.home is None:
+            return self.owner
+        home = self.nodes.find(self.nodes.homes[object_.home])
+        assert isinstance(home, Home)
+        return home.uid, home.gid
 
     def executable(self, object_: Object) -> bytes:
         return metadata.render(object_, self._shebang, lambda name: self.control(object_, name))
@@ -298,6 +321,10 @@ class Tree:
         for key in changes.removed:
             self._mtimes.pop(self.nodes.object_inode(key), None)
             self.temporaries.remove_all(self.nodes.object_inode(key) | FOLDER)
+            if is_own(key):
+                self._bury(key)
+        for key in filter(is_own, changes.added):
+            self.values.begin(key)
         for key in changes.changed:  # their folder stays: whoever stands in it must not lose it
             folder, leaf = self.nodes.place(key)
             stale.entries.append((folder, leaf + SUFFIXES[SOCKET]))
@@ -309,6 +336,13 @@ class Tree:
         stale.inodes.extend(sorted(moved))
         self.registry = registry
         return stale
+
+    def _bury(self, key: Key) -> None:
+        """Its user may make and remove as many as he likes, so nothing is remembered."""
+        inode = self.nodes.object_inode(key)
+        for at in range(1 << places.BITS):
+            self._mtimes.pop(inode | at, None)
+        self.nodes.drop(key)
 
     def _outdate(self, key: Key, stale: Stale) -> None:
         inode = self.nodes.objects.get(key)

@@ -8,6 +8,7 @@ This file must never know what a value means, or where it is kept.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -24,6 +25,8 @@ class Values:
     def __init__(self) -> None:
         self._written: dict[Key, dict[str, Written]] = {}
         self._incarnations: dict[tuple[Key, str], int] = {}
+        self._begun: dict[Key, int] = {}  # the first incarnation of what users make and remove
+        self._beginnings = itertools.count(1)
 
     def load(self, key: Key, written: Mapping[str, Written]) -> None:
         self._written[key] = dict(written)
@@ -40,7 +43,7 @@ class Values:
         return written is not None and written.data is None
 
     def incarnation(self, key: Key, name: str) -> int:
-        return self._incarnations.get((key, name), 0)
+        return self._incarnations.get((key, name), self._begun.get(key, 0))
 
     def put(self, key: Key, name: str, data: bytes, now: int) -> None:
         self._written.setdefault(key, {})[name] = Written(data, now)
@@ -57,5 +60,17 @@ class Values:
     def drop(self, key: Key, names: Iterable[str]) -> None:
         """The object has gone, with all its controls: one of its name starts afresh."""
         self._written.pop(key, None)
+        begun = self._begun.pop(key, 0)
         for name in names:
-            self._incarnations[key, name] = self.incarnation(key, name) + 1
+            if begun:
+                self._incarnations.pop((key, name), None)
+            else:
+                self._incarnations[key, name] = self.incarnation(key, name) + 1
+
+    def begin(self, key: Key) -> None:
+        """A user has made this object, and may remove it: nothing of it is remembered then."""
+        self._begun[key] = next(self._beginnings) << 32  # out of reach of the incarnations before
+
+    def size(self, key: Key) -> int:
+        """How many bytes were written for an object."""
+        return sum(len(one.data or b"") for one in self._written.get(key, {}).values())

@@ -3,7 +3,7 @@
     runner  -> daemon   HELLO, then STDIN
     daemon  -> runner   STDOUT STDERR WANT LAST_WORDS REPLACE EXIT
     daemon  -> host     REQUEST, then STDIN
-    host    -> daemon   DELTA PROGRESS OBSERVER MEDIA WANT DESCRIPTORS FAULT DONE
+    host    -> daemon   DELTA PROGRESS OBSERVER MEDIA EVENT WANT DESCRIPTORS FAULT DONE
 
 Rules: one connection is one run. The asking side half-closes to cancel, and that is the only way.
 STDIN is sent only against WANT, at most as many bytes as were wanted; an empty STDIN is its end.
@@ -22,6 +22,7 @@ from cortexfs.core.errors import Fault
 PROTOCOL = 2  # 1 sent the working directory along
 MAGIC = b"CTX1"
 SOCKET_NAME = ".run.sock"
+BIND_NAME = ".bind.sock"  # in the root, and there for nobody: under it sockets in homes are bound
 
 # magic, protocol, inode of the object, flags, umask, argc, envc, bytes of strings that follow:
 # argc arguments, then envc NAME=VALUE strings, each ending in NUL.
@@ -57,6 +58,7 @@ DELTA = ord("d")  # UTF-8 text
 PROGRESS = ord("p")  # UTF-8 text
 OBSERVER = ord("n")  # msgpack [source or nil, content]
 MEDIA = ord("m")  # JSON attachment
+EVENT = ord("v")  # JSON of a model's frame: reasoning_delta, tool_call or usage
 DESCRIPTORS = ord("t")  # JSON list of calls.Descriptor
 FAULT = ord("f")  # msgpack [code, message]; DONE follows
 DONE = ord("z")  # empty
