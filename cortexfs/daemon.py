@@ -35,7 +35,7 @@ from typing import BinaryIO, cast
 import pyfuse3
 import trio
 
-from cortexfs import shebang, strangers
+from cortexfs import pluginmodels, shebang, strangers
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
@@ -59,6 +59,7 @@ from cortexfs.models.providerfiles import Providers
 from cortexfs.models.secrets import Secrets
 from cortexfs.models.served import served
 from cortexfs.models.weights import DEFAULT, DRIVER, found
+from cortexfs.pluginmodels import PluginModels
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, spaces
 from cortexfs.sessions import Policy, Sessions
@@ -145,8 +146,11 @@ class Daemon:
         engine = config.engine
         self.engines = Engines(Terms(engine.idle_secs, streams=engine.streams, threads=engine.threads))
         self.locals = Locals(self.engines, self.fs.control)
-        self.drivers = Drivers(self._model, self.fs.control, {DRIVER: self.locals.driver})
-        tools = ToolCalls(self.pool, float(config.turn.tool_timeout_secs))
+        seconds = float(config.turn.tool_timeout_secs)
+        plugged = PluginModels(self.pool, self.fs.control, seconds)
+        makers = {DRIVER: self.locals.driver, pluginmodels.DRIVER: plugged.driver}
+        self.drivers = Drivers(self._model, self.fs.control, makers)
+        tools = ToolCalls(self.pool, seconds)
         self.world = AgentWorld(root, config, self.fs, self.sessions, self.drivers, tools)
         self.agents = Agents(self.world)
         self.sockets = Sockets(

@@ -25,7 +25,7 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
-    """Run one tool. Either `args` (argv, and standard input when wanted) or `input` (JSON) is set."""
+    """Run one tool, or a model. Either `args` (argv, and standard input when wanted) or `input` (JSON) is set."""
 
     run: str
     invocation: Invocation
@@ -66,14 +66,22 @@ class Capabilities(msgspec.Struct, frozen=True):
     effects: tuple[Effect, ...] = ()
 
 
+class ModelFacts(msgspec.Struct, frozen=True):
+    """What a model says beside what every tool does."""
+
+    cap: tuple[str, ...] = ()
+    limit: int | None = None  # tokens
+
+
 class Descriptor(msgspec.Struct, frozen=True):
-    """A tool as its plugin describes it; the same JSON as the native ABI's descriptor."""
+    """A tool, or a model, as its plugin describes it; the same JSON as the native ABI's descriptor."""
 
     name: str
     description: str
     input_schema: dict[str, Any]
     timeout_secs: int | None = None
     capabilities: Capabilities = Capabilities()
+    model: ModelFacts | None = None  # of a model
 
 
 class Plugin(msgspec.Struct, frozen=True, array_like=True):

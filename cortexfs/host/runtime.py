@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -59,6 +60,10 @@ class Runtime(sdk.ToolRuntime):
     def emit(self, text: str) -> None:
         for piece in _pieces(text):
             self.send(wire.message(wire.DELTA, piece))
+
+    def emit_event(self, event: tuple[Any, ...]) -> None:
+        for data in _events(event):
+            self.send(wire.message(wire.EVENT, data))
 
     def emit_progress(self, message: str) -> None:
         self.send(wire.message(wire.PROGRESS, _bounded(message).encode()))
@@ -189,6 +194,21 @@ def _utf8(text: str) -> bytes:
 
 def _bounded(text: str, most: int = MAX_FAULT) -> str:
     return _utf8(text[:most])[:most].decode(errors="ignore")
+
+
+def _events(event: tuple[Any, ...]) -> Iterator[bytes]:
+    """What a model says beside text, as frames; a long thought in pieces."""
+    match event:
+        case sdk.Reasoning(text):
+            for piece in _pieces(text):
+                yield msgspec.json.encode({"type": "reasoning_delta", "text": piece.decode()})
+        case sdk.ToolCall(call, name, input_):
+            data = msgspec.json.encode({"type": "tool_call", "call": call, "name": name, "input": input_})
+            if len(data) > wire.MAX_TEXT:
+                raise Fault("EPROTO", f"a tool call of the model is over {wire.MAX_TEXT >> 10} KiB")
+            yield data
+        case sdk.Usage():
+            yield msgspec.json.encode({"type": "usage", **event._asdict()})
 
 
 def _media(attachment: sdk.Attachment) -> bytes:

@@ -1,9 +1,9 @@
-"""What plugin authors import: tools, their results, and the runtime that they meet.
+"""What plugin authors import: tools, models, their results, and the runtime that they meet.
 
-The surface of the Rust SDK, in Python. It must never import the rest of cortexfs: that it does not is
-what makes it an SDK. Importing it is on the way of every plugin's tests, so it costs 17 ms over a bare
-interpreter. With dataclasses, which import inspect, it took 29 ms. msgspec alone takes 29 ms: it is
-imported where `@tool` and JSON need it, and asyncio (60 ms) where an async tool runs.
+The surface of the Rust SDK, in Python, and models, which it has not. It must never import the rest of
+cortexfs: that it does not is what makes it an SDK. Importing it is on the way of every plugin's tests, so it
+costs 17 ms over a bare interpreter. With dataclasses, which import inspect, it took 29 ms. msgspec alone
+takes 29 ms: it is imported where `@tool` and JSON need it, and asyncio (60 ms) where an async tool runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,16 @@ from cortexfs.sdk.effects import (
     ToolEffectKind,
 )
 from cortexfs.sdk.function import FunctionTool, ToolOptions, tool
+from cortexfs.sdk.models import (
+    Model,
+    ModelMedia,
+    ModelMessage,
+    ModelRequest,
+    OfferedTool,
+    Reasoning,
+    ToolCall,
+    Usage,
+)
 from cortexfs.sdk.tools import (
     Attachment,
     ExecutionFailed,
@@ -51,9 +61,16 @@ __all__ = [
     "InvalidInput",
     "InvocationContext",
     "MemoryRuntime",
+    "Model",
+    "ModelMedia",
+    "ModelMessage",
+    "ModelRequest",
     "MultiToolPlugin",
+    "OfferedTool",
     "PluginInfo",
+    "Reasoning",
     "Tool",
+    "ToolCall",
     "ToolCapabilities",
     "ToolEffect",
     "ToolEffectKind",
@@ -61,6 +78,7 @@ __all__ = [
     "ToolOptions",
     "ToolResult",
     "ToolRuntime",
+    "Usage",
     "descriptor",
     "run",
     "tool",

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from cortexfs.sdk.effects import ExecutionScope, ToolCapabilities
+
+Events: TypeAlias = tuple[type[tuple[Any, ...]], ...]
 
 
 class Attachment(NamedTuple):
@@ -93,7 +95,7 @@ class InvocationContext(NamedTuple):
 
 
 class ToolRuntime:
-    """The host, as a running tool sees it; a host overrides the three `emit` methods.
+    """The host, as a running tool sees it; a host overrides the `emit` methods.
 
     All of it may be used from any thread of the tool.
     """
@@ -106,6 +108,9 @@ class ToolRuntime:
 
     def emit(self, text: str) -> None:
         """Send a piece of output now. It may block while the caller is slow to read."""
+
+    def emit_event(self, event: tuple[Any, ...]) -> None:
+        """Say what is no text: one of the values that the tool's `events` names."""
 
     def emit_progress(self, message: str) -> None:
         """Say how far the work is."""
@@ -142,6 +147,7 @@ class MemoryRuntime(ToolRuntime):
     def __init__(self, tool_name: str = "test", environ: Mapping[str, str] | None = None) -> None:
         super().__init__(InvocationContext(tool_name), environ)
         self.emitted: list[str] = []
+        self.events: list[tuple[Any, ...]] = []
         self.progress: list[str] = []
         self.observed: list[tuple[str | None, str]] = []
 
@@ -151,6 +157,9 @@ class MemoryRuntime(ToolRuntime):
 
     def emit(self, text: str) -> None:
         self.emitted.append(text)
+
+    def emit_event(self, event: tuple[Any, ...]) -> None:
+        self.events.append(event)
 
     def emit_progress(self, message: str) -> None:
         self.progress.append(message)
@@ -171,6 +180,11 @@ class Tool:
     input_schema: Mapping[str, Any]  # JSON Schema of an object
     timeout_secs: int | None = None  # None: the host's default
     capabilities: ToolCapabilities = ToolCapabilities()
+    events: Events = ()  # what its pieces may be beside text (sdk/models.py)
+
+    def facts(self) -> dict[str, Any]:
+        """What its kind tells the daemon beside what every tool does."""
+        return {}
 
     def execute(self, input: dict[str, Any]) -> object:
         raise NotImplementedError(f"{type(self).__name__} defines no execute")
@@ -208,9 +222,9 @@ def run(tool: Tool, input: dict[str, Any], runtime: ToolRuntime) -> ToolResult:
     value = tool.execute_with_runtime(input, runtime)
     while not isinstance(value, ToolResult):
         if isinstance(value, Awaitable | AsyncIterator):
-            value = _awaited(value, runtime)
+            value = _awaited(value, runtime, tool.events)
         elif isinstance(value, Iterator):
-            value = _streamed(value, runtime)
+            value = _streamed(value, runtime, tool.events)
         else:
             value = ToolResult(_text(value))
     return value
@@ -226,13 +240,17 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _emit(piece: object, runtime: ToolRuntime) -> None:
-    if not isinstance(piece, str):
-        raise TypeError(f"a tool yielded {type(piece).__name__}; only str can be streamed")
-    runtime.emit(piece)
+def _emit(piece: object, runtime: ToolRuntime, events: Events) -> None:
+    if isinstance(piece, events):
+        runtime.emit_event(piece)
+    elif isinstance(piece, str):
+        runtime.emit(piece)
+    else:
+        words = " or ".join(("str", *(each.__name__ for each in events)))
+        raise TypeError(f"a tool yielded {type(piece).__name__}; only {words} can be streamed")
 
 
-def _streamed(pieces: Iterator[object], runtime: ToolRuntime) -> object:
+def _streamed(pieces: Iterator[object], runtime: ToolRuntime, events: Events) -> object:
     """Emit each piece, until the call is cancelled; the return value."""
     try:
         while not runtime.cancelled:
@@ -240,14 +258,16 @@ def _streamed(pieces: Iterator[object], runtime: ToolRuntime) -> object:
                 piece = next(pieces)
             except StopIteration as end:
                 return end.value
-            _emit(piece, runtime)
+            _emit(piece, runtime, events)
         raise _cancelled()
     finally:
         if close := getattr(pieces, "close", None):
             close()  # a generator's own `finally` runs now, in this thread
 
 
-def _awaited(value: Awaitable[object] | AsyncIterator[object], runtime: ToolRuntime) -> object:
+def _awaited(
+    value: Awaitable[object] | AsyncIterator[object], runtime: ToolRuntime, events: Events
+) -> object:
     import asyncio
 
     async def main() -> object:
@@ -262,7 +282,7 @@ def _awaited(value: Awaitable[object] | AsyncIterator[object], runtime: ToolRunt
         if isinstance(value, Awaitable):
             return await value
         async for piece in value:
-            _emit(piece, runtime)
+            _emit(piece, runtime, events)
         return None
 
     try:
@@ -290,6 +310,7 @@ def descriptor(tool: Tool) -> dict[str, Any]:
         "input_schema": dict(tool.input_schema),
         "timeout_secs": tool.timeout_secs,
         "capabilities": capabilities,
+        **tool.facts(),
     }
 
 

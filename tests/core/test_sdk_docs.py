@@ -23,8 +23,8 @@ def names() -> dict[str, Any]:
 
 
 def test_the_examples_run_in_order(names: dict[str, Any]) -> None:
-    assert len(EXAMPLES) == 5
-    assert {"word_count", "add", "count_down", "MyPlugin"} <= names.keys()
+    assert len(EXAMPLES) == 6
+    assert {"word_count", "add", "count_down", "MyPlugin", "Parrot"} <= names.keys()
 
 
 def test_the_synopsis_answers_as_shown(names: dict[str, Any]) -> None:
@@ -45,6 +45,13 @@ def test_the_notes_example_writes_where_the_caller_lives(names: dict[str, Any], 
 def test_the_class_example_refuses_a_text_without_words(names: dict[str, Any]) -> None:
     with pytest.raises(sdk.InvalidInput, match="holds no words"):
         sdk.run(names["Longest"](), {"text": " "}, sdk.MemoryRuntime())
+
+
+def test_the_model_of_the_example_answers(names: dict[str, Any]) -> None:
+    runtime = sdk.MemoryRuntime()
+    sdk.run(names["Parrot"](), {"messages": [{"role": "user", "text": "to be"}]}, runtime)
+    assert runtime.emitted == ["to", "be"]
+    assert runtime.events == [sdk.Reasoning("it said something"), sdk.Usage(3, 3)]
 
 
 def test_the_table_of_effects_is_that_of_the_code() -> None:

@@ -1,0 +1,230 @@
+"""Models that a plugin provides, on a real mount (issue: "Plugins can provide models")."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
+from tests.mounted.talking import one_run, said, talk, text, types
+
+PARROT, MIRROR, WAITING, BAD = (f"fixture/{name}" for name in ("parrot", "mirror", "waiting", "bad"))
+
+
+@pytest.fixture(scope="module")
+def own(python: Path) -> Iterator[Ctx]:
+    with mounted(python, ["modeller"]) as ctx:
+        yield ctx
+
+
+def ask(ctx: Ctx, name: str, given: object, **options: Any) -> Answer:
+    words = given if isinstance(given, str) else json.dumps(given)
+    return Answer(ctx.run([str(ctx.root / "model" / name), words], text=False, **options))
+
+
+def sock(name: str) -> str:
+    return f"model/{name}.sock"
+
+
+def test_it_answers_as_every_model_does(own: Ctx) -> None:
+    answer = ask(own, PARROT, "to be or not")
+    assert answer.status == 0, answer
+    assert answer.output == "to be or not"
+    assert answer.types == ["start", "reasoning_delta", *["delta"] * 4, "message", "usage", "done"]
+    assert answer.frames[0]["model"] == PARROT
+    assert answer.frames[-3]["content"] == [{"type": "text", "text": "to be or not"}]
+    assert (answer.frames[-2]["input_tokens"], answer.frames[-2]["output_tokens"]) == (1, 4)
+
+
+def test_its_control_files_tell_the_truth(own: Ctx) -> None:
+    controls = own.root / "model" / f"{PARROT}.d"
+    shown = {
+        name: (controls / name).read_text() for name in ("id", "driver", "cap", "limit", "session", "origin")
+    }
+    assert shown == {
+        "id": f"{PARROT}\n",
+        "driver": "plugin\n",
+        "cap": "chat\nstream\nsession\ntool_call_syntax\n",
+        "limit": "4096\n",
+        "session": "socket\n",
+        "origin": "plugin:modeller@1.0\n",
+    }
+    assert "Says again what it hears" in (own.root / "model" / PARROT).read_text()
+    ask(own, PARROT, "one two")
+    last = json.loads((controls / "log").read_text().splitlines()[-1])
+    assert (last["status"], last["output_tokens"], last["uid"]) == ("ok", 2, os.getuid())
+    assert own.call("fixture.beside").output == "here"  # tools of the same plugin are as they were
+
+
+def test_what_it_is_asked_is_what_was_given(own: Ctx) -> None:
+    # docs/sdk.md, ModelRequest
+    default = own.root / "model" / f"{MIRROR}.d" / "default"
+    default.write_text("temperature=0.5\ntop_p=1\n")
+    tool = {"name": "fs.read", "description": "Read.", "schema": {"type": "object"}}
+    given = {
+        "system": "be terse",
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image", "url": "https://x.example/a"}]},
+            {"role": "assistant", "tool_calls": [{"call": "c", "name": "fs.read", "input": {"path": "p"}}]},
+            {"role": "tool", "call": "c", "content": "text", "is_error": True},
+        ],
+        "tools": [tool],
+        "temperature": 0,
+        "effort": "low",
+    }  # fmt: skip
+    try:
+        seen = json.loads(ask(own, MIRROR, given).output)
+    finally:
+        default.unlink()
+    assert seen["system"] == "be terse"
+    assert seen["parameters"] == {"temperature": 0, "top_p": 1}
+    assert seen["effort"] == "low"
+    assert seen["tools"] == [["fs.read", "Read.", {"type": "object"}]]
+    first, second, third = seen["messages"]
+    assert (first["text"], first["media"]) == ("a", [["image", "", "", "https://x.example/a", ""]])
+    assert second["calls"] == [["c", "fs.read", {"path": "p"}]]
+    assert (third["call"], third["text"], third["is_error"]) == ("c", "text", True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_it_runs_as_the_caller(own: Ctx) -> None:
+    # abi.md 4: "The tool runs with its uid, gid, groups, working directory ..."
+    seen = json.loads(ask(own, MIRROR, "x", uid=NOBODY).output)
+    assert seen["who"] == [NOBODY, NOBODY, str(own.work), "model"]
+
+
+def test_structured_output_is_checked(own: Ctx) -> None:
+    schema = {"type": "object", "required": ["messages"]}
+    assert ask(own, MIRROR, {"input": "x", "schema": schema}).status == 0
+    answer = ask(own, MIRROR, {"input": "x", "schema": {**schema, "required": ["nothing"]}})
+    assert (answer.status, answer.code) == (1, "EBADMSG"), answer
+    assert "message" not in answer.types
+
+
+def test_a_tool_call_is_said_and_not_made(own: Ctx) -> None:
+    # issue: "A model never executes a tool"
+    tools = [{"name": "fs.read", "description": "Read.", "schema": {"type": "object"}}]
+    answer = ask(own, PARROT, {"input": "go", "tools": tools})
+    call = next(frame for frame in answer.frames if frame["type"] == "tool_call")
+    assert (call["call"], call["name"], call["input"]) == ("c1", "fs.read", {"path": "README.md"})
+    assert "tool_result" not in answer.types
+
+
+# -- conversations
+
+
+def test_a_session_has_its_history(own: Ctx) -> None:
+    for number in (1, 2, 3):
+        frames = said(own, f"message {number}", sock(PARROT), session="counted")
+        one_run(frames)
+        assert text(frames) == f"message {number}"
+        usage = next(frame for frame in frames if frame["type"] == "usage")
+        assert usage["input_tokens"] == 2 * number - 1
+
+
+def test_cancelling_on_a_socket(own: Ctx) -> None:
+    # abi.md 5: "cancel: done{status:cancelled} within 1 s ...; what was produced so far is kept"
+    with talk(own, sock(WAITING)) as client:
+        client.send("x", session="cancelled", id="m")
+        client.until("progress")
+        client.ask("cancel", id="m")
+        done = client.until("done")[-1]
+    assert done["status"] == "cancelled"
+    assert text(said(own, "again", sock(PARROT))) == "again"
+
+
+def test_cancelling_by_a_signal(own: Ctx) -> None:
+    runner = subprocess.Popen(
+        [str(own.root / "model" / WAITING), "x"], stdout=subprocess.PIPE, env=own.environ
+    )
+    with runner:
+        assert runner.stdout
+        while b"progress" not in runner.stdout.readline():
+            pass
+        runner.send_signal(signal.SIGINT)
+        assert b'"cancelled"' in runner.stdout.read()
+        assert runner.wait() == 130
+
+
+# -- faults
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "status", "words", "output"),
+    [
+        ("raise", "EPROTO", 70, "the model failed: ZeroDivisionError", ""),
+        ("garbage", "EPROTO", 70, "yielded int; only str or Reasoning or ToolCall or Usage", "so far"),
+        ("doubled", "EPROTO", 70, "was made already", ""),
+        ("negative", "EPROTO", 70, "-1", ""),
+        ("raw", "EPROTO", 70, "broke the protocol", ""),
+        ("forged", "EPROTO", 70, "broke the protocol", ""),
+        ("crash", "EPROTO", 70, "the model's process was killed by SIGSEGV", "last words"),
+        ("asleep", "ETIMEDOUT", 1, "did not end within 2 s", "asleep"),
+        ("flood", "EFBIG", 1, "over 8 million", None),
+        ("busy", "EAGAIN", 1, "the far end said no", ""),
+        ("cancelled", "EIO", 1, "the far end said no", ""),
+    ],
+)
+def test_a_fault_is_its_own(
+    own: Ctx, does: str, code: str, status: int, words: str, output: str | None
+) -> None:
+    answer = ask(own, BAD, does)
+    assert (answer.status, answer.code) == (status, code), answer
+    assert words in answer.message
+    assert output is None or answer.output == output
+    assert answer.types[-2:] == ["error", "done"]
+    assert "message" not in answer.types
+    assert ask(own, PARROT, "still here").output == "still here"  # in a host that may be a new one
+
+
+def test_faults_on_a_socket_and_its_session_after_them(own: Ctx) -> None:
+    for does in ("crash", "garbage", "raise"):
+        frames = said(own, does, sock(BAD), session="faulty")
+        assert types(frames)[-2:] == ["error", "done"]
+        assert frames[-1]["status"] == "error"
+    frames = said(own, "well", sock(BAD), session="faulty")
+    assert text(frames) == "well"
+    assert types(frames)[-2:] == ["message", "done"]
+
+
+def test_the_fallback_of_one_that_is_busy(own: Ctx) -> None:
+    fallback = own.root / "model" / f"{BAD}.d" / "fallback"
+    fallback.write_text(f"{PARROT}\n")
+    try:
+        answer = ask(own, BAD, "busy")
+        assert (answer.status, answer.output) == (0, "busy"), answer
+        assert [frame["message"] for frame in answer.frames if frame["type"] == "progress"]
+        assert ask(own, BAD, "garbage").code == "EPROTO"
+    finally:
+        fallback.unlink()
+
+
+@pytest.mark.parametrize(
+    ("plugin", "words"), [("pretender", "debug has its own models"), ("nameless", "parrot")]
+)
+def test_a_name_that_it_may_not_take(own: Ctx, plugin: str, words: str) -> None:
+    # abi.md 2: "Models: exactly provider/model", and what is there is nobody else's
+    own.ctx("plugin", "enable", plugin, check=False)
+    try:
+        assert words in own.status["broken plugin"]
+        assert ask(own, "debug/echo", "x").output == "x"
+        assert ask(own, PARROT, "x").output == "x"
+    finally:
+        own.ctx("plugin", "disable", plugin)
+
+
+def test_it_goes_with_its_plugin(own: Ctx) -> None:
+    own.ctx("plugin", "disable", "modeller")
+    try:
+        assert not (own.root / "model" / "fixture").exists()
+        assert not (own.root / sock(PARROT)).exists()
+    finally:
+        own.ctx("plugin", "enable", "modeller")
+    assert ask(own, PARROT, "back").output == "back"
