@@ -2,7 +2,7 @@
 
 Rules: plugin code runs in a host, never here, and under root as nobody. What a plugin says is a
 stranger's word: it is bounded and checked before it becomes an object. A plugin that cannot be
-described is a sentence in `broken`, and everything else works. Plugins have tools and nothing else.
+described is a sentence in `broken`, and everything else works. Plugins have tools and models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import msgspec
 import trio
 
-from cortexfs import strangers
+from cortexfs import described, strangers
 from cortexfs.core import calls, names, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object, Registry
@@ -79,7 +79,7 @@ class Catalog:
         holder = objects.get(key)
         if holder is not None and holder.plugin != object_.plugin:
             assert object_.plugin is not None
-            self.broken[object_.plugin.name] = f"its tool {object_.name} is already one of {holder.origin}"
+            self.broken[object_.plugin.name] = f"its {object_.class_} {object_.name} is already one of {holder.origin}"
             return
         objects[key] = object_
 
@@ -138,7 +138,10 @@ def _checked(payload: bytes) -> list[calls.Descriptor]:
     if len(descriptors) > MAX_TOOLS:
         raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
     for descriptor in descriptors:
-        names.check_object("tool", descriptor.name)
+        if descriptor.model is None:
+            names.check_object("tool", descriptor.name)
+        else:
+            described.check(descriptor.name, descriptor.model)
         timeout = descriptor.timeout_secs
         if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
             raise Fault("EINVAL", f"the timeout of {descriptor.name} is not within 1 to {MAX_TIMEOUT} s")
@@ -161,7 +164,7 @@ def _check_effects(descriptor: calls.Descriptor) -> None:
 
 
 def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: calls.Descriptor) -> Object:
-    return Object(
+    tool = Object(
         class_="tool",
         name=descriptor.name,
         description=descriptor.description,
@@ -173,3 +176,4 @@ def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: ca
         status="ready",
         registered=registered,
     )
+    return tool if descriptor.model is None else described.model(tool, descriptor.model)
