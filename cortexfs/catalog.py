@@ -2,7 +2,8 @@
 
 Rules: plugin code runs in a host, never here, and under root as nobody. What a plugin says is a
 stranger's word: it is bounded and checked before it becomes an object. A plugin that cannot be
-described is a sentence in `broken`, and everything else works. Plugins have tools and models.
+described is a sentence in `broken`, and everything else works: a version of it that was served before goes
+on, and says so in its origin. Plugins have tools and nothing else. All tools of a plugin are there, or none.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
-from cortexfs import described, strangers
+from cortexfs import strangers
 from cortexfs.core import calls, names, wire
 from cortexfs.core.errors import Fault
-from cortexfs.core.registry import Object, Registry
+from cortexfs.core.plain import one_line
+from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.hosts import Host, Pool, announce
 from cortexfs.models import debug
 from cortexfs.relay import receive, send
@@ -32,6 +36,7 @@ MAX_TOOLS = 10_000
 MAX_DESCRIPTION = 16 << 10
 MAX_SCHEMA = 256 << 10  # read by models, and turned into usage on the daemon's one thread
 MAX_WHY = 1000
+MAX_TOLD = 200  # of it, in an origin
 NOBODY = 65534
 
 _WORD = re.compile(r"[A-Za-z_-]{1,64}", re.ASCII)
@@ -45,24 +50,47 @@ class Catalog:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._known: dict[calls.Plugin, tuple[float, list[calls.Descriptor]]] = {}
+        self._serving: dict[str, calls.Plugin] = {}
         self._models = debug.objects(time.time())
         self.broken: dict[str, str] = {}
 
-    async def registry(self, plugins: Iterable[calls.Plugin], models: Iterable[Object] = ()) -> Registry:
-        """Built-in models and tools first, then those of providers, then the plugins, in their order."""
+    async def registry(
+        self,
+        plugins: Iterable[calls.Plugin],
+        models: Iterable[Object] = (),
+        *,
+        consents: Collection[str] = (),
+        faults: Mapping[str, str] = MappingProxyType({}),
+        withdrawn: Collection[str] = (),
+    ) -> Registry:
+        """Built-in models and tools first, then those of providers, then the plugins, in their order.
+
+        `consents` names the plugins that may take names of others. `faults` says what is wrong with those
+        that cannot be asked: they go on as they were, as does one whose new version breaks here, unless
+        they are `withdrawn`.
+        """
         objects: dict[tuple[str, str], Object] = {}
         for model in (*self._models, *models):
             objects.setdefault(model.key, model)  # abi.md 2: the one configured first wins
-        self.broken = {}
+        self.broken = dict(faults)
         asked = (BUILTIN, *plugins)
         limit = trio.CapacityLimiter(AT_ONCE)
         async with trio.open_nursery() as nursery:
             for plugin in asked:
                 nursery.start_soon(self._learn, plugin, limit)
-        for plugin in asked:
-            if plugin.name not in self.broken:
-                for object_ in self._objects(plugin):
-                    self._add(objects, object_)
+        wanted = {plugin.name: plugin for plugin in asked}
+        serving = {}
+        for name in dict.fromkeys((*wanted, *faults)):
+            former = None if name in withdrawn else self._serving.get(name)
+            for version in (None if name in self.broken else wanted[name], former):
+                if version is None:
+                    continue
+                if (why := self._add(objects, version, may_replace=name in consents)) is None:
+                    serving[name] = version
+                    break
+                self.broken.setdefault(name, why)
+        self._serving = serving
+        self._known = {plugin: known for plugin, known in self._known.items() if plugin in serving.values()}
         return Registry(objects)
 
     async def _learn(self, plugin: calls.Plugin, limit: trio.CapacityLimiter) -> None:
@@ -74,18 +102,24 @@ class Catalog:
             except Fault as fault:
                 self.broken[plugin.name] = fault.message[:MAX_WHY]
 
-    def _add(self, objects: dict[tuple[str, str], Object], object_: Object) -> None:
-        key = (object_.class_, object_.name)
-        holder = objects.get(key)
-        if holder is not None and holder.plugin != object_.plugin:
-            assert object_.plugin is not None
-            self.broken[object_.plugin.name] = f"its {object_.class_} {object_.name} is already one of {holder.origin}"
-            return
-        objects[key] = object_
+    def _add(self, objects: dict[Key, Object], plugin: calls.Plugin, *, may_replace: bool) -> str | None:
+        """Add a plugin's tools, all of them or none; why not."""
+        made = {object_.key: object_ for object_ in self._objects(plugin)}
+        taken = {key: objects[key].origin.split(" ")[0] for key in made if key in objects}
+        if taken and not may_replace:
+            (class_, name), holder = min(taken.items())
+            mend = f"to take that name: ctx plugin enable {plugin.name} --replace"
+            return f"its {class_} {name} is already one of {holder}; {mend}"
+        for key, holder in taken.items():
+            made[key] = replace(made[key], origin=f"{made[key].origin} (replaces that of {holder})")
+        objects |= made
+        return None
 
     def _objects(self, plugin: calls.Plugin) -> list[Object]:
         registered, descriptors = self._known[plugin]
         origin = "builtin" if plugin == BUILTIN else f"plugin:{plugin.name}@{plugin.version}"
+        if why := self.broken.get(plugin.name):  # a former version goes on
+            origin += f" (kept, as what is there now is refused: {one_line(why)[:MAX_TOLD]})"
         return [_object(plugin, origin, registered, descriptor) for descriptor in descriptors]
 
     async def _describe(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
@@ -138,10 +172,7 @@ def _checked(payload: bytes) -> list[calls.Descriptor]:
     if len(descriptors) > MAX_TOOLS:
         raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
     for descriptor in descriptors:
-        if descriptor.model is None:
-            names.check_object("tool", descriptor.name)
-        else:
-            described.check(descriptor.name, descriptor.model)
+        names.check_object("tool", descriptor.name)
         timeout = descriptor.timeout_secs
         if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
             raise Fault("EINVAL", f"the timeout of {descriptor.name} is not within 1 to {MAX_TIMEOUT} s")
@@ -164,7 +195,7 @@ def _check_effects(descriptor: calls.Descriptor) -> None:
 
 
 def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: calls.Descriptor) -> Object:
-    tool = Object(
+    return Object(
         class_="tool",
         name=descriptor.name,
         description=descriptor.description,
@@ -176,4 +207,3 @@ def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: ca
         status="ready",
         registered=registered,
     )
-    return tool if descriptor.model is None else described.model(tool, descriptor.model)

@@ -10,23 +10,25 @@ This file must never know what a mount or a run is.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from cortexfs.core import names
-from cortexfs.core.calls import Plugin
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.plugins.found import found
 
 FILE = "config.toml"
 CHOICES = "plugins.json"
 LOCK = "lock"
+REPLACE: Literal["replace"] = "replace"
+# Whether a plugin is enabled, and may take the names of others' tools.
+Choice: TypeAlias = bool | Literal["replace"]
 # A configuration is read by people; a larger one is a mistake (a log, a device) and not parsed.
 MAX_FILE = 1 << 20
 
@@ -223,24 +225,15 @@ def load(where: Places) -> Config:
 
 
 def enabled(config: Config) -> list[str]:
-    """The names of the enabled plugins, in order; plugins.json is read anew at each call."""
+    """The names of the enabled plugins, in the order of enabling; plugins.json is read anew at each call."""
     decided = choices(config.directory)
-    listed = dict.fromkeys(config.plugins.enabled, True) | decided
-    return sorted(name for name, on in listed.items() if on)
+    listed = [name for name in dict.fromkeys(config.plugins.enabled) if name not in decided]
+    return listed + [name for name, on in decided.items() if on]
 
 
-def enabled_plugins(config: Config) -> list[Plugin]:
-    """The enabled plugins that are installed and sound; `broken_plugins` says about the others."""
-    wanted = set(enabled(config))
-    return [one.plugin for one in found() if one.plugin.name in wanted and not one.fault]
-
-
-def broken_plugins(config: Config) -> dict[str, str]:
-    """Why enabled plugins cannot be loaded, as far as their metadata tells."""
-    offered = {one.plugin.name: one.fault for one in found()}
-    missing = "it is enabled and not installed; install its package, or: ctx plugin disable"
-    faults = {name: offered.get(name, f"{missing} {name}") for name in enabled(config)}
-    return {name: fault for name, fault in faults.items() if fault}
+def consents(config: Config) -> list[str]:
+    """Those that somebody let take the names of other plugins' tools."""
+    return [name for name, on in choices(config.directory).items() if on == REPLACE]
 
 
 def settings_of(data: bytes, path: Path) -> Settings:
@@ -293,23 +286,41 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def choices(directory: Path) -> dict[str, bool]:
-    """What `ctx plugin enable` and `disable` decided, by plugin name."""
+def choices(directory: Path) -> dict[str, Choice]:
+    """What `ctx plugin enable` and `disable` decided, by plugin name, in the order of deciding."""
     path = directory / CHOICES
     if not (data := _read(path)):
         return {}
     try:
-        return msgspec.json.decode(data, type=dict[str, bool])
+        return msgspec.json.decode(data, type=dict[str, Choice])
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Fault("EINVAL", f"{path} is not a table of plugin names to true or false: {problem}") from None
+        told = f'{path} is not a table of plugin names to true, false or "{REPLACE}"'
+        raise Fault("EINVAL", f"{told}: {problem}") from None
 
 
-def choose(directory: Path, name: str, on: bool) -> None:
-    """Enable or disable a plugin, durably; a reader sees the old choices or the new ones."""
-    decided = choices(directory) | {names.check(name): on}
-    text = msgspec.json.format(msgspec.json.encode(dict(sorted(decided.items()))), indent=2)
+def choose(directory: Path, name: str, on: Choice | None) -> None:
+    """Enable or disable a plugin, durably; a reader sees the old choices or the new ones. None forgets."""
+    names.check(name)
     directory.mkdir(parents=True, exist_ok=True)
-    _replace(directory / CHOICES, text + b"\n")
+    with _alone(directory):
+        decided = choices(directory)
+        if decided.get(name) == on:
+            return
+        decided.pop(name, None)  # what is enabled again comes last
+        kept = decided if on is None else decided | {name: on}
+        text = msgspec.json.format(msgspec.json.encode(kept), indent=2)
+        _replace(directory / CHOICES, text + b"\n")
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Two commands at once must not lose each other's choice."""
+    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -5,7 +5,8 @@
     hosts.Pool      the fork server, started before anything is open that hosts must not inherit
     store, logs     what outlives the daemon
     fuse            the tree under the mount point (core/tree.py says what it looks like)
-    catalog         asks the plugins for their tools; the registry is swapped in whole
+    offers          the plugins that are enabled, checked, and copied to where hosts may read them
+    catalog         asks them for their tools; the registry is swapped in whole
     models          providers' files become objects; drivers answer for them
     engines         the models of this machine, each in a child process
     exec            `.run.sock`: a runner connects, a Relay copies between it and a host
@@ -40,7 +41,7 @@ from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
 from cortexfs.catalog import Catalog
-from cortexfs.config import Config, broken_plugins, enabled_plugins
+from cortexfs.config import Config
 from cortexfs.conversations import Conversations
 from cortexfs.core import calls
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
@@ -59,6 +60,7 @@ from cortexfs.models.providerfiles import Providers
 from cortexfs.models.secrets import Secrets
 from cortexfs.models.served import served
 from cortexfs.models.weights import DEFAULT, DRIVER, found
+from cortexfs.offers import Offers
 from cortexfs.pluginmodels import PluginModels
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, spaces
@@ -123,6 +125,7 @@ class Daemon:
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
         self.catalog = Catalog(self.pool)
+        self.offers = Offers(config)
         self._connections = min(limits.connections, _raise_descriptors() // 4)  # of each kind, at most
         self.sessions = Sessions(
             config.state / "sessions", _report, grew=self._grew, removed=self._removed, most=_most(config)
@@ -195,6 +198,7 @@ class Daemon:
             await services.start(self.conversations.run)
             await services.start(self.sockets.run)
             services.start_soon(self._retain)
+            await trio.to_thread.run_sync(self.offers.settle)
             await self.reload()
             listener = await trio.to_thread.run_sync(bind, self.root, self.fs.expecting_bind)
             with strangers.closing(listener):
@@ -218,7 +222,7 @@ class Daemon:
     async def reload(self) -> None:
         """Take over what is enabled now; what did not change keeps its hosts."""
         try:
-            plugins = enabled_plugins(self.config)
+            offered = await trio.to_thread.run_sync(self.offers.load)
             models = await trio.to_thread.run_sync(served, self.providers, self.secrets)
         except Fault as fault:  # a damaged file must not end what works
             self.runs.last_error = fault.message
@@ -227,8 +231,13 @@ class Daemon:
         self.locals.apply(here)
         own = [each.object for each in here]
         agents = await trio.to_thread.run_sync(records.load, self.config.state, self.began)
-        registry = await self.catalog.registry(plugins, [*models.objects, *own, *agents.objects])
-        self.catalog.broken |= broken_plugins(self.config)
+        registry = await self.catalog.registry(
+            offered.plugins,
+            [*models.objects, *own, *agents.objects],
+            consents=offered.consents,
+            faults=offered.faults,
+            withdrawn=offered.withdrawn,
+        )
         self.broken_providers = models.broken
         self.broken_agents = agents.broken
         await self.drivers.apply(models.sources)
@@ -237,6 +246,7 @@ class Daemon:
         await self.fs.offer("main", f"{self.root}/model/{main}")
         wanted = {object_.plugin for object_ in registry.objects.values()}
         self.pool.replace(lambda plugin: plugin in wanted)
+        await trio.to_thread.run_sync(self.offers.sweep, wanted | self.pool.plugins)
         await self.sockets.reconcile(registry)
         self._reloads += 1
 

@@ -209,6 +209,11 @@ class Pool:
             await trio.sleep_until(began + FORK_SERVER_PAUSE)
             self._forks = self._make()
 
+    @property
+    def plugins(self) -> set[calls.Plugin]:
+        """What any host holds, also one that only finishes its calls."""
+        return {host.plugin for host in self._all.values()}
+
     def _heard(self, message: calls.FromForkServer, rights: list[int]) -> None:
         host = self._all.get(message.host)
         if host is None:

@@ -32,7 +32,7 @@ COMMANDS = {
     "ping": "see whether an object's socket answers, and how fast",
     "session": "list, show and remove sessions",
     "env": "print the environment of a shell that works with the mount",
-    "plugin": "list, enable and disable plugins",
+    "plugin": "make, check, sign, install, enable and list plugins",
     "provider": "add, list, test and remove the providers of models, and keep their keys",
     "model": "make a model with defaults of its own",
     "agent": "make, list and remove agents",

@@ -1,145 +1,161 @@
-"""`ctx plugin`: which plugins are installed, which are enabled, and what came of them.
+"""`ctx plugin`: plugins as they are made, checked, installed, enabled, and what came of them.
 
-Rules: enabling writes plugins.json beside config.toml, never config.toml itself.
+Rules: enabling writes plugins.json beside config.toml, never config.toml itself. A verb is a function of
+one of the plugin_* modules, and the table below names them all; only the one that is asked for is imported.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
-from pathlib import Path
-from typing import Any
 
 from cortexfs import config
-from cortexfs.cli import mounts, objects, output, parser, reloading
-from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.plugins.found import FoundPlugin, found
+from cortexfs.cli import parser
+
+# By verb: module and function, and what it does.
+VERBS = {
+    "list": ("plugin_list.listing", "list installed and enabled plugins"),
+    "install": (
+        "plugin_install.install",
+        "install a plugin from a directory, a package or an address, and enable it",
+    ),
+    "uninstall": ("plugin_install.uninstall", "disable a plugin, and remove its files with --purge"),
+    "enable": ("plugin_install.enable", "load a plugin, now and from now on"),
+    "disable": ("plugin_install.disable", "take a plugin's objects out of the mount"),
+    "new": ("plugin_new.new", "make a plugin that works, to begin with"),
+    "review": ("plugin_review.review", "say what a plugin asks for, and what holds it to what it claims"),
+    "test": ("plugin_review.test", "check a plugin, open its library, and call its tools with --run"),
+    "keygen": ("plugin_sign.keygen", "make a key to sign plugins with"),
+    "sign": ("plugin_sign.sign", "sign a plugin's directory"),
+    "pack": ("plugin_sign.pack", "make a package of a plugin's directory"),
+    "trust": ("plugin_trust.trust", "list the publishers that are trusted, or trust one no longer"),
+}
+WITH_MOUNT = ("list", "install", "uninstall", "enable", "disable", "trust")
 
 
 def declare(into: parser.Parser) -> None:
     verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
-    for verb, summary in (
-        ("list", "list installed and enabled plugins"),
-        ("enable", "load a plugin, now and from now on"),
-        ("disable", "take a plugin's objects out of the mount"),
-    ):
+    for verb, (_, summary) in VERBS.items():
         one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         one.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.root_option(one)
-        parser.places_options(one)
-        if verb == "list":
-            parser.json_option(one)
-            parser.examples(one, "ctx plugin list", "ctx plugin list --json")
-        else:
-            one.add_argument("name", metavar="PLUGIN", help="its name in: ctx plugin list")
-            parser.examples(one, f"ctx plugin {verb} notes")
-    parser.examples(into, "pip install my-notes && ctx plugin enable notes", "ctx plugin list")
+        if verb in WITH_MOUNT:
+            parser.root_option(one)
+            parser.places_options(one)
+        ARGUMENTS[verb](one)
+    parser.examples(into, "ctx plugin install ./my-notes", "ctx plugin list", "ctx plugin new my-notes")
+
+
+def _list(one: argparse.ArgumentParser) -> None:
+    parser.json_option(one)
+    parser.examples(one, "ctx plugin list", "ctx plugin list --json")
+
+
+def _install(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "source", metavar="SOURCE", help="a directory, FILE.cpx, https://..., owner/repo[@version]"
+    )
+    one.add_argument("--yes", action="store_true", help="trust its publisher without being asked")
+    _replace(one)
+    parser.examples(
+        one, "ctx plugin install ./my-notes", "ctx plugin install notes-v1.0.0-linux-amd64.cpx --yes"
+    )
+
+
+def _replace(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--replace", action="store_true", help="let its tools take the names of others'")
+
+
+def _uninstall(one: argparse.ArgumentParser) -> None:
+    _named(one)
+    one.add_argument("--purge", action="store_true", help="remove its files, too")
+    parser.examples(one, "ctx plugin uninstall notes --purge")
+
+
+def _named(one: argparse.ArgumentParser) -> None:
+    one.add_argument("name", metavar="PLUGIN", help="its name in: ctx plugin list")
+
+
+def _enable(one: argparse.ArgumentParser) -> None:
+    _named(one)
+    _replace(one)
+    parser.examples(one, "ctx plugin enable notes", "ctx plugin enable notes --replace")
+
+
+def _disable(one: argparse.ArgumentParser) -> None:
+    _named(one)
+    parser.examples(one, "ctx plugin disable notes")
+
+
+def _new(one: argparse.ArgumentParser) -> None:
+    one.add_argument("name", metavar="NAME", help="what the plugin is to be called")
+    one.add_argument("directory", metavar="DIR", nargs="?", help="where (default: cortex-plugin-NAME)")
+    one.add_argument(
+        "--template", choices=("process", "native", "python"), default="process", help="what its tools are"
+    )
+    parser.examples(one, "ctx plugin new notes", "ctx plugin new notes --template native ./notes")
+
+
+def _folder(one: argparse.ArgumentParser) -> None:
+    one.add_argument("directory", metavar="DIR", help="a directory with a manifest.toml")
+
+
+def _review(one: argparse.ArgumentParser) -> None:
+    one.add_argument("directory", metavar="DIR", help="a directory with a manifest.toml, or a package")
+    parser.examples(one, "ctx plugin review ./notes", "ctx plugin review notes-v1.0.0-linux-amd64.cpx")
+
+
+def _test(one: argparse.ArgumentParser) -> None:
+    _folder(one)
+    one.add_argument("--run", action="store_true", help="call each tool with an example of its input")
+    parser.examples(one, "ctx plugin test ./notes", "ctx plugin test ./notes --run")
+
+
+def _keygen(one: argparse.ArgumentParser) -> None:
+    one.add_argument("file", metavar="FILE", help="where the secret key goes; it is not to exist")
+    parser.examples(one, "ctx plugin keygen ~/.ssh/plugins.key")
+
+
+def _sign(one: argparse.ArgumentParser) -> None:
+    _folder(one)
+    one.add_argument("--key", metavar="FILE", required=True, help="what ctx plugin keygen made")
+    one.add_argument("--publisher", metavar="ID", default="", help="who signs (default: the manifest says)")
+    parser.examples(one, "ctx plugin sign ./notes --key ~/.ssh/plugins.key --publisher example.dev")
+
+
+def _pack(one: argparse.ArgumentParser) -> None:
+    _folder(one)
+    one.add_argument("out", metavar="OUT", nargs="?", help="the package (default: named after the directory)")
+    parser.examples(one, "ctx plugin pack ./notes", "ctx plugin pack ./notes notes.cpx")
+
+
+def _trust(one: argparse.ArgumentParser) -> None:
+    one.add_argument("action", choices=("list", "remove"), nargs="?", default="list", help="list or remove")
+    one.add_argument("publisher", metavar="ID", nargs="?", help="the publisher that is no longer trusted")
+    one.add_argument("fingerprint", metavar="FINGERPRINT", nargs="?", default="", help="of one of its keys")
+    parser.json_option(one)
+    parser.examples(one, "ctx plugin trust list", "ctx plugin trust remove example.dev")
+
+
+ARGUMENTS = {
+    "list": _list,
+    "install": _install,
+    "uninstall": _uninstall,
+    "enable": _enable,
+    "disable": _disable,
+    "new": _new,
+    "review": _review,
+    "test": _test,
+    "keygen": _keygen,
+    "sign": _sign,
+    "pack": _pack,
+    "trust": _trust,
+}
 
 
 def run(options: argparse.Namespace) -> int:
-    where = config.places(os.environ, os.getuid(), state=options.state, config=options.config)
-    verbs = {"list": _list, "enable": _enable, "disable": _disable}
-    return verbs[options.verb](options, where)
-
-
-def _enable(options: argparse.Namespace, where: config.Places) -> int:
-    offers = {one.plugin.name: one for one in found()}
-    if not (offer := offers.get(options.name)):
-        hint = parser.nearest(options.name, offers) or "; install its package with pip first"
-        raise Fault("ENOENT", f"no installed package offers a plugin {options.name!r}{hint}")
-    if offer.fault:
-        raise Fault("EINVAL", f"the plugin {options.name} cannot be enabled: {offer.fault}")
-    return _choose(options, where, True)
-
-
-def _disable(options: argparse.Namespace, where: config.Places) -> int:
-    known = {one.plugin.name for one in found()} | set(config.enabled(config.load(where)))
-    if options.name not in known:
-        hint = parser.nearest(options.name, known)
-        raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint or '; see: ctx plugin list'}")
-    return _choose(options, where, False)
-
-
-def _choose(options: argparse.Namespace, where: config.Places, on: bool) -> int:
-    config.choose(where.config, options.name, on)
-    said = reloading.told(options.root, reloading.broken("plugin", options.name, "does not load"))
-    output.say(f"{'enabled' if on else 'disabled'} {options.name}; {said}")
-    return EXIT_OK
-
-
-def _list(options: argparse.Namespace, where: config.Places) -> int:
-    rows = _rows(found(), config.enabled(config.load(where)), _live(options))
-    if options.json:
-        output.emit(rows)
-    else:
-        heads = ("name", "version", "enabled", "status", "tools")
-        cells = [
-            (r["name"], r["version"], "yes" if r["enabled"] else "no", r["status"], _last(r)) for r in rows
-        ]
-        output.table(heads, cells)
-    return EXIT_OK
-
-
-def _last(row: dict[str, Any]) -> str:
-    return row["reason"] or " ".join(row["tools"]) or "-"
-
-
-class _Live:
-    """What a running daemon made of its plugins: tools by origin, and what is broken."""
-
-    def __init__(self, root: str, text: str) -> None:
-        broken = mounts.facts(text).get("broken plugin", [])
-        self.broken = dict(line.partition(": ")[::2] for line in broken)
-        self.tools: dict[str, list[str]] = {}
-        for path in objects.paths_of(root, "tool"):
-            listed = objects.listed(root, path)
-            self.tools.setdefault(listed.origin, []).append(Path(listed.object).name)
-
-
-def _live(options: argparse.Namespace) -> _Live | None:
-    try:
-        root = mounts.root(options.root)
-        return _Live(root, mounts.status_text(root))
-    except Fault:
-        return None  # a listing works without a mount, and says so in its status column
-
-
-def _rows(offers: list[FoundPlugin], enabled: list[str], live: _Live | None) -> list[dict[str, Any]]:
-    rows = [_row(one, one.plugin.name in enabled, live) for one in offers]
-    missing = sorted(set(enabled) - {one.plugin.name for one in offers})
-    for name in missing:
-        reason = "no installed package offers it"
-        rows.append(_cells(name, "-", True, "broken", [], reason) | {"distribution": None, "location": None})
-    return rows
-
-
-def _row(one: FoundPlugin, enabled: bool, live: _Live | None) -> dict[str, Any]:
-    name, version = one.plugin.name, one.plugin.version
-    tools = live.tools.get(f"plugin:{name}@{version}", []) if live else []
-    reason = one.fault or (live.broken.get(name) if live and enabled else None)
-    status = _status(bool(reason), enabled, bool(tools), live is not None)
-    where = {"distribution": one.distribution, "location": one.location}
-    return _cells(name, version, enabled, status, tools, reason) | where
-
-
-def _status(broken: bool, enabled: bool, tools: bool, mounted: bool) -> str:
-    if broken:
-        return "broken"
-    if not enabled:
-        return "disabled"
-    if not mounted:
-        return "not mounted"
-    return "loaded" if tools else "no tools"
-
-
-def _cells(
-    name: str, version: str, enabled: bool, status: str, tools: list[str], reason: str | None
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "version": version,
-        "enabled": enabled,
-        "status": status,
-        "tools": tools,
-        "reason": reason,
-    }
+    given = vars(options)
+    where = config.places(os.environ, os.getuid(), state=given.get("state"), config=given.get("config"))
+    module, _, function = VERBS[options.verb][0].partition(".")
+    status: int = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)(options, where)
+    return status

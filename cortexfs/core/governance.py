@@ -230,6 +230,10 @@ def library_of(manifest: Manifest) -> str | None:
 def check_boundary(manifest: Manifest) -> None:
     """What an enabled plugin needs besides: its library's ABI, or sound process tools."""
     native, who = manifest.native, f"plugin '{manifest.name}'"
+    if manifest.python is not None:
+        if native is not None:
+            raise Fault("EINVAL", f"{who} has both [python] and [native]; make two plugins of it")
+        return
     if native is not None and _is_trusted(manifest):
         if native.abi_version != NATIVE_ABI:
             declared = "None" if native.abi_version is None else f"Some({native.abi_version})"

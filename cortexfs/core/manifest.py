@@ -39,6 +39,7 @@ Level: TypeAlias = Literal[
 Network: TypeAlias = Literal["none", "allowlist", "inherit"]
 Filesystem: TypeAlias = Literal["plugin_only", "read_only_host", "declared_paths"]
 Isolation: TypeAlias = Literal["process", "trusted_in_process"]
+Protocol: TypeAlias = Literal["json", "jsonl"]
 PluginType: TypeAlias = Literal["Tool", "Llm", "Memory"]
 EffectKind: TypeAlias = Literal[
     "read_file",
@@ -134,6 +135,15 @@ class Native(Strict, frozen=True):
         Isolation, Meta(description="`trusted_in_process` for a library, else `process`.")
     ] = "process"
     tools: Annotated[tuple[ProcessTool, ...], Meta(description="Tools that are programs.")] = ()
+    protocol: Annotated[
+        Protocol, Meta(description="`jsonl`: one program answers many calls; `json`: one call.")
+    ] = "json"
+
+
+class Python(Strict, frozen=True):
+    entry: Annotated[
+        str, Meta(description="`module:attribute` with the tools; modules lie in the plugin's `lib/`.")
+    ]
 
 
 class Capabilities(Strict, frozen=True):
@@ -200,6 +210,7 @@ class Manifest(Strict, frozen=True):
     sandbox: Annotated[Sandbox, Meta(description="What it is kept from.")] = Sandbox()
     package: Annotated[Package, Meta(description="Who published it; package.toml replaces it.")] = Package()
     native: Annotated[Native | None, Meta(description="Its programs or its library.")] = None
+    python: Annotated[Python | None, Meta(description="Its tools in Python.")] = None
     plugin_type: Annotated[PluginType, Meta(description="What an index lists it as.")] = "Tool"
     dependencies: Annotated[tuple[str, ...], Meta(description="Unused.")] = ()
 
@@ -213,6 +224,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "sandbox.network": get_args(Network),
     "filesystem": get_args(Filesystem),
     "isolation": get_args(Isolation),
+    "protocol": get_args(Protocol),
     "plugin_type": get_args(PluginType),
     "kind": get_args(EffectKind),
     "reversibility": get_args(Reversibility),
@@ -228,9 +240,11 @@ _TABLES: Mapping[str, type[Strict]] = {
     "package.conformance.checks[]": Check,
     "native": Native,
     "native.tools[]": ProcessTool,
+    "python": Python,
 }
 _TYPES = {"str": "string", "int": "integer", "object": "table", "bool": "boolean", "None": "nothing"}
 _INDEX = re.compile(r"\[[0-9]+\]")
+_ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def decode(table: Mapping[str, Any], where: str = FILE) -> Manifest:
@@ -289,6 +303,8 @@ def _unsound(manifest: Manifest) -> str | None:
     # A blank one is for the review to tell; any other becomes part of file names and of origin.
     if manifest.version.strip() and (broken := names.fault_of(manifest.version)):
         return f"version: the version {shown(manifest.version)} {broken}"
+    if manifest.python and not _ENTRY.fullmatch(manifest.python.entry):
+        return f"python.entry: {shown(manifest.python.entry)} is not of the form module:attribute"
     for position, tool in enumerate(manifest.native.tools if manifest.native else ()):
         if broken := _unsound_tool(tool):
             return f"native.tools[{position}].{broken}"

@@ -79,6 +79,13 @@ def _installed(folder: Path, enabled: Callable[[str], bool], available: frozense
         return msgspec.structs.replace(found, fault=fault.message)
 
 
+def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
+    """All that a plugin's manifest has to fulfil before it is installed or loaded."""
+    _check_version(manifest)
+    governance.check(manifest, available)
+    governance.check_boundary(manifest)
+
+
 def _check_version(manifest: Manifest) -> None:
     try:
         governance.check_version(manifest)

@@ -47,7 +47,7 @@ def install(
     draft = base / f".{name}{_NEW}"
     with _locked(base):
         try:
-            _write(draft, files)
+            write(draft, files)
             if os.path.lexists(place):
                 _swap(draft, place, exchange)
             else:
@@ -119,7 +119,7 @@ def _swap(draft: Path, place: Path, exchange: Callable[[Path, Path], None]) -> N
     _remove(aside)
 
 
-def _write(draft: Path, files: Mapping[str, File]) -> None:
+def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> None:
     """Write a directory that nobody knows of yet; modes do not depend on a umask."""
     folders = {
         draft,
@@ -134,8 +134,9 @@ def _write(draft: Path, files: Mapping[str, File]) -> None:
             written.write(file.data)
             written.flush()
             os.fchmod(written.fileno(), 0o755 if file.executable else 0o644)
-            os.fsync(written.fileno())
-    for folder in sorted(folders, reverse=True):
+            if durable:
+                os.fsync(written.fileno())
+    for folder in sorted(folders, reverse=True) if durable else ():
         _sync(folder)
 
 

@@ -89,9 +89,14 @@ def archive_name(folder: str, manifest: Manifest) -> str:
     """What a package of that directory is called, for this system."""
     if not manifest.version.strip():
         raise Fault("EINVAL", f"{FILE}: version is blank; give the plugin one")
+    return f"{folder}-v{manifest.version}-{platform()}{SUFFIX}"
+
+
+def platform() -> str:
+    """What packages call this system."""
     host = os.uname()
     system = _SYSTEMS.get(host.sysname, host.sysname.lower())
-    return f"{folder}-v{manifest.version}-{system}-{_MACHINES.get(host.machine, host.machine)}{SUFFIX}"
+    return f"{system}-{_MACHINES.get(host.machine, host.machine)}"
 
 
 def pack(tree: Tree) -> bytes:

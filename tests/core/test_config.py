@@ -93,9 +93,10 @@ def test_decisions_win_over_the_file(where: Places) -> None:
     loaded = written(where, '[plugins]\nenabled = ["notes", "maps"]\n')
     config.choose(where.config, "maps", False)
     config.choose(where.config, "alarm", True)
-    assert config.enabled(loaded) == ["alarm", "notes"]
+    assert config.enabled(loaded) == ["notes", "alarm"]
     config.choose(where.config, "maps", True)
-    assert config.enabled(loaded) == ["alarm", "maps", "notes"]
+    # issue: "between plugins (built-ins first, then order of enabling) too"
+    assert config.enabled(loaded) == ["notes", "alarm", "maps"]
 
 
 def test_deciding_leaves_a_persons_file_alone(where: Places) -> None:
@@ -120,11 +121,15 @@ def test_a_name_that_cannot_be_one_is_not_decided(where: Places) -> None:
     assert list(where.config.iterdir()) == []
 
 
-def test_what_is_enabled_and_not_installed_is_broken(where: Places) -> None:
-    loaded = written(where, '[plugins]\nenabled = ["no-such-plugin"]\n')
-    assert config.enabled_plugins(loaded) == []
-    mend = "install its package, or: ctx plugin disable no-such-plugin"
-    assert config.broken_plugins(loaded) == {"no-such-plugin": f"it is enabled and not installed; {mend}"}
+def test_consent_is_a_decision_and_can_be_forgotten(where: Places) -> None:
+    # issue: "enabling a plugin that takes an existing name needs consent (--replace ...)"
+    loaded = written(where, "")
+    config.choose(where.config, "notes", config.REPLACE)
+    config.choose(where.config, "maps", True)
+    assert (config.enabled(loaded), config.consents(loaded)) == (["notes", "maps"], ["notes"])
+    config.choose(where.config, "notes", None)
+    config.choose(where.config, "never", None)
+    assert (config.enabled(loaded), config.consents(loaded)) == (["maps"], [])
 
 
 @pytest.mark.parametrize(

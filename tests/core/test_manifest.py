@@ -85,6 +85,7 @@ def test_what_is_left_out_has_its_default() -> None:
         )
         | {"conformance": None},
         "native": None,
+        "python": None,
         "plugin_type": "Tool",
         "dependencies": [],
     }

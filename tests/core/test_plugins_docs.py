@@ -25,6 +25,7 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "sandbox": m.Sandbox,
     "native": m.Native,
     "native.tools": m.ProcessTool,
+    "python": m.Python,
     "effects": m.Effect,
     "package": m.Package,
     "conformance": m.Conformance,

@@ -122,8 +122,8 @@ def test_enabling_lasts(places: config.Places, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "status", "sentence"),
     [
-        ("enable nots", 1, "no installed package offers a plugin 'nots'; did you mean notes?"),
-        ("enable qqq", 1, "no installed package offers a plugin 'qqq'; install its package with pip first"),
+        ("enable nots", 1, "there is no plugin 'nots'; did you mean notes?"),
+        ("enable qqq", 1, "there is no plugin 'qqq'; install it first, see: ctx plugin install --help"),
         ("enable both", 2, "the plugin both cannot be enabled: the name both is offered more than once"),
         ("disable qqq", 1, "there is no plugin 'qqq'; see: ctx plugin list"),
     ],
@@ -140,7 +140,7 @@ def test_what_was_uninstalled_can_still_be_disabled(
     places: config.Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.choose(places.config, "gone", True)
-    assert row(capsys, "gone")["reason"] == "no installed package offers it"
+    assert row(capsys, "gone")["reason"] == "it is not installed"
     assert main(["plugin", "disable", "gone"]) == 0
     assert config.enabled(config.load(places)) == []
 
@@ -179,8 +179,9 @@ def test_list_without_a_mount(places: config.Places, capsys: pytest.CaptureFixtu
     assert row(capsys, "notes")["status"] == "not mounted"
     assert main(["plugin", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["NAME", "VERSION", "ENABLED", "STATUS", "TOOLS"]
-    assert ["notes", "1.2", "yes", "not", "mounted", "-"] in [line.split() for line in lines]
+    heads = ["NAME", "VERSION", "BOUNDARY", "ENABLED", "STATUS", "PUBLISHER", "TOOLS"]
+    assert lines[0].split() == heads
+    assert ["notes", "1.2", "python", "yes", "not", "mounted", "-", "-"] in [line.split() for line in lines]
 
 
 def test_list_says_what_became_of_each(
@@ -195,13 +196,15 @@ def test_list_says_what_became_of_each(
     assert row(capsys, "notes") == {
         "name": "notes",
         "version": "1.2",
+        "boundary": "python",
         "enabled": True,
         "status": "loaded",
         "tools": ["note.add"],
         "reason": None,
+        "publisher": "",
         "distribution": "my-notes",
         "location": str(tmp_path / "site"),
     }
-    add(root, "tool/other", "Of another version.", "plugin:notes@1.3", {})
+    add(root, "tool/other", "Of another plugin.", "plugin:maps@1.2 (replaces that of builtin)", {})
     assert row(capsys, "notes")["tools"] == ["note.add"]
     assert row(capsys, "both")["status"] == "broken"

@@ -1,0 +1,140 @@
+"""`ctx plugin install`, `uninstall`, `enable` and `disable`: what is there to load, and what is loaded.
+
+Main path of `install`: read the source once, check it, ask about its publisher, write it, enable it, and tell
+the running daemon, whose answer is waited for.
+
+Rules: everything is checked before anything is written. A plugin whose tools have the names of others is not
+left enabled without consent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cortexfs import config, mechanisms, offers
+from cortexfs.cli import output, parser, reloading
+from cortexfs.cli.sure import sure
+from cortexfs.core import names
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
+from cortexfs.plugins import directory, installing, records, signing, sources, trust
+from cortexfs.plugins.found import found
+from cortexfs.plugins.package import Tree
+from cortexfs.plugins.signing import Verdict
+
+CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
+
+
+def install(options: argparse.Namespace, where: config.Places) -> int:
+    source = sources.read(options.source)
+    name = source.tree.manifest.name
+    check(source.tree)
+    config.create(where)
+    verdict = signing.verify(source.tree)
+    _decide(options, where, verdict, source.packaged)
+    record = records.Record(
+        source.told, records.files_of(source.tree), verdict.publisher, verdict.fingerprint
+    )
+    files = {**source.tree.files, records.FILE: records.file(record)}
+    installing.install(where.state / directory.FOLDER, name, files)
+    kept = config.choices(where.config).get(name) == config.REPLACE
+    said, refused = _choose(options, where, name, config.REPLACE if options.replace or kept else True)
+    by = f"signed by {verdict.publisher}" if verdict.publisher else "unsigned"
+    output.say(f"installed {name} {source.tree.manifest.version}, {by}; {said}")
+    return EXIT_FAILED if refused else EXIT_OK
+
+
+def check(tree: Tree) -> None:
+    """Refuse what a daemon would not load."""
+    manifest = tree.manifest
+    directory.check(manifest, mechanisms.available())
+    if manifest.name in offers.RESERVED:
+        raise Fault(
+            "EINVAL", f"the name {manifest.name} is that of the tools that are built in; choose another"
+        )
+    if any(one.plugin.name == manifest.name for one in found()):
+        mend = "uninstall that with pip first"
+        raise Fault("EEXIST", f"a Python package has a plugin {manifest.name} already; {mend}")
+    # As it will lie there: commands that lead outside, a library that does not fit.
+    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+        place = Path(folder) / manifest.name
+        installing.write(place, tree.files, durable=False)
+        offers.declared(tree, place)
+
+
+def _decide(options: argparse.Namespace, where: config.Places, verdict: Verdict, packaged: bool) -> None:
+    """Trust its publisher, if that is needed and wanted; a Fault where it is not."""
+    store = trust.TrustStore(where.state)
+    trusted = verdict.status == "verified" and store.trusts(verdict)
+    decision = trust.decide(
+        verdict, trusted=trusted, packaged=packaged, yes=options.yes, interactive=sys.stdin.isatty()
+    )
+    if decision == "ask":
+        who = f"{verdict.publisher} with the key {verdict.fingerprint}"
+        if not sure(f"The publisher {who} is not known here. Trust it, now and from now on?"):
+            raise Fault("EPERM", f"the publisher {verdict.publisher} is not trusted; nothing was installed")
+    if decision != "install":
+        store.add(verdict, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def uninstall(options: argparse.Namespace, where: config.Places) -> int:
+    name = names.check(options.name)
+    base = where.state / directory.FOLDER
+    if not (base / name).is_dir():
+        hint = parser.nearest(name, [path.name for path in offers.folders(base)])
+        raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}{hint or '; see: ctx plugin list'}")
+    said, _ = _choose(options, where, name, None if options.purge else False)
+    if options.purge:
+        installing.remove(base, name)
+        output.say(f"removed {name}; {said}")
+    else:
+        output.say(f"disabled {name}; {said}; its files stay until: ctx plugin uninstall {name} --purge")
+    return EXIT_OK
+
+
+def enable(options: argparse.Namespace, where: config.Places) -> int:
+    known = {one.plugin.name: one.fault for one in found()}
+    known |= dict.fromkeys((path.name for path in offers.folders(where.state / directory.FOLDER)), None)
+    if options.name not in known:
+        hint = parser.nearest(options.name, known) or "; install it first, see: ctx plugin install --help"
+        raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint}")
+    if fault := known[options.name]:
+        raise Fault("EINVAL", f"the plugin {options.name} cannot be enabled: {fault}")
+    said, _ = _choose(options, where, options.name, config.REPLACE if options.replace else True)
+    output.say(f"enabled {options.name}; {said}")
+    return EXIT_OK
+
+
+def disable(options: argparse.Namespace, where: config.Places) -> int:
+    known = {one.plugin.name for one in found()} | set(config.enabled(config.load(where)))
+    known |= {path.name for path in offers.folders(where.state / directory.FOLDER)}
+    if options.name not in known:
+        hint = parser.nearest(options.name, known)
+        raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint or '; see: ctx plugin list'}")
+    said, _ = _choose(options, where, options.name, False)
+    output.say(f"disabled {options.name}; {said}")
+    return EXIT_OK
+
+
+def _choose(
+    options: argparse.Namespace, where: config.Places, name: str, choice: config.Choice | None
+) -> tuple[str, bool]:
+    """Write the choice down and tell the daemon; what it says, and whether it refused the plugin."""
+    before = config.choices(where.config).get(name)
+    config.choose(where.config, name, choice)
+    refusals: list[str] = []
+
+    def outcome(facts: dict[str, list[str]]) -> str | None:
+        rows = dict(line.partition(": ")[::2] for line in facts.get("broken plugin", []))
+        refusals.extend(filter(None, [rows.get(name)]))
+        return f"it does not load: {rows[name]}" if name in rows else None
+
+    said = reloading.told(options.root, outcome)
+    if refusals and CONSENT in refusals[0] and choice is True and not before:
+        config.choose(where.config, name, False)
+        reloading.told(options.root, lambda facts: None)
+        raise Fault("EEXIST", f"{name} is not enabled: {refusals[0]}")
+    return said, bool(refusals)

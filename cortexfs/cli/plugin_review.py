@@ -1,0 +1,89 @@
+"""`ctx plugin review` and `ctx plugin test`: what a plugin asks for, what holds it, and whether it works.
+
+Rules: `review` runs nothing of the plugin; `test` opens its library, imports its module, and with --run calls
+its tools, all of it in hosts, from a copy. `test` fails if any check does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from cortexfs import config, mechanisms
+from cortexfs.cli import output
+from cortexfs.core import governance
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
+from cortexfs.core.manifest import Manifest
+from cortexfs.plugins import directory, installing, package, reviewing, signing
+from cortexfs.plugins.package import Tree
+from cortexfs.plugins.reviewing import Check
+from cortexfs.plugins.tarball import MAX_PACKED
+
+
+def review(options: argparse.Namespace, where: config.Places) -> int:
+    del where
+    path = Path(options.directory)
+    if path.is_dir():
+        manifest, tree, unread = _read(path)
+        return _say(manifest, tree, [*unread, *_checks(manifest, tree, path)])
+    tree = package.unpack(_bytes(path), str(path))
+    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+        place = Path(folder) / "plugin"
+        installing.write(place, tree.files, durable=False)
+        return _say(tree.manifest, tree, _checks(tree.manifest, tree, place))
+
+
+def test(options: argparse.Namespace, where: config.Places) -> int:
+    del where
+    path = Path(options.directory)
+    manifest, tree, unread = _read(path)
+    checks = [*unread, *_checks(manifest, tree, path)]
+    if tree and not any(check.fault for check in checks):
+        from cortexfs.cli import plugin_trying  # it brings trio
+
+        checks += plugin_trying.tried(tree, run=options.run)
+    _say(manifest, tree, checks)
+    return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
+
+
+def _read(path: Path) -> tuple[Manifest, Tree | None, list[Check]]:
+    """What can be read of a directory, and why not all of it."""
+    try:
+        tree = package.read(path)
+        return tree.manifest, tree, []
+    except Fault as fault:
+        return directory.read(path), None, [Check("files", fault.message)]
+
+
+def _bytes(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(MAX_PACKED + 1)
+
+
+def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
+    return reviewing.checks(manifest, tree, place, mechanisms.available())
+
+
+def _say(manifest: Manifest, tree: Tree | None, checks: list[Check]) -> int:
+    passed = not any(check.fault for check in checks)
+    trust = "".join(part.capitalize() for part in manifest.trust.split("_"))
+    lines = [
+        f"Plugin review: {manifest.name} v{manifest.version}",
+        f"  Trust: {trust}",
+        f"  Signature: {signing.verify(tree).text if tree else 'not looked at'}",
+        f"  Conformance: {reviewing.conformance(manifest, passed)}",
+    ]
+    for title, rows in (
+        ("Requested capabilities", reviewing.capabilities(manifest)),
+        ("Sandbox", reviewing.sandbox(manifest, mechanisms.available())),
+        ("Recommended risk profile", reviewing.risks(manifest)),
+        ("Left out", list(tree.ignored) if tree else []),
+        ("Warnings", governance.warnings(manifest)),
+        ("Checks", [check.text for check in checks]),
+    ):
+        bullet = "" if title == "Recommended risk profile" else "- "
+        lines += [f"  {title}:", *(f"    {bullet}{row}" for row in rows)] if rows else []
+    for line in lines:
+        print(output.printable(line))
+    return EXIT_OK

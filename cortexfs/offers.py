@@ -1,0 +1,190 @@
+"""The plugins that are enabled, as the catalog wants them: those of Python packages and installed ones.
+
+Main path: `Offers.load` looks at everything that is enabled, in the order of enabling. An installed plugin
+is read as a whole, checked as it was when it was installed (version, governance, what has changed since, the
+signature, whether its publisher is still trusted), copied to where hosts may read it, and told as a
+`calls.Plugin` that points at the copy.
+
+Rules: the bytes that were checked are the bytes that run. What is wrong with one plugin is a sentence about
+it. What did not change on the disk is not read again while the daemon runs.
+This file must never know what a plugin says of itself, which its host is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from cortexfs import config, mechanisms
+from cortexfs.config import Config
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import Manifest
+from cortexfs.host import programs
+from cortexfs.plugins import directory, installing, package, records, signing
+from cortexfs.plugins.commands import resolve
+from cortexfs.plugins.copies import Copies, place_of
+from cortexfs.plugins.found import found
+from cortexfs.plugins.package import Tree
+from cortexfs.plugins.trust import TrustStore
+
+RESERVED = ("builtin",)
+_OUT_OF_USE = ("disabled", "quarantined")
+
+_Fingerprint: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
+
+
+class Offered(NamedTuple):
+    plugins: tuple[calls.Plugin, ...]
+    faults: dict[str, str]  # enabled, and not to be had
+    consents: frozenset[str]  # names of those that may take the names of others' tools
+    withdrawn: frozenset[str] = frozenset()  # those whose former version is not to go on either
+
+
+class _Seen(NamedTuple):
+    """An installed plugin as it was found on the disk."""
+
+    plugin: calls.Plugin | None = None  # None: it has no tools
+    fault: str | None = None
+    withdrawn: bool = False
+
+
+class _Withdrawn(Fault):
+    """Somebody does not want it to run, in no version."""
+
+
+class Offers:
+    def __init__(self, where: Config) -> None:
+        self._config = where
+        self._base = where.state / directory.FOLDER
+        self._copies = Copies(place_of(where.state, os.geteuid()))
+        self._trust = TrustStore(where.state)
+        self._seen: dict[Path, tuple[_Fingerprint, _Seen]] = {}
+
+    def settle(self) -> None:
+        """Once, before the first look: bring back what a killed installation had moved aside."""
+        installing.settle(self._base)
+
+    def load(self) -> Offered:
+        """Blocks: it reads files."""
+        names = config.enabled(self._config)
+        installed = {path.name: path for path in folders(self._base)}
+        packaged = {one.plugin.name: one for one in found()}
+        trusted = _stat(self._trust.path)
+        plugins: list[calls.Plugin] = []
+        faults: dict[str, str] = {}
+        withdrawn: set[str] = set()
+        for name in names:
+            if name in RESERVED:
+                faults[name] = "its name is that of the tools that are built in; it needs another"
+            elif name in installed and name in packaged:
+                faults[name] = f"a Python package has a plugin {name}, too; uninstall one of them"
+            elif name in installed:
+                seen = self._look(installed[name], trusted)
+                plugins += [seen.plugin] if seen.plugin else []
+                faults |= {name: seen.fault} if seen.fault else {}
+                withdrawn |= {name} if seen.withdrawn else set()
+            elif name not in packaged:
+                mend = f"install it, or: ctx plugin disable {name}"
+                faults[name] = f"it is enabled and not installed; {mend}"
+                withdrawn.add(name)
+            elif fault := packaged[name].fault:
+                faults[name] = fault
+            else:
+                plugins.append(packaged[name].plugin)
+        self._seen = {path: seen for path, seen in self._seen.items() if path.name in names}
+        return Offered(tuple(plugins), faults, frozenset(config.consents(self._config)), frozenset(withdrawn))
+
+    def sweep(self, used: Iterable[calls.Plugin | None]) -> None:
+        """Remove the copies that nobody uses: neither the tree, nor a host, nor the next load."""
+        kept = {plugin.path for plugin in used if plugin}
+        kept |= {seen.plugin.path for _, seen in self._seen.values() if seen.plugin}
+        self._copies.sweep(kept)
+
+    def _look(self, folder: Path, trusted: _Fingerprint) -> _Seen:
+        before = (*_fingerprint(folder), *trusted)
+        known = self._seen.get(folder)
+        # A fault may come from elsewhere: a full disk, a missing package.
+        if known is None or known[0] != before or known[1].fault:
+            self._seen[folder] = (before, self._read(folder))
+        return self._seen[folder][1]
+
+    def _read(self, folder: Path) -> _Seen:
+        try:
+            tree = package.read(folder)
+            if tree.manifest.trust in _OUT_OF_USE:
+                raise _Withdrawn("EPERM", f"its trust is {tree.manifest.trust}")
+            if tree.manifest.name != folder.name:
+                raise Fault("EINVAL", f"{folder} holds the plugin {tree.manifest.name}; install it anew")
+            directory.check(tree.manifest, mechanisms.available())
+            self._check_origin(tree, folder)
+            return _Seen(declared(tree, self._copies.place(tree)))
+        except Fault as fault:
+            return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
+
+    def _check_origin(self, tree: Tree, folder: Path) -> None:
+        """It is what was installed, and whoever signed it still counts."""
+        record = records.read(folder)
+        records.check(tree, record)
+        verdict = signing.verify(tree)
+        if verdict.status == "invalid":
+            raise Fault("EPERM", f"its signature is {verdict.text}; install it anew")
+        if verdict.status == "verified" and not self._trust.trusts(verdict):
+            mend = f"install it again to be asked, or: ctx plugin disable {folder.name}"
+            raise _Withdrawn("EPERM", f"its publisher {verdict.publisher} is not trusted any more; {mend}")
+
+
+def folders(base: Path) -> list[Path]:
+    """The directories of installed plugins, by name."""
+    try:
+        names = sorted(os.listdir(base))
+    except (FileNotFoundError, PermissionError):
+        return []
+    return [base / name for name in names if not package.is_hidden(name) and (base / name).is_dir()]
+
+
+def declared(tree: Tree, place: Path) -> calls.Plugin | None:
+    """The plugin as a host is told of it; its files lie at `place`."""
+    manifest = tree.manifest
+    if "tools" not in manifest.capabilities.provides:
+        return None
+    if manifest.python:
+        return calls.Plugin(
+            manifest.name, manifest.version, "python", manifest.python.entry, str(place / "lib")
+        )
+    library = package.library_of(manifest)
+    if library:
+        told, kind = programs.target(programs.library(str(place / library))), programs.NATIVE
+    else:
+        told, kind = programs.target(_programs(manifest, tree, place)), programs.PROCESS
+    return calls.Plugin(manifest.name, manifest.version, kind, told, str(place))
+
+
+def _programs(manifest: Manifest, tree: Tree, place: Path) -> programs.Programs:
+    native = manifest.native
+    assert native is not None
+    commands = [resolve(tool, place) for tool in native.tools]
+    return programs.programs(manifest, commands, native.protocol, records.digest(tree))
+
+
+def _fingerprint(folder: Path) -> _Fingerprint:
+    """What tells, without reading any file, that one has changed."""
+    return (
+        *_stat(folder),
+        *(
+            seen
+            for above, below, files in os.walk(folder)
+            for name in (*below, *files)
+            for seen in _stat(Path(above, name))
+        ),
+    )
+
+
+def _stat(path: Path) -> _Fingerprint:
+    try:
+        seen = path.lstat()
+    except OSError:
+        return ()
+    return ((str(path), seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns),)

@@ -1,0 +1,124 @@
+"""What a review says of a plugin: what it asks for, what holds it, and what is wrong with it.
+
+Rules: a review reads and runs nothing. A check that fails says what is wrong in the words of the fault that a
+daemon would give; warnings stand in nobody's way.
+This file must never know how a review is printed, nor where the plugin will lie.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.core import governance
+from cortexfs.core.errors import Fault
+from cortexfs.core.governance import Mechanism
+from cortexfs.core.manifest import Manifest, ProcessTool
+from cortexfs.plugins import signing
+from cortexfs.plugins.commands import resolve
+from cortexfs.plugins.package import Tree
+
+# Names of variables that hold secrets: words, so that KEYBOARD is none.
+_SECRET = re.compile(r"(?:^|_)(TOKEN|SECRET|KEY|PASSWORD|CREDENTIAL)S?(?:_|$)", re.IGNORECASE)
+_FLOORS = ("write_file", "run_process", "read_secret", "network_request", "schedule_task", "delete_file")
+
+
+class Check(msgspec.Struct, frozen=True):
+    name: str
+    fault: str | None = None
+
+    @property
+    def text(self) -> str:
+        return f"fail: {self.name} ({self.fault})" if self.fault else f"ok: {self.name}"
+
+
+def checks(
+    manifest: Manifest, tree: Tree | None, place: Path, available: frozenset[Mechanism]
+) -> list[Check]:
+    """Every check; `place` is where the plugin's files lie, and `tree` what was read of them."""
+    capabilities = manifest.capabilities
+    found = [
+        _tried("governance", lambda: governance.check(manifest, available)),
+        Check("manifest identity", None if manifest.name.strip() else "name is blank"),
+        Check("manifest version", None if manifest.version.strip() else "version is blank"),
+        _tried("cortex version target", lambda: governance.check_version(manifest)),
+        Check(
+            "capability declaration",
+            None if capabilities.provides else "capabilities.provides must not be empty",
+        ),
+        _tried("plugin boundary", lambda: governance.check_boundary(manifest)),
+    ]
+    if tree:
+        verdict = signing.verify(tree)
+        found.append(Check("signature", verdict.text if verdict.status == "invalid" else None))
+    for tool in manifest.native.tools if manifest.native else ():
+        found += _tool_checks(manifest, tool, place)
+    return found
+
+
+def _tool_checks(manifest: Manifest, tool: ProcessTool, place: Path) -> Iterator[Check]:
+    who = f"tool {tool.name}"
+    yield _tried(f"{who} command and working_dir", lambda: resolve(tool, place))
+    command = place / tool.command
+    if command.is_file():
+        mend = f"it is not executable: chmod +x {tool.command}"
+        yield Check(f"{who} command is a program", None if command.stat().st_mode & 0o100 else mend)
+    yield Check(f"{who} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
+    yield Check(f"{who} timeout", "timeout_secs is 0, which means none" if tool.timeout_secs == 0 else None)
+    is_object = isinstance(tool.input_schema, dict)
+    yield Check(f"{who} input_schema", None if is_object else "it is no table")
+    if not manifest.capabilities.secrets:
+        named = [name for name in tool.inherit_env if _SECRET.search(name)]
+        mend = f"{', '.join(named)} may hold secrets, and capabilities.secrets is false"
+        yield Check(f"{who} env allowlist", mend if named else None)
+
+
+def _tried(name: str, check: Callable[[], object]) -> Check:
+    try:
+        check()
+    except Fault as fault:
+        return Check(name, fault.message)
+    return Check(name)
+
+
+def capabilities(manifest: Manifest) -> list[str]:
+    """What it asks for, in words."""
+    has = manifest.capabilities
+    lists = {"read files": has.file_read, "write files": has.file_write, "network": has.network}
+    said = [f"{what}: {', '.join(which)}" for what, which in lists.items() if which]
+    said += ["spawn subprocesses"] if has.process else []
+    said.append("access host secrets" if has.secrets else "does not request host secrets")
+    return said + (["run in background"] if has.background else [])
+
+
+def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
+    """Each claim, and what holds it; or that the plugin is refused for it."""
+    claims = governance.claims(manifest.sandbox)
+    return [
+        each.text if each.kept(available) else f"{each.key} = {each.value}: REFUSED, {each.refusal}"
+        for each in claims
+    ]
+
+
+def risks(manifest: Manifest) -> list[str]:
+    """The profile that its effects recommend: a line for each tool and effect."""
+    found = []
+    for tool in manifest.native.tools if manifest.native else ():
+        for each in governance.tool_effects(manifest, tool):
+            if each.kind in _FLOORS:
+                kind = "".join(part.capitalize() for part in each.kind.split("_"))
+                target = f' target = "{each.target}"' if each.target else ""
+                found.append(f"[risk.tools.{tool.name}] effect = {kind}{target} floor = RequireConfirmation")
+    return found
+
+
+def conformance(manifest: Manifest, passed: bool) -> str:
+    package = manifest.package.conformance
+    if package is None:
+        said = "no package certificate"
+    else:
+        said = f"package certificate {'passed' if package.passed else 'failed'}"
+    return f"local checks {'passed' if passed else 'failed'}; {said}"

@@ -1,0 +1,126 @@
+"""Plugins for a mount: directories of each boundary, as their authors have them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from tests.shell import declaring
+
+TOP = 'version = "{version}"\ndescription = "For tests"\nauthor = "ann"\ncortex_version = "1.6.0"\n'
+TOOLS = '[capabilities]\nprovides = ["tools"]\n'
+PROGRAM = (
+    '[[native.tools]]\nname = "{tool}"\ndescription = "For tests"\ncommand = "bin/run"\n'
+    'input_schema = {{ type = "object", properties = {{ text = {{ type = "string" }} }} }}\n'
+)
+LIBRARY = (
+    '[sandbox]\nlevel = "trusted_in_process"\n[native]\nlibrary = "lib/lib.so"\n'
+    'isolation = "trusted_in_process"\nabi_version = 1\n'
+)
+MODULE = """
+import os
+from cortexfs.sdk import tool
+
+@tool(name="{tool}")
+def run() -> str:
+    "For tests."
+    return f"{says} {{os.getuid()}}"
+
+plugin = [run]
+"""
+
+
+def _written(where: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = where / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755 if name.startswith("bin/") else 0o644)
+    return where
+
+
+def _manifest(name: str, version: str, text: str, trust: str = "") -> str:
+    return f'name = "{name}"\n{TOP.format(version=version)}{trust}{TOOLS}{text}'
+
+
+def program(
+    where: Path, name: str, says: str = "hello", tool: str = "", version: str = "1.0", text: str = ""
+) -> Path:
+    """One tool that is a shell script; `says` is what it prints, behind it the uid."""
+    manifest = _manifest(name, version, text + PROGRAM.format(tool=tool or name))
+    script = says if says.startswith("#!") else f'#!/bin/sh\nprintf \'"{says} %s"\' "$(id -u)"\n'
+    return _written(where / name, {"manifest.toml": manifest, "bin/run": script})
+
+
+def python(where: Path, name: str, says: str = "hello", version: str = "1.0", text: str = "") -> Path:
+    module = f"{name.replace('-', '_')}_plugin"
+    manifest = _manifest(name, version, f'{text}[python]\nentry = "{module}:plugin"\n')
+    code = MODULE.format(tool=name, says=says)
+    return _written(where / name, {"manifest.toml": manifest, f"lib/{module}.py": code})
+
+
+SOURCE = r"""
+#include <cortexfs_plugin.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static int state;
+static CortexBuffer info(void *self)
+{
+    (void)self;
+    return cortex_text("{\"name\":\"NAME\",\"version\":\"1.0\",\"description\":\"For tests\"}");
+}
+static size_t count(void *self)
+{
+    (void)self;
+    return 1;
+}
+static CortexBuffer descriptor(void *self, size_t index)
+{
+    (void)self, (void)index;
+    return cortex_text("{\"name\":\"NAME\",\"description\":\"For tests\","
+                       "\"input_schema\":{\"type\":\"object\"},\"timeout_secs\":null,\"capabilities\":{\"emits_progress\":false,"
+                       "\"emits_observer_text\":false,\"background_safe\":true}}");
+}
+static CortexBuffer execute(void *self, CortexBuffer name, CortexBuffer input, CortexBuffer invocation)
+{
+    char said[64];
+    (void)self, (void)name, (void)input, (void)invocation;
+    snprintf(said, sizeof said, "SAYS %d", (int)getuid());
+    return cortex_result(said, 0);
+}
+static void drop(void *self)
+{
+    (void)self;
+}
+CORTEX_PLUGIN(&state, info, count, descriptor, execute, drop)
+"""
+
+
+def native(where: Path, name: str, says: str = "hello", version: str = "1.0") -> Path:
+    """A library, made by the system's compiler."""
+    manifest = _manifest(name, version, LIBRARY, 'trust = "trusted_native"\n')
+    source = SOURCE.replace("NAME", name).replace("SAYS", says)
+    folder = _written(where / name, {"manifest.toml": manifest, "src/tool.c": source})
+    (folder / "lib").mkdir(exist_ok=True)
+    command = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-I",
+        str(declaring.INCLUDE),
+        "-o",
+        str(folder / "lib/lib.so"),
+    ]
+    subprocess.run([*command, str(folder / "src/tool.c")], check=True)
+    return folder
+
+
+class Maker(Protocol):
+    def __call__(self, where: Path, name: str, /) -> Path: ...
+
+
+KINDS: Mapping[str, Maker] = {"process": program, "native": native, "python": python}

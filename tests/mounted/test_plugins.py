@@ -1,0 +1,208 @@
+"""Plugins from directories and packages as tools of a running mount. Quotations are from the issue."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted import plugins
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+
+
+@pytest.fixture(scope="module")
+def mount(python: Path) -> Iterator[Ctx]:
+    """One without plugins; each test takes away what it has installed."""
+    with mounted(python) as ctx:
+        yield ctx
+
+
+def said(ctx: Ctx, tool: str, uid: int | None = None) -> str:
+    answer = ctx.call(tool, uid=uid)
+    assert answer.status == 0, answer
+    return answer.output
+
+
+def origin(ctx: Ctx, tool: str) -> str:
+    return (ctx.root / "tool" / f"{tool}.d" / "origin").read_text().strip()
+
+
+def tools(ctx: Ctx) -> list[str]:
+    return [name for name in os.listdir(ctx.root / "tool") if not name.endswith(".d")]
+
+
+def broken(ctx: Ctx) -> str:
+    return ctx.status.get("broken plugin", "")
+
+
+def test_the_state_is_closed_and_plugins_run_for_everybody(mount: Ctx, tmp_path: Path) -> None:
+    # "a plugin directory or .cpx package becomes tools under /ctx/tool that run like the built-in ones"
+    assert mount.state.stat().st_mode & 0o777 == 0o700
+    for kind, made in plugins.KINDS.items():
+        name = f"dir-{kind}"
+        done = mount.ctx("plugin", "install", str(made(tmp_path, name)))
+        assert f"installed {name} 1.0, unsigned; the mount at {mount.root} follows" in done.stderr
+        assert said(mount, name) == "hello 0"
+        assert said(mount, name, NOBODY) == f"hello {NOBODY}"
+        assert origin(mount, name) == f"plugin:{name}@1.0"
+        listed = json.loads(mount.ctx("plugin", "list", "--json").stdout)
+        row = next(row for row in listed if row["name"] == name)
+        assert (row["boundary"], row["status"], row["tools"]) == (kind, "loaded", [name])
+        mount.ctx("plugin", "uninstall", name, "--purge")
+        assert name not in tools(mount)
+
+
+@pytest.mark.parametrize("kind", plugins.KINDS)
+def test_a_signed_package_goes_all_the_way(mount: Ctx, tmp_path: Path, kind: str) -> None:
+    # "a package signed here verifies after a round trip through pack, sha256sum and install"
+    name, key, package = f"cpx-{kind}", str(tmp_path / "key"), tmp_path / f"{kind}.cpx"
+    folder = plugins.KINDS[kind](tmp_path, name)
+    mount.ctx("plugin", "keygen", key)
+    mount.ctx("plugin", "sign", str(folder), "--key", key, "--publisher", "example.dev")
+    told = mount.ctx("plugin", "pack", str(folder), str(package)).stdout
+    summed = subprocess.run(
+        ["sha256sum", package.name], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert summed.stdout == told
+    package.with_name(f"{package.name}.sha256").write_text(told)
+    # "Unknown publishers: asked on a terminal, refused without one unless --yes."
+    refused = mount.ctx("plugin", "install", str(package), check=False)
+    assert (refused.returncode, name in tools(mount)) == (13, False)
+    assert 'the publisher "example.dev" with the key' in refused.stderr
+    mount.ctx("plugin", "install", str(package), "--yes")
+    assert said(mount, name, NOBODY) == f"hello {NOBODY}"
+    # cortex-sdk.md 7: "No revocation." Here there is.
+    mount.ctx("plugin", "trust", "remove", "example.dev")
+    assert "its publisher example.dev is not trusted any more" in broken(mount)
+    assert name not in tools(mount)
+    mount.ctx("plugin", "uninstall", name, "--purge")
+    package.with_name(f"{package.name}.sha256").write_text(f"{'0' * 64}  {package.name}\n")
+    assert (
+        "not what its checksum file says" in mount.ctx("plugin", "install", str(package), check=False).stderr
+    )
+
+
+def test_what_changed_on_the_disk_is_refused_when_it_is_loaded(fresh: Ctx, tmp_path: Path) -> None:
+    # "Signatures and hashes are checked at load, not only at install."
+    fresh.ctx("plugin", "install", str(plugins.program(tmp_path, "flipped")))
+    installed = fresh.state / "plugins" / "flipped" / "bin" / "run"
+    data = bytearray(installed.read_bytes())
+    data[-4] ^= 1
+    installed.write_bytes(data)
+    why = 'it has changed since it was installed: "bin/run"'
+    assert why in fresh.ctx("plugin", "enable", "flipped").stderr
+    # "a broken new version leaves the old one serving and says why in origin, status and doctor"
+    assert said(fresh, "flipped") == "hello 0"
+    assert origin(fresh, "flipped").startswith("plugin:flipped@1.0 (kept, as what is there now is refused: ")
+    assert why in broken(fresh)
+    assert why in fresh.ctx("doctor", check=False).stdout
+    fresh.umount()
+    fresh.mount()
+    assert "flipped" not in tools(fresh)
+    assert why in broken(fresh)
+    # What runs is a copy, and it is not believed either after a restart.
+    installed.write_bytes(bytes(data[:-4]) + bytes([data[-4] ^ 1]) + bytes(data[-3:]))
+    fresh.ctx("plugin", "enable", "flipped")
+    (copy,) = fresh.state.with_name("state-plugins").iterdir()
+    (copy / "bin" / "run").write_text("#!/bin/sh\necho '\"other\"'\n")
+    fresh.umount()
+    fresh.mount()
+    assert said(fresh, "flipped") == "hello 0"
+
+
+def test_a_name_is_taken_with_consent_and_given_back(mount: Ctx, tmp_path: Path) -> None:
+    # "enabling a plugin that takes an existing name needs consent (--replace, shown in origin), else it is
+    # refused; disabling it gives the name back"
+    folder = plugins.program(tmp_path, "thief", "mine", tool="fs.read")
+    done = mount.ctx("plugin", "install", str(folder), check=False)
+    assert done.returncode == 1
+    assert "thief is not enabled: its tool fs.read is already one of builtin" in done.stderr
+    assert origin(mount, "fs.read") == "builtin"
+    assert broken(mount) == ""
+    mount.ctx("plugin", "enable", "thief", "--replace")
+    assert origin(mount, "fs.read") == "plugin:thief@1.0 (replaces that of builtin)"
+    assert said(mount, "fs.read") == "mine 0"
+    # "order of enabling": who comes later wins, again with consent only
+    later = plugins.program(tmp_path, "later", "last", tool="fs.read")
+    assert mount.ctx("plugin", "install", str(later), check=False).returncode == 1
+    mount.ctx("plugin", "install", str(later), "--replace")
+    assert said(mount, "fs.read") == "last 0"
+    mount.ctx("plugin", "disable", "later")
+    assert said(mount, "fs.read") == "mine 0"
+    mount.ctx("plugin", "disable", "thief")
+    assert origin(mount, "fs.read") == "builtin"
+    for name in ("thief", "later"):
+        mount.ctx("plugin", "uninstall", name, "--purge")
+
+
+WAITING = '#!/bin/sh\nread line < {gate}\nprintf \'"%s"\' "$(cat bin/word)"\n'
+
+
+@pytest.mark.parametrize("change", ["install", "disable", "uninstall"])
+def test_running_calls_finish_with_the_code_they_began_with(mount: Ctx, tmp_path: Path, change: str) -> None:
+    # "running calls finish with the code that they began with"
+    gate = mount.work / f"gate-{change}"
+    os.mkfifo(gate, 0o666)
+    folder = plugins.program(tmp_path, "slow", WAITING.format(gate=gate))
+    (folder / "bin" / "word").write_text("old")
+    mount.ctx("plugin", "install", str(folder))
+    running = subprocess.Popen([mount.tool("slow")], env=mount.environ, stdout=subprocess.PIPE)
+    opened = os.open(gate, os.O_WRONLY)  # which waits for the reader
+    if change == "install":
+        plugins.program(tmp_path, "slow", "new", version="2.0")
+        (folder / "bin" / "word").write_text("new")
+        mount.ctx("plugin", "install", str(folder))
+        assert said(mount, "slow") == "new 0"
+    elif change == "disable":
+        mount.ctx("plugin", "disable", "slow")
+        assert "slow" not in tools(mount)
+    else:
+        mount.ctx("plugin", "uninstall", "slow", "--purge")
+        assert "slow" not in tools(mount)
+    os.write(opened, b"\n")
+    os.close(opened)
+    output, _ = running.communicate(timeout=30)
+    assert running.returncode == 0
+    assert b'"text":"old"' in output
+    mount.ctx("plugin", "uninstall", "slow", "--purge", check=False)
+    gate.unlink()
+
+
+def test_a_replaced_library_is_picked_up_without_a_restart(mount: Ctx, tmp_path: Path) -> None:
+    # "a replaced .so is picked up by a new host, without a daemon restart"
+    mount.ctx("plugin", "install", str(plugins.native(tmp_path, "lib", "one")))
+    assert said(mount, "lib", NOBODY) == f"one {NOBODY}"
+    mount.ctx("plugin", "install", str(plugins.native(tmp_path, "lib", "two")))
+    assert said(mount, "lib", NOBODY) == f"two {NOBODY}"
+    mount.ctx("plugin", "uninstall", "lib", "--purge")
+
+
+def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: Path) -> None:
+    folder = plugins.python(tmp_path, "module", "one")
+    mount.ctx("plugin", "install", str(folder))
+    (folder / "lib" / "module_plugin.py").write_text("raise ImportError('no pen')\n")
+    done = mount.ctx("plugin", "install", str(folder), check=False)
+    assert done.returncode == 1
+    assert "no pen" in done.stderr
+    assert said(mount, "module") == "one 0"
+    assert "no pen" in origin(mount, "module")
+    mount.ctx("plugin", "install", str(plugins.python(tmp_path, "module", "two", version="1.1")))
+    assert (said(mount, "module"), origin(mount, "module")) == ("two 0", "plugin:module@1.1")
+    assert broken(mount) == ""
+    mount.ctx("plugin", "uninstall", "module", "--purge")
+
+
+def test_copies_that_nobody_needs_are_swept(mount: Ctx, tmp_path: Path) -> None:
+    for says in ("one", "two"):
+        mount.ctx("plugin", "install", str(plugins.program(tmp_path, "swept", says)))
+        assert said(mount, "swept") == f"{says} 0"
+    mount.ctx("plugin", "uninstall", "swept", "--purge")
+    mount.ctx("plugin", "trust", "list")
+    mount.ctx("plugin", "install", str(plugins.program(tmp_path, "other")))
+    left = [path.name for path in mount.state.with_name("state-plugins").iterdir()]
+    assert [name for name in left if name.startswith("other-")] == left
+    mount.ctx("plugin", "uninstall", "other", "--purge")
