@@ -3,7 +3,7 @@
 Rules: plugin code runs in a host, never here, and under root as nobody. What a plugin says is a
 stranger's word: it is bounded and checked before it becomes an object. A plugin that cannot be
 described is a sentence in `broken`, and everything else works: a version of it that was served before goes
-on, and says so in its origin. Plugins have tools and nothing else. All tools of a plugin are there, or none.
+on, and says so in its origin. Plugins have tools and models. All tools of a plugin are there, or none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from cortexfs import strangers
+from cortexfs import described, strangers
 from cortexfs.core import calls, names, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.plain import one_line
@@ -172,7 +172,10 @@ def _checked(payload: bytes) -> list[calls.Descriptor]:
     if len(descriptors) > MAX_TOOLS:
         raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
     for descriptor in descriptors:
-        names.check_object("tool", descriptor.name)
+        if descriptor.model is None:
+            names.check_object("tool", descriptor.name)
+        else:
+            described.check(descriptor.name, descriptor.model)
         timeout = descriptor.timeout_secs
         if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
             raise Fault("EINVAL", f"the timeout of {descriptor.name} is not within 1 to {MAX_TIMEOUT} s")
@@ -195,7 +198,7 @@ def _check_effects(descriptor: calls.Descriptor) -> None:
 
 
 def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: calls.Descriptor) -> Object:
-    return Object(
+    tool = Object(
         class_="tool",
         name=descriptor.name,
         description=descriptor.description,
@@ -207,3 +210,4 @@ def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: ca
         status="ready",
         registered=registered,
     )
+    return tool if descriptor.model is None else described.model(tool, descriptor.model)
