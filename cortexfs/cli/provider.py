@@ -270,6 +270,7 @@ def _row(offer: Offer) -> dict[str, Any]:
 def _list(options: argparse.Namespace, place: Place) -> int:
     found = place.providers.load()
     rows = [_about(name, provider, place) for name, provider in found.providers.items()]
+    rows += provider_local.about(place.where.config)
     rows += [{"name": name, "status": "broken", "reason": why} for name, why in found.broken.items()]
     if options.json:
         output.emit(rows)

