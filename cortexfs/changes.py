@@ -21,7 +21,7 @@ from cortexfs.core.controls import Control
 from cortexfs.core.edits import Edit
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.places import HOME, Alias
-from cortexfs.core.registry import Key, Object, Registry, is_own
+from cortexfs.core.registry import Key, Object, Registry, is_own, own_key
 from cortexfs.core.temporaries import Temporary
 from cortexfs.core.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
@@ -30,6 +30,8 @@ from cortexfs.store import Store
 
 P = ParamSpec("P")
 Source: TypeAlias = Temporary | tuple[Object, Control]  # a file in a .d/ that may be renamed
+
+MAX_OF_HOME = 2 << 20  # bytes that are written in a user's own agents
 
 log = logging.getLogger("cortexfs.tree")
 
@@ -85,11 +87,26 @@ class Changes:
         try:
             if (object_.class_, control.name) == ("agent", "tools"):
                 data = toolnames.expanded(data, self._tree.registry.names("tool"))
-            return controls.judge(control, data)
+            value = controls.judge(control, data)
+            self._check_share(object_, control, value)
+            return value
         except Fault as fault:
-            place = f"{object_.class_}/{object_.name}.d/{control.name}"
+            place = f"{object_.path}.d/{control.name}"
             log.warning("%s stays as it is: %s", place, fault.message)
             raise
+
+    def _check_share(self, object_: Object, control: Control, value: bytes) -> None:
+        """What users write is memory of ours."""
+        if object_.home is None:
+            return
+        values, home = self._tree.values, object_.home
+        keys = [own_key("agent", home, name) for name in self._tree.registry.own(home)]
+        before = values.find(object_.key, control.name)
+        size = sum(map(values.size, keys)) - len(before.data or b"" if before else b"") + len(value)
+        if size > MAX_OF_HOME:
+            raise Fault(
+                "EDQUOT", f"what is written in agents of uid {home} is {MAX_OF_HOME >> 20} MiB at most"
+            )
 
     def open(self, inode: int, flags: int) -> Opened:
         """For writing, with the flags of open(2); a temporary file also for reading."""

@@ -186,4 +186,4 @@ class Entries:
                 temporary = self._tree.temporary_at(inode)
                 if temporary and not temporary.linked and self._lookups[inode] <= 0:
                     del self._lookups[inode]
-                    self._tree.nodes.remove(inode)
+                    self._tree.forget_temporary(temporary)

@@ -161,8 +161,8 @@ class Filesystem(pyfuse3.Operations):
         if inode & BIT:
             raise read_only()
         found = self._entries.attributes(inode)
-        if self._tree.is_own(inode) and not fields.update_size:  # touch(1) sets times of what it has made
-            return self._entries.entry(inode)
+        if self._tree.object_at(inode) and self._tree.home_of(inode) is not None and not fields.update_size:
+            return self._entries.entry(inode)  # touch(1) sets times of what it has made
         temporary, control = self._tree.temporary_at(inode), self._tree.control_at(inode)
         if temporary is None and (control is None or control[1].check is None):
             raise read_only()
@@ -272,8 +272,8 @@ class Filesystem(pyfuse3.Operations):
             return FileInfo(fh=inode, keep_cache=True), self._entries.seen(inode)
         inode = await self._changes.create(parent_inode, text, (ctx.uid, ctx.gid), mode)
         self._entries.clear()
-        info = FileInfo(fh=self._handles.add(self._changes.open(inode, flags | os.O_TRUNC)), direct_io=True)
-        return info, self._entries.seen(inode)
+        handle = self._handles.add(self._changes.open(inode, flags | os.O_TRUNC), self._tree.home_of(inode))
+        return FileInfo(fh=handle, direct_io=True), self._entries.seen(inode)
 
     # Open files.
 
@@ -287,7 +287,8 @@ class Filesystem(pyfuse3.Operations):
         writing = flags & WRITING or self._tree.temporary_at(inode) is not None
         opened = self._changes.open(inode, flags) if writing else await self._entries.open(inode)
         paged = isinstance(opened, LogFile)
-        return FileInfo(fh=self._handles.add(opened), direct_io=not paged, keep_cache=paged)
+        handle = self._handles.add(opened, self._tree.home_of(inode))
+        return FileInfo(fh=handle, direct_io=not paged, keep_cache=paged)
 
     @guarded
     async def read(self, fh: int, off: int, size: int) -> bytes:

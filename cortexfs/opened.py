@@ -27,6 +27,7 @@ from cortexfs.core.temporaries import Temporary
 Listing: TypeAlias = list[tuple[str, int]]
 
 MAX_ENTRIES = 1_000_000  # of folders that one user has open; a hundred bytes each
+MAX_OF_HOME = 128  # files that a user has open of what he has made himself; a control has 64 KiB at most
 FIRST_HANDLE = 1 << 62  # above all inodes
 
 
@@ -111,13 +112,21 @@ class Handles:
 
     def __init__(self) -> None:
         self._files: dict[int, Opened] = {}
+        self._homes: dict[int, int] = {}  # of what users have made themselves, in whose home it is
+        self._in_homes: Counter[int] = Counter()
         self._listings: dict[int, tuple[Listing, int]] = {}
         self._entries: Counter[int] = Counter()  # in open listings, by uid
         self._last = FIRST_HANDLE
 
-    def add(self, opened: Opened) -> int:
+    def add(self, opened: Opened, home: int | None = None) -> int:
+        """EMFILE when a user holds too much of his own open, as each may be bytes that nothing else holds."""
+        if home is not None and self._in_homes[home] >= MAX_OF_HOME:
+            raise Fault("EMFILE", f"uid {home} has {MAX_OF_HOME} files of his agents open")
         self._last += 1
         self._files[self._last] = opened
+        if home is not None:
+            self._homes[self._last] = home
+            self._in_homes[home] += 1
         return self._last
 
     def find(self, handle: int | None) -> Opened | None:
@@ -125,6 +134,8 @@ class Handles:
         return self._files.get(handle) if handle else None
 
     def remove(self, handle: int) -> Opened | None:
+        if (home := self._homes.pop(handle, None)) is not None:
+            self._in_homes[home] -= 1
         return self._files.pop(handle, None)
 
     def add_listing(self, listing: Listing, uid: int) -> int:

@@ -12,6 +12,7 @@ This file must never know FUSE, or how an agent works.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.places import Home
 from cortexfs.core.registry import Key, Object, Registry, own_key
 from cortexfs.core.tree import Tree
+
+log = logging.getLogger("cortexfs.tree")
 
 MAX_OF_USER = 64
 MAX_IN_TREE = 2048  # each has a listener, which is a descriptor
@@ -48,7 +51,12 @@ class OwnAgents:
 
     def load(self) -> None:
         """Those that there are; before the mount."""
-        for one in records.load_own(self._state) if self._state else ():
+        try:
+            found = records.load_own(self._state) if self._state else []
+        except Fault as fault:
+            log.error("agents of users are not there: %s", fault.message)
+            return
+        for one in found:
             assert one.home is not None
             self._tree.home(one.home, one.home, self._clock())
             self._own[one.key] = one

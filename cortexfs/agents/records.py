@@ -196,7 +196,7 @@ def _paths(state: Path, home: int | None = None) -> list[Path]:
 def _entries(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return []
     except OSError as problem:
         raise _unreadable(folder, problem) from None

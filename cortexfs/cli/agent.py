@@ -5,7 +5,7 @@
 
 Rules: a record is made (agents/records.py), the running daemon is told, and the command ends when the agent
 is there, or gone. All else about an agent is edited as the files of its `.d/`. Agents in agent/ are the
-daemon owner's to make.
+daemon owner's to make; everybody else's are in his home (agent_own.py).
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from cortexfs import config
 from cortexfs.agents import defaults, records
 from cortexfs.agents.records import Record
-from cortexfs.cli import mounts, objects, output, parser, policy_facts, reloading
+from cortexfs.cli import agent_list, agent_own, mounts, objects, output, parser, reloading
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.sure import sure
 from cortexfs.core import controls, formats, names, policy, toolnames
@@ -56,7 +55,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _declare_new(into: argparse.ArgumentParser) -> None:
-    into.add_argument("name", metavar="NEW", help="its name in agent/")
+    into.add_argument("name", metavar="NEW", help="its name")
+    into.add_argument(
+        "--home", action="store_true", help="make it in your home; the daemon's owner is asked for this alone"
+    )
     into.add_argument(
         "--model", metavar="MODEL", default=defaults.MODEL, help="provider/model, or an alias (default: main)"
     )
@@ -75,9 +77,13 @@ def _declare_new(into: argparse.ArgumentParser) -> None:
 
 
 def _new(options: argparse.Namespace, state: Path) -> int:
-    name = names.check_object(CLASS, options.name.removeprefix(f"{CLASS}/"))
+    name = names.check_object(CLASS, _plain(options.name))
     root = _answering(options.root)
-    _check_owner(options.root)
+    if options.home or _is_of_others(options.root) or options.name.startswith("home/"):
+        return _new_own(options, name)
+    if holders := records.holders(state, name):
+        whose = f"uid {holders[0]} has an agent {name}, whose sessions would be those of yours"
+        raise Fault("EEXIST", f"{whose}; choose another name, or remove home/{holders[0]}/{CLASS}/{name}")
     if name in (defaults.BASE, *records.named(state)) or (root and os.path.lexists(f"{root}/{CLASS}/{name}")):
         raise Fault("EEXIST", f"there is {CLASS}/{name} already; edit the files in its .d/")
     record = _record(options, name, root, _labels(state))
@@ -88,8 +94,26 @@ def _new(options: argparse.Namespace, state: Path) -> int:
     said = _told(options.root, root, [name], there=True)
     output.say(f"made {CLASS}/{name}; {said}")
     if options.json:
-        output.emit(_row(_of_record(state, name), "ready" if root else "not mounted"))
+        output.emit(agent_list.row(_of_record(state, name), "ready" if root else "not mounted"))
     return EXIT_OK
+
+
+def _new_own(options: argparse.Namespace, name: str) -> int:
+    """In the home of whoever calls, through the mount."""
+    root = mounts.root(options.root)
+    mounts.status_text(root)
+    if options.description:
+        raise Fault("EINVAL", f"--description is for agents in {CLASS}/; one of your own has none")
+    agent_own.make(root, name, _record(options, name, root, frozenset()).controls)
+    output.say(f"made {agent_own.path_of(name)}")
+    if options.json:
+        output.emit(agent_list.shown(root, f"{root}/{agent_own.path_of(name)}"))
+    return EXIT_OK
+
+
+def _plain(word: str) -> str:
+    """The name of an agent of agent/, or of one's own: coder, agent/coder, home/1000/agent/coder."""
+    return word.removeprefix(f"home/{os.getuid()}/").removeprefix(f"{CLASS}/")
 
 
 def _record(options: argparse.Namespace, name: str, root: str | None, labels: frozenset[str]) -> Record:
@@ -166,14 +190,15 @@ def _labels(state: Path) -> frozenset[str]:
 
 
 def _declare_rm(into: argparse.ArgumentParser) -> None:
-    into.add_argument("names", metavar="AGENT", nargs="+", help="its name in agent/")
+    into.add_argument("names", metavar="AGENT", nargs="+", help="its name")
     into.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _rm(options: argparse.Namespace, state: Path) -> int:
-    chosen = list(dict.fromkeys(name.removeprefix(f"{CLASS}/") for name in options.names))
-    _check_owner(options.root)
-    known = records.named(state)
+    root = _answering(options.root)
+    own = [name for word in dict.fromkeys(options.names) if (name := _own_name(options.root, root, word))]
+    chosen = [name for word in dict.fromkeys(options.names) if (name := _plain(word)) not in own]
+    known = records.named(state) if chosen else []
     for name in chosen:
         if name == defaults.BASE:
             why = "is built in and stays; edit the files in its .d/, or remove one to have its default back"
@@ -181,18 +206,37 @@ def _rm(options: argparse.Namespace, state: Path) -> int:
         if name not in known:
             hint = parser.nearest(name, known) or "; see: ctx agent list"
             raise Fault("ENOENT", f"there is no {CLASS}/{name}{hint}")
-    what = ", ".join(f"{CLASS}/{name}" for name in chosen)
+    what = ", ".join([*(f"{CLASS}/{name}" for name in chosen), *map(agent_own.path_of, own)])
     if not options.yes and not sure(f"remove {what}?"):
         raise Fault("ECANCELED", "nothing was removed")
-    root = _answering(options.root)
+    for name in own:
+        assert root
+        agent_own.remove(root, name)
     _remove(state, chosen)
-    said = _told(options.root, root, chosen, there=False)
-    output.say(f"removed {what}; sessions stay, below home/ and in shared/main; {said}")
+    said = f"; {_told(options.root, root, chosen, there=False)}" if chosen else ""
+    output.say(f"removed {what}; sessions stay, below home/ and in shared/main{said}")
     return EXIT_OK
+
+
+def _own_name(given: str | None, root: str | None, word: str) -> str:
+    """The name of an agent of one's own, if the word means one."""
+    name, of_others = _plain(word), _is_of_others(given)
+    if names.fault_of(name):
+        return ""
+    if root and (of_others or word.startswith("home/") or not os.path.lexists(f"{root}/{CLASS}/{name}")):
+        if agent_own.has(root, name):
+            return name
+        if of_others and os.path.lexists(f"{root}/{CLASS}/{name}"):
+            raise Fault("EACCES", f"agents in {CLASS}/ are those of the daemon's owner to remove")
+        if of_others or word.startswith("home/"):
+            raise Fault("ENOENT", f"there is no {agent_own.path_of(name)}; see: ctx agent list")
+    return ""
 
 
 def _remove(state: Path, chosen: list[str]) -> None:
     """The records, and what was written into the agents: by us where no daemon does it."""
+    if not chosen:
+        return
     with _unserved(state) as alone:
         for name in chosen:
             records.remove(state, name)
@@ -213,59 +257,16 @@ def _unserved(state: Path) -> Iterator[bool]:
             yield True
 
 
+def _of_record(state: Path, name: str) -> Object:
+    return next(one for one in records.load(state).objects if one.name == name)
+
+
 # list
 
 
 def _list(options: argparse.Namespace, state: Path) -> int:
-    root = _answering(options.root)
-    rows = _mounted(root) if root else [_row(one, "not mounted") for one in records.load(state).objects]
-    if options.json:
-        output.emit(rows)
-    else:
-        heads = ("name", "model", "tools", "approval", "status", "description")
-        cells = [[*map(str, (row["name"], row["model"], len(row["tools"]))), *_rest(row)] for row in rows]
-        output.table(heads, cells)
+    agent_list.show(agent_list.rows(_answering(options.root), state), as_json=options.json)
     return EXIT_OK
-
-
-def _rest(row: dict[str, Any]) -> tuple[str, str, str]:
-    return (row["approval"], row["status"], objects.first_sentence(row["description"]))
-
-
-def _mounted(root: str) -> list[dict[str, Any]]:
-    paths = [path for path in objects.paths_of(root, CLASS) if not os.path.islink(path)]
-    rows = []
-    for path in paths:
-        said = objects.listed(root, path)
-        values = {name: policy_facts.control(path, name) for name in SHOWN}
-        rows.append(_cells(os.path.basename(path), values, said.status, said.description))
-    return rows
-
-
-def _row(one: Object, status: str) -> dict[str, Any]:
-    status = status if one.status == "ready" else one.status
-    return _cells(one.name, one.extra, status, one.description)
-
-
-SHOWN = ("model", "tools", "approval", "label", "policy")
-
-
-def _cells(name: str, values: Any, status: str, description: str) -> dict[str, Any]:
-    text = {key: values.get(key, "").strip() for key in SHOWN}
-    return {
-        "name": name,
-        "model": text["model"],
-        "tools": text["tools"].split(),
-        "approval": text["approval"],
-        "status": status,
-        "description": description,
-        "label": text["label"],
-        "policy": text["policy"].splitlines(),
-    }
-
-
-def _of_record(state: Path, name: str) -> Object:
-    return next(one for one in records.load(state).objects if one.name == name)
 
 
 # The running mount.
@@ -281,14 +282,13 @@ def _answering(given: str | None) -> str | None:
     return root
 
 
-def _check_owner(given: str | None) -> None:
+def _is_of_others(given: str | None) -> bool:
+    """Whether the mount is somebody else's, so that agents in agent/ are, too."""
     try:
         mount = mounts.mounted_at(mounts.root(given))
     except Fault:
-        return
-    if mount and mount.owner != os.getuid():
-        whose = f"agents in {CLASS}/ are those of the daemon's owner, uid {mount.owner}, to make and remove"
-        raise Fault("EACCES", f"{whose}; agents of your own, in home/{os.getuid()}/{CLASS}, are to come")
+        return False
+    return mount is not None and mount.owner != os.getuid()
 
 
 def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -> str:
@@ -333,6 +333,7 @@ VERBS: dict[
             "ctx agent new coder --model openai/gpt-4o --tools 'fs.*,shell.exec'",
             "ctx agent new critic --system critic.md --description 'Finds what is wrong.'",
             "echo 'You answer in French.' | ctx agent new francophone --tools '' --system -",
+            "ctx agent new mine --home",
         ),
     ),
     "rm": (

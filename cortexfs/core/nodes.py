@@ -96,6 +96,11 @@ class Nodes:
             inode = self.homes[uid] = self.add(self.new(), Home(uid, gid, now))
         return inode
 
+    def owner_of(self, home: int) -> tuple[int, int]:
+        node = self.find(self.homes[home])
+        assert isinstance(node, Home)
+        return node.uid, node.gid
+
     def parent(self, inode: int) -> int:
         if inode in FIXED:
             return FIXED[inode][0]

@@ -105,10 +105,11 @@ class Tree:
         node = self.nodes.find(inode)
         return node if isinstance(node, Temporary) else None
 
-    def is_own(self, inode: int) -> bool:
-        """Whether it is the file of an agent in a home."""
-        object_ = self.object_at(inode)
-        return object_ is not None and object_.home is not None
+    def home_of(self, inode: int) -> int | None:
+        """In whose home this is, if it belongs to an object there."""
+        temporary = self.temporary_at(inode)
+        object_ = self.owner_object(temporary.folder if temporary else inode)
+        return object_.home if object_ else None
 
     def is_folder(self, inode: int) -> bool:
         attributes = self.attributes(inode)
@@ -235,8 +236,8 @@ class Tree:
         return Attributes(_DIRECTORY, *self.owner, 0, mtime, Keep.ALWAYS) if node else None
 
     def _of_object_at(self, inode: int, object_: Object) -> Attributes | None:
-        uid, gid = self._owner_of(object_)
         own = object_.home is not None
+        uid, gid = self.nodes.owner_of(object_.home) if object_.home is not None else self.owner
         registered = int(object_.registered * 1e9)
         changed = self._mtimes.get(places.base(inode), registered)
         mtime = self._mtimes.get(inode, registered)
@@ -260,13 +261,6 @@ class Tree:
             return Attributes(_READ_ONLY, uid, gid, size, changed, Keep.ALWAYS)
         written = self.values.find(object_.key, control.name)
         return Attributes(_WRITABLE, uid, gid, size, written.mtime if written else mtime, Keep.NOTHING)
-
-    def _owner_of(self, object_: Object) -> tuple[int, int]:
-        if object_.home is None:
-            return self.owner
-        home = self.nodes.find(self.nodes.homes[object_.home])
-        assert isinstance(home, Home)
-        return home.uid, home.gid
 
     def executable(self, object_: Object) -> bytes:
         return metadata.render(object_, self._shebang, lambda name: self.control(object_, name))
@@ -358,18 +352,27 @@ class Tree:
         if not temporaries.is_temporary(name, tuple(row.name for row in controls.CONTROLS[object_.class_])):
             raise Fault("EROFS", f"{name} is neither a control of this class nor an editor's temporary file")
         if self.temporaries.find(folder, name) is None:
-            self.temporaries.check_room(folder)
+            self.temporaries.check_room(folder, object_.home)
 
     def add_temporary(self, folder: int, name: str, owner: tuple[int, int], mode: int, now: int) -> Temporary:
         """A file of that name, if any, loses it."""
         self.check_temporary(folder, name)
         if replaced := self.temporaries.find(folder, name):
             self.temporaries.remove(replaced)
-        temporary = Temporary(self.nodes.new(), folder, name, owner, mode, now)
+        object_ = self.owner_object(folder)
+        home = object_.home if object_ else None
+        if home is not None:
+            self.temporaries.check_share(home)
+        temporary = Temporary(self.nodes.new(), folder, name, owner, mode, now, home)
         self.nodes.add(temporary.inode, temporary)
         self.temporaries.add(temporary)
         self._mtimes[folder] = now
         return temporary
+
+    def forget_temporary(self, temporary: Temporary) -> None:
+        """It has no name, and nobody has it open."""
+        self.temporaries.forget(temporary)
+        self.nodes.remove(temporary.inode)
 
     def rename_temporary(self, temporary: Temporary, name: str) -> None:
         self.check_temporary(temporary.folder, name)

@@ -31,15 +31,17 @@ one call of a tool does.""",
 )
 def run(
     runtime: ToolRuntime,
-    name: Annotated[str, "The agent, as in ctx ls agent."],
+    name: Annotated[str, "The agent's name, as in ctx ls agent."],
     task: Annotated[str, "What it is to do, complete in itself."],
 ) -> str:
     if not name or "/" in name or name.startswith("."):
         raise InvalidInput(f"name: {name!r} is no name of an agent")
     if not task.strip() or "\0" in task:
         raise InvalidInput("task: it is empty, or holds a NUL character")
-    path = os.path.join(runtime.environ.get("CTX_ROOT") or DEFAULT_ROOT, "agent", name)
-    if not os.path.exists(path):
+    root = runtime.environ.get("CTX_ROOT") or DEFAULT_ROOT
+    places = (f"{root}/home/{os.getuid()}/agent/{name}", f"{root}/agent/{name}")
+    path = next((place for place in places if os.path.exists(place)), None)
+    if path is None:
         raise ExecutionFailed(f"there is no agent {name}", "ENOENT")
     report = _Report(runtime)
     job = Job()

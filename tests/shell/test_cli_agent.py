@@ -164,18 +164,40 @@ def test_a_pattern_needs_a_mount_and_names_do_not(state: Path, capsys: pytest.Ca
     assert made(state, "x").extra["tools"] == "fs.read\n"
 
 
-def test_agents_are_the_daemon_owners_to_make(
+def test_agents_of_agent_are_the_daemon_owners(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     owner = os.getuid() + 1
     monkeypatch.setattr(mounts, "mounted_at", lambda point: Mount(point, 1, owner, True))
-    records.put(state, records.Record("mine", 0, 0, 0))
-    for words in (["new", "coder"], ["rm", "mine", "--yes"]):
-        assert main(["agent", *words]) == 13
-        said = capsys.readouterr().err
-        assert f"uid {owner}" in said
-        assert f"home/{os.getuid()}/agent, are to come" in said
-    assert records.named(state) == ["mine"]
+    records.put(state, records.Record("theirs", 0, 0, 0))
+    (root / "agent" / "theirs").touch()
+    assert main(["agent", "rm", "theirs", "--yes"]) == 13
+    assert "the daemon's owner to remove" in capsys.readouterr().err
+    assert main(["agent", "new", "theirs"]) == 1
+    assert "there is agent/theirs, and your sessions with it" in capsys.readouterr().err
+    assert main(["agent", "new", "mine", "--description", "x"]) == 2
+    assert main(["agent", "rm", "mine", "--yes"]) == 1
+    assert records.named(state) == ["theirs"]
+
+
+def test_one_that_cannot_be_set_up_is_removed_again(
+    root: Path, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # "if one write is refused, the agent is removed again": here no daemon makes the files of its .d/
+    agents = root / "home" / str(os.getuid()) / "agent"
+    agents.mkdir(parents=True)
+    assert main(["agent", "new", "mine", "--home"]) == 1
+    assert "label is refused: No such file or directory" in capsys.readouterr().err
+    assert list(agents.iterdir()) == []
+    assert records.named(state) == []
+
+
+def test_no_name_is_taken_that_a_user_has(
+    root: Path, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records.put(state, records.own("mine", 1000, 1000, 0), 1000)
+    assert main(["agent", "new", "mine"]) == 1
+    assert "uid 1000 has an agent mine" in capsys.readouterr().err
 
 
 # rm
