@@ -17,13 +17,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from cortexfs import config, mechanisms
 from cortexfs.config import Config
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import Manifest
 from cortexfs.host import programs
-from cortexfs.plugins import directory, installing, package, records, signing
+from cortexfs.plugins import directory, installing, package, records, sandboxes, signing
 from cortexfs.plugins.commands import resolve
 from cortexfs.plugins.copies import Copies, place_of
 from cortexfs.plugins.found import found
@@ -150,23 +152,38 @@ def declared(tree: Tree, place: Path) -> calls.Plugin | None:
     manifest = tree.manifest
     if "tools" not in manifest.capabilities.provides:
         return None
-    if manifest.python:
-        return calls.Plugin(
-            manifest.name, manifest.version, "python", manifest.python.entry, str(place / "lib")
-        )
     library = package.library_of(manifest)
-    if library:
-        told, kind = programs.target(programs.library(str(place / library))), programs.NATIVE
+    path = str(place)
+    if manifest.python:
+        kind, target, path = "python", manifest.python.entry, str(place / "lib")
+    elif library:
+        kind, target = programs.NATIVE, programs.target(programs.library(str(place / library)))
     else:
-        told, kind = programs.target(_programs(manifest, tree, place)), programs.PROCESS
-    return calls.Plugin(manifest.name, manifest.version, kind, told, str(place))
+        kind, target = programs.PROCESS, programs.target(_programs(manifest, tree, place))
+    return calls.Plugin(
+        manifest.name, manifest.version, kind, target, path, sandboxes.sandbox(manifest, place)
+    )
 
 
 def _programs(manifest: Manifest, tree: Tree, place: Path) -> programs.Programs:
     native = manifest.native
     assert native is not None
     commands = [resolve(tool, place) for tool in native.tools]
-    return programs.programs(manifest, commands, native.protocol, records.digest(tree))
+    made = programs.programs(manifest, commands, native.protocol, records.digest(tree))
+    memory, seconds = sandboxes.limits(manifest)
+    tools = (
+        replace(
+            tool,
+            memory_bytes=_least(tool.memory_bytes, memory),
+            cpu_seconds=_least(tool.cpu_seconds, seconds),
+        )
+        for tool in made.tools
+    )
+    return replace(made, tools=tuple(tools))
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _fingerprint(folder: Path) -> _Fingerprint:

@@ -84,6 +84,21 @@ class Descriptor(msgspec.Struct, frozen=True):
     model: ModelFacts | None = None  # of a model
 
 
+class Sandbox(msgspec.Struct, frozen=True, array_like=True):
+    """What a plugin's manifest claims that it does not do: its hosts cannot, whoever calls. Where there is
+    one, it has none of root's powers either."""
+
+    view: tuple[tuple[str, str], ...] | None = None  # as that of an identity
+    network: bool = True
+    is_filtered: bool = False  # whether the calls of host/seccomp.py are refused
+    memory_bytes: int | None = None  # beyond what an empty host has
+    cpu_seconds: int | None = None  # of one host
+
+    @property
+    def confines(self) -> bool:
+        return self.view is not None or not self.network or self.is_filtered
+
+
 class Plugin(msgspec.Struct, frozen=True, array_like=True):
     """Which code a host is to hold. kind "python": `target` is "module:attribute"."""
 
@@ -92,6 +107,7 @@ class Plugin(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     target: str
     path: str = ""  # a directory to put first on sys.path; empty for installed packages
+    sandbox: Sandbox | None = None
 
 
 # The label of who describes a plugin: a host of its own, and closed to others of its uid.

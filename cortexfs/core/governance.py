@@ -42,7 +42,6 @@ class Mechanism(StrEnum):
     PROCESS = "a process of its own"
     RLIMITS = "resource limits"
     LANDLOCK = "Landlock"
-    NETWORK = "a network namespace"
     SECCOMP = "seccomp"
     UID = "another user id"
 
@@ -66,13 +65,13 @@ class Claim(msgspec.Struct, frozen=True):
         return f"{self.key} = {self.value}: held by {by}"
 
 
-_NO_NETWORK = frozenset((Mechanism.PROCESS, Mechanism.UID, Mechanism.NETWORK))
+_NO_NETWORK = frozenset((Mechanism.PROCESS, Mechanism.UID, Mechanism.SECCOMP, Mechanism.LANDLOCK))
 # What each level takes. trusted_in_process is a process of its own too: no plugin's code runs in the daemon.
 LEVELS: dict[str, frozenset[Mechanism] | None] = {
     "trusted_in_process": frozenset((Mechanism.PROCESS,)),
     "child_process": frozenset((Mechanism.PROCESS,)),
     "uid_no_network": _NO_NETWORK,
-    "system_sandbox": _NO_NETWORK | {Mechanism.LANDLOCK, Mechanism.SECCOMP},
+    "system_sandbox": _NO_NETWORK,
     "container_vm": None,
     "remote_worker": None,
 }
@@ -99,7 +98,9 @@ def _claims(sandbox: Sandbox) -> Iterator[Claim]:
         yield _claim("seccomp", shown(profile)[1:-1], needs, text, mend)
     if sandbox.network == "none":
         text = "sandbox.network=none is not kernel-enforced by this runtime"
-        yield _claim("network", "none", Mechanism.NETWORK, text)
+        # Landlock besides: who may write another process's memory has that one's sockets.
+        needs = frozenset((Mechanism.SECCOMP, Mechanism.LANDLOCK))
+        yield Claim("sandbox.network", "none", needs, text, "leave it out")
     if sandbox.network == "allowlist":
         text = "sandbox.network=allowlist is not enforced by this runtime"
         yield _claim("network", "allowlist", None, text, 'choose network = "none" or "inherit"')

@@ -13,7 +13,7 @@ import sys
 import cortexfs
 from cortexfs.core.calls import Identity, Plugin
 from cortexfs.core.errors import Fault
-from cortexfs.host import landlock, seccomp
+from cortexfs.host import boxing, landlock, seccomp
 from cortexfs.host.carving import carved
 
 View = tuple[tuple[str, str], ...]
@@ -49,6 +49,8 @@ def confine(identity: Identity, plugin: Plugin) -> int | None:
 
     The answer is a descriptor, where there is something that gate.py has to decide.
     """
+    if plugin.sandbox is not None:
+        boxing.box(plugin.sandbox, (*SHOWN, *CODE))
     if identity.view is None:
         return None
     own: View = ((plugin.path, "rx"),) if plugin.path else ()

@@ -109,6 +109,14 @@ def restrict(*, network: bool, paths: bool) -> int | None:
     return None
 
 
+def close(*, network: bool, unix: bool) -> None:
+    """The same for good, with nobody who decides: Unix sockets, other than pairs, only with `unix`."""
+    machine = MACHINES.get(os.uname().machine)
+    if machine is None:
+        raise Fault("EACCES", f"nothing can be filtered on this machine ({os.uname().machine})")
+    linux.filter_syscalls(program(machine, network=network, unix=_ALLOW if unix else _REFUSE))
+
+
 @functools.cache
 def program(machine: _Machine, *, network: bool, unix: int) -> bytes:
     return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine, network, unix))

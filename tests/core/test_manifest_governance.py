@@ -176,11 +176,11 @@ def test_a_claim_that_nothing_holds_is_refused(sandbox: dict[str, Any], claim: s
     ("sandbox", "needs"),
     [
         ({}, {Mechanism.PROCESS}),
-        ({"level": "uid_no_network"}, {Mechanism.PROCESS, Mechanism.UID, Mechanism.NETWORK}),
+        ({"level": "uid_no_network"}, set(EVERY) - {Mechanism.RLIMITS}),
         ({"level": "system_sandbox"}, set(EVERY) - {Mechanism.RLIMITS}),
         ({"uid_drop": True}, {Mechanism.PROCESS, Mechanism.UID}),
         ({"seccomp": "default"}, {Mechanism.PROCESS, Mechanism.SECCOMP}),
-        ({"network": "none"}, {Mechanism.PROCESS, Mechanism.NETWORK}),
+        ({"network": "none"}, {Mechanism.PROCESS, Mechanism.SECCOMP, Mechanism.LANDLOCK}),
         ({"filesystem": "plugin_only"}, {Mechanism.PROCESS, Mechanism.LANDLOCK}),
         ({"writable_paths": ["/tmp"]}, {Mechanism.PROCESS, Mechanism.LANDLOCK}),
         ({"memory_mb": 0, "cpu_seconds": 1}, {Mechanism.PROCESS, Mechanism.RLIMITS}),
@@ -218,7 +218,7 @@ def test_every_field_of_the_sandbox_is_a_claim() -> None:
     told = {claim.key.removeprefix("sandbox.") for claim in claims(sandbox)}
     assert told == set(full) == {field.name for field in msgspec.structs.fields(sandbox)}
     lines = [claim.text for claim in claims(sandbox)]
-    assert "sandbox.network = none: held by a network namespace" in lines
+    assert "sandbox.network = none: held by Landlock and seccomp" in lines
     assert "sandbox.writable_paths = /tmp, /var/tmp: held by Landlock" in lines
     assert claims(manifest(sandbox={"network": "allowlist"}).sandbox)[1].text.endswith("held by nothing")
 

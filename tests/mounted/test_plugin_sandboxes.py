@@ -1,0 +1,230 @@
+"""Claims of a manifest's [sandbox], tried from inside. Issue: "a probe plugin that tries to open the network,
+read /etc/shadow, write outside, fork, ptrace, exceed memory and CPU"."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cortexfs import mechanisms
+from cortexfs.core.governance import Mechanism
+from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
+from tests.mounted.plugins import PROGRAM, TOOLS, TOP
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="calls as other users"),
+    pytest.mark.skipif(Mechanism.LANDLOCK not in mechanisms.available(), reason="no Landlock"),
+]
+
+# Runs what it is given; the answer is what `said` then holds, or the name of an errno.
+PROBE = """
+import ctypes, errno, os, resource, socket, subprocess, sys
+def probe(text):
+    found = {{"said": "done"}}
+    try:
+        exec(text, globals() | {{"here": {here!r}}}, found)
+    except OSError as error:
+        return errno.errorcode.get(error.errno, "EIO")
+    except MemoryError:
+        return "no memory"
+    except ValueError as error:
+        return str(error)
+    return str(found["said"])
+"""
+MODULE = """
+from cortexfs.sdk import tool
+@tool(name="{name}")
+def run(text: str) -> str:
+    "For tests."
+    return probe(text)
+plugin = [run]
+"""
+SCRIPT = """
+import json
+print(json.dumps(probe(json.load(sys.stdin)["input"]["text"])))
+"""
+KINDS = ("python", "process")
+
+
+@pytest.fixture(scope="module")
+def mount(python: Path) -> Iterator[Ctx]:
+    with mounted(python) as ctx:
+        yield ctx
+
+
+class Probe:
+    """A plugin with some claims, of one of the kinds, and calls of it."""
+
+    def __init__(self, ctx: Ctx, where: Path, kind: str, sandbox: str, more: str = "") -> None:
+        self.ctx, self.name = ctx, f"probe-{kind}"
+        folder = where / self.name
+        top = f'name = "{self.name}"\n{TOP.format(version="1.0")}{TOOLS}{more}[sandbox]\n{sandbox}\n'
+        code = PROBE.format(here=str(ctx.work))
+        if kind == "python":
+            files = {
+                "manifest.toml": f'{top}[python]\nentry = "probing:plugin"\n',
+                "lib/probing.py": code + MODULE.format(name=self.name),
+            }
+        else:
+            interpreter = os.path.realpath(sys.executable)
+            files = {
+                "manifest.toml": top + PROGRAM.format(tool=self.name),
+                "bin/run": f"#!{interpreter} -SE\n{code}{SCRIPT}",
+            }
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        if kind == "process":
+            (folder / "bin/run").chmod(0o755)
+        ctx.ctx("plugin", "install", str(folder))
+
+    def answer(self, text: str, uid: int | None = None) -> Answer:
+        return self.ctx.call(self.name, "--text", text, uid=uid)
+
+    def __call__(self, text: str, uid: int | None = None) -> str:
+        answer = self.answer(text, uid)
+        assert answer.status == 0, answer
+        return answer.output
+
+    def __enter__(self) -> Probe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ctx.ctx("plugin", "uninstall", self.name, "--purge")
+
+
+CONNECT = "socket.create_connection(('127.0.0.1', {port}), 5).close()"
+PTRACE = (
+    "libc = ctypes.CDLL(None, use_errno=True)\n"
+    "if libc.ptrace(0, 0, 0, 0) < 0: raise OSError(ctypes.get_errno(), '')"
+)
+NETWORK = {
+    CONNECT: "EACCES",
+    "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)": "EACCES",
+    "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)": "EACCES",
+    "socket.socket(socket.AF_UNIX)": "EACCES",
+    "socket.socketpair()": "done",
+    PTRACE: "EPERM",
+    "open('/proc/{pid}/mem', 'r+b')": "EACCES",
+    "open(here + '/net', 'w').write('x')": "done",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_network_is_closed(mount: Ctx, tmp_path: Path, kind: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Probe(mount, tmp_path, kind, 'network = "none"') as probe,
+    ):
+        port, pid = str(server.getsockname()[1]), str(os.getpid())
+        for uid in (0, NOBODY):
+            for text, outcome in NETWORK.items():
+                said = probe(text.replace("{port}", port).replace("{pid}", pid), uid)
+                assert (text, said) == (text, outcome)
+            (mount.work / "net").unlink()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_claim_nothing_is_closed(mount: Ctx, tmp_path: Path, kind: str) -> None:
+    # or the other tests would show nothing
+    with socket.create_server(("127.0.0.1", 0)) as server, Probe(mount, tmp_path, kind, "") as probe:
+        assert probe(CONNECT.format(port=server.getsockname()[1])) == "done"
+        assert probe("socket.socket(socket.AF_UNIX)") == "done"
+        assert probe("said = len(open('/etc/shadow').read()) > 0") == "True"
+        assert probe("open('/etc/shadow')", NOBODY) == "EACCES"
+        assert probe(PTRACE) == "done"
+        assert probe("said = len(bytearray(300 << 20)) >> 20") == "300"
+
+
+FILES = {
+    # what is done, and how it ends under plugin_only, read_only_host and writable_paths alone
+    "open('/etc/shadow').read()": ("EACCES", "done", "done"),
+    "os.listdir('/etc')": ("EACCES", "done", "done"),
+    "open(here + '/made', 'w')": ("EACCES", "EACCES", "EACCES"),
+    "os.truncate(here + '/mine', 0)": ("EACCES", "EACCES", "EACCES"),
+    "os.unlink(here + '/mine')": ("EACCES", "EACCES", "EACCES"),
+    "os.mkdir(here + '/folder')": ("EACCES", "EACCES", "EACCES"),
+    "open(here + '/open/made', 'w').write('x')": ("done", "EACCES", "done"),
+    "said = subprocess.run(['/bin/cat', '/etc/shadow'], capture_output=True).returncode": ("1", "0", "0"),
+    "said = os.waitstatus_to_exitcode(os.waitpid(os.fork() or os._exit(7), 0)[1])": ("7", "7", "7"),
+    "socket.socket(socket.AF_UNIX)": ("EACCES", "EACCES", "EACCES"),
+    PTRACE: ("EPERM", "EPERM", "EPERM"),
+}
+CLAIMS = (
+    'filesystem = "plugin_only"\nwritable_paths = ["{open}"]',
+    'filesystem = "read_only_host"',
+    'writable_paths = ["{open}"]',
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_files_are_closed(mount: Ctx, tmp_path: Path, kind: str, claim: str) -> None:
+    shared = mount.work / "open"
+    shared.mkdir(mode=0o777, exist_ok=True)
+    shared.chmod(0o777)
+    mine = mount.work / "mine"
+    mine.write_text("mine")
+    with Probe(mount, tmp_path, kind, claim.format(open=shared)) as probe:
+        for text, outcomes in FILES.items():
+            assert (text, probe(text)) == (text, outcomes[CLAIMS.index(claim)])
+        assert probe("open(here + '/made', 'w')", NOBODY) == "EACCES"
+    assert mine.read_text() == "mine"
+
+
+def test_declared_paths_are_those_that_are_declared(mount: Ctx, tmp_path: Path) -> None:
+    for name in ("read", "written", "other"):
+        (mount.work / name).mkdir(exist_ok=True)
+        (mount.work / name / "file").write_text(name)
+    more = f'file_read = ["{mount.work}/read"]\nfile_write = ["{mount.work}/written"]\n'
+    with Probe(mount, tmp_path, "process", 'filesystem = "declared_paths"', more) as probe:
+        assert probe("said = open(here + '/read/file').read()") == "read"
+        assert probe("open(here + '/read/file', 'w')") == "EACCES"
+        assert probe("said = open(here + '/written/file', 'w').write('x')") == "1"
+        assert probe("open(here + '/other/file')") == "EACCES"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_and_time_are_limited(mount: Ctx, tmp_path: Path, kind: str) -> None:
+    with Probe(mount, tmp_path, kind, "memory_mb = 128\ncpu_seconds = 2") as probe:
+        assert probe("said = len(bytearray(30 << 20)) >> 20") == "30"
+        assert probe("bytearray(300 << 20)") == "no memory"
+        for uid in (0, NOBODY):
+            raised = "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))"
+            assert probe(raised, uid) == "not allowed to raise maximum limit"
+        spent = probe.answer("while True: pass", NOBODY)
+        assert spent.code == "EPROTO"
+        assert probe("said = 'again'", NOBODY) == "again"
+
+
+def test_the_profile_refuses_what_a_tool_has_no_use_for(mount: Ctx, tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        Probe(mount, tmp_path, "python", 'seccomp = "default"') as probe,
+    ):
+        assert probe(PTRACE) == "EPERM"
+        assert probe(CONNECT.format(port=server.getsockname()[1])) == "done"
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "sentence"),
+    [
+        ('level = "system_sandbox"', "system_sandbox is not enforced by this runtime"),
+        ('network = "allowlist"', "sandbox.network=allowlist is not enforced by this runtime"),
+        ("uid_drop = true", "uid_drop is not enforced by this runtime"),
+        ('seccomp = "strict"', "seccomp profiles are not enforced by this runtime"),
+        ('writable_paths = ["out"]', 'sandbox.writable_paths: "out" cannot be held'),
+    ],
+)
+def test_what_cannot_be_held_is_refused(mount: Ctx, tmp_path: Path, sandbox: str, sentence: str) -> None:
+    # "none is accepted and ignored"
+    with pytest.raises(AssertionError, match="ctx plugin"):
+        Probe(mount, tmp_path, "process", sandbox)
+    done = mount.ctx("plugin", "install", str(tmp_path / "probe-process"), check=False)
+    assert sentence in done.stderr
+    assert not (mount.root / "tool" / "probe-process").exists()
