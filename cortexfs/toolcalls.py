@@ -3,9 +3,9 @@
 Main path: `ToolCalls.call` takes a host from the pool, sends the request, and collects the output until the
 host is done. What the tool says meanwhile (progress, notes, media) is passed on as it comes.
 
-Rules: what is kept of an output is bounded, and the rest is counted. A call that is given up is half-closed,
-which cancels it; a host that does not let go, or that broke the protocol, is replaced (relay.py does the
-same for a runner).
+Rules: what is kept of an output is bounded, for each call and for each user, and the rest is counted. A call
+that is given up is half-closed, which cancels it; a host that does not let go, or that broke the protocol, is
+replaced (relay.py does the same for a runner).
 This file must never know why a tool is called, or whether it may be.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -36,6 +37,7 @@ from cortexfs.relay import (
 )
 
 MAX_KEPT = 2 << 20  # bytes of one output; what a model is told of it is far less
+MAX_HELD = 64 << 20  # and of all that are kept at a time for one user
 
 Said = Callable[[frames.Frame], Awaitable[None]]
 
@@ -46,13 +48,14 @@ class ToolCalls:
     def __init__(self, pool: Pool, default_seconds: float) -> None:
         self._pool = pool
         self._seconds = default_seconds
+        self._held: Counter[int] = Counter()  # by uid
 
     async def call(self, tool: Object, identity: calls.Identity, asked: calls.Call, say: Said) -> Outcome:
         """Run it to its end. A fault of the tool is in the outcome; one of ours is, too."""
         if tool.plugin is None:
             return Outcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
         seconds = tool.timeout or self._seconds
-        one = _One(tool.name, say)
+        one = _One(tool.name, say, identity.uid, self._held)
         try:
             host = await self._pool.acquire(tool.plugin, identity, [])
         except Fault as fault:
@@ -66,16 +69,19 @@ class ToolCalls:
             one.fault = fault
         finally:
             self._pool.release(host, stuck=one.broken or not one.let_go)
+            one.forget()
         return one.outcome()
 
 
 class _One:
     """One call, as far as it has come."""
 
-    def __init__(self, name: str, say: Said) -> None:
+    def __init__(self, name: str, say: Said, uid: int, held: Counter[int]) -> None:
         self._name = name
         self._say = say
-        self._kept: list[bytes] = []
+        self._uid = uid
+        self._held = held
+        self._kept = bytearray()  # not its pieces, each of which may be a byte
         self._size = 0
         self._done = False
         self.let_go = True
@@ -83,8 +89,14 @@ class _One:
         self.fault: Fault | None = None
 
     def outcome(self) -> Outcome:
-        text = b"".join(self._kept).decode(errors="ignore")  # cut inside a character, perhaps
-        return Outcome(text, self.fault, max(0, self._size - MAX_KEPT))
+        text = self._kept.decode(errors="ignore")  # cut inside a character, perhaps
+        return Outcome(text, self.fault, self._size - len(self._kept))
+
+    def forget(self) -> None:
+        """It counts for its user no more."""
+        self._held[self._uid] -= len(self._kept)
+        if not self._held[self._uid]:
+            del self._held[self._uid]
 
     async def run(self, host: Host, asked: calls.Call) -> None:
         with strangers.closing(host.call(None)) as call:
@@ -122,10 +134,8 @@ class _One:
 
     async def _take(self, call: socket.socket, kind: int, payload: bytes) -> None:
         if kind == wire.DELTA:
-            room = max(0, MAX_KEPT - self._size)
             self._size += len(payload)
-            if room:
-                self._kept.append(payload[:room])
+            self._keep(payload)
         elif kind == wire.DONE:
             self._done = self.let_go = True
         elif kind == wire.FAULT:
@@ -134,6 +144,13 @@ class _One:
             await send(call, wire.message(wire.STDIN, b""))
         elif frame := _frame(self._name, kind, payload):
             await self._say(frame)
+
+    def _keep(self, payload: bytes) -> None:
+        """As much of it as there is room for; what comes behind a gap is not kept."""
+        if self._size - len(payload) == len(self._kept):
+            taken = payload[: max(0, min(MAX_KEPT - len(self._kept), MAX_HELD - self._held[self._uid]))]
+            self._kept += taken
+            self._held[self._uid] += len(taken)
 
     async def _release(self, call: socket.socket) -> None:
         with trio.move_on_after(LET_GO_SECONDS, shield=True):

@@ -1,12 +1,13 @@
 """One question to an agent's model: the turn that the model's driver sees, and what it answered.
 
 Rules: what the model says to its user is passed on as it comes; its calls, its usage and its whole text are
-kept for the run to act on. A model never runs a tool and asks nobody.
+kept for the run to act on, and a text without end ends the run. A model never runs a tool and asks nobody.
 This file must never know what becomes of an answer.
 """
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.models.asked import Part, Said, Text
 from cortexfs.models.driver import Turn
+
+MAX_ANSWER = 1 << 20  # characters of one answer: several times of what a model says at once
 
 
 class Question:
@@ -31,12 +34,12 @@ class Question:
         self._turn = turn
         self._budget = budget
         self._quiet = quiet
-        self._deltas: list[str] = []
-        self._messages: list[str] = []
+        self._deltas = StringIO()
+        self._messages = StringIO()
 
     @property
     def text(self) -> str:
-        return "".join(self._messages) or "".join(self._deltas)
+        return self._messages.getvalue() or self._deltas.getvalue()
 
     async def history(self, room: int) -> list[frames.Message]:
         return []
@@ -50,9 +53,9 @@ class Question:
                 case frames.Usage():
                     self._budget.use(frame)
                 case frames.Message():
-                    self._messages.append("".join(part.text for part in frame.content))
+                    _keep(self._messages, "".join(part.text for part in frame.content))
                 case frames.Delta():
-                    self._deltas.append(frame.text)
+                    _keep(self._deltas, frame.text)
                     if not self._quiet:
                         passed.append(frame)
                 case frames.ReasoningDelta() | frames.Progress() | frames.Media():
@@ -69,6 +72,13 @@ class Question:
 
     async def ask(self, approval: frames.Approval) -> Any:
         raise Fault("EPROTO", "a model asked for an approval, which only agents may")
+
+
+def _keep(kept: StringIO, text: str) -> None:
+    if kept.tell() + len(text) > MAX_ANSWER:
+        why = f"the agent's model said over {MAX_ANSWER >> 20} Mi characters in one answer"
+        raise Fault("EFBIG", f"{why}, which is the limit; give it a smaller task, or another model")
+    kept.write(text)
 
 
 def message(text: str) -> frames.Message:

@@ -1,0 +1,90 @@
+"""A call of a tool for an agent: what is kept of its output. The host says what the test wants."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from cortexfs import toolcalls
+from cortexfs.agents.world import Outcome
+from cortexfs.core import calls, frames, wire
+from cortexfs.core.registry import Object
+from cortexfs.hosts import Pool
+
+TOOL = Object(class_="tool", name="x", description="", plugin=calls.Plugin("p", "1", "python", "m:a"))
+
+
+class Host:
+    """Says these pieces, and that it is done when it may."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+        self.socket: socket.socket | None = None
+
+    def call(self, _cwd: int | None) -> socket.socket:
+        ours, self.socket = socket.socketpair()
+        ours.setblocking(False)
+        self.socket.sendall(b"".join(wire.message(wire.DELTA, piece) for piece in self._pieces))
+        return ours
+
+    def end(self) -> None:
+        assert self.socket
+        self.socket.sendall(wire.message(wire.DONE, b""))
+
+
+class Hosts:
+    """A pool that gives out these hosts, one after the other."""
+
+    def __init__(self, *hosts: Host) -> None:
+        self._hosts = list(hosts)
+
+    async def acquire(self, _plugin: Any, _identity: Any, _rights: Any) -> Host:
+        return self._hosts.pop(0)
+
+    def release(self, host: Host, stuck: bool) -> None:
+        assert host.socket
+        assert not stuck
+        host.socket.close()
+
+
+async def said(_frame: frames.Frame) -> None:
+    raise AssertionError("deltas are collected")
+
+
+async def outcomes(uids: list[int], pieces: list[bytes]) -> list[Outcome]:
+    """What comes of calls that all go on until each host has said what it has to say."""
+    hosts = [Host(pieces) for _ in uids]
+    tools = toolcalls.ToolCalls(cast(Pool, Hosts(*hosts)), 5.0)
+    asked = calls.Call("r", calls.Invocation("x"), None, b"{}", 0o22, {})
+    found: dict[int, Outcome] = {}
+
+    async def one(number: int) -> None:
+        identity = calls.Identity(uids[number], 0, ())
+        found[number] = await tools.call(TOOL, identity, asked, said)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(len(uids)):
+            nursery.start_soon(one, number)
+            await trio.testing.wait_all_tasks_blocked()
+        for host in hosts:
+            host.end()
+    return [found[number] for number in range(len(uids))]
+
+
+def test_an_output_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    # docs/agents.md: "2 MiB of an output are kept"; the rest is counted
+    monkeypatch.setattr(toolcalls, "MAX_KEPT", 5)
+    (one,) = trio.run(outcomes, [1], [b"a", b"b", b"cdef", b"g"])
+    assert (one.output, one.missing, one.fault) == ("abcde", 2, None)
+
+
+def test_what_is_kept_for_a_user_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # docs/agents.md: "64 MiB for one user at a time"; who calls without end takes nothing of others'
+    monkeypatch.setattr(toolcalls, "MAX_HELD", 7)
+    first, second, other, third = trio.run(outcomes, [1, 1, 2, 1], [b"abc", b"de"])
+    assert [one.output for one in (first, second, other, third)] == ["abcde", "ab", "abcde", ""]
+    assert [one.missing for one in (first, second, other, third)] == [0, 3, 0, 5]
