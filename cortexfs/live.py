@@ -88,6 +88,7 @@ class Live:
         self.askers: dict[str, Asker] = {}  # by run, of the messages that are not answered
         self.questions: dict[tuple[str, str], Question] = {}  # by run and call
         self.memories: dict[int, dict[str, object]] = {}  # what drivers remember, by user
+        self._places: dict[int, str] = {}  # where each of them has said that he works
         self._scope: trio.CancelScope | None = None
         self._stopped: tuple[str, Fault] | None = None
         self._charged = CHARGED  # messages of the session whose memory somebody bears
@@ -129,6 +130,15 @@ class Live:
     def wake(self) -> None:
         for follower, key in self.followers.items():
             follower.stir(key)
+
+    def moved(self, uid: int, cwd: str) -> None:
+        """This user has said where he works, and may."""
+        self._places[uid] = cwd
+
+    def place(self, uid: int) -> str:
+        """Where what is done for him is done: in a shared session, nowhere that another one chose."""
+        shared = self.address.space.folder.startswith("shared/")
+        return self._places.get(uid, "" if shared else self.session.cwd or "")
 
     # The run that goes on.
 
@@ -180,7 +190,7 @@ class Live:
 
 def _who(live: Live, accepted: Accepted, asker: Asker) -> Who:
     address, space = live.address, live.address.space
-    cwd = accepted.request.cwd or live.session.cwd or ""
+    cwd = accepted.request.cwd or live.place(asker.uid)
     folder = () if space.folder.startswith("temp/") else address.parts
     return Who(asker.identity, cwd, address.session, folder, (space.uid, space.gid))
 
@@ -197,6 +207,8 @@ class Turn:
         self._live = live
         self._id = accepted.run
         self._run = run
+        if accepted.request.cwd:
+            live.moved(asker.uid, accepted.request.cwd)
         self._approval_secs = approval_secs
 
     @property

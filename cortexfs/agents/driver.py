@@ -27,6 +27,7 @@ from cortexfs.agents.budget import Budget, Limits
 from cortexfs.agents.context import Pack, Parts, budget, history_room, pinned_by, unpinned
 from cortexfs.agents.powers import NETWORK, Powers, effects_in_words, known, setup_of
 from cortexfs.agents.question import Question, message, spoken
+from cortexfs.agents.toolbox import Meant, Toolbox, meant
 from cortexfs.agents.view import view, within
 from cortexfs.agents.window import Names, Window
 from cortexfs.agents.world import Outcome, World
@@ -34,9 +35,10 @@ from cortexfs.core import calls, frames
 from cortexfs.core.confirming import Denials
 from cortexfs.core.decision import Decision
 from cortexfs.core.errors import Fault
+from cortexfs.core.plain import escaped
 from cortexfs.core.registry import Object
 from cortexfs.models import asked as asking
-from cortexfs.models.asked import Called, Said, Text, Tool, asked
+from cortexfs.models.asked import Called, Said, Text, asked
 from cortexfs.models.driver import Driver, Turn
 from cortexfs.models.drivers import answered
 
@@ -80,12 +82,12 @@ class _Run:
         self._setup = setup_of(world, object_)
         who = turn.who
         nested = who.identity.label
-        self._powers = Powers(world, f"{nested} {object_.path}" if nested else object_.path)
+        self._powers = Powers(world, f"{nested} agent/{object_.name}" if nested else f"agent/{object_.name}")
         self._model = self._chosen_model()
         self._driver = world.driver(self._model)
         self._native = NATIVE in world.control(self._model, "cap").split()
-        self._tools = self._visible()
-        self._in_text = bool(self._tools) and not self._native
+        self._tools = Toolbox(world, self._setup.tools)
+        self._in_text = bool(self._tools.names) and not self._native
         self._cwd = who.cwd or self._setup.cwd
         self._identity = self._confined()
         self._budget = Budget(self._limits(), trio.current_time())
@@ -104,17 +106,12 @@ class _Run:
             raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
         return model
 
-    def _visible(self) -> dict[str, Object]:
-        """The tools that it has and that are there now."""
-        found = ((name, self._world.find("tool", name)) for name in self._setup.tools)
-        return {name: tool for name, tool in found if tool is not None}
-
     def _confined(self) -> calls.Identity:
         """As whom its tools run: the person, without powers, seeing what the mount table shows."""
         own = self._turn.who.identity
         if own.namespaces or own.root != (0, 0):
             raise Fault("EACCES", "agents do not work for callers in containers; call it from outside")
-        kinds = {effect.kind for tool in self._tools.values() for effect in tool.capabilities.effects}
+        kinds = {effect.kind for tool in self._tools for effect in tool.capabilities.effects}
         seen = view(self._setup.mounts, self._cwd, root=self._world.root, writable=bool(kinds & WRITES))
         return replace(
             own,
@@ -187,13 +184,13 @@ class _Run:
         limit = self._world.control(self._model, "limit").strip()
         most, self._reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
         history = unpinned(await self._turn.history(history_room(most)))
-        place = f"Your working directory is {self._cwd}."
-        told = textcalls.instruction(self._listed()) if not self._native else ""
+        place = f"Your working directory is {_in_a_line(self._cwd)}."
+        told = textcalls.instruction(self._tools.shown()) if not self._native else ""
         parts = Parts(
             system="\n\n".join(filter(None, (self._setup.system, place, given.system, told))),
             input=given.said,
             history=history,
-            tools=len(msgspec.json.encode(self._listed())) if self._native else 0,
+            tools=len(msgspec.json.encode(self._tools.shown())) if self._native else 0,
         )
         who = self._turn.who
         files = self._world.context(who)
@@ -207,7 +204,7 @@ class _Run:
             raise fault
         if not self._in_text:
             return _Reply(inner.text, tuple(self._named(inner.calls)))
-        parsed = textcalls.parse(inner.text, self._listed())
+        parsed = textcalls.parse(inner.text, self._tools.shown())
         match parsed:
             case textcalls.Call():
                 call = frames.ToolCall(call="", name=parsed.name, input=parsed.input)
@@ -226,7 +223,7 @@ class _Run:
         return inner.text
 
     def _request(self, pack: Pack) -> dict[str, Any]:
-        tools, said = self._listed(), pack.said
+        tools, said = self._tools.shown(), pack.said
         request: dict[str, Any] = {"system": pack.system}
         if not self._native:
             said = textcalls.as_text(said)
@@ -237,12 +234,6 @@ class _Run:
             request["max_tokens"] = self._reserve  # a small model does not stop by itself
         request["messages"] = [spoken(each) for each in said]
         return request
-
-    def _listed(self) -> list[Tool]:
-        return [
-            Tool(name, tool.description, msgspec.json.decode(tool.schema))
-            for name, tool in self._tools.items()
-        ]
 
     def _named(self, made: Sequence[frames.ToolCall]) -> list[frames.ToolCall]:
         """Each with an id that this run has not seen."""
@@ -281,18 +272,20 @@ class _Run:
 
     async def _one(self, call: frames.ToolCall, window: Window) -> Said:
         """One call, from its decision to what the model is told of it."""
-        tool = self._tools.get(call.name)
+        tool = self._tools.now(call.name)
         if tool is None:
-            return await self._told(call, wording.unknown(call.name, known(tuple(self._tools))), True)
+            return await self._told(call, wording.unknown(call.name, known(self._tools.names)), True)
         input_ = call.input
         decision = await self._decide(call, tool, input_)
-        if decision.allowed and decision.confirm and call.name not in self._always():
+        if decision.allowed and decision.confirm and meant(tool) not in self._always():
             verdict = await self._approved(call, tool, decision)
             if verdict is None:
                 return await self._denied(call, "the user did not allow it")
-            if verdict is not call.input:
-                input_ = verdict
-                decision = await self._decide(call, tool, input_)
+            # What counts is what there is now: the answer took its time.
+            if (now := self._tools.now(call.name)) is None or meant(now) != meant(tool):
+                return await self._denied(call, "the tool has changed since its user was asked, or is gone")
+            tool, input_ = now, verdict
+            decision = await self._decide(call, tool, input_)
         if not decision.allowed or decision.dry_run_first:
             return await self._denied(call, decision.reason)
         self._count_denial(False)
@@ -321,16 +314,16 @@ class _Run:
             reason=decision.reason,
         )
         async with self._asking:  # a person decides one thing at a time
-            if call.name in self._always():
+            if meant(tool) in self._always():
                 return call.input
             verdict = await self._turn.ask(question)
             if verdict.decision == "deny":
                 return None
             if verdict.decision == "allow_session":
-                self._always().add(call.name)
+                self._always().add(meant(tool))
         return call.input if verdict.input is None else verdict.input
 
-    def _always(self) -> set[str]:
+    def _always(self) -> set[Meant]:
         found = self._turn.session_memory.setdefault(ALWAYS, set())
         assert isinstance(found, set)
         return found
@@ -391,3 +384,8 @@ class _Run:
             raise Fault("EACCES", f"{why}, so the agent stops; say what it should do instead, or allow more")
         if denials.escalate:
             raise Fault("EACCES", f"{denials.ever} calls of this session were denied; begin another one")
+
+
+def _in_a_line(path: str) -> str:
+    """Whoever names a directory is not to speak to the model."""
+    return escaped(path).replace("\t", "\\t").replace("\n", "\\n")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from cortexfs.core import formats
+from cortexfs.core.errors import Fault
 from cortexfs.core.formats import is_below, rights
 
 View: TypeAlias = tuple[tuple[str, str], ...]
@@ -46,6 +47,8 @@ def view(mounts: str, cwd: str, *, root: str, writable: bool) -> View:
     Nobody has chosen `/` as a place to work in: it is where a process is that was put nowhere. So it opens
     nothing, where it would open everything.
     """
+    if not is_text(cwd):
+        raise Fault("EINVAL", f"agents work in no directory whose name is not UTF-8: {cwd!a}")
     if mounts:
         formats.path_mounts(mounts)
         return _ordered((line.split("\t")[1], rights(line)) for line in mounts.removesuffix("\n").split("\n"))
@@ -66,6 +69,11 @@ def allowed(of: View, path: str) -> str:
         return ""
     plain = _plain(path)
     return _letters("".join(letters for above, letters in of if is_below(plain, above)))
+
+
+def is_text(path: str) -> bool:
+    """Whether its name can be sent to a model, or a host."""
+    return not any("\ud800" <= character <= "\udfff" for character in path)
 
 
 def _common(one: str, other: str) -> str:

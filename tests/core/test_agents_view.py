@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,3 +83,12 @@ def test_within_is_one_view_again(child: View, parent: View) -> None:
 def test_what_lies_below_has_at_least_what_is_above(some: View, path: str) -> None:
     # landlock(7): a rule grants access to a whole hierarchy, so a narrower one below it would not be held
     assert set(allowed(some, path)) <= set(allowed(some, f"{path.rstrip('/')}/a"))
+
+
+@pytest.mark.parametrize("mounts", ["", "/usr\t/usr\tro\t-\n"])
+def test_a_place_whose_name_is_no_text(mounts: str) -> None:
+    # docs/agents.md: "The name of a working directory must be UTF-8"; hosts and models are told it as text
+    with pytest.raises(Fault) as raised:
+        view(mounts, os.fsdecode(b"/srv/\xff"), root="/ctx", writable=False)
+    assert raised.value.code == "EINVAL"
+    assert "/srv/\\udcff" in raised.value.message

@@ -1,0 +1,48 @@
+"""The tools of a run: those that its agent has, each as it is at the moment.
+
+    tools = Toolbox(world, names)
+    tools.now(name)            a tool, or None where it is not (any more) one of them
+    tools.shown()              what the model is told of them
+
+Rules: what an agent has is decided when its run begins, what a tool is when it is called: a plugin can be
+disabled or replaced meanwhile, and what was allowed of the one is not allowed of the other.
+This file must never know what is called, or whether it may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from cortexfs.agents.world import World
+from cortexfs.core.calls import Effect, Plugin
+from cortexfs.core.registry import Object
+from cortexfs.models.asked import Tool
+
+# Which tool somebody means who allows it: of this name, from this plugin, with these effects.
+Meant: TypeAlias = tuple[str, Plugin | None, tuple[Effect, ...]]
+
+
+class Toolbox:
+    def __init__(self, world: World, names: Collection[str]) -> None:
+        self._world = world
+        self._names = dict.fromkeys(names)
+
+    def __iter__(self) -> Iterator[Object]:
+        return (tool for name in self._names if (tool := self.now(name)) is not None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tool.name for tool in self)
+
+    def now(self, name: str) -> Object | None:
+        return self._world.find("tool", name) if name in self._names else None
+
+    def shown(self) -> list[Tool]:
+        return [Tool(tool.name, tool.description, msgspec.json.decode(tool.schema)) for tool in self]
+
+
+def meant(tool: Object) -> Meant:
+    return tool.name, tool.plugin, tool.capabilities.effects

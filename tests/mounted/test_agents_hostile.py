@@ -1,0 +1,91 @@
+"""What people, models, tools and administrators do to an agent in the midst of its run, and what comes of it.
+The quotes without a source are of docs/agents.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.agents import agent, call, results, run, say, script, working
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.talking import talk
+
+
+@pytest.fixture(scope="module")
+def ctx(python: Path) -> Iterator[Ctx]:
+    with mounted(python, ["faulty"]) as mount:
+        (mount.work / "README.md").write_text("hello world\n")
+        yield mount
+
+
+@pytest.fixture(scope="module")
+def coder(ctx: Ctx) -> Iterator[str]:
+    with agent(ctx, "coder") as path:
+        yield path
+
+
+def peak(pid: int) -> int:
+    """MiB of memory that a process had at most."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) >> 10
+
+
+def test_a_model_that_says_too_much(ctx: Ctx, coder: str) -> None:
+    # "characters of one answer": its daemon would keep all of it, to go on with
+    before = peak(ctx.pid)
+    answer = run(ctx, coder, script([{"burst": 4000, "size": 64 << 10}], say("on")))
+    assert (answer.status, answer.code) == (1, "EFBIG")
+    assert "in one answer" in answer.message
+    assert peak(ctx.pid) - before < 64  # of 250
+
+
+def test_a_tool_whose_plugin_is_disabled_meanwhile(ctx: Ctx) -> None:
+    # "Each call ... decided as things are at this moment": the plugin's code runs no more
+    calls = [call("show.env"), call("show.env"), call("fs.read", path="README.md"), say("x")]
+    with (
+        agent(ctx, "plugged", "show.env", "fs.read", approval="ask") as path,
+        working(ctx, path, script(*calls), session="plugged") as client,
+    ):
+        asked = client.until("approval")[-1]
+        ctx.ctx("plugin", "disable", "faulty")
+        client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_session")
+        frames = client.until("approval")
+        client.ask("approve", run=asked["run"], call=frames[-1]["call"], decision="allow_once")
+        changed, gone, read = results(frames + client.until("done", status="ok"))
+    ctx.ctx("plugin", "enable", "faulty")
+    assert (changed["is_error"], gone["is_error"], read["is_error"]) == (True, True, False)
+    assert "has changed" in changed["output"]
+    assert 'There is no tool "show.env"' in gone["output"]
+
+
+def test_nobody_else_decides_where_an_agent_works(ctx: Ctx, coder: str) -> None:
+    # "In a shared session everybody has a working directory of his own"
+    theirs = ctx.base / "theirs"
+    theirs.mkdir(mode=0o755)
+    (theirs / "private").write_text("mine")
+    shared = {"session": "both", "scope": "shared"}
+    with working(ctx, coder, script(say("x")), uid=NOBODY, cwd=str(theirs), **shared) as client:
+        client.until("done", status="ok")
+    task = script(call("fs.read", path="private"), say("x"))
+    with talk(ctx, f"{coder}.sock") as client:
+        for fields, is_error in (({}, True), ({"cwd": str(theirs)}, False), ({}, False)):
+            client.send(task, **shared, **fields)
+            (told,) = results(client.until("done", status="ok"))
+            assert told["is_error"] is is_error, told
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"two\nlines\tand \x1b[31m more"])
+def test_a_directory_with_an_odd_name(ctx: Ctx, coder: str, name: bytes) -> None:
+    # models and hosts are told its name, as text
+    odd = os.path.join(os.fsencode(ctx.work), name)
+    os.mkdir(odd)
+    Path(os.fsdecode(odd), "x").write_text("there")
+    answer = run(ctx, coder, script(call("fs.read", path="x"), say("x")), cwd=odd)
+    if name.isascii():
+        assert results(answer.frames)[0]["output"] == "there"
+    else:
+        assert (answer.status, answer.code) == (2, "EINVAL")
+        assert "UTF-8" in answer.message
