@@ -82,7 +82,7 @@ class _Run:
         self._setup = setup_of(world, object_)
         who = turn.who
         nested = who.identity.label
-        self._powers = Powers(world, f"{nested} agent/{object_.name}" if nested else f"agent/{object_.name}")
+        self._powers = Powers(world, f"{nested} {object_.path}" if nested else object_.path)
         self._model = self._chosen_model()
         self._driver = world.driver(self._model)
         self._native = NATIVE in world.control(self._model, "cap").split()
