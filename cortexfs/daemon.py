@@ -29,7 +29,7 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -46,7 +46,7 @@ from cortexfs.conversations import Conversations
 from cortexfs.core import calls
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.core.plain import one_line
-from cortexfs.core.registry import Key, Object, Registry
+from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.exec import Exec, Tree
 from cortexfs.fuse import Filesystem
 from cortexfs.host.linux import PR_SET_DUMPABLE, prctl
@@ -63,7 +63,7 @@ from cortexfs.models.weights import DEFAULT, DRIVER, found
 from cortexfs.offers import Offers
 from cortexfs.pluginmodels import PluginModels
 from cortexfs.runs import Runs
-from cortexfs.sessionfiles import Address, spaces
+from cortexfs.sessionfiles import Address, Space, spaces
 from cortexfs.sessions import Policy, Sessions
 from cortexfs.sessionshare import Most
 from cortexfs.sockets import Sockets, bind
@@ -130,7 +130,9 @@ class Daemon:
         self.sessions = Sessions(
             config.state / "sessions", _report, grew=self._grew, removed=self._removed, most=_most(config)
         )
-        self.conversations = Conversations(self.sessions, self.runs, self._driver, config.agent.approval_secs)
+        self.conversations = Conversations(
+            self.sessions, self.runs, self._driver, config.agent.approval_secs, self._meant
+        )
         self.fs = Filesystem(
             registry=Registry({}),
             store=Store(config.state / "tree"),
@@ -141,6 +143,8 @@ class Daemon:
             bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},
             tool_timeout=float(config.turn.tool_timeout_secs),
             strict=strict,
+            state=config.state,
+            forgotten=lambda key: self.logs.drop(*key),
         )
         self.providers = Providers(config.directory, config.state)
         self.secrets = Secrets(config.state)
@@ -159,6 +163,11 @@ class Daemon:
         self.sockets = Sockets(
             root, self.fs.expecting_bind, self.conversations, self.pool, self._connections, strict
         )
+        self._agents: list[Object] = []  # as their records have them
+        self._agents_changed = trio.Event()
+        self._own_changed: set[Key] = set()
+        self._applying = trio.Lock()
+        self.fs.on_change(self._changed)
         self._reloads = -1  # the first one is the start
         self._stop = trio.Event()
 
@@ -200,6 +209,7 @@ class Daemon:
             services.start_soon(self._retain)
             await trio.to_thread.run_sync(self.offers.settle)
             await self.reload()
+            services.start_soon(self._watch_agents)
             listener = await trio.to_thread.run_sync(bind, self.root, self.fs.expecting_bind)
             with strangers.closing(listener):
                 async with trio.open_nursery() as calls_:
@@ -221,16 +231,20 @@ class Daemon:
 
     async def reload(self) -> None:
         """Take over what is enabled now; what did not change keeps its hosts."""
+        async with self._applying:
+            await self._reload()
+
+    async def _reload(self) -> None:
         try:
             offered = await trio.to_thread.run_sync(self.offers.load)
             models = await trio.to_thread.run_sync(served, self.providers, self.secrets)
+            agents = await trio.to_thread.run_sync(records.load, self.config.state, self.began)
         except Fault as fault:  # a damaged file must not end what works
             self.runs.last_error = fault.message
             return
         here = await trio.to_thread.run_sync(found, self.config.directory, self.config.engine.context_tokens)
         self.locals.apply(here)
         own = [each.object for each in here]
-        agents = await trio.to_thread.run_sync(records.load, self.config.state, self.began)
         registry = await self.catalog.registry(
             offered.plugins,
             [*models.objects, *own, *agents.objects],
@@ -240,6 +254,7 @@ class Daemon:
         )
         self.broken_providers = models.broken
         self.broken_agents = agents.broken
+        self._agents = agents.objects
         await self.drivers.apply(models.sources)
         await self.fs.apply(registry)
         main = DEFAULT if self._model(DEFAULT) else "debug/echo"
@@ -247,8 +262,36 @@ class Daemon:
         wanted = {object_.plugin for object_ in registry.objects.values()}
         self.pool.replace(lambda plugin: plugin in wanted)
         await trio.to_thread.run_sync(self.offers.sweep, wanted | self.pool.plugins)
-        await self.sockets.reconcile(registry)
+        await self._check_agents(None)
+        await self.sockets.reconcile(self.fs.registry)
         self._reloads += 1
+
+    def _changed(self, key: Key) -> None:
+        """Somebody has written a control."""
+        if key[0] == "agent":
+            self._agents_changed.set()
+        if is_own(key):
+            self._own_changed.add(key)
+
+    async def _watch_agents(self) -> None:
+        """An agent whose controls do not fit together is refused on its socket, until they do."""
+        while True:
+            await self._agents_changed.wait()
+            self._agents_changed = trio.Event()
+            async with self._applying:
+                changed, self._own_changed = self._own_changed, set()
+                if await self._check_agents(changed) or changed:
+                    await self.sockets.reconcile(self.fs.registry)
+
+    async def _check_agents(self, own: Iterable[Key] | None) -> bool:
+        """Show which agents cannot work now, these of users' own among them (None: all); whether that is
+        another thing than before."""
+        shown = self.fs.registry.objects
+        checked = self.world.checked([*self._agents, *self.fs.own.some(own)])
+        changed = any(shown.get(key) != object_ for key, object_ in checked.items())
+        if changed:
+            await self.fs.apply(Registry({**shown, **checked}))
+        return changed
 
     async def _signals(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
@@ -289,6 +332,12 @@ class Daemon:
         if object_ is None:
             raise Fault("EHOSTDOWN", f"there is no {key[0]} {key[1]} any more; see: ctx ls")
         return self._driver_of(object_, "socket")
+
+    def _meant(self, address: Address) -> Key:
+        """Whose sessions these are: in a home those of its user's own agent of that name, if there is one."""
+        space = address.space
+        uid = None if space == Space.shared() else space.uid
+        return self.fs.registry.meant(address.class_, address.object, uid)
 
     def _driver_of(self, object_: Object, use: str) -> Driver:
         """What answers for a model or an agent."""
