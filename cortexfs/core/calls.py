@@ -25,7 +25,7 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
-    """Run one tool, or a model. Either `args` (argv, and standard input when wanted) or `input` (JSON) is set."""
+    """Run a tool or model. Either `args` (argv, and standard input when wanted) or `input` (JSON) is set."""
 
     run: str
     invocation: Invocation

@@ -30,6 +30,7 @@ from cortexfs.models.driver import Turn
 from cortexfs.models.failures import Failure
 from cortexfs.models.format import Format, Reader, Refused
 from cortexfs.models.model import Model, Unanswered
+from cortexfs.models.pace import PACE
 from cortexfs.models.server import Endpoint
 from cortexfs.models.sources import Source
 from cortexfs.models.structured import Schema
@@ -134,8 +135,11 @@ class Attempts:
             try:
                 async with AsyncExitStack() as stack:
                     response = await stack.enter_async_context(self._clients.stream(endpoint, settings, body))
+                    stack.enter_context(PACE.stream())
                     while data := await response.receive():
                         await self._heard(parser.feed(data), reader, patience)
+                        if not reader.ended:
+                            await PACE.rest()
             except Rejected as said:
                 raise Failed(self._rejection(said, key)) from None
             except Lost as lost:

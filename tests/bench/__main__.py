@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench import engine, measure, providers, talking
+from tests.bench import engine, measure, providers, streams, talking
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
@@ -122,6 +122,17 @@ def proxied(ctx: Ctx) -> Iterator[Row]:
     yield fact("the same, read by the vendor's SDK alone", found.alone, "ms")
 
 
+def crowded(ctx: Ctx) -> Iterator[Row]:
+    found = streams.figures(ctx)
+    meanwhile = f"while {streams.STREAMS} answers of a provider stream, {streams.RATE} deltas/s each"
+    yield below(f"p99 of a cached stat, {meanwhile}", found.stat, "ms", 1)
+    yield below("p99 of fs.read, spawn to exit, meanwhile", found.call, "ms", 20)
+    yield fact("p99 of a cached stat without them", found.alone_stat, "ms")
+    yield fact("p99 of fs.read without them", found.alone_call, "ms")
+    yield above("deltas that came meanwhile, of those sent", found.rate / found.wanted, "x", 0.95)
+    yield fact("the daemon's CPU meanwhile", found.cpu, "% of a core")
+
+
 def local_model(python: Path) -> Iterator[Row]:
     with mounted(python, [], engine.CONFIG) as ctx:
         found = engine.figures(ctx)
@@ -196,7 +207,7 @@ def main() -> int:
     rows: list[Row] = []
     with interpreter() as python:
         with mounted(python) as ctx:
-            for part in (calls, stream, metadata, talk, proxied, life):
+            for part in (calls, stream, metadata, talk, proxied, crowded, life):
                 rows += part(ctx)
         rows += local_model(python)
         rows += scale(python)

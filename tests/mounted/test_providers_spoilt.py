@@ -181,8 +181,8 @@ def test_an_end_before_everything_else_says_nothing_that_was_not_said(front: Fro
 
 @pytest.mark.parametrize("fault", [proxy.doubled, proxy.swapped])
 def test_events_that_are_not_numbered(front: Front, fault: proxy.Fault) -> None:
-    """Neither server numbers its events (test_providers_failures has one that does): what is said twice may be
-    heard twice. It ends all the same, once, with usage at most once."""
+    """Neither server numbers its events (test_providers_failures has one that does): what is said twice may
+    be heard twice. It ends all the same, once, with usage at most once."""
     answer = front.ask(fault)
     assert answer.types.count("done") == 1
     assert answer.code in (None, "EREMOTEIO"), answer

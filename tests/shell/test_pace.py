@@ -1,0 +1,51 @@
+"""Many streams at a time (issue: "200 concurrent streams on 2 cores without starving FUSE")."""
+
+from __future__ import annotations
+
+import contextlib
+
+import trio
+import trio.testing
+
+from cortexfs.models.answering import Terms
+from cortexfs.models.pace import FEW, LONGEST, Pace
+from tests.shell.asking import Turn, world
+from tests.shell.provider_server import chat
+
+
+def rested(pace: Pace) -> float:
+    async def main() -> float:
+        began = trio.current_time()
+        await pace.rest()
+        return trio.current_time() - began
+
+    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_few_streams_do_not_rest_and_many_do_for_longer() -> None:
+    # issue: "streaming is real (each provider delta is a frame at once)"
+    pace = Pace()
+    seconds = []
+    with contextlib.ExitStack() as streams:
+        for _ in range(1000):
+            streams.enter_context(pace.stream())
+            seconds.append(pace.seconds)
+        assert seconds[:FEW] == [0] * FEW
+        assert 0 < seconds[FEW] < 0.01
+        assert seconds == sorted(seconds)
+        assert seconds[-1] == LONGEST
+        assert LONGEST / 2 <= rested(pace) <= LONGEST * 1.5
+    assert (pace.seconds, rested(pace)) == (0, 0)
+
+
+async def test_what_comes_in_a_rest_is_said_all_the_same() -> None:
+    words = [f"{number} " for number in range(20)]
+    count = FEW + 4
+    async with world(chat(*words), terms=Terms(tries=1)) as (made, provider), trio.open_nursery() as nursery:
+        turns = [Turn("hi") for _ in range(count)]
+        for turn in turns:
+            nursery.start_soon(made.drivers.chosen(made.objects["p/m"], "exec"), turn)
+    assert len(provider.requests) == count
+    for turn in turns:
+        assert turn.output == "".join(words)
+        assert turn.types[-2:] == ["message", "usage"]
