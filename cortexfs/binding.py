@@ -54,9 +54,9 @@ class Bindings:
             return (places.ROOT, SOCKET_NAME, RUN_SOCKET)
         nodes = self._tree.nodes
         if object_.home is not None:
-            if (executable := nodes.objects.get(object_.key)) is None:
+            if object_.key not in self._tree.registry.objects:
                 raise Gone
-            return (places.ROOT, BIND_NAME, executable | places.SOCKET)
+            return (places.ROOT, BIND_NAME, nodes.object_inode(object_.key) | places.SOCKET)
         inode = nodes.object_inode(object_.key) | places.SOCKET
         place = (nodes.parent(inode), nodes.name(inode), inode)
         self._forget(Stale([place[:2]], []))  # a name that the kernel knows is not free
