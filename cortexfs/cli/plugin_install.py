@@ -20,6 +20,8 @@ from cortexfs.cli import output, parser, reloading
 from cortexfs.cli.sure import sure
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
+from cortexfs.core.manifest import ProcessTool
+from cortexfs.host.validation import Validator
 from cortexfs.plugins import directory, installing, records, signing, sources, trust
 from cortexfs.plugins.found import found
 from cortexfs.plugins.package import Tree
@@ -63,6 +65,17 @@ def check(tree: Tree) -> None:
         place = Path(folder) / manifest.name
         installing.write(place, tree.files, durable=False)
         offers.declared(tree, place)
+    for tool in manifest.native.tools if manifest.native else ():
+        check_schema(tool)
+
+
+def check_schema(tool: ProcessTool) -> None:
+    """Here, in the process of whoever installs: the daemon compiles none, and a host only to use it."""
+    try:
+        Validator(tool.input_schema).check({})
+    except Fault as fault:
+        if fault.code == "EPROTO":  # EINVAL is of the input, which was made up
+            raise Fault("EINVAL", f"process tool '{tool.name}' has no sound input_schema: {fault}") from None
 
 
 def _decide(options: argparse.Namespace, where: config.Places, verdict: Verdict, packaged: bool) -> None:

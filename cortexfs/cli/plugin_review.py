@@ -12,6 +12,7 @@ from pathlib import Path
 
 from cortexfs import config, mechanisms
 from cortexfs.cli import output
+from cortexfs.cli.plugin_install import check_schema
 from cortexfs.core import governance
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import Manifest
@@ -62,7 +63,14 @@ def _bytes(path: Path) -> bytes:
 
 
 def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
-    return reviewing.checks(manifest, tree, place, mechanisms.available())
+    checks = reviewing.checks(manifest, tree, place, mechanisms.available())
+    for tool in manifest.native.tools if manifest.native else ():
+        if isinstance(tool.input_schema, dict):
+            try:
+                check_schema(tool)
+            except Fault as fault:
+                checks.append(Check(f"tool {tool.name} input_schema", fault.message))
+    return checks
 
 
 def _say(manifest: Manifest, tree: Tree | None, checks: list[Check]) -> int:

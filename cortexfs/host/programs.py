@@ -96,6 +96,22 @@ def _program(manifest: Manifest, tool: ProcessTool, argv: tuple[str, ...], worki
     )
 
 
+def descriptors(plugin: calls.Plugin) -> list[calls.Descriptor]:
+    """What a host would say of these tools: nothing of it is the plugin's own word."""
+    told = declared(plugin, Programs)
+    streams = told.protocol == "jsonl"
+    return [
+        calls.Descriptor(
+            tool.name,
+            tool.description,
+            tool.input_schema,
+            tool.timeout,
+            calls.Capabilities(streams, streams, False, tool.effects),
+        )
+        for tool in {tool.name: tool for tool in told.tools}.values()
+    ]
+
+
 def effects_of(declared: Iterable[calls.Effect | Effect]) -> tuple[sdk.ToolEffect, ...]:
     return tuple(
         sdk.ToolEffect(

@@ -18,8 +18,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.plugins import installing, package, records
-from cortexfs.plugins.package import Tree
+from cortexfs.plugins import installing, records
+from cortexfs.plugins.package import File, Tree
 
 _DIGITS = 24  # of the hash in a name
 
@@ -74,7 +74,13 @@ class Copies:
 
 
 def _is(where: Path, tree: Tree) -> bool:
-    try:
-        return records.files_of(package.read(where)) == records.files_of(tree)
-    except Fault:
-        return False
+    """Whether that directory holds these files and no other."""
+    top = str(where)
+    there = {f"{above}/{name}"[len(top) + 1 :] for above, _, files in os.walk(top) for name in files}
+    return there == {*tree.files} and all(_holds(f"{top}/{name}", file) for name, file in tree.files.items())
+
+
+def _holds(path: str, file: File) -> bool:
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as found:
+        mode = stat.S_IMODE(os.fstat(found.fileno()).st_mode)
+        return mode == installing.mode_of(file) and found.read() == file.data

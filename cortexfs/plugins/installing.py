@@ -119,6 +119,10 @@ def _swap(draft: Path, place: Path, exchange: Callable[[Path, Path], None]) -> N
     _remove(aside)
 
 
+def mode_of(file: File) -> int:
+    return 0o755 if file.executable else 0o644
+
+
 def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> None:
     """Write a directory that nobody knows of yet; modes do not depend on a umask."""
     folders = {
@@ -133,7 +137,7 @@ def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> No
         with open(os.open(draft / path, flags, 0o600), "wb") as written:
             written.write(file.data)
             written.flush()
-            os.fchmod(written.fileno(), 0o755 if file.executable else 0o644)
+            os.fchmod(written.fileno(), mode_of(file))
             if durable:
                 os.fsync(written.fileno())
     for folder in sorted(folders, reverse=True) if durable else ():
