@@ -24,6 +24,7 @@ from cortexfs.core import calls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, Text, ToolCall, Usage
 from cortexfs.core.registry import Object
+from cortexfs.core.requests import Input
 from cortexfs.hosts import Host, Pool, announce
 from cortexfs.models.asked import Asked, Media, Said, asked
 from cortexfs.models.driver import Driver, Turn
@@ -35,6 +36,10 @@ from cortexfs.relay import GARBAGE, LET_GO_SECONDS, heard_faults, name_the_end, 
 DRIVER = "plugin"
 UMASK = 0o077  # of files that a model makes, for whoever asked
 MAX_REQUEST = 16 << 20
+LARGE = (
+    256 << 10
+)  # bytes of an input, and messages of a history, from which on a thread makes the request of it
+MANY = 1000
 MAX_ANSWER = 8 << 20  # bytes of text that are kept for the message
 MAX_CALLS = 1000
 MAX_WORD = 256  # characters of a call's id and a tool's name
@@ -87,14 +92,12 @@ class PluginModels:
         await turn.say(*said.end())
 
     async def _asked(self, model: Model, turn: Turn) -> tuple[Asked, bytes]:
-        window = Window(model.limit, None)
-        room = window.room(len(msgspec.json.encode(turn.input)))
+        window, used = Window(model.limit, None), len(msgspec.json.encode(turn.input))
+        room = window.room(used)
         before = window.stable(await turn.history(room)) if room else []
-        what = asked(turn.input, before)
-        data = msgspec.json.encode(_request(model, what))
-        if len(data) > MAX_REQUEST:
-            raise Fault("EMSGSIZE", f"what {model.name} is asked is over {MAX_REQUEST >> 20} MiB")
-        return what, data
+        if used > LARGE or len(before) > MANY:
+            return await trio.to_thread.run_sync(_prepared, model, turn.input, before)
+        return _prepared(model, turn.input, before)
 
     async def _run(
         self,
@@ -245,6 +248,14 @@ class _Call:
                 while await receive(call):
                     await trio.lowlevel.checkpoint()
             self.let_go = True
+
+
+def _prepared(model: Model, given: Input, before: Sequence[Message]) -> tuple[Asked, bytes]:
+    what = asked(given, before)
+    data = msgspec.json.encode(_request(model, what))
+    if len(data) > MAX_REQUEST:
+        raise Fault("EMSGSIZE", f"what {model.name} is asked is over {MAX_REQUEST >> 20} MiB")
+    return what, data
 
 
 def _request(model: Model, what: Asked) -> dict[str, Any]:

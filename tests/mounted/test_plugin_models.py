@@ -117,6 +117,25 @@ def test_a_tool_call_is_said_and_not_made(own: Ctx) -> None:
     assert "tool_result" not in answer.types
 
 
+def test_a_large_prompt(own: Ctx) -> None:
+    answer = Answer(own.run([str(own.root / "model" / MIRROR), "-"], input=b"word " * 200_000, text=False))
+    assert answer.status == 0
+    assert json.loads(answer.output)["messages"][0]["text"].count("word ") == 200_000
+
+
+def test_an_agent_works_with_it(own: Ctx) -> None:
+    # issue: "An agent is its `.d/`: model, ..."
+    own.ctx("agent", "new", "birdwatcher", "--model", PARROT, "--tools", "text.word_count")
+    try:
+        answer = Answer(own.run([str(own.root / "agent" / "birdwatcher"), "count"], text=False))
+        calls = [frame["name"] for frame in answer.frames if frame["type"] == "tool_call"]
+        assert calls, answer
+        assert set(calls) == {"text.word_count"}
+        assert answer.types[-1] == "done"
+    finally:
+        own.ctx("agent", "rm", "birdwatcher", "--yes")
+
+
 # -- conversations
 
 
