@@ -110,6 +110,13 @@ class Host:
         return f"exited with status {self.status}"
 
 
+def _share(identity: calls.Identity) -> tuple[int, str, bool]:
+    """Which hosts are bounded together: a user's own, and those of all agents that work for him, of which
+    each working directory makes others. Plugins are described beside them, which nobody is to hold up."""
+    confined = identity.view is not None
+    return identity.uid, "" if confined else identity.label, confined
+
+
 class ForkServer:
     """The process that makes hosts, and the channel to it."""
 
@@ -284,7 +291,7 @@ class Pool:
             raise Fault("EHOSTDOWN", f"the host of the plugin {host.plugin.name} did not start")
 
     def _spawn(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
-        self._make_room(identity.uid, identity.label)
+        self._make_room(identity)
         self._number += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -300,12 +307,10 @@ class Pool:
         self._hosts[plugin, identity] = self._all[host.number] = host
         return host
 
-    def _make_room(self, uid: int, label: str) -> None:
-        """Keep one user's hosts bounded: an idle one ends, first those that hold no plugin's state.
-
-        By label, so that a user cannot keep the plugins from being described as nobody.
-        """
-        owned = [h for h in self._all.values() if (h.identity.uid, h.identity.label) == (uid, label)]
+    def _make_room(self, identity: calls.Identity) -> None:
+        """Keep one user's hosts bounded: an idle one ends, first those that hold no plugin's state."""
+        uid, share = identity.uid, _share(identity)
+        owned = [host for host in self._all.values() if _share(host.identity) == share]
         # The retired ones take memory until they have ended, and who has stopped them may wait for it.
         if len(owned) >= 2 * HOSTS_PER_USER:
             raise Fault("EAGAIN", f"{len(owned)} hosts of uid {uid} have yet to end; try again")

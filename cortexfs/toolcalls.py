@@ -15,6 +15,7 @@ import contextlib
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from weakref import WeakValueDictionary
 
 import msgspec
 import trio
@@ -39,6 +40,9 @@ from cortexfs.relay import (
 MAX_KEPT = 2 << 20  # bytes of one output; what a model is told of it is far less
 MAX_HELD = 64 << 20  # and of all that are kept at a time for one user
 
+PATIENCE = 30.0  # seconds that a call waits for a host
+LOOK = 1.0  # and after which it looks by itself
+
 Said = Callable[[frames.Frame], Awaitable[None]]
 
 
@@ -49,6 +53,7 @@ class ToolCalls:
         self._pool = pool
         self._seconds = default_seconds
         self._held: Counter[int] = Counter()  # by uid
+        self._waiting: WeakValueDictionary[int, trio.lowlevel.ParkingLot] = WeakValueDictionary()
 
     async def call(self, tool: Object, identity: calls.Identity, asked: calls.Call, say: Said) -> Outcome:
         """Run it to its end. A fault of the tool is in the outcome; one of ours is, too."""
@@ -57,7 +62,7 @@ class ToolCalls:
         seconds = tool.timeout or self._seconds
         one = _One(tool.name, say, identity.uid, self._held)
         try:
-            host = await self._pool.acquire(tool.plugin, identity, [])
+            host = await self._host(tool.plugin, identity)
         except Fault as fault:
             return Outcome("", fault)
         try:
@@ -70,7 +75,22 @@ class ToolCalls:
         finally:
             self._pool.release(host, stuck=one.broken or not one.let_go)
             one.forget()
+            if waiting := self._waiting.get(identity.uid):
+                waiting.unpark()
         return one.outcome()
+
+    async def _host(self, plugin: calls.Plugin, identity: calls.Identity) -> Host:
+        """One of this user's; while all that he may have are at work, it is waited for."""
+        deadline = trio.current_time() + PATIENCE
+        while True:
+            try:
+                return await self._pool.acquire(plugin, identity, [])
+            except Fault as fault:
+                if fault.code != "EAGAIN" or trio.current_time() >= deadline:
+                    raise
+            # Hosts of his that are at work otherwise, or have yet to end, wake nobody here.
+            with trio.move_on_at(min(deadline, trio.current_time() + LOOK)):
+                await self._waiting.setdefault(identity.uid, trio.lowlevel.ParkingLot()).park()
 
 
 class _One:

@@ -3,6 +3,7 @@ The quotes without a source are of docs/agents.md."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,3 +90,39 @@ def test_a_directory_with_an_odd_name(ctx: Ctx, coder: str, name: bytes) -> None
     else:
         assert (answer.status, answer.code) == (2, "EINVAL")
         assert "UTF-8" in answer.message
+
+
+RUNS = 50
+
+
+def wave(ctx: Ctx, path: str) -> None:
+    """So many runs at once, most of them one user's, each in a directory of its own."""
+    task = script(*[[call("fs.read", path="f"), call("fs.list", path=".")] for _ in range(2)], say("done"))
+    users = [NOBODY if number % 5 else None for number in range(RUNS)]
+    with contextlib.ExitStack() as open_:
+        clients = [open_.enter_context(talk(ctx, f"{path}.sock", uid)) for uid in users]
+        for number, client in enumerate(clients):
+            client.send(task, session=f"s{number}", cwd=str(ctx.work / f"d{number}"))
+        for client in clients:
+            frames = client.until("done", status="ok")
+            assert not [frame for frame in results(frames) if frame["is_error"]]
+
+
+def held(ctx: Ctx) -> tuple[int, int]:
+    """Hosts, and descriptors of the daemon."""
+    assert ctx.status["runs"].startswith("0 active")
+    return int(ctx.status["hosts"]), len(os.listdir(f"/proc/{ctx.pid}/fd"))
+
+
+def test_many_runs_at_once(ctx: Ctx, coder: str) -> None:
+    # "All agents that work for you have 32 together": no call fails for want of one, and nothing piles up
+    for number in range(RUNS):
+        (ctx.work / f"d{number}").mkdir()
+        (ctx.work / f"d{number}/f").write_text("x")
+    wave(ctx, coder)
+    hosts, files = held(ctx)
+    assert hosts <= 3 * 32  # of two users, and some that have yet to end
+    wave(ctx, coder)
+    more_hosts, more_files = held(ctx)
+    assert more_hosts <= 3 * 32
+    assert more_files - files <= 8 + 4 * max(0, more_hosts - hosts)

@@ -184,6 +184,23 @@ async def test_a_user_has_so_many_hosts(stage: Stage) -> None:
     assert stage.forks.asked_to_leave(held[3].number)
 
 
+async def test_all_agents_of_a_user_have_so_many_hosts(stage: Stage) -> None:
+    # a host for each working directory and each agent, of which he may make as many as he likes
+    def working(number: int) -> calls.Identity:
+        view = ((f"/srv/{number}", "rwx"),)
+        return msgspec.structs.replace(WHO, label=f"agent/a{number}", view=view)
+
+    most = hosts.HOSTS_PER_USER
+    held = [await stage.host(plugin("p"), working(number)) for number in range(most)]
+    with pytest.raises(Fault, match="which is the limit"):
+        await stage.pool.acquire(plugin("p"), working(most), [])
+    assert (await stage.host(plugin("p"))).calls == 1  # his own calls go on
+    describer = msgspec.structs.replace(WHO, label=calls.DESCRIBER)
+    assert (await stage.host(plugin("p"), describer)).calls == 1
+    stage.pool.release(held[0])
+    assert (await stage.host(plugin("p"), working(most))).calls == 1
+
+
 async def test_a_host_that_cannot_start(stage: Stage) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_refused, stage.pool, "EACCES")

@@ -12,6 +12,7 @@ import trio.testing
 from cortexfs import toolcalls
 from cortexfs.agents.world import Outcome
 from cortexfs.core import calls, frames, wire
+from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.hosts import Pool
 
@@ -88,3 +89,42 @@ def test_what_is_kept_for_a_user_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     first, second, other, third = trio.run(outcomes, [1, 1, 2, 1], [b"abc", b"de"])
     assert [one.output for one in (first, second, other, third)] == ["abcde", "ab", "abcde", ""]
     assert [one.missing for one in (first, second, other, third)] == [0, 3, 0, 5]
+
+
+class Full(Hosts):
+    """Has no host more than these at a time."""
+
+    async def acquire(self, _plugin: Any, _identity: Any, _rights: Any) -> Host:
+        await trio.lowlevel.checkpoint()
+        if not self._hosts:
+            raise Fault("EAGAIN", "so many hosts are at work")
+        return self._hosts.pop()
+
+    def release(self, host: Host, stuck: bool) -> None:
+        super().release(host, stuck)
+        self._hosts.append(host)
+
+
+def test_a_call_waits_for_a_host() -> None:
+    # docs/agents.md: "a call waits for one, up to 30 s"
+    async def calls_at_once() -> list[str]:
+        host = Host([b"x"])
+        tools = toolcalls.ToolCalls(cast(Pool, Full(host)), 60.0)
+        asked = calls.Call("r", calls.Invocation("x"), None, b"{}", 0o22, {})
+        found: list[str] = []
+
+        async def one() -> None:
+            fault = (await tools.call(TOOL, calls.Identity(1, 0, ()), asked, said)).fault
+            found.append(fault.code if fault else "ok")
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(one)
+            await trio.sleep(1)
+            host.end()  # so that one of the others has it
+            await trio.sleep(toolcalls.PATIENCE)
+            host.end()
+        return found
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    assert trio.run(calls_at_once, clock=clock) == ["ok", "EAGAIN", "ok"]
