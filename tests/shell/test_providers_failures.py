@@ -303,6 +303,25 @@ async def test_a_key_that_no_header_could_hold_never_gets_there() -> None:
         assert key.decode("latin-1").strip() == "" or key.decode("latin-1") not in caught.value.message
 
 
+async def test_the_traceback_of_a_bug_shows_no_key(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # issue: "No secret in any ... traceback"
+    def bug(*_: object) -> list[frames.Frame]:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("cortexfs.models.openai_chat.Reader.read", bug)
+    with caplog.at_level(logging.DEBUG):
+        async with world(chat("x")) as (made, provider):
+            _, fault = await made.ask("hi")
+    assert fault is not None
+    assert fault.code == "EPROTO"
+    assert KEY in repr(provider.requests[0].headers)
+    assert "ZeroDivisionError" in caplog.text
+    assert "Traceback" in caplog.text
+    assert KEY not in caplog.text + fault.message
+
+
 async def test_no_variable_of_the_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "ANTHROPIC_API_KEY"):
         monkeypatch.setenv(name, "leaked-value")
