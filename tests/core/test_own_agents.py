@@ -4,13 +4,15 @@ The quotes without a source are of the issue that asked for agents."""
 from __future__ import annotations
 
 import stat
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cortexfs.core import places, policy, registry
+from cortexfs import changes, opened, ownagents
+from cortexfs.core import places, policy, registry, temporaries
 from cortexfs.core.confirming import Kind
 from cortexfs.core.decision import Caller, Question, Thing, decide
 from cortexfs.core.errors import Fault
@@ -159,3 +161,11 @@ def test_a_users_helper_is_started_by_its_place_only() -> None:
 def test_what_is_no_label_in_a_line(label: str) -> None:
     with pytest.raises(Fault, match="is not a label"):
         policy.parse(f"allow {label} tool:fs.read execute")
+
+
+def test_numbers_of_agents_md() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
+    mib = f"{changes.MAX_OF_HOME >> 20} MiB written in their files, {opened.MAX_OF_HOME} files of them open"
+    assert f"You can have {ownagents.MAX_OF_USER} agents, with {mib}" in page
+    assert f"and {temporaries.MAX_OF_HOME} temporary files" in page
+    assert f"all users together {ownagents.MAX_IN_TREE} agents" in page

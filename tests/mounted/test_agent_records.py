@@ -8,11 +8,9 @@ import stat
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from cortexfs.agents import defaults
 from cortexfs.core.controls import CONTROLS
-from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.ctx_mount import Ctx, mounted
 
 
 def control(ctx: Ctx, agent: str, name: str) -> str:
@@ -76,13 +74,6 @@ def test_what_is_there_stays_what_it_is(ctx: Ctx) -> None:
     done = ctx.ctx("agent", "rm", "base", "--yes", check=False)
     assert (done.returncode, "built in" in done.stderr) == (13, True)
     assert ctx.ctx("agent", "rm", "nobody", "--yes", check=False).returncode == 1
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-def test_another_user_makes_no_agents_here(ctx: Ctx) -> None:
-    done = ctx.run([str(ctx.python), "-I", "-m", "cortexfs.cli.main", "agent", "new", "mine"], uid=NOBODY)
-    assert (done.returncode, f"home/{NOBODY}/agent, are to come" in done.stderr) == (13, True)
-    assert write(ctx, "base", "approval", "ask", uid=NOBODY) != 0
 
 
 def test_agents_and_what_was_written_into_them_survive(python: Path) -> None:

@@ -283,6 +283,7 @@ def test_nobody_else_reaches_it(ctx: Ctx) -> None:
         assert as_user(ctx, "run", path, "x", uid=OTHER)[0] != 0
         assert as_user(ctx, "send", path, "x", uid=OTHER)[0] != 0
         assert agents(ctx) == ["secret"]
+        assert sh(ctx, "echo ask > agent/base.d/approval")[0] != 0
         assert "secret" not in (ctx.root / "status").read_text()
 
 
