@@ -18,7 +18,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import jsonl, native, process, programs
+from cortexfs.host import jsonl, native, process, programs, wasm
 from cortexfs.host.runtime import Cancelled, sentence
 from cortexfs.host.validation import Validator
 
@@ -56,6 +56,7 @@ _LOADERS: Mapping[str, Callable[[calls.Plugin], Iterable[sdk.Tool]]] = {
     "python": _python,
     programs.PROCESS: _programs,
     programs.NATIVE: native.tools,
+    wasm.KIND: wasm.tools,
 }
 
 
@@ -69,4 +70,5 @@ def described(tool: sdk.Tool) -> bytes:
 def leave() -> NoReturn:
     """End this host in good order: the daemon wants no more of it."""
     native.drop_all()
+    wasm.drop_all()
     os._exit(os.EX_OK)

@@ -1,0 +1,300 @@
+"""WebAssembly plugins: tools that are functions of a module, by ABI version 1 of manifest.json.
+
+Main path: `tools` starts a `_Worker`, which compiles the module and asks what its tools are; `WasmTool` gives
+it one call. Instance and engine belong to the worker's thread alone. A call waits for it outside: so a
+cancellation, which may come between any two steps of Python, never hits the library's; and who waits is also
+the clock, which ends the call by one tick of the engine's epoch.
+
+Rules: one instance holds the plugin's state, and calls take turns. After a trap, a deadline or a broken
+promise the next call gets a new one. What was checked is what runs: the module is named by its hash.
+This file must never know how a call arrives, nor what a manifest looks like.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import capabilities as permissions
+from cortexfs.core.manifestjson.fields import ToolParam
+from cortexfs.core.manifestjson.tools import input_schema
+from cortexfs.host import programs
+from cortexfs.host.runtime import sentence
+
+if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothing
+    from cortexfs.host.wasmhost import Turn
+    from cortexfs.host.wasminstance import Instance
+
+KIND = "wasm"  # calls.Plugin.kind
+TOOL_SECONDS = 120
+LOAD_SECONDS = 14.0  # less than the daemon waits for a description
+DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
+# The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
+EARLY_SECONDS = 0.05
+
+
+class Module(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plugin of this kind, as `calls.Plugin.target` says it."""
+
+    path: str
+    sha256: str = ""  # of the file, in hex; empty: whichever is there
+    capabilities: tuple[str, ...] = ()  # the effective ones
+    config: dict[str, Any] = {}  # what is set, and else the defaults
+    environment: dict[str, str] = {}  # of the daemon's what `environment_of` picks
+    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
+    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
+    cache: str = ""  # a directory for compiled modules; empty: none
+    timeout: int = TOOL_SECONDS
+    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
+
+
+def module(path: str, **fields: Any) -> Module:
+    """The file that is there now; one that takes its place is another plugin to the pool of hosts."""
+    return Module(path, hashlib.sha256(Path(path).read_bytes()).hexdigest(), **fields)
+
+
+def environment_of(plugin: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the daemon's environment answers host_get_config."""
+    mapped = plugin.upper().replace("-", "_")
+    ours = (f"CORTEX_PLUGIN_{plugin.upper()}_", f"CORTEX_PLUGIN_{mapped}_", "CORTEX_WASM_")
+    return {name: value for name, value in environ.items() if name.startswith(ours)}
+
+
+target = cast(Callable[[Module], str], programs.target)  # it takes any Struct
+_declared = cast(Callable[[calls.Plugin, type[Module]], Module], programs.declared)
+
+
+class _Tool(msgspec.Struct, frozen=True):
+    name: str
+    description: str
+    params: tuple[ToolParam, ...] = ()
+
+
+class _Capabilities(msgspec.Struct, frozen=True):
+    tools: tuple[_Tool, ...]
+    abi_version: int = 1
+
+
+_capabilities = msgspec.json.Decoder(_Capabilities)
+_encode = msgspec.json.Encoder().encode
+_workers: list[_Worker] = []
+
+
+def tools(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
+    """Start the plugin and ask it. One bad tool fails the plugin."""
+    declared = _declared(plugin, Module)
+    worker = _Worker(plugin.name, declared)
+    try:
+        worker.start()
+        said = worker.ask(worker.described, declared.loading, None)
+        _workers.append(worker)
+    except BaseException:
+        worker.leave()
+        raise
+    if "tools" not in declared.capabilities:
+        return []
+    effects = programs.effects_of(permissions.effects(declared.capabilities))
+    return [WasmTool(worker, tool, declared.timeout, effects) for tool in said.tools]
+
+
+class WasmTool(sdk.Tool):
+    def __init__(
+        self, worker: _Worker, tool: _Tool, timeout: int, effects: tuple[sdk.ToolEffect, ...]
+    ) -> None:
+        self._worker = worker
+        self.name = tool.name
+        self.description = tool.description
+        self.input_schema = input_schema(tool.params)
+        self.timeout_secs = self._seconds = timeout
+        self.capabilities = sdk.ToolCapabilities(effects=effects)
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        execute = partial(self._worker.executed, self.name.encode(), _encode(input))
+        status, data = self._worker.ask(execute, self._seconds - EARLY_SECONDS, runtime)
+        if status:
+            return sdk.ToolResult.error(data.decode(errors="replace") or "WASM tool execution failed")
+        try:
+            return sdk.ToolResult.success(data.decode())
+        except UnicodeDecodeError:
+            raise sdk.ExecutionFailed(f"{self.name} answered text that is not UTF-8", "EPROTO") from None
+
+
+class _Job:
+    """What the worker is to do, and the place where it says what came of it."""
+
+    def __init__(self, work: Callable[[Instance], Any], turn: Turn) -> None:
+        self.work = work
+        self.turn = turn
+        self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+
+class _Worker(threading.Thread):
+    def __init__(self, plugin: str, declared: Module) -> None:
+        super().__init__(daemon=True)
+        try:
+            from cortexfs.host import wasmcode, wasmhost, wasminstance, wasmstate
+        except ImportError:
+            told = "this is a WebAssembly plugin, and there is no wasmtime: pip install 'cortexfs[wasm]'"
+            raise Fault("EHOSTDOWN", f"{plugin}: {told}") from None
+        self._who = f'WASM plugin "{plugin}"'
+        self._declared = declared
+        self._name = plugin
+        self._code, self._hosts, self._instances, self._states = (
+            wasmcode, wasmhost, wasminstance, wasmstate
+        )  # fmt: skip
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._turning = threading.Lock()
+        self._current: _Job | None = None
+        self._instance: Instance | None = None
+
+    # -- from other threads
+
+    def ask(self, work: Callable[[Instance], Any], seconds: float, runtime: sdk.ToolRuntime | None) -> Any:
+        """What `work` makes of the instance, when it is this call's turn."""
+        job = _Job(work, self._hosts.Turn())
+        if runtime is not None:
+            runtime.on_cancel(partial(self.end, job, "ECANCELED"))
+        self._jobs.put(job)
+        try:
+            value, error = job.done.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            # In a thread, as a cancellation must not hit whoever holds the lock.
+            threading.Thread(target=self.end, args=(job, "ETIMEDOUT"), daemon=True).start()
+            value, error = job.done.get()
+        if error is not None:
+            raise error
+        return value
+
+    def end(self, job: _Job, code: str) -> None:
+        """Nobody wants it any more, or its time is over."""
+        job.turn.end(code)
+        with self._turning:
+            if self._current is job:
+                self._engine.increment_epoch()
+            else:  # it waits, maybe long
+                job.done.put((None, self._failure(job, self._hosts.Ended())))
+
+    def leave(self) -> None:
+        self._jobs.put(None)
+
+    # -- in its own thread
+
+    def run(self) -> None:
+        opened: BaseException | None = None
+        try:
+            self._open()
+        except BaseException as error:
+            opened = error
+        while (job := self._jobs.get()) is not None:
+            if opened is not None:
+                job.done.put((None, self._failure(job, opened)))
+                continue
+            try:
+                job.done.put((self._turned(job), None))
+            except BaseException as error:
+                job.done.put((None, self._failure(job, error)))
+
+    def _open(self) -> None:
+        declared = self._declared
+        self._engine = self._code.engine()
+        data = self._code.read(declared.path, declared.sha256)
+        self._module = self._code.compiled(self._engine, data, declared.cache)
+        state = self._states.State(declared.state, self._name)
+        facts = self._hosts.Facts(
+            self._name, declared.config, declared.environment, declared.capabilities, declared.private
+        )
+        self._host = self._hosts.Host(facts, state)
+        self._state = state
+
+    def _turned(self, job: _Job) -> Any:
+        if job.turn.ended:
+            raise self._hosts.Ended
+        self._host.turn = job.turn
+        with self._turning:
+            self._current = job
+        try:
+            self._instance = self._instance or self._fresh()
+            return job.work(self._instance)
+        except Fault as fault:
+            if fault.code == "ENOMEM" and self._instance is not None:  # it has kept the heap for itself
+                self._drop()
+                self._instance = self._fresh()
+                return job.work(self._instance)
+            raise
+        except BaseException:
+            self._drop()
+            raise
+        finally:
+            with self._turning:
+                self._current = None
+            self._state.keep()
+
+    def _fresh(self) -> Instance:
+        host = self._host
+        return self._instances.Instance(self._module, self._engine, host.functions, host.admit)
+
+    def _drop(self) -> None:
+        if self._instance is not None:
+            self._instance.close()
+            self._instance = None
+
+    def _failure(self, job: _Job, error: BaseException) -> BaseException:
+        """What is to be told, and whose fault it is."""
+        if job.turn.ended:
+            told = {"ETIMEDOUT": "timed out", "ECANCELED": "cancelled"}[job.turn.ended]
+            return sdk.ExecutionFailed(f"{self._who} {told}", job.turn.ended)
+        if isinstance(error, Fault):
+            return Fault(error.code, f"{self._who}: {error.message}")
+        if isinstance(error, sqlite3.Error):
+            return Fault("EIO", f"{self._who}: its state cannot be read or written: {error}")
+        text = str(error) if isinstance(error, self._instances.Broken) else _trap(error)
+        return sdk.ExecutionFailed(f"WASM trap: {text}", "EPROTO")
+
+    # -- the work
+
+    def described(self, instance: Instance) -> _Capabilities:
+        status, data = instance.capabilities()
+        if status:
+            raise Fault("EPROTO", f"plugin_get_capabilities failed with status {status}")
+        try:
+            said = _capabilities.decode(data.decode())
+        except (ValueError, RecursionError) as error:
+            raise Fault("EPROTO", f"Failed to parse WASM capabilities JSON: {sentence(error)}") from None
+        if said.abi_version != self._instances.ABI:
+            raise Fault("EPROTO", f"its capabilities are of ABI version {said.abi_version}, not 1")
+        return said
+
+    def executed(self, name: bytes, arguments: bytes, instance: Instance) -> tuple[int, bytes]:
+        return instance.execute(name, arguments)
+
+    def destroyed(self, instance: Instance) -> None:
+        instance.destroy()
+
+
+def _trap(error: BaseException) -> str:
+    """The sentence of a trap, without the addresses below it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].partition("wasm trap: ")[2] or lines[-1] if lines else type(error).__name__
+
+
+def drop_all() -> None:
+    """Call plugin_destroy of each instance that there is, before the process ends."""
+    for worker in _workers:
+        if worker._instance is not None:
+            job = _Job(worker.destroyed, worker._hosts.Turn())
+            worker._jobs.put(job)
+            try:
+                job.done.get(timeout=DESTROY_SECONDS)
+            except queue.Empty:
+                return

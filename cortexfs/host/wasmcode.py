@@ -1,0 +1,167 @@
+"""From the bytes of a WebAssembly file to a module that keeps the contract, compiled or from the cache.
+
+Rules: the bytes are judged before they are compiled, and what a module imports and exports before anything
+of it runs. What the cache holds is machine code, so it is read only from a directory of this user's that
+nobody else can write to; anything odd about it is as if it were not there.
+This file must never know what a plugin's functions do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import wasmtime
+
+from cortexfs.core.errors import Fault
+
+MAGIC = b"\0asm\1\0\0\0"
+MAX_BYTES = 16 << 20  # a compiler takes some seconds for each MiB of small functions
+MAX_STACK = 512 << 10
+# Every proposal that the contract has no use for is code of the compiler that nobody can reach.
+_OFF = (
+    "wasm_memory64", "wasm_threads", "shared_memory", "wasm_multi_memory", "wasm_gc", "wasm_stack_switching",
+    "wasm_function_references", "wasm_exceptions", "wasm_custom_page_sizes", "wasm_component_model",
+    "wasm_relaxed_simd", "wasm_wide_arithmetic", "parallel_compilation",
+)  # fmt: skip
+# Parameters and results; the functions of a plugin.
+EXPORTS = {
+    "plugin_get_abi_version": ("", "i"),
+    "plugin_get_capabilities": ("ii", "i"),
+    "plugin_execute_tool": ("iiiiii", "i"),
+    "plugin_init": ("", ""),
+    "plugin_destroy": ("", ""),
+}
+OPTIONAL = ("plugin_init", "plugin_destroy")
+# And those of its host.
+IMPORTS = {
+    "host_alloc": ("i", "i"),
+    "host_free": ("i", ""),
+    "host_log": ("ii", ""),
+    "host_get_config": ("iiii", "i"),
+    "host_set_state": ("iiii", ""),
+    "host_get_state": ("iiii", "i"),
+    "host_http_request": ("iiiiiiiiiii", "i"),
+    "host_get_abi_version": ("", "i"),
+    "host_get_time_ms": ("", "I"),
+    "host_random": ("ii", ""),
+}
+_LETTERS = {"i32": "i", "i64": "I"}
+
+
+def engine() -> wasmtime.Engine:
+    config = wasmtime.Config()
+    for name in _OFF:
+        setattr(config, name, False)
+    config.epoch_interruption = True
+    config.max_wasm_stack = MAX_STACK
+    return wasmtime.Engine(config)
+
+
+def read(path: str, sha256: str) -> bytes:
+    """The module's bytes, if they are still those that were looked at."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise Fault("EPROTO", f"its module cannot be read: {path}: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise Fault("EPROTO", f"its module has over {MAX_BYTES >> 20} MiB")
+    if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+        raise Fault("EAGAIN", "its module was replaced; it is loaded when that has been checked")
+    if not data.startswith(MAGIC):
+        raise Fault("EPROTO", f"{path} is no WebAssembly module in the binary format, version 1")
+    return data
+
+
+def compiled(engine: wasmtime.Engine, data: bytes, cache: str) -> wasmtime.Module:
+    place = _place(cache, data) if cache else None
+    module = place and _cached(engine, place)
+    if not module:
+        try:
+            module = wasmtime.Module(engine, data)
+        except wasmtime.WasmtimeError as error:
+            raise Fault("EPROTO", f"its module is not valid: {_line(error)}") from None
+        if place:
+            _keep(place, module)
+    _check(module)
+    return module
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+# -- the contract
+
+
+def _check(module: wasmtime.Module) -> None:
+    for one in module.imports:
+        named = f"{one.module}.{one.name}"
+        if one.module != "env" or one.name not in (*IMPORTS, "memory"):
+            raise Fault("EPROTO", f"it imports {named[:200]}, which this host has not")
+        if one.name != "memory":
+            _check_function(f"import {named}", one.type, IMPORTS[one.name or ""])
+    exports = {one.name: one.type for one in module.exports}
+    for name, types in EXPORTS.items():
+        if name in exports:
+            _check_function(name, exports[name], types)
+        elif name not in OPTIONAL:
+            raise Fault("EPROTO", f"it does not export {name}")
+    imported = any(one.name == "memory" for one in module.imports)
+    if not isinstance(exports.get("memory"), wasmtime.MemoryType) and not imported:
+        raise Fault("EPROTO", "it does not export memory")
+
+
+def _check_function(name: str, found: object, types: tuple[str, str]) -> None:
+    if not isinstance(found, wasmtime.FuncType):
+        raise Fault("EPROTO", f"its {name} is no function")
+    has = tuple(
+        "".join(_LETTERS.get(str(one), "?") for one in side) for side in (found.params, found.results)
+    )
+    if has != types:
+        raise Fault("EPROTO", f"its {name} takes or returns other types than the ABI says")
+
+
+# -- the cache
+
+
+def _place(cache: str, data: bytes) -> Path | None:
+    """Where the machine code of these bytes would be: in a directory that is this user's alone."""
+    mine = Path(cache) / str(os.geteuid())
+    try:
+        mine.mkdir(mode=0o700, exist_ok=True)
+        seen = mine.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o022:
+        return None
+    return mine / hashlib.sha256(data).hexdigest()
+
+
+def _cached(engine: wasmtime.Engine, place: Path) -> wasmtime.Module | None:
+    try:
+        fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            seen = os.fstat(fd)
+            if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o022:
+                return None
+            return wasmtime.Module.deserialize(engine, file.read())
+    except (OSError, wasmtime.WasmtimeError):  # of another version of wasmtime, for one
+        return None
+
+
+def _keep(place: Path, module: wasmtime.Module) -> None:
+    made = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with open(fd, "wb") as file:
+                file.write(module.serialize())
+            made.rename(place)
+        except OSError:
+            made.unlink()
+    except OSError:  # a cache that cannot be written is none
+        return

@@ -1,0 +1,125 @@
+"""WebAssembly plugins of tests, written as the bodies of their tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import wasmtime
+
+from cortexfs.core import calls
+from cortexfs.host import wasm
+
+# From where the texts of a plugin lie; the ABI leaves it everything from here.
+BASE = 0x100000
+IMPORTS = """
+  (import "env" "host_alloc" (func $alloc (param i32) (result i32)))
+  (import "env" "host_free" (func $free (param i32)))
+  (import "env" "host_log" (func $log (param i32 i32)))
+  (import "env" "host_get_config" (func $config (param i32 i32 i32 i32) (result i32)))
+  (import "env" "host_set_state" (func $set (param i32 i32 i32 i32)))
+  (import "env" "host_get_state" (func $get (param i32 i32 i32 i32) (result i32)))
+  (import "env" "host_http_request"
+    (func $http (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+  (import "env" "host_get_abi_version" (func $host_abi (result i32)))
+  (import "env" "host_get_time_ms" (func $time (result i64)))
+  (import "env" "host_random" (func $random (param i32 i32)))
+"""
+OWN = '(memory (export "memory") 256 512)'
+IMPORTED = '(import "env" "memory" (memory 256 512)) (export "memory" (memory 0))'
+HIDDEN = '(import "env" "memory" (memory 256 512))'
+HELPERS = """
+  (global $calls (mut i32) (i32.const 0))
+  (func $say (param $p i32) (param $n i32) (param $out i32) (param $length i32) (result i32)
+    (memory.copy (local.get $out) (local.get $p) (local.get $n))
+    (i32.store (local.get $length) (local.get $n))
+    (i32.const 0))
+  (func $number (param $v i32) (param $out i32) (param $length i32) (result i32)
+    (local $p i32)
+    (local.set $p (i32.const 0x1FF020))
+    (loop $next
+      (local.set $p (i32.sub (local.get $p) (i32.const 1)))
+      (i32.store8 (local.get $p) (i32.add (i32.const 48) (i32.rem_u (local.get $v) (i32.const 10))))
+      (local.set $v (i32.div_u (local.get $v) (i32.const 10)))
+      (br_if $next (local.get $v)))
+    (call $say (local.get $p) (i32.sub (i32.const 0x1FF020) (local.get $p))
+      (local.get $out) (local.get $length)))
+  (func $deep (param $n i32) (result i32)
+    (i32.add (i32.const 1) (call $deep (i32.add (local.get $n) (i32.const 1)))))
+  (func $is (param $p i32) (param $n i32) (param $q i32) (param $m i32) (result i32)
+    (if (i32.ne (local.get $n) (local.get $m)) (then (return (i32.const 0))))
+    (loop $next
+      (if (i32.eqz (local.get $n)) (then (return (i32.const 1))))
+      (local.set $n (i32.sub (local.get $n) (i32.const 1)))
+      (br_if $next (i32.eq
+        (i32.load8_u (i32.add (local.get $p) (local.get $n)))
+        (i32.load8_u (i32.add (local.get $q) (local.get $n))))))
+    (i32.const 0))
+"""
+
+
+class Texts:
+    """Where each text lies in the plugin's memory."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def __call__(self, text: str | bytes) -> str:
+        """Pointer and length, as two constants."""
+        data = text.encode() if isinstance(text, str) else text
+        at = BASE + len(self.data)
+        self.data += data
+        return f"(i32.const {at}) (i32.const {len(data)})"
+
+    def segment(self) -> str:
+        shown = "".join(f"\\{byte:02x}" for byte in self.data)
+        return f'(data (i32.const {BASE}) "{shown}")'
+
+
+def capabilities(tools: Mapping[str, str], /, **fields: Any) -> bytes:
+    params = [{"name": "text", "type": "string", "description": "A text", "required": False}]
+    said = [{"name": name, "description": "A tool", "params": params} for name in tools]
+    return msgspec.json.encode({"abi_version": 1, "tools": said} | fields)
+
+
+def text(
+    tools: Mapping[str, str],
+    texts: Texts | None = None,
+    *,
+    memory: str = OWN,
+    abi: str = "(i32.const 1)",
+    said: bytes | None = None,
+    status: int = 0,
+    more: str = "",
+    imports: str = IMPORTS,
+) -> str:
+    """A body finds $name $nlen $args $alen $out $length and $t, and leaves the status."""
+    texts = texts or Texts()
+    answer = texts(capabilities(tools) if said is None else said)
+    cases = "".join(
+        f"(if (call $is (local.get $name) (local.get $nlen) {texts(name)}) (then (return {body})))\n"
+        for name, body in tools.items()
+    )
+    declared, exported = (memory, "") if memory.startswith("(import") else ("", memory)
+    return f"""(module {imports} {declared} {exported} {HELPERS}
+  (func (export "plugin_get_abi_version") (result i32) {abi})
+  (func (export "plugin_get_capabilities") (param $out i32) (param $length i32) (result i32)
+    (drop (call $say {answer} (local.get $out) (local.get $length))) (i32.const {status}))
+  (func (export "plugin_execute_tool")
+    (param $name i32) (param $nlen i32) (param $args i32) (param $alen i32)
+    (param $out i32) (param $length i32)
+    (result i32) (local $t i32)
+    (global.set $calls (i32.add (global.get $calls) (i32.const 1)))
+    {cases} (i32.const 99))
+  {more}
+  {texts.segment()})"""
+
+
+def plugin(path: Path, source: str | bytes, name: str = "fixture", **fields: Any) -> calls.Plugin:
+    """A plugin of that source, as a daemon would name it to a host."""
+    path.write_bytes(wasmtime.wat2wasm(source) if isinstance(source, str) else source)
+    path.chmod(0o644)
+    declared = wasm.module(str(path), **{"capabilities": ("tools",)} | fields)
+    return calls.Plugin(name, "1.0.0", wasm.KIND, wasm.target(declared))
