@@ -72,7 +72,7 @@ class Offers:
     def load(self) -> Offered:
         """Blocks: it reads files."""
         names = config.enabled(self._config)
-        installed = {path.name: path for path in folders(self._base)}
+        installed = {path.name: path for path in directory.folders(self._base)}
         packaged = {one.plugin.name: one for one in found()}
         trusted = _stat(self._trust.path)
         plugins: list[calls.Plugin] = []
@@ -136,15 +136,6 @@ class Offers:
         if verdict.status == "verified" and not self._trust.trusts(verdict):
             mend = f"install it again to be asked, or: ctx plugin disable {folder.name}"
             raise _Withdrawn("EPERM", f"its publisher {verdict.publisher} is not trusted any more; {mend}")
-
-
-def folders(base: Path) -> list[Path]:
-    """The directories of installed plugins, by name."""
-    try:
-        names = sorted(os.listdir(base))
-    except (FileNotFoundError, PermissionError):
-        return []
-    return [base / name for name in names if not package.is_hidden(name) and (base / name).is_dir()]
 
 
 def declared(tree: Tree, place: Path) -> calls.Plugin | None:

@@ -116,9 +116,12 @@ def _classes_and_objects(current: str, root: str | None) -> list[str]:
 
 
 def _plugins(current: str, root: str | None) -> list[str]:
+    from cortexfs import config
+    from cortexfs.plugins.directory import FOLDER, folders
     from cortexfs.plugins.found import found  # reads the metadata of every installed package
 
-    return [one.plugin.name for one in found()]
+    base = config.places(os.environ, os.getuid()).state / FOLDER
+    return [*(one.plugin.name for one in found()), *(folder.name for folder in folders(base))]
 
 
 def _providers(current: str, root: str | None) -> list[str]:

@@ -97,7 +97,7 @@ def uninstall(options: argparse.Namespace, where: config.Places) -> int:
     name = names.check(options.name)
     base = where.state / directory.FOLDER
     if not (base / name).is_dir():
-        hint = parser.nearest(name, [path.name for path in offers.folders(base)])
+        hint = parser.nearest(name, [path.name for path in directory.folders(base)])
         raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}{hint or '; see: ctx plugin list'}")
     said, _ = _choose(options, where, name, None if options.purge else False)
     if options.purge:
@@ -110,7 +110,7 @@ def uninstall(options: argparse.Namespace, where: config.Places) -> int:
 
 def enable(options: argparse.Namespace, where: config.Places) -> int:
     known = {one.plugin.name: one.fault for one in found()}
-    known |= dict.fromkeys((path.name for path in offers.folders(where.state / directory.FOLDER)), None)
+    known |= dict.fromkeys((path.name for path in directory.folders(where.state / directory.FOLDER)), None)
     if options.name not in known:
         hint = parser.nearest(options.name, known) or "; install it first, see: ctx plugin install --help"
         raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint}")
@@ -123,7 +123,7 @@ def enable(options: argparse.Namespace, where: config.Places) -> int:
 
 def disable(options: argparse.Namespace, where: config.Places) -> int:
     known = {one.plugin.name for one in found()} | set(config.enabled(config.load(where)))
-    known |= {path.name for path in offers.folders(where.state / directory.FOLDER)}
+    known |= {path.name for path in directory.folders(where.state / directory.FOLDER)}
     if options.name not in known:
         hint = parser.nearest(options.name, known)
         raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint or '; see: ctx plugin list'}")

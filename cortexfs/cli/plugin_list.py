@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from cortexfs import config, offers
+from cortexfs import config, mechanisms
 from cortexfs.cli import mounts, objects, output
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import Manifest
@@ -61,7 +61,7 @@ def _live(options: argparse.Namespace) -> _Live | None:
 def _rows(where: config.Places, live: _Live | None) -> list[dict[str, Any]]:
     enabled = config.enabled(config.load(where))
     rows = [_packaged(one, one.plugin.name in enabled, live) for one in found()]
-    for folder in offers.folders(where.state / directory.FOLDER):
+    for folder in directory.folders(where.state / directory.FOLDER):
         rows.append(_installed(folder, folder.name in enabled, live))
     known = {row["name"] for row in rows}
     rows += [_missing(name, live) for name in enabled if name not in known]
@@ -78,6 +78,7 @@ def _installed(folder: Path, enabled: bool, live: _Live | None) -> dict[str, Any
     try:
         manifest = directory.read(folder)
         version, boundary = manifest.version, boundary_of(manifest)
+        directory.check(manifest, mechanisms.available())
         publisher = records.read(folder).publisher
     except Fault as problem:
         fault = problem.message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.governance import Mechanism
 from cortexfs.plugins import directory, manifests
-from cortexfs.plugins.directory import Installed
+from cortexfs.plugins.commands import Command, resolve
 
 AVAILABLE = frozenset((Mechanism.PROCESS, Mechanism.RLIMITS))
-NATIVE = 'trust = "trusted_native"\n[native]\nisolation = "trusted_in_process"\nabi_version = 1\n'
 TOOLS = '[capabilities]\nprovides = ["tools"]\n'
 TOOL = '[[native.tools]]\nname = "add"\ndescription = "Adds"\ncommand = "bin/add"\ninput_schema = {}\n'
 
@@ -28,53 +26,19 @@ def plugin(base: Path, name: str = "notes", text: str = "", folder: str = "", ve
     return where
 
 
-def scan(base: Path, enabled: Callable[[str], bool] = lambda name: True) -> list[Installed]:
-    return directory.scan(base, enabled, AVAILABLE)
-
-
-def fault(base: Path, text: str) -> str:
-    plugin(base, text=text)
-    (one,) = scan(base)
-    assert one.fault
-    assert not one.enabled
-    return one.fault
-
-
-def test_plugins_come_in_the_order_of_their_names(tmp_path: Path) -> None:
-    # cortex-sdk.md 5: "Directory scan order = readdir order ... (BUG): sort"
-    for name in ("c", "a", "b", "B"):
-        plugin(tmp_path, name)
-    assert [one.name for one in scan(tmp_path)] == ["B", "a", "b", "c"]
-    assert scan(tmp_path / "missing") == []
+def refused(where: Path) -> str:
+    with pytest.raises(Fault) as caught:
+        directory.check(directory.read(where), AVAILABLE)
+    return caught.value.message
 
 
 def test_what_is_no_plugin_is_passed_over(tmp_path: Path) -> None:
-    # cortex-sdk.md 2: "Subdirs starting "." or ending .bak skipped. Per dir: manifest present?"
-    plugin(tmp_path, folder=".notes")
-    plugin(tmp_path, folder="notes.bak")
-    (tmp_path / "empty").mkdir()
+    # cortex-sdk.md 2: "Subdirs starting "." or ending .bak skipped"; 5: "readdir order ... (BUG): sort"
+    for name in ("c", "a", "B", ".a", "a.bak"):
+        (tmp_path / name).mkdir()
     (tmp_path / "file").touch()
-    assert scan(tmp_path) == []
-
-
-def test_a_fault_is_one_sentence_and_the_others_go_on(tmp_path: Path) -> None:
-    # cortex-sdk.md 2: "Any failure = one warning string, plugin skipped, daemon goes on"
-    (plugin(tmp_path, "bad") / "manifest.toml").write_text("name = ")
-    plugin(tmp_path, "good")
-    bad, good = scan(tmp_path)
-    assert bad.fault
-    assert bad.fault.startswith(f"invalid manifest {tmp_path}/bad/manifest.toml: it is not TOML: ")
-    assert (good.fault, good.enabled) == (None, True)
-
-
-def test_a_disabled_plugin_is_told_of_too(tmp_path: Path) -> None:
-    # cortex-sdk.md 2: "A broken but disabled plugin still warns"
-    plugin(tmp_path, "good", TOOLS)  # no [native]: judged only where it is enabled
-    plugin(tmp_path, "old", version="9.0.0")
-    good, old = scan(tmp_path, lambda name: False)
-    assert (good.enabled, good.fault) == (False, None)
-    reason = "it needs 9.0.0 or newer, and this host has 1.6.9"
-    assert old.fault == f"plugin 'old' targets a different cortex version than 1.6.9: {reason}"
+    assert [folder.name for folder in directory.folders(tmp_path)] == ["B", "a", "c"]
+    assert directory.folders(tmp_path / "missing") == []
 
 
 def test_what_is_wrong_is_told_in_the_order_of_the_loader(tmp_path: Path) -> None:
@@ -82,14 +46,17 @@ def test_what_is_wrong_is_told_in_the_order_of_the_loader(tmp_path: Path) -> Non
     wrong = TOOLS + '[sandbox]\nlevel = "container_vm"\n'
     where = plugin(tmp_path, "notes", wrong, version="")
     (where / "package.toml").write_text("x")
-    assert "invalid package metadata" in (scan(tmp_path)[0].fault or "")
+    assert "invalid package metadata" in refused(where)
     (where / "package.toml").unlink()
-    assert "cortex_version is required" in (scan(tmp_path)[0].fault or "")
+    assert "cortex_version is required" in refused(where)
     manifest = where / "manifest.toml"
-    manifest.write_text(manifest.read_text().replace('cortex_version = ""', 'cortex_version = "1.0.0"'))
-    assert "container_vm is not enforced" in (scan(tmp_path)[0].fault or "")
+    manifest.write_text(manifest.read_text().replace('cortex_version = ""', 'cortex_version = "9.0.0"'))
+    reason = "it needs 9.0.0 or newer, and this host has 1.6.9"
+    assert refused(where) == f"plugin 'notes' targets a different cortex version than 1.6.9: {reason}"
+    manifest.write_text(manifest.read_text().replace("9.0.0", "1.0.0"))
+    assert "container_vm is not enforced" in refused(where)
     manifest.write_text(manifest.read_text().replace("container_vm", "child_process"))
-    assert "has no [native] section" in (scan(tmp_path)[0].fault or "")
+    assert "has no [native] section" in refused(where)
 
 
 def test_package_toml_replaces_the_section_whole(tmp_path: Path) -> None:
@@ -110,25 +77,6 @@ def test_package_toml_that_cannot_be_read_is_a_fault(tmp_path: Path, text: str) 
         directory.read(where)
 
 
-def test_names_that_differ_are_a_warning(tmp_path: Path) -> None:
-    # cortex-sdk.md 2: names "are NOT compared (DOC!=CODE)": "make a mismatch a warning"
-    plugin(tmp_path, folder="cortex-plugin-notes")
-    (one,) = scan(tmp_path)
-    assert one.enabled
-    assert (
-        one.warning == "the directory cortex-plugin-notes holds the plugin notes; they should have one name"
-    )
-
-
-def test_of_two_directories_the_one_with_the_name_counts(tmp_path: Path) -> None:
-    for folder in ("a", "notes", "z"):
-        plugin(tmp_path, folder=folder)
-    a, notes, z = scan(tmp_path)
-    assert (notes.fault, notes.enabled) == (None, True)
-    assert a.fault == z.fault == f"{tmp_path}/notes has the plugin notes already"
-    assert not a.enabled
-
-
 @pytest.mark.parametrize(
     "data", [b"\xff", b"a = " + b"[" * 100_000, b"a = " + b"9" * 100_000, b"#" * (1 << 21)]
 )
@@ -138,23 +86,32 @@ def test_a_hostile_manifest_is_a_sentence(data: bytes) -> None:
     assert len(caught.value.message) < 500
 
 
-@pytest.mark.parametrize("kind", ["pipe", "directory"])
+@pytest.mark.parametrize("kind", ["pipe", "directory", "nothing"])
 def test_a_manifest_that_is_no_file_holds_nobody_up(tmp_path: Path, kind: str) -> None:
     where = tmp_path / "notes"
     where.mkdir()
-    os.mkfifo(where / "manifest.toml") if kind == "pipe" else (where / "manifest.toml").mkdir()
-    (one,) = scan(tmp_path)
-    assert one.fault
+    if kind == "pipe":
+        os.mkfifo(where / "manifest.toml")
+    elif kind == "directory":
+        (where / "manifest.toml").mkdir()
+    with pytest.raises(Fault):
+        directory.read(where)
+
+
+def resolved(where: Path) -> Command:
+    native = directory.read(where).native
+    assert native
+    return resolve(native.tools[0], where)
 
 
 def test_commands_are_found_in_the_plugin(tmp_path: Path) -> None:
     # cortex-sdk.md 1 and 3: "command relative -> plugin dir", "cwd = working_dir or plugin dir"
-    (plugin(tmp_path, text=TOOLS + TOOL + 'args = ["-v"]\n') / "data").mkdir()
-    (one,) = scan(tmp_path)
-    assert one.commands == (((f"{one.path}/bin/add", "-v"), str(one.path)),)
-    manifest = one.path / "manifest.toml"
+    where = plugin(tmp_path, text=TOOLS + TOOL + 'args = ["-v"]\n')
+    (where / "data").mkdir()
+    assert resolved(where) == ((f"{where}/bin/add", "-v"), str(where))
+    manifest = where / "manifest.toml"
     manifest.write_text(manifest.read_text() + 'working_dir = "data"\n')
-    assert scan(tmp_path)[0].commands[0].working_dir == f"{one.path}/data"
+    assert resolved(where).working_dir == f"{where}/data"
 
 
 @pytest.mark.parametrize(
@@ -165,6 +122,7 @@ def test_commands_are_found_in_the_plugin(tmp_path: Path) -> None:
         ('command = "/bin/sh"', "command escapes plugin directory: /bin/sh; "),
         ('command = "bin/../../outside"', "command escapes plugin directory: {}/bin/../../outside; "),
         ('command = "bin/link"', "command escapes plugin directory: {}/bin/link; "),
+        ('command = "bin/loop"', "command not found: {}/bin/loop; "),
         ('working_dir = "data"', "working_dir not found: {}/data; "),
         ('working_dir = "bin/add"', "working_dir not found: {}/bin/add; "),
         ('working_dir = ".."', "working_dir escapes plugin directory: {}/..; "),
@@ -178,32 +136,12 @@ def test_commands_stay_in_the_plugin(tmp_path: Path, line: str, sentence: str) -
     where = plugin(tmp_path, text=text)
     (tmp_path / "outside").touch()
     (where / "bin" / "link").symlink_to(tmp_path / "outside")
-    (one,) = scan(tmp_path)
-    assert one.fault
-    assert one.fault.startswith(f"process tool 'add' {sentence.format(where)}")
-
-
-def test_a_loop_of_links_is_a_fault(tmp_path: Path) -> None:
-    where = plugin(tmp_path, text=TOOLS + TOOL)
-    (where / "bin" / "add").unlink()
-    (where / "bin" / "add").symlink_to("add")
-    assert "command not found" in (scan(tmp_path)[0].fault or "")
+    (where / "bin" / "loop").symlink_to("loop")
+    with pytest.raises(Fault) as caught:
+        resolved(where)
+    assert caught.value.message.startswith(f"process tool 'add' {sentence.format(where)}")
 
 
 def test_the_hosts_paths_are_to_be_asked_for(tmp_path: Path) -> None:
     text = TOOL.replace("bin/add", "/bin/sh") + 'allow_host_paths = true\nworking_dir = "/"\n'
-    plugin(tmp_path, text=TOOLS + text)
-    (one,) = scan(tmp_path)
-    assert one.commands == ((("/bin/sh",), "/"),)
-
-
-def test_a_library_is_there_and_in_the_plugin(tmp_path: Path) -> None:
-    # cortex-sdk.md 2: "Missing .so: logged, plugin "loaded" without tools": here it is told
-    text = NATIVE.replace("[native]", TOOLS + "[native]")
-    where = plugin(tmp_path, text=text)
-    assert "has no library" in (scan(tmp_path)[0].fault or "")
-    (where / "libnotes.so").symlink_to("/bin/sh")
-    assert "has its library outside" in (scan(tmp_path)[0].fault or "")
-    (where / "libnotes.so").unlink()
-    (where / "libnotes.so").touch()
-    assert scan(tmp_path)[0].library == where / "libnotes.so"
+    assert resolved(plugin(tmp_path, text=TOOLS + text)) == (("/bin/sh",), "/")
