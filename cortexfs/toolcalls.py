@@ -104,6 +104,7 @@ class _One:
         self._kept = bytearray()  # not its pieces, each of which may be a byte
         self._size = 0
         self._done = False
+        self._wants = False
         self.let_go = True
         self.broken = False
         self.fault: Fault | None = None
@@ -141,18 +142,27 @@ class _One:
             if not data:
                 self.let_go = self.broken = True
                 return
+            said: list[frames.Frame] = []
             try:
                 for kind, payload in splitter.feed(data):
-                    await self._take(call, kind, payload)
+                    said += self._take(kind, payload)
                     if self._done:
-                        return
+                        break
             except GARBAGE as error:
                 self.broken = True
                 self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
+            for frame in said:
+                await self._say(frame)
+            if self.broken:
                 return
+            if self._wants:  # it has its input; there is no more
+                self._wants = False
+                with contextlib.suppress(OSError):  # what becomes of it is heard next
+                    await send(call, wire.message(wire.STDIN, b""))
             await trio.lowlevel.checkpoint()
 
-    async def _take(self, call: socket.socket, kind: int, payload: bytes) -> None:
+    def _take(self, kind: int, payload: bytes) -> list[frames.Frame]:
+        """One message of the host; what is to be said of it."""
         if kind == wire.DELTA:
             self._size += len(payload)
             self._keep(payload)
@@ -160,10 +170,11 @@ class _One:
             self._done = self.let_go = True
         elif kind == wire.FAULT:
             self.fault = of_the_tool(*heard_faults.decode(payload))
-        elif kind == wire.WANT:  # it has its input; there is no more
-            await send(call, wire.message(wire.STDIN, b""))
+        elif kind == wire.WANT:
+            self._wants = True
         elif frame := _frame(self._name, kind, payload):
-            await self._say(frame)
+            return [frame]
+        return []
 
     def _keep(self, payload: bytes) -> None:
         """As much of it as there is room for; what comes behind a gap is not kept."""
