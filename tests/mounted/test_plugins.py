@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -206,3 +207,45 @@ def test_copies_that_nobody_needs_are_swept(mount: Ctx, tmp_path: Path) -> None:
     left = [path.name for path in mount.state.with_name("state-plugins").iterdir()]
     assert [name for name in left if name.startswith("other-")] == left
     mount.ctx("plugin", "uninstall", "other", "--purge")
+
+
+CALLING = """
+import json, subprocess, sys
+count = 0
+while True:
+    done = subprocess.run([sys.argv[1]], capture_output=True)
+    frames = [json.loads(line) for line in done.stdout.splitlines()]
+    text = "".join(frame["text"] for frame in frames if frame["type"] == "delta")
+    print(done.returncode, text or frames or done.stderr.decode(), flush=True)
+"""
+
+
+def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path) -> None:
+    # "enable/disable/replace/uninstall while calls run": each is of one version, or there is no such tool
+    for kind, made in plugins.KINDS.items():
+        name = f"busy-{kind}"
+        mount.ctx("plugin", "install", str(made(tmp_path, name)))
+        command = [sys.executable, "-c", CALLING, mount.tool(name)]
+        callers = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, user=uid, group=uid, cwd=mount.work)
+            for uid in (0, NOBODY)
+        ]
+        try:
+            for says in ("one", "two", "three"):
+                folder = tmp_path / says
+                build = {"process": plugins.program, "native": plugins.native, "python": plugins.python}[kind]
+                mount.ctx("plugin", "install", str(build(folder, name, says)))
+                assert said(mount, name) == f"{says} 0"
+            mount.ctx("plugin", "disable", name)
+            mount.ctx("plugin", "enable", name)
+            assert said(mount, name) == "three 0"
+        finally:
+            for caller in callers:
+                caller.terminate()
+        for caller, uid in zip(callers, (0, NOBODY), strict=True):
+            lines = caller.communicate(timeout=30)[0].splitlines()
+            allowed = {f"0 {says} {uid}" for says in ("hello", "one", "two", "three")}
+            strange = [line for line in lines if line not in allowed and "no object of the mount" not in line]
+            assert [line for line in strange if "No such file" not in line] == []
+            assert allowed & set(lines)
+        mount.ctx("plugin", "uninstall", name, "--purge")
