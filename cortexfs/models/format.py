@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame, Message, Progress, Text, ToolCall, Usage
 from cortexfs.core.sse import Event
@@ -132,12 +133,13 @@ class _Call:
 
 
 def arguments(text: str) -> Any:
-    """A call's input. What is no JSON is passed on as text, to be told to the model as what it is."""
+    """A call's input. What is no JSON, or deeper than who reads our frames may go, is passed on as text, to be
+    told to the model as what it is."""
     if not text.strip():
         return {}
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+        return jsontext.decode(text.encode(errors="replace"))
+    except Fault:
         return text
 
 

@@ -13,7 +13,7 @@ from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta
 from cortexfs.core.sse import Event
 from cortexfs.models.asked import Asked, Said, Text
 from cortexfs.models.drivers import FORMATS
-from cortexfs.models.format import Refused
+from cortexfs.models.format import Refused, arguments
 
 ASKED = Asked(said=(Said("user", (Text("hi"),)),))
 
@@ -197,3 +197,19 @@ def test_an_answer_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         read("openai.chat", *[chunk(content="x" * 100)] * 11)
     with pytest.raises(Fault, match="EREMOTEIO"):
         read("openai.chat", *[chunk(reasoning="x" * 100)] * 11)
+
+
+@pytest.mark.parametrize(
+    ("text", "input_"),
+    [
+        ("", {}),
+        ('{"path": "x"}', {"path": "x"}),
+        ('{"path": "x"', '{"path": "x"'),
+        # core/jsontext.py: deeper, or longer, and other languages cannot read the log that it is in
+        ('{"a":' * 200 + "1" + "}" * 200, '{"a":' * 200 + "1" + "}" * 200),
+        ('{"a":1' + "0" * 30 + "}", '{"a":1' + "0" * 30 + "}"),
+        ('{"a":1e999}', '{"a":1e999}'),
+    ],
+)
+def test_the_input_of_a_call(text: str, input_: object) -> None:
+    assert arguments(text) == input_
