@@ -21,9 +21,8 @@ from cortexfs.core.wire import BIND_NAME, SOCKET_NAME
 
 
 class Binding(NamedTuple):
-    """Who may bind which socket now."""
+    """Which socket may be bound now."""
 
-    thread: int
     folder: int
     name: str
     inode: int
@@ -37,17 +36,18 @@ class Bindings:
     def __init__(self, tree: Tree, forget: Callable[[Stale], None]) -> None:
         self._tree = tree
         self._forget = forget
-        self._now: Binding | None = None
+        self._now: dict[int, Binding] = {}  # by the thread that may
         self.is_run_socket_bound = False
 
     @contextlib.contextmanager
     def expecting(self, object_: Object | None = None) -> Iterator[None]:
         """Let the calling thread bind an object's socket, or `.run.sock` in the root."""
-        self._now = Binding(threading.get_native_id(), *self._place(object_))
+        thread = threading.get_native_id()
+        self._now[thread] = Binding(*self._place(object_))
         try:
             yield
         finally:
-            self._now = None
+            self._now.pop(thread, None)
 
     def _place(self, object_: Object | None) -> tuple[int, str, int]:
         if object_ is None:
@@ -63,11 +63,11 @@ class Bindings:
         return place
 
     def is_expected(self, folder: int, name: str, thread: int) -> bool:
-        return self._now is not None and self._now[:3] == (thread, folder, name)
+        expected = self._now.get(thread)
+        return expected is not None and expected[:2] == (folder, name)
 
-    def take(self) -> int:
+    def take(self, thread: int) -> int:
         """The inode of what is bound, which can be done once."""
-        assert self._now
-        inode, self._now = self._now.inode, None
+        inode = self._now.pop(thread).inode
         self.is_run_socket_bound = self.is_run_socket_bound or inode == RUN_SOCKET
         return inode

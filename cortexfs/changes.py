@@ -32,6 +32,7 @@ P = ParamSpec("P")
 Source: TypeAlias = Temporary | tuple[Object, Control]  # a file in a .d/ that may be renamed
 
 MAX_OF_HOME = 2 << 20  # bytes that are written in a user's own agents
+MAX_LINES = 256  # of the policy of one of these: it is read for each decision, 5 µs a line
 
 log = logging.getLogger("cortexfs.tree")
 
@@ -99,6 +100,8 @@ class Changes:
         """What users write is memory of ours."""
         if object_.home is None:
             return
+        if control.name == "policy" and value.count(b"\n") > MAX_LINES:
+            raise Fault("EDQUOT", f"the policy of an agent of your own has {MAX_LINES} lines at most")
         values, home = self._tree.values, object_.home
         keys = [own_key("agent", home, name) for name in self._tree.registry.own(home)]
         before = values.find(object_.key, control.name)

@@ -161,8 +161,8 @@ class Filesystem(pyfuse3.Operations):
         if inode & BIT:
             raise read_only()
         found = self._entries.attributes(inode)
-        if self._tree.object_at(inode) and self._tree.home_of(inode) is not None and not fields.update_size:
-            return self._entries.entry(inode)  # touch(1) sets times of what it has made
+        if self.own.is_file(inode) and kernel.is_of_times(fields):
+            return self._entries.entry(inode)  # touch(1) sets those of what it has made
         temporary, control = self._tree.temporary_at(inode), self._tree.control_at(inode)
         if temporary is None and (control is None or control[1].check is None):
             raise read_only()
@@ -199,7 +199,7 @@ class Filesystem(pyfuse3.Operations):
         expected = self._bindings.is_expected(parent_inode, os.fsdecode(name), ctx.pid)
         if not stat.S_ISSOCK(mode) or not expected:
             raise read_only()
-        return self._entries.entry(self._bindings.take())
+        return self._entries.entry(self._bindings.take(ctx.pid))
 
     @guarded
     async def mkdir(self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:

@@ -65,6 +65,11 @@ def check_change(found: Attributes, wanted: EntryAttributes, fields: SetattrFiel
         raise Fault("EPERM", "the group of a control is the tree's to say")
 
 
+def is_of_times(fields: SetattrFields) -> bool:
+    """Whether nothing is to be changed but times."""
+    return not (fields.update_size or fields.update_mode or fields.update_uid or fields.update_gid)
+
+
 def change_temporary(temporary: Temporary, wanted: EntryAttributes, fields: SetattrFields) -> None:
     """The kernel has checked that the caller may."""
     if fields.update_mode:

@@ -76,6 +76,11 @@ class OwnAgents:
     def is_place(self, folder: int) -> bool:
         return self._home(folder) is not None
 
+    def is_file(self, inode: int) -> bool:
+        """Whether this is the file of one of them."""
+        found = self._tree.object_at(inode)
+        return found is not None and found.home is not None
+
     def at(self, folder: int, name: str) -> Object | None:
         """The agent whose file this is."""
         home = self._home(folder)

@@ -89,7 +89,9 @@ def absolute_paths(text: str) -> None:
 
 def _is_u32(text: str) -> bool:
     """Canonical decimal: what int() prints."""
-    return text.isdecimal() and text.isascii() and str(int(text)) == text and int(text) <= U32
+    if not (text.isdecimal() and text.isascii() and len(text) <= len(str(U32))):
+        return False
+    return str(int(text)) == text and int(text) <= U32
 
 
 def gids(text: str) -> None:

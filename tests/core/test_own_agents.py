@@ -3,6 +3,7 @@ The quotes without a source are of the issue that asked for agents."""
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cortexfs import changes, opened, ownagents
-from cortexfs.core import places, policy, registry, temporaries
+from cortexfs.core import controls, places, policy, registry, temporaries
 from cortexfs.core.confirming import Kind
 from cortexfs.core.decision import Caller, Question, Thing, decide
 from cortexfs.core.errors import Fault
@@ -163,9 +164,39 @@ def test_what_is_no_label_in_a_line(label: str) -> None:
         policy.parse(f"allow {label} tool:fs.read execute")
 
 
+SPECIAL = (
+    "9" * 5000,
+    "0" * 5000,
+    "a/" * 9000,
+    "\t" * 9000,
+    "=" * 9000,
+    "[" * 9000,
+    "\u0663",
+    "\udcff",
+    "x" * 70_000,
+)
+WRITABLE = [control for control in controls.CONTROLS["agent"] if control.check]
+
+
+@pytest.mark.parametrize("control", WRITABLE, ids=lambda control: str(control.name))
+@pytest.mark.parametrize("special", SPECIAL, ids=range(len(SPECIAL)))
+def test_what_a_user_writes_is_a_value_or_refused(control: controls.Control, special: str) -> None:
+    # design.md: "Errors are sentences": whatever is written, nothing else but a Fault comes of it
+    for text in (special, f"{special}\n", f"a={special}\n", f"/{special}\t/{special}\tro\t-\n"):
+        with contextlib.suppress(Fault):
+            controls.judge(control, text.encode("utf-8", "surrogateescape"))
+
+
+@given(st.sampled_from(WRITABLE), st.text("0aé-:/=.*\t\n $[]{}#\x7f", max_size=60))
+def test_any_text_is_a_value_or_refused(control: controls.Control, text: str) -> None:
+    with contextlib.suppress(Fault):
+        assert controls.judge(control, text.encode()).decode().rstrip("\n") == text.rstrip("\n")
+
+
 def test_numbers_of_agents_md() -> None:
     page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
     mib = f"{changes.MAX_OF_HOME >> 20} MiB written in their files, {opened.MAX_OF_HOME} files of them open"
     assert f"You can have {ownagents.MAX_OF_USER} agents, with {mib}" in page
+    assert f"at most {changes.MAX_LINES} lines of policy each" in page
     assert f"and {temporaries.MAX_OF_HOME} temporary files" in page
     assert f"all users together {ownagents.MAX_IN_TREE} agents" in page

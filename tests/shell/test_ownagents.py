@@ -97,7 +97,7 @@ async def test_touch_may_set_the_times_of_what_it_has_made(tmp_path: Path) -> No
         entry = await world.fs.getattr(inode, caller(UID))
         await world.fs.setattr(inode, entry, _Fields(update_mtime=True), None, caller(UID))  # type: ignore[arg-type]
         with refused(errno.EROFS):
-            await world.fs.setattr(inode, entry, _Fields(update_size=True), None, caller(UID))  # type: ignore[arg-type]
+            await world.fs.setattr(inode, entry, _Fields(update_mode=True), None, caller(UID))  # type: ignore[arg-type]
 
 
 async def test_what_was_written_survives_a_restart_and_not_a_removal(tmp_path: Path) -> None:
@@ -254,6 +254,17 @@ async def test_how_much_a_user_writes_is_bounded(tmp_path: Path, monkeypatch: py
         await world.put(f"{AGENTS}/a.d/system.md", b"y" * 90)  # what it replaces is not counted
         await world.unlink(f"{AGENTS}/a")
         await world.put(f"{AGENTS}/b.d/system.md", b"x" * 60)
+
+
+async def test_lines_of_its_policy_are_bounded(tmp_path: Path) -> None:
+    # Each decision reads them, in the daemon.
+    async with homes(tmp_path) as world:
+        await world.make("mine")
+        line = b"allow mine_t tool:shell execute\n"
+        with refused(errno.EDQUOT):
+            await world.put(f"{AGENTS}/mine.d/policy", line * (changes.MAX_LINES + 1))
+        await world.put(f"{AGENTS}/mine.d/policy", line * changes.MAX_LINES)
+        await world.put("agent/coder.d/policy", line * (changes.MAX_LINES + 1))
 
 
 async def test_open_files_of_a_user_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
