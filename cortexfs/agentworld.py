@@ -25,6 +25,7 @@ from cortexfs.core.risksettings import FILE, Settings
 from cortexfs.fuse import Filesystem
 from cortexfs.models.driver import Driver, Who
 from cortexfs.models.drivers import Drivers
+from cortexfs.plugins.copies import place_of
 from cortexfs.sessioncontext import ContextFiles
 from cortexfs.sessiondisk import Owner
 from cortexfs.sessionfiles import Address, Space
@@ -49,7 +50,12 @@ class AgentWorld:
         self.limits: Agent = config.agent
         self.protected = (str(config.state), str(config.directory))
         # Keys and everybody's sessions; what decides about agents; and the same through the tree.
-        self.caps = ((str(config.state), ""), (str(config.directory), "r"), (self.root, "rx"))
+        self.caps = (
+            (str(config.state), ""),
+            (str(config.directory), "r"),
+            (self.root, "rx"),
+            (str(place_of(config.state)), "rx"),  # or an agent could change what others run
+        )
         self._sessions = sessions
         self._fs = fs
         self._drivers = drivers

@@ -61,7 +61,7 @@ class Offers:
     def __init__(self, where: Config) -> None:
         self._config = where
         self._base = where.state / directory.FOLDER
-        self._copies = Copies(place_of(where.state, os.geteuid()))
+        self._copies = Copies(place_of(where.state))
         self._trust = TrustStore(where.state)
         self._seen: dict[Path, tuple[_Fingerprint, _Seen]] = {}
 

@@ -24,9 +24,9 @@ from cortexfs.plugins.package import File, Tree
 _DIGITS = 24  # of the hash in a name
 
 
-def place_of(state: Path, uid: int) -> Path:
-    """Beside root's state, as hosts that are somebody else cannot pass through it."""
-    return state.with_name(f"{state.name}-plugins") if uid == 0 else state / "running"
+def place_of(state: Path) -> Path:
+    """Beside the state: hosts that are somebody else, or an agent's, cannot pass through it."""
+    return state.with_name(f"{state.name}-plugins")
 
 
 class Copies:

@@ -120,7 +120,9 @@ def native(where: Path, name: str, says: str = "hello", version: str = "1.0") ->
 
 
 class Maker(Protocol):
-    def __call__(self, where: Path, name: str, /) -> Path: ...
+    __name__: str
+
+    def __call__(self, where: Path, name: str, says: str = "hello", /) -> Path: ...
 
 
 KINDS: Mapping[str, Maker] = {"process": program, "native": native, "python": python}

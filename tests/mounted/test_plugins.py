@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.mounted import plugins
+from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.test_user_daemon import USER, as_user, home
+
+__all__ = ["home"]  # a fixture
 
 
 @pytest.fixture(scope="module")
@@ -233,8 +237,7 @@ def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path)
         try:
             for says in ("one", "two", "three"):
                 folder = tmp_path / says
-                build = {"process": plugins.program, "native": plugins.native, "python": plugins.python}[kind]
-                mount.ctx("plugin", "install", str(build(folder, name, says)))
+                mount.ctx("plugin", "install", str(made(folder, name, says)))
                 assert said(mount, name) == f"{says} 0"
             mount.ctx("plugin", "disable", name)
             mount.ctx("plugin", "enable", name)
@@ -249,3 +252,47 @@ def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path)
             assert [line for line in strange if "No such file" not in line] == []
             assert allowed & set(lines)
         mount.ctx("plugin", "uninstall", name, "--purge")
+
+
+@pytest.mark.parametrize("kind", plugins.KINDS)
+def test_an_agent_uses_plugins_where_it_is_confined(mount: Ctx, tmp_path: Path, kind: str) -> None:
+    # its hosts see no file of the daemon's, and yet those that they run
+    name = f"tool-{kind}"
+    mount.ctx("plugin", "install", str(plugins.KINDS[kind](tmp_path, name)))
+    # Else a person is asked about every call of a plugin.
+    (mount.config / "policy.toml").write_text('mode = "open"\n')
+    with agent(mount, "user", name, "shell.exec") as path:
+        answer = run(mount, path, script([call(name)], say("done")), uid=NOBODY)
+        assert results(answer.frames)[0]["output"] == f"hello {NOBODY}", answer
+        # Nor may it change what others run.
+        steal = f"ls {mount.state}-plugins; echo x > {mount.state}-plugins/x"
+        task = script([call("shell.exec", cmd=steal)], say("done"))
+        answer = run(mount, path, task, cwd=mount.base)
+        assert f"{name}-" in results(answer.frames)[0]["output"], answer
+        assert "ermission denied" in results(answer.frames)[0]["output"], answer
+    (mount.config / "policy.toml").unlink()
+    mount.ctx("plugin", "uninstall", name, "--purge")
+
+
+def test_a_users_own_daemon_has_plugins_too(home: Path, python: Path, tmp_path: Path) -> None:
+    source = home.parent / "plugin"
+    for made in plugins.KINDS.values():
+        made(source, f"own-{made.__name__}")
+    done = as_user(
+        home,
+        python,
+        f"""
+        user: $CTX mount ctx
+        user: $CTX plugin install {source}/own-program
+        user: ctx/tool/own-program
+        user: $CTX plugin install {source}/own-native
+        user: ctx/tool/own-native
+        user: $CTX plugin install {source}/own-python
+        user: ctx/tool/own-python
+        other: ls .local/state/cortexfs
+        user: $CTX umount ctx
+        """,
+    )
+    parts = [part.strip() for part in done.stdout.split("-> ")]
+    assert [int(part.split()[0]) for part in parts[1:]] == [0, 0, 0, 0, 0, 0, 0, 2, 0], done.stdout
+    assert done.stdout.count(f"hello {USER}") == 3
