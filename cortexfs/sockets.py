@@ -154,6 +154,8 @@ class Sockets:
         except Gone:
             return
         except OSError as error:
+            if object_.home is not None and error.errno == errno.ENOENT:  # it was removed meanwhile
+                return
             log.error("%s.sock cannot be bound: %s", "/".join(object_.key), error)
             return
         scope = trio.CancelScope()
