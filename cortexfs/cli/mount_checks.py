@@ -11,6 +11,7 @@ from cortexfs.cli.bounded import ask
 from cortexfs.cli.checks import FAIL, Check, Finding, Subject, fail, ok, warn
 from cortexfs.core.errors import Fault
 from cortexfs.core.wire import SOCKET_NAME
+from cortexfs.plugins.copies import place_of
 
 
 def stale(subject: Subject) -> Finding:
@@ -85,6 +86,17 @@ def broken_plugins(subject: Subject) -> Finding:
     return ok("every enabled plugin is sound")
 
 
+def plugin_copies(subject: Subject) -> Finding:
+    """Under root, hosts that are other users pass through every folder above."""
+    copies = place_of(subject.where.state)
+    if subject.uid != 0 or not copies.is_dir():
+        return ok("plugins run as who may read them")
+    closed = [str(above) for above in (copies, *copies.parents) if not above.stat().st_mode & 0o001]
+    if closed:
+        return warn(f"others cannot pass through {closed[-1]} to plugins", f"chmod o+x {' '.join(closed)}")
+    return ok(f"others can pass to {copies}")
+
+
 def allow_other(subject: Subject) -> Finding:
     if subject.uid == 0:
         return ok("root's mount is everyone's")
@@ -103,5 +115,6 @@ CHECKS: dict[str, Check] = {
     "run socket": run_socket,
     "object sockets": object_sockets,
     "plugins": broken_plugins,
+    "plugin copies": plugin_copies,
     "other users": allow_other,
 }

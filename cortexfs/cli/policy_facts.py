@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from cortexfs import config
 from cortexfs.cli import mounts, objects
+from cortexfs.cli.plugin_facts import told
 from cortexfs.core import policy, registry, risksettings
 from cortexfs.core.confirming import Kind
 from cortexfs.core.decision import Bits, Caller, Thing
@@ -187,6 +188,7 @@ def world(root: str, directory: str | None, status: str) -> World:
     except Fault as problem:
         fault = problem.message
     paths = {class_: _own(root, class_) for class_ in CLASSES}
+    where = config.places(os.environ, os.getuid(), config=directory)
     return World(
         settings=said,
         settings_fault=fault,
@@ -201,7 +203,7 @@ def world(root: str, directory: str | None, status: str) -> World:
         ),
         files=tuple(_file(root, path) for class_ in ("tool", "model") for path in paths[class_]),
         agents=tuple(_agent(root, path) for path in paths["agent"]),
-        plugins=_plugins(paths["tool"], status),
+        plugins=tuple(told(one, where.state) for one in _plugins(paths["tool"], status)),
     )
 
 

@@ -16,6 +16,7 @@ from cortexfs.cli.checks import FAIL, OK, WARN, Check, Finding, Subject
 from cortexfs.cli.main import main
 from cortexfs.config import Places
 from cortexfs.core.wire import PROTOCOL
+from cortexfs.plugins.copies import place_of
 from tests.shell.cli_tree import ctx, plant
 
 
@@ -165,6 +166,17 @@ def test_a_mount_that_answers_is_well(subject: Subject) -> None:
         assert mount_checks.run_socket(subject) == Finding(OK, ".run.sock takes connections")
     plugins = mount_checks.broken_plugins(subject)
     assert (plugins.level, plugins.why) == (WARN, "notes: its process was killed by SIGSEGV")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a user's hosts are that user")
+def test_what_plugins_run_from_is_open_to_their_callers(subject: Subject) -> None:
+    assert mount_checks.plugin_copies(subject).level == OK
+    copies = place_of(subject.where.state)
+    copies.mkdir()
+    copies.chmod(0o700)
+    found = mount_checks.plugin_copies(subject)
+    assert (found.level, str(copies) in found.mend) == (WARN, True)
+    assert mount_checks.plugin_copies(subject._replace(uid=1)).level == OK
 
 
 @pytest.mark.parametrize(("mode", "level"), [(0o700, OK), (0o750, FAIL), (0o701, FAIL)])

@@ -256,6 +256,45 @@ def test_lint_reads_every_file(root: Path, tmp_path: Path, capsys: pytest.Captur
     assert next(one["why"] for one in found if one["subject"] == "maps") == "its process: killed"
 
 
+MANIFEST = """
+name = "notes"
+version = "1.2"
+description = "d"
+cortex_version = "1.6.0"
+trust = "reviewed_process"
+[capabilities]
+provides = ["tools"]
+secrets = true
+background = true
+[sandbox]
+uid_drop = true
+[native]
+"""
+
+
+def test_lint_reads_the_manifests_of_plugins(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # issue: "`ctx policy lint` with the codes of section 6"
+    monkeypatch.setenv("CTX_STATE", str(tmp_path / "state"))
+    folder = tmp_path / "state" / "plugins" / "notes"
+    folder.mkdir(parents=True)
+    (folder / "manifest.toml").write_text(MANIFEST)
+    status, found = linted(capsys)
+    assert status == 1
+    codes = {one["code"] for one in found if one["subject"] == "notes"}
+    assert codes == {
+        "PLUGIN_GOVERNANCE_INVALID",
+        "PLUGIN_PACKAGE_GOVERNANCE_GAP",
+        "NATIVE_PLUGIN_WITHOUT_RISK_PROFILE",
+        "PLUGIN_SECRET_ACCESS_UNGATED",
+        "PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE",
+    }
+    (folder / "manifest.toml").write_text("name")
+    _, found = linted(capsys)
+    assert "PLUGIN_MANIFEST_UNAVAILABLE" in {one["code"] for one in found if one["subject"] == "notes"}
+
+
 def test_warnings_do_not_fail(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     controls(root, "agent/base", policy=f"{LINE}\nallow base_t tool:gone execute\n")
     assert main(["policy", "lint"]) == 0

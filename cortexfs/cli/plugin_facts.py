@@ -1,0 +1,42 @@
+"""What policy has to know of installed plugins, read from their manifests (core/policylint.py).
+
+Rules: what this user cannot read is left out, and the plugin is judged by its tools alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from cortexfs import mechanisms
+from cortexfs.core import governance
+from cortexfs.core.errors import Fault
+from cortexfs.core.policylint import Plugin
+from cortexfs.plugins import directory
+
+
+def told(plugin: Plugin, state: Path) -> Plugin:
+    """The plugin, with what its manifest says of it."""
+    folder = state / directory.FOLDER / plugin.name
+    if folder not in directory.folders(state / directory.FOLDER):
+        return plugin
+    try:
+        manifest = directory.read(folder)
+    except Fault as fault:
+        return replace(plugin, fault=plugin.fault or fault.message)
+    wrong = ""
+    try:
+        governance.check(manifest, mechanisms.available())
+    except Fault as fault:
+        wrong = fault.message
+    return replace(
+        plugin,
+        governance=wrong,
+        gaps=tuple(governance.warnings(manifest)),
+        trust=manifest.trust,
+        native=manifest.native is not None,
+        profiled=bool(manifest.package.risk_profile),
+        secrets=manifest.capabilities.secrets,
+        background=manifest.capabilities.background,
+    )
