@@ -107,6 +107,30 @@ def test_a_sandbox_of_the_users_own_gains_nothing(home: Path, python: Path) -> N
     assert "inner\n-> 0" in done.stdout or "EACCES" in done.stdout, done.stdout
 
 
+def test_agents_of_the_users_own(home: Path, python: Path) -> None:
+    # abi.md 1: "home/<uid>/{model,agent,tool}/ the user's own objects": his agent/ he has, and his home too
+    agents = f"ctx/home/{USER}/agent"
+    done = as_user(
+        home,
+        python,
+        f"""
+        user: $CTX mount ctx
+        user: $CTX agent new mine --home --model debug/echo --tools fs.read
+        user: $CTX send agent/mine hello
+        user: $CTX agent new mine
+        user: {agents}/mine hello
+        user: $CTX agent rm mine --yes
+        user: ls {agents}
+        user: $CTX umount ctx
+        """,
+    )
+    parts = [part.strip() for part in done.stdout.split("-> ")]
+    statuses = [int(part.split()[0]) for part in parts[1:]]
+    assert statuses == [0, 0, 0, 1, 0, 0, 0, 0], done.stdout
+    assert f"uid {USER} has an agent mine" in done.stdout
+    assert parts[-3].split("\n")[1:] == ["mine.d"], done.stdout  # its session stays
+
+
 def test_no_other_process_of_the_user_looks_into_the_daemon(home: Path, python: Path) -> None:
     # issue: "No secret in any ... core dump"; prctl(2): one that is not dumpable is neither read nor dumped
     pid = '$(sed -n "s/^pid: //p" ctx/status)'
