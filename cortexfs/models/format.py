@@ -133,8 +133,8 @@ class _Call:
 
 
 def arguments(text: str) -> Any:
-    """A call's input. What is no JSON, or deeper than readers of frames go, is passed on as text, to be told to
-    the model as what it is."""
+    """A call's input. What is no JSON, or deeper than readers of frames go, is passed on as text, to be told
+    to the model as what it is."""
     if not text.strip():
         return {}
     try:
