@@ -17,6 +17,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -89,6 +90,7 @@ class _Capabilities(msgspec.Struct, frozen=True):
 _capabilities = msgspec.json.Decoder(_Capabilities)
 _encode = msgspec.json.Encoder().encode
 _workers: list[_Worker] = []
+_leaving = threading.Lock()
 
 
 def tools(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
@@ -188,6 +190,13 @@ class _Worker(threading.Thread):
     def leave(self) -> None:
         self._jobs.put(None)
 
+    def destroy(self) -> None:
+        if self._instance is not None:
+            job = _Job(lambda instance: instance.destroy(), self._hosts.Turn())
+            self._jobs.put(job)
+            with suppress(queue.Empty):
+                job.done.get(timeout=DESTROY_SECONDS)
+
     # -- in its own thread
 
     def run(self) -> None:
@@ -278,9 +287,6 @@ class _Worker(threading.Thread):
     def executed(self, name: bytes, arguments: bytes, instance: Instance) -> tuple[int, bytes]:
         return instance.execute(name, arguments)
 
-    def destroyed(self, instance: Instance) -> None:
-        instance.destroy()
-
 
 def _trap(error: BaseException) -> str:
     """The sentence of a trap, without the addresses below it."""
@@ -289,12 +295,7 @@ def _trap(error: BaseException) -> str:
 
 
 def drop_all() -> None:
-    """Call plugin_destroy of each instance that there is, before the process ends."""
-    for worker in _workers:
-        if worker._instance is not None:
-            job = _Job(worker.destroyed, worker._hosts.Turn())
-            worker._jobs.put(job)
-            try:
-                job.done.get(timeout=DESTROY_SECONDS)
-            except queue.Empty:
-                return
+    """Call plugin_destroy once of each instance that there is, before the process ends."""
+    with _leaving:  # whoever asks second waits for the first
+        while _workers:
+            _workers.pop().destroy()

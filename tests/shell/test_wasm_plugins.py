@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
+import re
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +20,9 @@ import wasmtime
 
 from cortexfs.catalog import Catalog
 from cortexfs.core import calls
-from cortexfs.host import wasmcode
+from cortexfs.host import wasm, wasmcode, wasmhost, wasmstate
 from tests.shell import wat
-from tests.shell.calling import Answer, World, serving
+from tests.shell.calling import Answer, World, serving, until
 
 OUT = "(local.get $out) (local.get $length)"
 ARGS = "(local.get $args) (local.get $alen)"
@@ -403,3 +408,440 @@ async def test_calls_take_turns(tmp_path: Path, place: Path) -> None:
                 assert (await second.answer()).code == "ECANCELED"
             assert (await first.answer()).code == "ETIMEDOUT"
         assert await asked.said("calls") == "1"
+
+
+# -- what it may ask of its host
+
+
+async def test_the_log(tmp_path: Path, place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # seed 004: "host_log ... Log message to CortexPrism"; reference 8: "cap state keys/bytes and log rate"
+    texts = wat.Texts()
+    again = "(br_if $l (i32.lt_u (local.tee $t (i32.add (local.get $t) (i32.const 1))) (i32.const 1000000)))"
+    tools = {
+        "log": then(f"(call $log {ARGS})", "(i32.const 0)"),
+        "bad": then(f"(call $log {texts(b'bad ' + bytes([0xFF, 10, 27]) + b'forged')})", "(i32.const 0)"),
+        "flood": f"(loop $l (call $log {texts('flood')}) {again}) (call $number (local.get $t) {OUT})",
+        "vast": then("(call $log (i32.const 0) (i32.const 0x2000000))", "(i32.const 0)"),
+        "long": then("(call $log (i32.const 0) (i32.const 0x1000000))", "(i32.const 0)"),
+    }
+    plugin = wat.plugin(place / "m.wasm", wat.text(tools, texts), timeout=2)
+    with caplog.at_level(logging.INFO, "cortexfs"):
+        async with serving(tmp_path) as world:
+            asked = Asked(world, plugin)
+            await asked("log", text="hello")
+            await until(lambda: 'fixture: {"text":"hello"}' in caplog.text)
+            await asked("bad")
+            await until(
+                lambda: re.search(r"fixture: bad \ufffd\s*forged$", caplog.text, re.MULTILINE) is not None
+            )
+            # each costs some µs of Python: either it gets through, or its deadline ends it
+            assert (await asked("flood")).code in (None, "ETIMEDOUT")
+            assert "outside of the memory" in (await asked("vast")).message
+            assert (await asked("long")).code is None
+
+
+def test_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    class Instance:
+        """One whose memory is full of line ends."""
+
+        memory: Any
+
+        def read(self, at: int, length: int, most: int) -> bytes:
+            return b"\n" * min(length, most)
+
+    instance: Any = Instance()
+    instance.memory = instance
+    host = wasmhost.Host(wasmhost.Facts("p", {}, {}, (), ()), wasmstate.State("", "p"))
+    host.functions(instance)
+    for _ in range(2000):
+        host.log(0, 1 << 20)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == wasmhost.MAX_LINES + 1
+    assert lines[0] == "p: " + " " * wasmhost.MAX_LINE
+    assert lines[-1] == "p: over 1000 lines in one call; the others are lost"
+
+
+async def test_the_configuration(tmp_path: Path, place: Path) -> None:
+    # seed 004: "Read CORTEX_PLUGIN_{NAME}_{KEY} or CORTEX_WASM_{KEY} env var"
+    texts = wat.Texts()
+    keys: tuple[str | bytes, ...] = (
+        "theme",
+        "limit",
+        "on",
+        "empty",
+        "none",
+        "api-key",
+        "proxy",
+        "both",
+        "long",
+        b"\xff",
+        "",
+        "k" * 2000,
+    )
+    tools = {
+        f"k{at}": answered(f"(call $config {texts(key)} {BUFFER} {WORD})") for at, key in enumerate(keys)
+    }
+    tools["cut"] = answered(f"(call $config {texts('long')} {BUFFER} {WORD})", 7)
+    tools["whole"] = answered(f"(call $config {texts('long')} {BUFFER} {WORD})", 0)
+    environment = {
+        "CORTEX_PLUGIN_MY_TOOL_API_KEY": "mapped",
+        "CORTEX_WASM_PROXY": "shared",
+        "CORTEX_WASM_BOTH": "shared",
+        "CORTEX_PLUGIN_MY-TOOL_BOTH": "own",
+        "CORTEX_WASM_THEME": "not this",
+        "PATH": "secret",
+    }
+    seen = wasm.environment_of("my-tool", environment)
+    assert "PATH" not in seen
+    config = {"theme": "dark", "limit": 3, "on": True, "empty": "", "none": None, "long": "ü" * 200}
+    plugin = wat.plugin(place / "m.wasm", wat.text(tools, texts), "my-tool", config=config, environment=seen)
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        said = [await asked.said(f"k{at}") for at in range(8)]
+        # -1 and the length 0 where there is nothing
+        assert said == ["dark", "3", "true", "0", "0", "mapped", "shared", "own"]
+        assert await asked.said("k8") == "ü" * 32
+        assert [await asked.said(f"k{at}") for at in (9, 10, 11)] == ["0", "0", "0"]
+        # reference 4.1: "longer values are truncated silently"; seed 004: "All strings are UTF-8"
+        assert await asked.said("cut") == "üüü"
+        # reference 4.1: "0 means 65536"
+        assert await asked.said("whole") == "ü" * 200
+
+
+async def test_the_state(tmp_path: Path, place: Path) -> None:
+    # seed 004: "Persist state (in-memory + SQLite)"
+    texts = wat.Texts()
+    key = texts("k")
+    tools = {
+        "get": answered(f"(call $get {key} {BUFFER} {WORD})", 0),
+        "set": then(f"(call $set {key} {ARGS})", "(i32.const 0)"),
+        "set_and_trap": then(f"(call $set {key} {ARGS})", "(unreachable)"),
+        "set_and_get": then(f"(call $set {key} {ARGS})", answered(f"(call $get {key} {BUFFER} {WORD})", 0)),
+        "large": then(f"(call $set {key} (i32.const 0) (i32.const 65537))", "(i32.const 0)"),
+        "nameless": then(f"(call $set (i32.const 0) (i32.const 0) {ARGS})", "(i32.const 0)"),
+        "vast": then(f"(call $set {key} (i32.const 16) {HUGE})", "(i32.const 0)"),
+        "many": f"""(loop $l (i32.store {BUFFER} (local.get $t))
+          (call $set {BUFFER} (i32.const 4) (i32.const 0) (i32.const 1))
+          (br_if $l (local.tee $t (i32.add (local.get $t) (i32.const 1))))) (i32.const 0)""",
+    }
+    store = place / "state"
+    plugin = wat.plugin(place / "m.wasm", wat.text(tools, texts), state=str(store))
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        assert await asked.said("get") == "0"
+        assert await asked.said("set_and_get", text="a") == '{"text":"a"}'
+        await asked("set_and_trap", text="b")
+        assert await asked.said("get") == '{"text":"b"}'
+        for tool, why in {
+            "large": "a value of its state has 65537 bytes, over the limit of 65536",
+            "nameless": "a key of its state has 0 bytes",
+            "vast": "4294967295 bytes at 0x10 are outside of the memory",
+            "many": "its state is over 10000 keys or 16 MiB",
+        }.items():
+            answer = await asked(tool)
+            assert answer.code == "EPROTO"
+            assert why in answer.message, tool
+        assert await asked.said("get") == '{"text":"b"}'
+    (tmp_path / "s").unlink()
+    async with serving(tmp_path) as world:  # another daemon, other hosts
+        assert await Asked(world, plugin).said("get") == '{"text":"b"}'
+
+
+async def test_the_state_of_two_plugins(tmp_path: Path, place: Path) -> None:
+    texts = wat.Texts()
+    tools = {
+        "get": answered(f"(call $get {texts('k')} {BUFFER} {WORD})"),
+        "set": then(f"(call $set {texts('k')} {ARGS})", TOOLS["silent"]),
+    }
+    source = wat.text(tools, texts)
+    one, two = (
+        wat.plugin(place / f"{n}.wasm", source, n, state=str(place / "state")) for n in ("one", "two")
+    )
+    async with serving(tmp_path) as world:
+        assert await Asked(world, one).said("set", text="a") == ""
+        assert await Asked(world, one).said("get") == '{"text":"a"}'
+        assert await Asked(world, two).said("get") == "0"
+
+
+async def test_a_state_that_cannot_be_kept(tmp_path: Path, place: Path) -> None:
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), state=str(place / "missing" / "state"))
+    assert "its state cannot be read or written" in await broken(tmp_path, plugin)
+
+
+async def test_time_and_chance(tmp_path: Path, place: Path) -> None:
+    # seed 004: "host_get_time_ms () -> i64"; "Cryptographically random bytes"
+    tools = {
+        "time": f"(call $number (i32.wrap_i64 (i64.div_u (call $time) (i64.const 1000))) {OUT})",
+        "random": then(
+            "(call $random (local.get $out) (i32.const 16))",
+            "(i64.store (local.get $out) (i64.and (i64.load (local.get $out))"
+            " (i64.const 0x3f3f3f3f3f3f3f3f)))",
+            "(i32.store (local.get $length) (i32.const 8))",
+            "(i32.const 0)",
+        ),
+        "much": then("(call $random (i32.const 0x20000) (i32.const 65537))", "(i32.const 0)"),
+        "vast": then(f"(call $random (i32.const 8) {HUGE})", "(i32.const 0)"),
+        "outside": then("(call $random (i32.const 0xfffffff) (i32.const 1))", "(i32.const 0)"),
+    }
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", wat.text(tools)))
+        before = int(time.time())
+        assert before <= int(await asked.said("time")) <= int(time.time())
+        assert await asked.said("random") != await asked.said("random")
+        assert "host_random gives 65536 bytes at a time, not 65537" in (await asked("much")).message
+        for tool in ("vast", "outside"):
+            assert "outside of the memory" in (await asked(tool)).message
+
+
+async def test_the_heap(tmp_path: Path, place: Path) -> None:
+    # seed 004: "[0x020000 - 0x0FFFFF] Host-managed heap (896 KB) — host_alloc/host_free"
+    def alloc(size: int) -> str:
+        return f"(call $number (call $alloc (i32.const {size})) {OUT})"
+
+    tools = {
+        **{f"a{size}".replace("-", "m"): alloc(size) for size in (1, 8, 0, -1, 1 << 30, 700_000, 0x7FFFFFFF)},
+        "free": then("(call $free (i32.const 0x20000))", "(call $free (i32.const 7))", f"(call $free {HUGE})",
+                     "(i32.const 0)"),
+        "calls": TOOLS["calls"],
+        "take": f"(loop $l (br_if $l (call $alloc (i32.const 8192)))) (call $number (i32.const 1) {OUT})",
+        "steal": then("(call $free (i32.sub (local.get $name) (i32.const 8)))",
+                      "(drop (call $alloc (i32.const 64)))", f"(call $say {ARGS} {OUT})"),
+    }  # fmt: skip
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", wat.text(tools)))
+        places = {name: int(await asked.said(name)) for name in ("a1", "a8", "a0", "am1", "a1073741824")}
+        assert places["a0"] == places["am1"] == places["a1073741824"] == 0
+        assert await asked.said("a2147483647") == "0"
+        for name in ("a1", "a8"):
+            assert places[name] % 8 == 0
+            assert 0x20000 <= places[name] < 0x100000
+        assert places["a1"] != places["a8"]
+        await asked.said("free")
+        await asked.said("steal", text="a")
+        count = int(await asked.said("calls"))
+        await asked.said("take")
+        # what keeps the heap to itself gets a new instance, and the call is made
+        assert int(await asked.said("calls", text="x" * 20_000)) < count
+
+
+ABUSES = {
+    "a key of 4 GiB": f"(drop (call $config (i32.const 0) {HUGE} {BUFFER} {WORD}))",
+    "a key outside": f"(drop (call $config {HUGE} (i32.const 1) {BUFFER} {WORD}))",
+    "a word outside": f"(drop (call $config (i32.const 0) (i32.const 1) {BUFFER} {HUGE}))",
+    "half a word": f"(drop (call $config (i32.const 0) (i32.const 1) {BUFFER} (i32.const 0x1fffffd)))",
+    "a log outside": "(call $log (i32.const 0x1fffffff) (i32.const 1))",
+    "a wrapped log": f"(call $log {HUGE} {HUGE})",
+    "an output outside": f"(drop (call $get (i32.const 0) (i32.const 1) {BUFFER} {HUGE}))",
+    "a request outside": f"(drop (call $http {HUGE} {'(i32.const 9)' * 7} {BUFFER} {BUFFER} {WORD}))",
+    "a status outside": f"(drop (call $http {'(i32.const 0)' * 8} {HUGE} {BUFFER} {WORD}))",
+    "a body outside": f"(drop (call $http {'(i32.const 0)' * 8} {BUFFER} {HUGE} {WORD}))",
+}
+
+
+async def test_host_functions_are_given_what_is_not_there(tmp_path: Path, place: Path) -> None:
+    # issue 6: "alloc of 4 GiB lengths, unaligned pointers, lying lengths"
+    tools = {
+        "unaligned": then(
+            "(i32.store (i32.const 0x180001) (i32.const 64))",
+            "(drop (call $config (i32.const 0x100000) (i32.const 1) (i32.const 0x180003)"
+            " (i32.const 0x180001)))",
+            f"(call $number (i32.load (i32.const 0x180001)) {OUT})",
+        ),
+        **{f"t{at}": then(step, "(i32.const 0)") for at, step in enumerate(ABUSES.values())},
+    }
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", wat.text(tools), config={"{": "value"}))
+        assert await asked.said("unaligned") == "5"
+        for at, what in enumerate(ABUSES):
+            answer = await asked(f"t{at}")
+            assert answer.code == "EPROTO", what
+            assert "outside of the memory" in answer.message, what
+        assert len(world.pool.by_pid) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_start_function_may_ask_too(
+    tmp_path: Path, place: Path, shape: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # seed 004: "plugin_init ... Called once on load"
+    texts = wat.Texts()
+    more = f"""(func $s (call $log {texts("started")})) (start $s)
+        (func (export "plugin_init") (call $log {texts("initialized")}))
+        (func (export "plugin_destroy") (call $log {texts("destroyed")}))"""
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS, texts, more=more, memory=SHAPES[shape]))
+    with caplog.at_level(logging.INFO, "cortexfs"):
+        async with serving(tmp_path) as world:
+            asked = Asked(world, plugin)
+            await asked.said("calls")
+            await asked.said("calls")
+            (host,) = world.pool.by_pid.values()
+            world.pool.replace(lambda plugin: False)  # as a new version makes it leave
+            await host.exited.wait()
+            assert host.status == 0
+            # seed 004: "plugin_destroy ... Called on unload - cleanup"
+            await until(lambda: "fixture: destroyed" in caplog.text)
+    for said in ("started", "initialized", "destroyed"):
+        assert caplog.text.count(f"fixture: {said}") == 1
+    assert caplog.text.index("started") < caplog.text.index("initialized")
+
+
+async def test_a_module_that_hangs_when_it_is_dropped(tmp_path: Path, place: Path) -> None:
+    more = '(func (export "plugin_destroy") (loop $l (br $l)))'
+    async with serving(tmp_path) as world:
+        await Asked(world, wat.plugin(place / "m.wasm", wat.text(TOOLS, more=more))).said("calls")
+        (host,) = world.pool.by_pid.values()
+        world.pool.replace(lambda plugin: False)
+        await host.exited.wait()
+        assert host.status == 0
+
+
+# -- compiled modules
+
+
+async def test_what_was_compiled_is_used_again(tmp_path: Path, place: Path) -> None:
+    # issue 6: "compile ... with a cache keyed by hash"
+    cache = place / "cache"
+    cache.mkdir(mode=0o755)
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), cache=str(cache))
+    async with serving(tmp_path) as world:
+        assert await Asked(world, plugin).said("calls") == "1"
+    (made,) = (cache / str(os.geteuid())).iterdir()
+    assert made.name == hashlib.sha256((place / "m.wasm").read_bytes()).hexdigest()
+    assert made.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_cache_of_somebody_elses_is_not_read(place: Path) -> None:
+    engine = wasmcode.engine()
+    (place / "m.wasm").write_bytes(data := bytes(wasmtime.wat2wasm(wat.text(TOOLS))))
+    other = wasmtime.Module(engine, bytes(wasmtime.wat2wasm(wat.text({})))).serialize()
+    mine = place / str(os.geteuid())
+    mine.mkdir(mode=0o700)
+    planted = mine / hashlib.sha256(data).hexdigest()
+
+    def functions() -> int:
+        return len(wasmcode.compiled(engine, data, str(place)).serialize())
+
+    honest = len(wasmtime.Module(engine, data).serialize())
+    planted.write_bytes(other)
+    planted.chmod(0o600)
+    assert functions() == len(other)  # as long as nobody else could have written it
+    planted.chmod(0o622)
+    assert functions() == honest
+    planted.chmod(0o600)
+    mine.chmod(0o777)
+    assert functions() == honest
+    mine.chmod(0o700)
+    planted.unlink()
+    planted.symlink_to(place / "m.wasm")
+    assert functions() == honest
+    planted.unlink(missing_ok=True)
+    planted.write_bytes(b"garbage")
+    planted.chmod(0o600)
+    assert functions() == honest
+
+
+# -- two hosts, one contract
+
+
+def reference(data: bytes, name: str, arguments: bytes) -> tuple[int, bytes]:
+    """The contract with nothing around it: the least that can call a module of the ABI."""
+    engine = wasmtime.Engine()
+    store = wasmtime.Store(engine)
+    module = wasmtime.Module(engine, data)
+    held: dict[str, wasmtime.Memory] = {}
+    kept: dict[bytes, bytes] = {}
+    top = [0x90000]
+
+    def read(at: int, length: int) -> bytes:
+        return bytes(held["memory"].read(store, at, at + length))
+
+    def give(value: bytes | None, out: int, length: int) -> int:
+        most = int.from_bytes(read(length, 4), "little") or 65536
+        value, status = (value or b"")[:most], -(value is None)
+        held["memory"].write(store, value, out)
+        held["memory"].write(store, len(value).to_bytes(4, "little"), length)
+        return status
+
+    def alloc(size: int) -> int:
+        top[0] += size + 7 & ~7
+        return top[0] - (size + 7 & ~7)
+
+    def put(k: int, kl: int, v: int, vl: int) -> None:
+        kept[read(k, kl)] = read(v, vl)
+
+    functions: dict[str, Any] = {
+        "host_alloc": alloc,
+        "host_free": lambda at: None,
+        "host_log": lambda at, length: None,
+        "host_get_config": lambda k, kl, o, ol: give(b"dark" if read(k, kl) == b"theme" else None, o, ol),
+        "host_set_state": put,
+        "host_get_state": lambda k, kl, o, ol: give(kept.get(read(k, kl)), o, ol),
+        "host_http_request": lambda *_: -1,
+        "host_get_abi_version": lambda: 1,
+        "host_get_time_ms": lambda: 0,
+        "host_random": lambda at, length: None,
+    }
+    imports: list[wasmtime.Func | wasmtime.Memory] = []
+    for one in module.imports:
+        if isinstance(one.type, wasmtime.MemoryType):
+            held["memory"] = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(256, 512)))
+            imports.append(held["memory"])
+        else:
+            assert isinstance(one.type, wasmtime.FuncType)
+            imports.append(wasmtime.Func(store, one.type, functions[one.name or ""]))
+    exports = wasmtime.Instance(store, module, imports).exports(store)
+    memory = exports.get("memory") or held["memory"]
+    assert isinstance(memory, wasmtime.Memory)
+    held["memory"] = memory
+    memory.write(store, name.encode() + b"\0", 0x20000)
+    memory.write(store, arguments + b"\0", 0x21000)
+    memory.write(store, (65536).to_bytes(4, "little"), 0x60000)
+    execute = exports["plugin_execute_tool"]
+    assert isinstance(execute, wasmtime.Func)
+    status = execute(store, 0x20000, len(name), 0x21000, len(arguments), 0x70000, 0x60000)
+    return status, read(0x70000, int.from_bytes(read(0x60000, 4), "little"))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_the_same_as_with_the_least_host(tmp_path: Path, place: Path, shape: str) -> None:
+    # issue 6: "a differential test: the same inputs through our host and through a 60-line reference harness"
+    texts = wat.Texts()
+    theme, other = texts("theme"), texts("other")
+    tools = {
+        name: TOOLS[name] for name in ("echo", "name", "after", "silent", "soft", "failed", "room", "abi")
+    }
+    tools |= {
+        "known": answered(f"(call $config {theme} {BUFFER} {WORD})"),
+        "cut": answered(f"(call $config {theme} {BUFFER} {WORD})", 2),
+        "unknown": answered(f"(call $config {other} {BUFFER} {WORD})"),
+        "state": then(f"(call $set {other} {ARGS})", answered(f"(call $get {other} {BUFFER} {WORD})", 0)),
+        "forgotten": answered(f"(call $get {theme} {BUFFER} {WORD})"),
+        "upper": """(loop $l (if (i32.lt_u (local.get $t) (local.get $alen)) (then
+            (i32.store8 (i32.add (local.get $out) (local.get $t)) (i32.and (i32.const 0x5f)
+              (i32.load8_u (i32.add (local.get $args) (local.get $t)))))
+            (local.set $t (i32.add (local.get $t) (i32.const 1))) (br $l))))
+            (i32.store (local.get $length) (local.get $t)) (i32.const 0)""",
+        "block": then(
+            "(local.set $t (call $alloc (local.get $alen)))",
+            "(memory.copy (local.get $t) (local.get $args) (local.get $alen))",
+            f"(drop (call $say (local.get $t) (local.get $alen) {OUT}))",
+            "(call $free (local.get $t))",
+            "(i32.const 0)",
+        ),
+    }
+    plugin = wat.plugin(
+        place / "m.wasm", wat.text(tools, texts, memory=SHAPES[shape]), config={"theme": "dark"}
+    )
+    data = (place / "m.wasm").read_bytes()
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        for tool in tools:
+            for text in ("", "a", "aa", "aaa", "zebra" * 1000, '\\n\t"', "plain"):
+                status, said = reference(data, tool, msgspec.json.encode({"text": text}))
+                answer = await asked(tool, text=text)
+                if status:
+                    assert (answer.code, answer.message) == (
+                        "EIO", said.decode() or "WASM tool execution failed"
+                    )  # fmt: skip
+                else:
+                    assert (answer.code, answer.output) == (None, said.decode()), tool
