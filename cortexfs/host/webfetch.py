@@ -91,10 +91,10 @@ class _Exchange:
             return refused.answer
         except TimeoutError:
             return Answer(408, b"host: request timeout or failed", False)
+        except (ValueError, http.client.InvalidURL):  # of what cannot stand in a request
+            return Answer(400, b"host: the request cannot be written as HTTP", False)
         except (OSError, http.client.HTTPException):
             return Answer(500, b"host: request timeout or failed", False)
-        except ValueError:  # of http.client and urllib, for what cannot stand in a request
-            return Answer(400, b"host: the request cannot be written as HTTP", False)
         except Exception:
             return Answer(500, b"host: unexpected error in http_request", False)
 
