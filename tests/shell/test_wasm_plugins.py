@@ -20,10 +20,12 @@ import wasmtime
 
 from cortexfs.catalog import Catalog
 from cortexfs.core import calls
-from cortexfs.host import wasm, wasmcode, wasmhost, wasmstate
+from cortexfs.host import wasm, wasmcode, wasmhost, wasminstance, wasmstate, webfetch
 from tests.shell import wat
 from tests.shell.calling import Answer, World, serving, until
 
+PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+(EXAMPLE,) = re.findall(r"^```wat\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 OUT = "(local.get $out) (local.get $length)"
 ARGS = "(local.get $args) (local.get $alen)"
 # Room for answers of host functions, and the word for its length.
@@ -845,3 +847,31 @@ async def test_the_same_as_with_the_least_host(tmp_path: Path, place: Path, shap
                     )  # fmt: skip
                 else:
                     assert (answer.code, answer.output) == (None, said.decode()), tool
+
+
+# -- the page
+
+
+async def test_the_example(tmp_path: Path, place: Path) -> None:
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", EXAMPLE))
+        assert await asked.said("echo") == "{}"
+
+
+def test_the_figures_are_those_of_the_code() -> None:
+    for figure in (
+        f"{wasm.TOOL_SECONDS} s, all in all",
+        f"({wasminstance.OUTPUT} for a tool's",
+        f"{wasminstance.CAPABILITIES} for its description",
+        f"of {wasminstance.PAGES[0] >> 4} MiB, and may grow to {wasminstance.PAGES[1] >> 4}",
+        f"from {wasminstance.HEAP.start:#x} to 0xFFFFF",
+        f"share {len(wasminstance.HEAP) >> 10} KiB",
+        f"{wasmhost.MAX_LINE >> 10} KiB of it, {wasmhost.MAX_LINES} for a call",
+        f"keys of {wasmstate.MAX_KEY >> 10} KiB, values of {wasmstate.MAX_VALUE >> 10} KiB",
+        f"{wasmstate.MAX_KEYS:,} keys, {wasmstate.MAX_TOTAL >> 20} MiB",
+        f"{webfetch.SECONDS:g} s, 64 KiB of the body, {webfetch.MAX_REDIRECTS} redirects",
+        f"random bytes: {wasmhost.MAX_RANDOM} at a time",
+        *wasmcode.IMPORTS.keys() - {"host_get_abi_version"},
+        *wasmcode.EXPORTS,
+    ):
+        assert figure in PAGE, figure
