@@ -80,8 +80,10 @@ def _tool(name: str, shape: Shape, effects: Sequence[Effect]) -> list[str]:
     if required:
         lines += ["", "arguments, in this order or by name (--name VALUE, name=VALUE):"]
         lines += [_row(shape, place, word) for place, word in required]
-    if optional:
+    has_dry_run = any(effect.dry_run in ("supported", "required_before_execute") for effect in effects)
+    if optional or has_dry_run:
         lines += ["", "options:"] + [_row(shape, place, _option(shape, place)) for place in optional]
+        lines += [f"  {'--dry-run':<{_COLUMN - 2}}say what would happen, and do nothing"] * has_dry_run
     if effects:
         lines += ["", "effects:"] + [f"  {_effect(effect)}" for effect in effects]
     return [*lines, "", "examples:", *(f"  {example}" for example in examples(name, shape.root))]

@@ -93,7 +93,8 @@ class StreamingTool(process.ProcessTool):
         for _ in range(_TRIES):
             child = self._companions.child(self._program, runtime.environ)
             try:
-                if child.begin(call, input, os.getcwd()):
+                asked = {"input": input, "cwd": os.getcwd()} | process.dry_run(runtime)
+                if child.begin(call, asked):
                     return call.follow(runtime, deadline)
             finally:
                 try:
@@ -219,7 +220,7 @@ class Companion:
             self._closing = True
             self._wake()
 
-    def begin(self, call: _Call, input: dict[str, Any], cwd: str) -> bool:
+    def begin(self, call: _Call, asked: dict[str, Any]) -> bool:
         """Whether it takes the call; it may have ended since it was looked at."""
         with self._lock:
             if not self.is_open:
@@ -227,7 +228,7 @@ class Companion:
             self._last += 1
             call.id = self._last
             self._calls[call.id] = call
-            request = {"id": call.id, "tool": call.program.name, "input": input, "cwd": cwd}
+            request = {"id": call.id, "tool": call.program.name} | asked
             self._outbox += _encode(request) + b"\n"
             call.is_sent = True
             self._wake()

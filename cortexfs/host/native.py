@@ -171,7 +171,10 @@ class NativeTool(sdk.Tool):
         )
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-        invocation = _encode(runtime.invocation._asdict())
+        seen = runtime.invocation._asdict()
+        if not seen["dry_run"]:  # the ABI does not know the word, and its libraries need not
+            del seen["dry_run"]
+        invocation = _encode(seen)
         said = self._opened.execute(self._name, _encode(input), invocation)
         try:
             result = _results.decode(said)

@@ -52,7 +52,8 @@ class ProcessTool(sdk.Tool):
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         program = self._program
-        request = _encode({"tool": program.name, "input": input}) + b"\n"
+        asked = {"tool": program.name, "input": input} | dry_run(runtime)
+        request = _encode(asked) + b"\n"
         exchange = _Exchange(request, program.output_bytes)
         runtime.on_cancel(exchange.wake)
         try:
@@ -67,6 +68,11 @@ class ProcessTool(sdk.Tool):
         if said := ended.errors.strip():
             print(f"{program.name}: {said[-_LOGGED:].decode(errors='replace')}", file=sys.stderr)
         return decided(program, ended)
+
+
+def dry_run(runtime: sdk.ToolRuntime) -> dict[str, bool]:
+    """What a request says besides: nothing to a program that did not declare that it knows the word."""
+    return {"dry_run": True} if runtime.invocation.dry_run else {}
 
 
 def deadline(program: Program) -> float | None:

@@ -29,7 +29,7 @@ from typing import NoReturn
 from cortexfs import sdk
 from cortexfs.core import arguments, calls, wire
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.host import linux, loading
+from cortexfs.host import linux, loading, trials
 from cortexfs.host.runtime import Cancelled, Runtime, sentence
 from cortexfs.host.validation import Validator
 
@@ -58,6 +58,7 @@ class _Host:
         self._calls: dict[int, Runtime] = {}
         self._leavers = select.epoll()
         self._tools: dict[str, tuple[sdk.Tool, Validator]] | None = None
+        self._trials = trials.Trials()
         self._loading = threading.Lock()
 
     # -- threads
@@ -173,12 +174,21 @@ class _Host:
         tool, validator = self._tool(request.invocation.tool_name)
         _stand(rights, request)
         runtime.begin(request)
+        dry = False
         if request.input is not None:
             value = arguments.json_object(request.input)
         else:
-            value = arguments.tool_input(request.args or (), validator.schema, runtime.read_input)
+            args, dry = trials.parted(tool, validator.schema, request.args or ())
+            value = arguments.tool_input(args, validator.schema, runtime.read_input)
         validator.check(value)
-        runtime.done(sdk.run(tool, value, runtime))
+        if dry:
+            runtime.invocation = runtime.invocation._replace(dry_run=True)
+        else:
+            self._trials.admit(tool, value)
+        result = sdk.run(tool, value, runtime)
+        runtime.done(result)
+        if dry:
+            self._trials.ended(tool, value, result)
 
     def _tool(self, name: str) -> tuple[sdk.Tool, Validator]:
         try:

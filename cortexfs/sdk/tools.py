@@ -84,6 +84,7 @@ class InvocationContext(NamedTuple):
     actor: str | None = None
     source: str | None = None  # the transport: exec, socket, agent, mcp ...
     execution_scope: ExecutionScope = ExecutionScope.FOREGROUND
+    dry_run: bool = False  # say what would happen, and do nothing: asked of tools that declare that they can
 
     @property
     def is_background(self) -> bool:

@@ -175,7 +175,7 @@ def test_errors_display_as_in_the_seed_and_carry_their_code(error: ToolError, te
 def test_an_invocation_is_in_the_foreground_by_default() -> None:
     # seed 000: "#[default] Foreground"; the rest is given "when available"
     context = InvocationContext("t")
-    assert tuple(context) == ("t", None, None, None, "foreground")
+    assert tuple(context) == ("t", None, None, None, "foreground", False)
     assert (context.is_foreground, context.is_background) == (True, False)
     late = InvocationContext("t", execution_scope=ExecutionScope.BACKGROUND)
     assert (late.is_foreground, late.is_background) == (False, True)

@@ -213,6 +213,44 @@ def test_copies_that_nobody_needs_are_swept(mount: Ctx, tmp_path: Path) -> None:
     mount.ctx("plugin", "uninstall", "other", "--purge")
 
 
+DRY = """#!/bin/sh
+read line
+case "$line" in *'"dry_run":true'*) echo '"would"' ;; *) echo '"did"' ;; esac
+"""
+EFFECT = (
+    '[[native.tools.effects]]\nkind = "write_file"\nreversibility = "irreversible"\n'
+    'confirmation = "always"\ndry_run = "{}"\n'
+)
+
+
+@pytest.mark.parametrize("support", ["supported", "required_before_execute", "not_supported"])
+def test_a_dry_run_comes_first_where_it_has_to(mount: Ctx, tmp_path: Path, support: str) -> None:
+    # "dry_run: `supported` tools get `--dry-run`, `required_before_execute` is enforced"
+    folder = plugins.program(tmp_path, "dry", DRY)
+    with open(folder / "manifest.toml", "a") as manifest:
+        manifest.write(EFFECT.format(support))
+    mount.ctx("plugin", "install", str(folder))
+    described = mount.run([mount.tool("dry"), "--help"]).stdout
+    assert ("--dry-run" in described) == (support != "not_supported")
+    dry = mount.call("dry", "--dry-run", "--text", "a")
+    if support == "not_supported":
+        assert dry.code == "EINVAL"
+    else:
+        assert dry.output == "would"
+    if support == "required_before_execute":
+        # policy.md: "the same caller has run it dry before, with the same input ... each dry run is good
+        # for one call"
+        assert mount.call("dry", "--text", "b").code == "EPERM"
+        assert mount.call("dry", "--text", "a", uid=NOBODY).code == "EPERM"
+        assert mount.call("dry", input=b'{"text":"a"}').output == "did"
+        again = mount.call("dry", "--text", "a")
+        assert (again.code, again.status) == ("EPERM", 13)
+        assert "must be run dry first: give the same input and --dry-run" in again.message
+    else:
+        assert mount.call("dry", "--text", "a").output == "did"
+    mount.ctx("plugin", "uninstall", "dry", "--purge")
+
+
 CALLING = """
 import json, subprocess, sys
 count = 0

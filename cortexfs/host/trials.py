@@ -1,0 +1,77 @@
+"""Dry runs: which call is one, and whether a call may do without.
+
+A tool that declares `supported` for an effect takes --dry-run, and is told so by its invocation: it then says
+what would happen and does nothing. One that declares `required_before_execute` runs after a dry run with the
+same input alone. A host belongs to one caller, and so does what it remembers; a new one knows nothing.
+
+Rules: --dry-run stands before any `--`. A tool whose input has a property of that name keeps the word.
+This file must never know how a call arrives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core.confirming import OFFERED, REQUIRED, DryRuns
+from cortexfs.core.errors import Fault
+
+OPTION = b"--dry-run"
+_NAMES = ("dry-run", "dry_run")
+_OFFERED = tuple(map(sdk.DryRunSupport, (OFFERED, REQUIRED)))
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Trials:
+    """The dry runs that this host has made, each good for one call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended = DryRuns()
+
+    def admit(self, tool: sdk.Tool, input: Mapping[str, Any]) -> None:
+        """Before a call that is none: EPERM where one has to come first."""
+        if sdk.DryRunSupport(REQUIRED) not in _support(tool):
+            return
+        with self._lock:
+            tried = self._ended.use(_key(tool, input), time.monotonic())
+        if not tried:
+            why = (
+                f"{tool.name} must be run dry first: give the same input and --dry-run, and see what it says"
+            )
+            raise Fault("EPERM", why)
+
+    def ended(self, tool: sdk.Tool, input: Mapping[str, Any], result: sdk.ToolResult) -> None:
+        """After a dry run: one that failed has shown nothing."""
+        if not result.is_error:
+            with self._lock:
+                self._ended.add(_key(tool, input), time.monotonic())
+
+
+def parted(tool: sdk.Tool, schema: Mapping[str, Any], args: Sequence[bytes]) -> tuple[Sequence[bytes], bool]:
+    """The arguments without the word, and whether it was there and meant this."""
+    end = args.index(b"--") if b"--" in args else len(args)
+    offered = any(each in _OFFERED for each in _support(tool))
+    if OPTION not in args[:end] or not offered or _is_taken(schema):
+        return args, False
+    return [*(word for word in args[:end] if word != OPTION), *args[end:]], True
+
+
+def _is_taken(schema: Mapping[str, Any]) -> bool:
+    properties = schema.get("properties")
+    return isinstance(properties, dict) and any(name in properties for name in _NAMES)
+
+
+def _support(tool: sdk.Tool) -> list[sdk.DryRunSupport]:
+    return [effect.dry_run for effect in tool.capabilities.effects]
+
+
+def _key(tool: sdk.Tool, input: Mapping[str, Any]) -> bytes:
+    return hashlib.sha256(_encode([tool.name, input])).digest()
