@@ -412,6 +412,40 @@ async def test_calls_take_turns(tmp_path: Path, place: Path) -> None:
         assert await asked.said("calls") == "1"
 
 
+async def test_calls_that_are_cancelled_harm_no_other(tmp_path: Path, place: Path) -> None:
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS))
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        await asked.said("calls")
+        pids = set(world.pool.by_pid)
+        for step in range(60):
+            async with world.begun(world.inode("echo", plugin), "{}") as runner:
+                for _ in range(step):
+                    os.sched_yield()
+                runner.stream.shutdown(socket.SHUT_WR)
+                assert (await runner.answer()).code in (None, "ECANCELED")
+            assert await asked.said("echo", text="a") == '{"text":"a"}'
+        assert set(world.pool.by_pid) == pids
+
+
+async def test_tables_have_their_limits(tmp_path: Path, place: Path) -> None:
+    # issue 6: "memory and table limits"
+    more = "(table $t 1 funcref)"
+    grow = "(call $number (table.grow $t (ref.null func) (i32.const {})) " + OUT + ")"
+    tools = {"much": grow.format(10_000_000), "some": grow.format(1000)}
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", wat.text(tools, more=more)))
+        assert await asked.said("much") == "4294967295"
+        assert await asked.said("some") == "1"
+
+
+async def test_an_unknown_tool_is_not_executed(tmp_path: Path, place: Path) -> None:
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", wat.text(TOOLS)))
+        assert (await asked("missing")).code == "ENOENT"
+        assert await asked.said("calls") == "1"
+
+
 # -- what it may ask of its host
 
 
