@@ -26,6 +26,7 @@ from cortexfs.fuse import Filesystem
 from cortexfs.models.driver import Driver, Who
 from cortexfs.models.drivers import Drivers
 from cortexfs.plugins.copies import place_of
+from cortexfs.runs import Runs
 from cortexfs.sessioncontext import ContextFiles
 from cortexfs.sessiondisk import Owner
 from cortexfs.sessionfiles import Address, Space
@@ -42,6 +43,7 @@ class AgentWorld:
         config: Config,
         fs: Filesystem,
         sessions: Sessions,
+        runs: Runs,
         drivers: Drivers,
         tools: ToolCalls,
     ) -> None:
@@ -58,6 +60,7 @@ class AgentWorld:
         )
         self._sessions = sessions
         self._fs = fs
+        self._runs = runs
         self._drivers = drivers
         self._tools = tools
         self._policy = _PolicyFile(config.directory / FILE)
@@ -125,7 +128,19 @@ class AgentWorld:
         asked: calls.Call,
         say: Callable[[Frame], Awaitable[None]],
     ) -> Outcome:
-        return await self._tools.call(tool, identity, asked, say)
+        try:
+            run = self._runs.open("tool", tool.name, identity.uid, "agent")
+        except Fault as refused:  # too many at once
+            return Outcome("", refused)
+        fault: Fault | None = Fault("ECANCELED", "")
+        try:
+            outcome = await self._tools.call(tool, identity, replace(asked, run=run.id), say)
+            fault = outcome.fault
+            run.bytes_in, run.bytes_out = len(asked.input or b""), len(outcome.output) + outcome.missing
+            return outcome
+        finally:
+            status = "ok" if fault is None else "cancelled" if fault.code == "ECANCELED" else "error"
+            self._runs.close(run, status, fault)  # type: ignore[arg-type]  # the words of frames.Status
 
     def admit(self, object_: Object, identity: calls.Identity, arguments: list[bytes]) -> None:
         """Before something runs that a run of an agent has called: EACCES unless the agent's policy allows

@@ -39,9 +39,7 @@ UNASKED = "a single call has nobody to ask; talk with ctx chat, or on the .sock,
 class Answer(RunnerSide):
     """A run between one runner and one driver."""
 
-    def __init__(
-        self, stream: socket.socket, voice: Voice, run: Run, output_bytes: int, who: Who
-    ) -> None:
+    def __init__(self, stream: socket.socket, voice: Voice, run: Run, output_bytes: int, who: Who) -> None:
         super().__init__(stream, voice, run)
         self._who = who
         self._output_bytes = output_bytes

@@ -158,7 +158,7 @@ class Daemon:
         makers = {DRIVER: self.locals.driver, pluginmodels.DRIVER: plugged.driver}
         self.drivers = Drivers(self._model, self.fs.control, makers)
         tools = ToolCalls(self.pool, seconds)
-        self.world = AgentWorld(root, config, self.fs, self.sessions, self.drivers, tools)
+        self.world = AgentWorld(root, config, self.fs, self.sessions, self.runs, self.drivers, tools)
         self.agents = Agents(self.world)
         self.sockets = Sockets(
             root, self.fs.expecting_bind, self.conversations, self.pool, self._connections, strict

@@ -15,6 +15,7 @@ This file must never know sockets, runners or how a host is made.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +49,9 @@ WRITES = frozenset(
 )  # effects for which the default view is writable
 UMASK = 0o022
 PATH = "/usr/local/bin:/usr/bin:/bin"
+MAX_INPUT = 256 << 10  # bytes of a call's input: it is logged, shown and asked about
+MAX_NAME = 64  # characters of a tool's name, which no tool's is over
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 ALWAYS = "always"  # in a session's memory: the tools that its user allows for all of it
 DENIED = "denials"
 
@@ -239,11 +243,13 @@ class _Run:
         """Each with an id that this run has not seen."""
         named = []
         for one in made:
-            id_ = one.call or f"call{len(self._ids) + 1}"
+            id_ = one.call if _ID.fullmatch(one.call) else f"call{len(self._ids) + 1}"
             while id_ in self._ids:
                 id_ = f"{id_}.{len(self._ids) + 1}"
             self._ids.add(id_)
-            named.append(replace(one, call=id_))
+            if len(msgspec.json.encode(one.input)) > MAX_INPUT:
+                raise Fault("EMSGSIZE", f"the model made a call with an input over {MAX_INPUT >> 10} KiB")
+            named.append(replace(one, call=id_, name=one.name[:MAX_NAME]))
         return named
 
     # Calls.

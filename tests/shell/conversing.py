@@ -125,7 +125,9 @@ class World:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         uid = self.uid if uid is None else uid
-        connection = Connection(self.conversations, object, ours, Identity(uid, uid, ()), self.guests, _check_cwd)
+        connection = Connection(
+            self.conversations, object, ours, Identity(uid, uid, ()), self.guests, _check_cwd
+        )
         self.now += 1
         self._nursery.start_soon(self._serve, connection, ours)
         return Client(theirs)
