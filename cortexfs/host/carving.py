@@ -2,8 +2,8 @@
 
     carved(view, caps)         the view, in which no path at or below a cap's gives more than the cap's letters
 
-Landlock only adds rights from the root down: a folder that is shown shows all that is in it. So a folder that
-holds something capped is shown by what else is in it, as it is now, and of itself its names only.
+Landlock only adds rights from the root down: a folder that is shown shows all that is in it. So a folder
+that holds something capped is shown by what else is in it, as it is now, and of itself its names only.
 
 Rules: this runs as the caller. Paths are resolved first, so that a link does not lead around a cap; whoever
 opens them afterwards has to look whether they still are what they were.

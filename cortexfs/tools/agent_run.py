@@ -23,8 +23,8 @@ DEFAULT_ROOT = "/ctx"
     name="agent.run",
     effects=[ToolEffect(ToolEffectKind.DELEGATE_WORK)],
     description="""\
-Have another agent do a task, and return its report. The helper starts without what was said here: put all \
-that it has to know into the task (files, goal, what to report). It works in the same directory, may at most \
+Have another agent do a task, and return its report. The helper starts without what was said here: put \
+all that it has to know into the task (files, goal, what to report). It works in the same directory, may at most \
 what you may, and nobody can approve anything for it.
 Use it for work that needs much reading and a short answer, or other tools than yours. Do not use it for what \
 one call of a tool does.""",

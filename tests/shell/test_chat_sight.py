@@ -25,11 +25,12 @@ def test_a_file_is_read_as_far_as_it_is_compared(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     # the module: "to open a pipe would hang, and devices may do something"
+    before = threading.active_count()
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(OSError, match="Invalid argument"):
             read(str(path))
-    assert threading.active_count() == 1
+    assert threading.active_count() <= before  # those of earlier tests may end meanwhile
 
 
 @pytest.mark.parametrize(
