@@ -114,7 +114,7 @@ def test_an_example_is_a_sound_manifest(text: str) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3
 
 
 def test_the_figures_are_those_of_the_code() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -211,6 +213,38 @@ def test_copies_that_nobody_needs_are_swept(mount: Ctx, tmp_path: Path) -> None:
     left = [path.name for path in mount.state.with_name("state-plugins").iterdir()]
     assert [name for name in left if name.startswith("other-")] == left
     mount.ctx("plugin", "uninstall", "other", "--purge")
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+
+
+def example(language: str, starts: str) -> str:
+    blocks: list[str] = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    return next(block for block in blocks if block.startswith(starts))
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="the example uses jq")
+@pytest.mark.parametrize("boundary", ["process", "jsonl", "python"])
+def test_the_tools_of_the_manual_work(mount: Ctx, tmp_path: Path, boundary: str) -> None:
+    # "docs/plugins.md: a tool in twelve lines for each boundary, run by the tests"
+    manifest = example("toml", 'name = "greet"' if boundary == "python" else 'name = "hello"')
+    if boundary == "jsonl":
+        manifest = manifest.replace("[[native.tools]]", '[native]\nprotocol = "jsonl"\n[[native.tools]]')
+    files = {
+        "process": {"bin/hello": example("sh", "#!/bin/sh\nexec jq")},
+        "jsonl": {"bin/hello": example("python", "#!/usr/bin/python3")},
+        "python": {"lib/greet_plugin.py": example("python", "from cortexfs.sdk import tool\n\n\n@tool")},
+    }[boundary]
+    for name, text in {"manifest.toml": manifest, **files}.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    name = "greet" if boundary == "python" else "hello"
+    assert "fail:" not in mount.ctx("plugin", "test", str(tmp_path), "--run").stdout
+    mount.ctx("plugin", "install", str(tmp_path))
+    assert mount.call(name, "--name", "Ann", uid=NOBODY).output == "Hello, Ann."
+    mount.ctx("plugin", "uninstall", name, "--purge")
 
 
 DRY = """#!/bin/sh
