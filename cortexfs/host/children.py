@@ -98,11 +98,11 @@ class Child:
 
     def end(self) -> None:
         """Leave no process and no descriptor. May be called again after an interruption."""
-        with suppress(ChildProcessError):  # it was reaped already
-            while self._pids:
+        while self._pids:
+            with suppress(ProcessLookupError, ChildProcessError):  # it was reaped already
                 self._reap(self._pids[0])
-                _leaders.discard(self._pids[0])
-                self._pids.clear()
+            _leaders.discard(self._pids[0])
+            self._pids.clear()
         every = (self.stdin, self.stdout, self.stderr, self.process)
         for file in (*every, self._their_input, self._their_output, self._their_errors):
             if file is not None:
