@@ -1,6 +1,6 @@
 """A view without what no agent is to have, whatever its view shows: the daemon's own files, above all.
 
-    carved(view, caps)         the view, in which no path at or below a cap's gives more than the cap's letters
+    carved(view, caps)         the view, in which no path at or below a cap's gives more than the cap
 
 Landlock only adds rights from the root down: a folder that is shown shows all that is in it. So a folder
 that holds something capped is shown by what else is in it, as it is now, and of itself its names only.

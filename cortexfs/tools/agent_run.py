@@ -24,10 +24,10 @@ DEFAULT_ROOT = "/ctx"
     effects=[ToolEffect(ToolEffectKind.DELEGATE_WORK)],
     description="""\
 Have another agent do a task, and return its report. The helper starts without what was said here: put \
-all that it has to know into the task (files, goal, what to report). It works in the same directory, may at most \
-what you may, and nobody can approve anything for it.
-Use it for work that needs much reading and a short answer, or other tools than yours. Do not use it for what \
-one call of a tool does.""",
+all that it has to know into the task (files, goal, what to report). It works in the same directory, may at \
+most what you may, and nobody can approve anything for it.
+Use it for work that needs much reading and a short answer, or other tools than yours. Do not use it for \
+what one call of a tool does.""",
 )
 def run(
     runtime: ToolRuntime,
