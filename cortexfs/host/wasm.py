@@ -13,6 +13,7 @@ This file must never know how a call arrives, nor what a manifest looks like.
 from __future__ import annotations
 
 import hashlib
+import os
 import queue
 import sqlite3
 import threading
@@ -30,7 +31,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam
 from cortexfs.core.manifestjson.tools import input_schema
-from cortexfs.host import programs
+from cortexfs.host import linux, programs
 from cortexfs.host.runtime import sentence
 
 if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothing
@@ -43,6 +44,7 @@ LOAD_SECONDS = 14.0  # less than the daemon waits for a description
 DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
 # The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
 EARLY_SECONDS = 0.05
+_CLONE_FS = 0x200  # unshare(2)
 
 
 class Module(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -171,12 +173,18 @@ class _Worker(threading.Thread):
         try:
             value, error = job.done.get(timeout=max(0.0, seconds))
         except queue.Empty:
-            # In a thread, as a cancellation must not hit whoever holds the lock.
-            threading.Thread(target=self.end, args=(job, "ETIMEDOUT"), daemon=True).start()
+            self._end_aside(job)
             value, error = job.done.get()
         if error is not None:
             raise error
         return value
+
+    def _end_aside(self, job: _Job) -> None:
+        """In a thread, as a cancellation must not hit whoever holds the lock."""
+        try:
+            threading.Thread(target=self.end, args=(job, "ETIMEDOUT"), daemon=True).start()
+        except RuntimeError:  # no more threads
+            self.end(job, "ETIMEDOUT")
 
     def end(self, job: _Job, code: str) -> None:
         """Nobody wants it any more, or its time is over."""
@@ -202,6 +210,9 @@ class _Worker(threading.Thread):
     def run(self) -> None:
         opened: BaseException | None = None
         try:
+            linux.unshare(_CLONE_FS)  # it was begun by a call, whose directory and umask are not its own
+            os.chdir("/")
+            os.umask(0o077)
             self._open()
         except BaseException as error:
             opened = error

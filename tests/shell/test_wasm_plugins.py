@@ -583,6 +583,21 @@ async def test_the_state(tmp_path: Path, place: Path) -> None:
         assert await Asked(world, plugin).said("get") == '{"text":"b"}'
 
 
+async def test_what_it_keeps_is_for_its_user_alone(tmp_path: Path, place: Path) -> None:
+    """Also where the call that began it has a umask of its own."""
+    texts = wat.Texts()
+    tools = {"set": then(f"(call $set {texts('k')} {ARGS})", TOOLS["silent"])}
+    (place / "cache").mkdir()
+    plugin = wat.plugin(
+        place / "m.wasm", wat.text(tools, texts), state=str(place / "state"), cache=str(place / "cache")
+    )
+    async with serving(tmp_path) as world:
+        for umask in (0o777, 0):
+            assert (await world.call(world.inode("set", plugin), "{}", umask=umask)).code is None
+    kept = [place / "state", *(place / "cache" / str(os.geteuid())).iterdir()]
+    assert [each.stat().st_mode & 0o777 for each in kept] == [0o600, 0o600]
+
+
 async def test_the_state_of_two_plugins(tmp_path: Path, place: Path) -> None:
     texts = wat.Texts()
     tools = {
