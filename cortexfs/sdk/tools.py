@@ -286,10 +286,20 @@ def _awaited(
             _emit(piece, runtime, events)
         return None
 
+    runner = asyncio.Runner()
+    loop = runner.get_loop()
     try:
-        return asyncio.run(main())
+        return runner.run(main())
     except asyncio.CancelledError:
         raise _cancelled() from None
+    finally:
+        try:
+            runner.close()
+        finally:
+            # A cancellation may have come while it was being closed. Nothing can close it then, and it would
+            # complain of that when it is collected.
+            if not loop.is_closed():
+                loop._closed = True  # type: ignore[attr-defined]
 
 
 def _cancelled() -> ExecutionFailed:
