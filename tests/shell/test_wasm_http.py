@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import http.server
 import queue
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 from cortexfs.host import webfetch
 from tests.shell import wat
 from tests.shell.calling import serving
-from tests.shell.test_wasm_plugins import BUFFER, OUT, WORD, Asked, then
+from tests.shell.wat import BUFFER, OUT, WORD, Asked, then
 
 LOOPBACK = ("127.0.0.0/8",)
 STATUS = "(i32.const 0x17ffe1)"  # unaligned: nothing says that it must not be
@@ -59,10 +57,8 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="cortexfs-wasm-"))
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    with wat.public() as made:
+        yield made
 
 
 def requested(texts: wat.Texts, url: str, method: str = "", body: str = "", headers: str = "") -> str:

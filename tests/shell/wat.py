@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import wasmtime
 
+from cortexfs.catalog import Catalog
 from cortexfs.core import calls
 from cortexfs.host import wasm
+from tests.shell.calling import Answer, World, serving
 
 # From where the texts of a plugin lie; the ABI leaves it everything from here.
 BASE = 0x100000
@@ -123,3 +128,89 @@ def plugin(path: Path, source: str | bytes, name: str = "fixture", **fields: Any
     path.chmod(0o644)
     declared = wasm.module(str(path), **{"capabilities": ("tools",)} | fields)
     return calls.Plugin(name, "1.0.0", wasm.KIND, wasm.target(declared))
+
+
+# -- bodies
+
+OUT = "(local.get $out) (local.get $length)"
+ARGS = "(local.get $args) (local.get $alen)"
+# Room for answers of host functions, and the word for its length.
+BUFFER, WORD = "(i32.const 0x180000)", "(i32.const 0x17fff0)"
+HUGE = "(i32.const -1)"
+SHAPES = {"own": OWN, "imported": IMPORTED, "imported, not exported": HIDDEN}
+
+
+def room(size: int) -> str:
+    return f"(i32.store {WORD} (i32.const {size}))"
+
+
+def answered(call: str, size: int = 64) -> str:
+    """What a host function has written; its status where it is not 0."""
+    return (
+        f"(block (result i32) {room(size)} (local.set $t {call}) (if (local.get $t) (then (return (call"
+        f" $number (i32.load {WORD}) {OUT})))) (call $say {BUFFER} (i32.load {WORD}) {OUT}))"
+    )
+
+
+def then(*steps: str) -> str:
+    return f"(block (result i32) {' '.join(steps)})"
+
+
+class Asked:
+    """A plugin in a host."""
+
+    def __init__(self, world: World, plugin: calls.Plugin) -> None:
+        self.world = world
+        self.plugin = plugin
+
+    async def __call__(self, tool: str, **input: Any) -> Answer:
+        inode = self.world.inode(tool, self.plugin)
+        return await self.world.call(inode, msgspec.json.encode(input).decode())
+
+    async def said(self, tool: str, **input: Any) -> str:
+        answer = await self(tool, **input)
+        assert (answer.code, answer.status) == (None, 0), answer.message
+        return answer.output
+
+
+async def broken(place: Path, plugin: calls.Plugin) -> str:
+    """Why it does not load."""
+    async with serving(place) as world:
+        catalog = Catalog(world.pool)
+        registry = await catalog.registry([plugin])
+        assert [o.name for o in registry if o.plugin == plugin] == []
+        return catalog.broken.get(plugin.name, "")
+
+
+TOOLS = {
+    "echo": f"(call $say {ARGS} {OUT})",
+    "name": f"(call $say (local.get $name) (i32.add (local.get $nlen) (i32.const 1)) {OUT})",
+    "after": f"(call $say (i32.add (local.get $args) (local.get $alen)) (i32.const 1) {OUT})",
+    "calls": f"(call $number (global.get $calls) {OUT})",
+    "room": f"(call $number (i32.load (local.get $length)) {OUT})",
+    "silent": "(i32.store (local.get $length) (i32.const 0)) (i32.const 0)",
+    "soft": then(f"(drop (call $say {ARGS} {OUT}))", "(i32.const 3)"),
+    "failed": then("(i32.store (local.get $length) (i32.const 0))", "(i32.const 1)"),
+    "trap": "unreachable",
+    "spin": "(loop $l (br $l)) (i32.const 0)",
+    "deep": "(call $deep (i32.const 0))",
+    "lie": then("(i32.store (local.get $length) (i32.const 65537))", "(i32.const 0)"),
+    "liar": then(f"(i32.store (local.get $length) {HUGE})", "(i32.const 0)"),
+    "latin": then(
+        "(i32.store8 (local.get $out) (i32.const 255))",
+        "(i32.store (local.get $length) (i32.const 1))",
+        "(i32.const 0)",
+    ),
+    "abi": f"(call $number (call $host_abi) {OUT})",
+    "grow": f"(call $number (memory.grow (i32.const 100000)) {OUT})",
+    "more": f"(call $number (memory.grow (i32.const 256)) {OUT})",
+}
+
+
+@contextlib.contextmanager
+def public() -> Iterator[Path]:
+    """Where everybody may read: under root, plugins describe themselves as nobody."""
+    made = Path(tempfile.mkdtemp(prefix="cortexfs-wasm-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)

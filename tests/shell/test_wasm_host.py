@@ -1,0 +1,321 @@
+"""host/wasmhost.py: what plugins ask of their host, also for what is not there, in real hosts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cortexfs.host import wasm, wasmhost, wasmstate
+from tests.shell import wat
+from tests.shell.calling import serving, until
+from tests.shell.wat import ARGS, BUFFER, HUGE, OUT, SHAPES, TOOLS, WORD, Asked, answered, broken, then
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with wat.public() as made:
+        yield made
+
+
+async def test_the_log(tmp_path: Path, place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # seed 004: "host_log ... Log message to CortexPrism"; reference 8: "cap state keys/bytes and log rate"
+    texts = wat.Texts()
+    again = "(br_if $l (i32.lt_u (local.tee $t (i32.add (local.get $t) (i32.const 1))) (i32.const 1000000)))"
+    tools = {
+        "log": then(f"(call $log {ARGS})", "(i32.const 0)"),
+        "bad": then(f"(call $log {texts(b'bad ' + bytes([0xFF, 10, 27]) + b'forged')})", "(i32.const 0)"),
+        "flood": f"(loop $l (call $log {texts('flood')}) {again}) (call $number (local.get $t) {OUT})",
+        "vast": then("(call $log (i32.const 0) (i32.const 0x2000000))", "(i32.const 0)"),
+        "long": then("(call $log (i32.const 0) (i32.const 0x1000000))", "(i32.const 0)"),
+    }
+    plugin = wat.plugin(place / "m.wasm", wat.text(tools, texts), timeout=2)
+    with caplog.at_level(logging.INFO, "cortexfs"):
+        async with serving(tmp_path) as world:
+            asked = Asked(world, plugin)
+            await asked("log", text="hello")
+            await until(lambda: 'fixture: {"text":"hello"}' in caplog.text)
+            await asked("bad")
+            await until(
+                lambda: re.search(r"fixture: bad \ufffd\s*forged$", caplog.text, re.MULTILINE) is not None
+            )
+            # each costs some µs of Python: either it gets through, or its deadline ends it
+            assert (await asked("flood")).code in (None, "ETIMEDOUT")
+            assert "outside of the memory" in (await asked("vast")).message
+            assert (await asked("long")).code is None
+
+
+def test_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    class Instance:
+        """One whose memory is full of line ends."""
+
+        memory: Any
+
+        def read(self, at: int, length: int, most: int) -> bytes:
+            return b"\n" * min(length, most)
+
+    instance: Any = Instance()
+    instance.memory = instance
+    host = wasmhost.Host(wasmhost.Facts("p", {}, {}, (), ()), wasmstate.State("", "p"))
+    host.functions(instance)
+    for _ in range(2000):
+        host.log(0, 1 << 20)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == wasmhost.MAX_LINES + 1
+    assert lines[0] == "p: " + " " * wasmhost.MAX_LINE
+    assert lines[-1] == "p: over 1000 lines in one call; the others are lost"
+
+
+async def test_the_configuration(tmp_path: Path, place: Path) -> None:
+    # seed 004: "Read CORTEX_PLUGIN_{NAME}_{KEY} or CORTEX_WASM_{KEY} env var"
+    texts = wat.Texts()
+    keys: tuple[str | bytes, ...] = (
+        "theme",
+        "limit",
+        "on",
+        "empty",
+        "none",
+        "api-key",
+        "proxy",
+        "both",
+        "long",
+        b"\xff",
+        "",
+        "k" * 2000,
+    )
+    tools = {
+        f"k{at}": answered(f"(call $config {texts(key)} {BUFFER} {WORD})") for at, key in enumerate(keys)
+    }
+    tools["cut"] = answered(f"(call $config {texts('long')} {BUFFER} {WORD})", 7)
+    tools["whole"] = answered(f"(call $config {texts('long')} {BUFFER} {WORD})", 0)
+    environment = {
+        "CORTEX_PLUGIN_MY_TOOL_API_KEY": "mapped",
+        "CORTEX_WASM_PROXY": "shared",
+        "CORTEX_WASM_BOTH": "shared",
+        "CORTEX_PLUGIN_MY-TOOL_BOTH": "own",
+        "CORTEX_WASM_THEME": "not this",
+        "PATH": "secret",
+    }
+    seen = wasm.environment_of("my-tool", environment)
+    assert "PATH" not in seen
+    config = {"theme": "dark", "limit": 3, "on": True, "empty": "", "none": None, "long": "ü" * 200}
+    plugin = wat.plugin(place / "m.wasm", wat.text(tools, texts), "my-tool", config=config, environment=seen)
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        said = [await asked.said(f"k{at}") for at in range(8)]
+        # -1 and the length 0 where there is nothing
+        assert said == ["dark", "3", "true", "0", "0", "mapped", "shared", "own"]
+        assert await asked.said("k8") == "ü" * 32
+        assert [await asked.said(f"k{at}") for at in (9, 10, 11)] == ["0", "0", "0"]
+        # reference 4.1: "longer values are truncated silently"; seed 004: "All strings are UTF-8"
+        assert await asked.said("cut") == "üüü"
+        # reference 4.1: "0 means 65536"
+        assert await asked.said("whole") == "ü" * 200
+
+
+async def test_the_state(tmp_path: Path, place: Path) -> None:
+    # seed 004: "Persist state (in-memory + SQLite)"
+    texts = wat.Texts()
+    key = texts("k")
+    tools = {
+        "get": answered(f"(call $get {key} {BUFFER} {WORD})", 0),
+        "set": then(f"(call $set {key} {ARGS})", "(i32.const 0)"),
+        "set_and_trap": then(f"(call $set {key} {ARGS})", "(unreachable)"),
+        "set_and_get": then(f"(call $set {key} {ARGS})", answered(f"(call $get {key} {BUFFER} {WORD})", 0)),
+        "large": then(f"(call $set {key} (i32.const 0) (i32.const 65537))", "(i32.const 0)"),
+        "nameless": then(f"(call $set (i32.const 0) (i32.const 0) {ARGS})", "(i32.const 0)"),
+        "vast": then(f"(call $set {key} (i32.const 16) {HUGE})", "(i32.const 0)"),
+        "many": f"""(loop $l (i32.store {BUFFER} (local.get $t))
+          (call $set {BUFFER} (i32.const 4) (i32.const 0) (i32.const 1))
+          (br_if $l (local.tee $t (i32.add (local.get $t) (i32.const 1))))) (i32.const 0)""",
+    }
+    store = place / "state"
+    plugin = wat.plugin(place / "m.wasm", wat.text(tools, texts), state=str(store))
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        assert await asked.said("get") == "0"
+        assert await asked.said("set_and_get", text="a") == '{"text":"a"}'
+        await asked("set_and_trap", text="b")
+        assert await asked.said("get") == '{"text":"b"}'
+        for tool, why in {
+            "large": "a value of its state has 65537 bytes, over the limit of 65536",
+            "nameless": "a key of its state has 0 bytes",
+            "vast": "4294967295 bytes at 0x10 are outside of the memory",
+            "many": "its state is over 10000 keys or 16 MiB",
+        }.items():
+            answer = await asked(tool)
+            assert answer.code == "EPROTO"
+            assert why in answer.message, tool
+        assert await asked.said("get") == '{"text":"b"}'
+    (tmp_path / "s").unlink()
+    async with serving(tmp_path) as world:  # another daemon, other hosts
+        assert await Asked(world, plugin).said("get") == '{"text":"b"}'
+
+
+async def test_what_it_keeps_is_for_its_user_alone(tmp_path: Path, place: Path) -> None:
+    """Also where the call that began it has a umask of its own."""
+    texts = wat.Texts()
+    tools = {"set": then(f"(call $set {texts('k')} {ARGS})", TOOLS["silent"])}
+    (place / "cache").mkdir()
+    plugin = wat.plugin(
+        place / "m.wasm", wat.text(tools, texts), state=str(place / "state"), cache=str(place / "cache")
+    )
+    async with serving(tmp_path) as world:
+        for umask in (0o777, 0):
+            assert (await world.call(world.inode("set", plugin), "{}", umask=umask)).code is None
+    kept = [place / "state", *(place / "cache" / str(os.geteuid())).iterdir()]
+    assert [each.stat().st_mode & 0o777 for each in kept] == [0o600, 0o600]
+
+
+async def test_the_state_of_two_plugins(tmp_path: Path, place: Path) -> None:
+    texts = wat.Texts()
+    tools = {
+        "get": answered(f"(call $get {texts('k')} {BUFFER} {WORD})"),
+        "set": then(f"(call $set {texts('k')} {ARGS})", TOOLS["silent"]),
+    }
+    source = wat.text(tools, texts)
+    one, two = (
+        wat.plugin(place / f"{n}.wasm", source, n, state=str(place / "state")) for n in ("one", "two")
+    )
+    async with serving(tmp_path) as world:
+        assert await Asked(world, one).said("set", text="a") == ""
+        assert await Asked(world, one).said("get") == '{"text":"a"}'
+        assert await Asked(world, two).said("get") == "0"
+
+
+async def test_a_state_that_cannot_be_kept(tmp_path: Path, place: Path) -> None:
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), state=str(place / "missing" / "state"))
+    assert "its state cannot be read or written" in await broken(tmp_path, plugin)
+
+
+async def test_time_and_chance(tmp_path: Path, place: Path) -> None:
+    # seed 004: "host_get_time_ms () -> i64"; "Cryptographically random bytes"
+    tools = {
+        "time": f"(call $number (i32.wrap_i64 (i64.div_u (call $time) (i64.const 1000))) {OUT})",
+        "random": then(
+            "(call $random (local.get $out) (i32.const 16))",
+            "(i64.store (local.get $out) (i64.and (i64.load (local.get $out))"
+            " (i64.const 0x3f3f3f3f3f3f3f3f)))",
+            "(i32.store (local.get $length) (i32.const 8))",
+            "(i32.const 0)",
+        ),
+        "much": then("(call $random (i32.const 0x20000) (i32.const 65537))", "(i32.const 0)"),
+        "vast": then(f"(call $random (i32.const 8) {HUGE})", "(i32.const 0)"),
+        "outside": then("(call $random (i32.const 0xfffffff) (i32.const 1))", "(i32.const 0)"),
+    }
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", wat.text(tools)))
+        before = int(time.time())
+        assert before <= int(await asked.said("time")) <= int(time.time())
+        assert await asked.said("random") != await asked.said("random")
+        assert "host_random gives 65536 bytes at a time, not 65537" in (await asked("much")).message
+        for tool in ("vast", "outside"):
+            assert "outside of the memory" in (await asked(tool)).message
+
+
+async def test_the_heap(tmp_path: Path, place: Path) -> None:
+    # seed 004: "[0x020000 - 0x0FFFFF] Host-managed heap (896 KB) — host_alloc/host_free"
+    def alloc(size: int) -> str:
+        return f"(call $number (call $alloc (i32.const {size})) {OUT})"
+
+    tools = {
+        **{f"a{size}".replace("-", "m"): alloc(size) for size in (1, 8, 0, -1, 1 << 30, 700_000, 0x7FFFFFFF)},
+        "free": then("(call $free (i32.const 0x20000))", "(call $free (i32.const 7))", f"(call $free {HUGE})",
+                     "(i32.const 0)"),
+        "calls": TOOLS["calls"],
+        "take": f"(loop $l (br_if $l (call $alloc (i32.const 8192)))) (call $number (i32.const 1) {OUT})",
+        "steal": then("(call $free (i32.sub (local.get $name) (i32.const 8)))",
+                      "(drop (call $alloc (i32.const 64)))", f"(call $say {ARGS} {OUT})"),
+    }  # fmt: skip
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", wat.text(tools)))
+        places = {name: int(await asked.said(name)) for name in ("a1", "a8", "a0", "am1", "a1073741824")}
+        assert places["a0"] == places["am1"] == places["a1073741824"] == 0
+        assert await asked.said("a2147483647") == "0"
+        for name in ("a1", "a8"):
+            assert places[name] % 8 == 0
+            assert 0x20000 <= places[name] < 0x100000
+        assert places["a1"] != places["a8"]
+        await asked.said("free")
+        await asked.said("steal", text="a")
+        count = int(await asked.said("calls"))
+        await asked.said("take")
+        # what keeps the heap to itself gets a new instance, and the call is made
+        assert int(await asked.said("calls", text="x" * 20_000)) < count
+
+
+ABUSES = {
+    "a key of 4 GiB": f"(drop (call $config (i32.const 0) {HUGE} {BUFFER} {WORD}))",
+    "a key outside": f"(drop (call $config {HUGE} (i32.const 1) {BUFFER} {WORD}))",
+    "a word outside": f"(drop (call $config (i32.const 0) (i32.const 1) {BUFFER} {HUGE}))",
+    "half a word": f"(drop (call $config (i32.const 0) (i32.const 1) {BUFFER} (i32.const 0x1fffffd)))",
+    "a log outside": "(call $log (i32.const 0x1fffffff) (i32.const 1))",
+    "a wrapped log": f"(call $log {HUGE} {HUGE})",
+    "an output outside": f"(drop (call $get (i32.const 0) (i32.const 1) {BUFFER} {HUGE}))",
+    "a request outside": f"(drop (call $http {HUGE} {'(i32.const 9)' * 7} {BUFFER} {BUFFER} {WORD}))",
+    "a status outside": f"(drop (call $http {'(i32.const 0)' * 8} {HUGE} {BUFFER} {WORD}))",
+    "a body outside": f"(drop (call $http {'(i32.const 0)' * 8} {BUFFER} {HUGE} {WORD}))",
+}
+
+
+async def test_host_functions_are_given_what_is_not_there(tmp_path: Path, place: Path) -> None:
+    # issue 6: "alloc of 4 GiB lengths, unaligned pointers, lying lengths"
+    tools = {
+        "unaligned": then(
+            "(i32.store (i32.const 0x180001) (i32.const 64))",
+            "(drop (call $config (i32.const 0x100000) (i32.const 1) (i32.const 0x180003)"
+            " (i32.const 0x180001)))",
+            f"(call $number (i32.load (i32.const 0x180001)) {OUT})",
+        ),
+        **{f"t{at}": then(step, "(i32.const 0)") for at, step in enumerate(ABUSES.values())},
+    }
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", wat.text(tools), config={"{": "value"}))
+        assert await asked.said("unaligned") == "5"
+        for at, what in enumerate(ABUSES):
+            answer = await asked(f"t{at}")
+            assert answer.code == "EPROTO", what
+            assert "outside of the memory" in answer.message, what
+        assert len(world.pool.by_pid) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_start_function_may_ask_too(
+    tmp_path: Path, place: Path, shape: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # seed 004: "plugin_init ... Called once on load"
+    texts = wat.Texts()
+    more = f"""(func $s (call $log {texts("started")})) (start $s)
+        (func (export "plugin_init") (call $log {texts("initialized")}))
+        (func (export "plugin_destroy") (call $log {texts("destroyed")}))"""
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS, texts, more=more, memory=SHAPES[shape]))
+    with caplog.at_level(logging.INFO, "cortexfs"):
+        async with serving(tmp_path) as world:
+            asked = Asked(world, plugin)
+            await asked.said("calls")
+            await asked.said("calls")
+            (host,) = world.pool.by_pid.values()
+            world.pool.replace(lambda plugin: False)  # as a new version makes it leave
+            await host.exited.wait()
+            assert host.status == 0
+            # seed 004: "plugin_destroy ... Called on unload - cleanup"
+            await until(lambda: "fixture: destroyed" in caplog.text)
+    for said in ("started", "initialized", "destroyed"):
+        assert caplog.text.count(f"fixture: {said}") == 1
+    assert caplog.text.index("started") < caplog.text.index("initialized")
+
+
+async def test_a_module_that_hangs_when_it_is_dropped(tmp_path: Path, place: Path) -> None:
+    more = '(func (export "plugin_destroy") (loop $l (br $l)))'
+    async with serving(tmp_path) as world:
+        await Asked(world, wat.plugin(place / "m.wasm", wat.text(TOOLS, more=more))).said("calls")
+        (host,) = world.pool.by_pid.values()
+        world.pool.replace(lambda plugin: False)
+        await host.exited.wait()
+        assert host.status == 0

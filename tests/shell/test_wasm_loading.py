@@ -1,0 +1,253 @@
+"""host/wasm.py: what a module says of itself, what is refused, and what was compiled before."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import wasmtime
+
+from cortexfs.catalog import Catalog
+from cortexfs.host import wasmcode
+from tests.shell import wat
+from tests.shell.calling import serving
+from tests.shell.wat import SHAPES, TOOLS, Asked, broken
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with wat.public() as made:
+        yield made
+
+
+# -- what it says of itself
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_module_says_what_its_tools_are(tmp_path: Path, place: Path, shape: str) -> None:
+    # seed 004: "Capabilities JSON must include full parameter schemas so LLMs understand tool signatures"
+    tools = [
+        {
+            "name": "my_tool",
+            "description": "Does something",
+            "params": [
+                {"name": "input", "type": "string", "description": "Input", "required": True},
+                {"name": "limit", "type": "number", "description": "Max results", "required": False},
+            ],
+        }
+    ]
+    said = msgspec.json.encode({"abi_version": 1, "tools": tools})
+    source = wat.text({"my_tool": TOOLS["echo"]}, said=said, memory=SHAPES[shape])
+    plugin = wat.plugin(place / "m.wasm", source, capabilities=("tools", "network:fetch"))
+    async with serving(tmp_path) as world:
+        catalog = Catalog(world.pool)
+        registry = await catalog.registry([plugin])
+        assert catalog.broken == {}
+        tool = registry.get("tool", "my_tool")
+        assert tool is not None
+        # seed 004: "Tools execute in a dedicated Worker with 120 s timeout"
+        assert (tool.description, tool.timeout) == ("Does something", 120)
+        schema = msgspec.json.decode(tool.schema)
+        assert schema["properties"]["limit"]["type"] == "number"
+        assert schema["required"] == ["input"]
+        assert [effect.kind for effect in tool.capabilities.effects] == ["network_request"]
+        asked = Asked(world, plugin)
+        assert (await asked("my_tool")).code == "EINVAL"
+        assert await asked.said("my_tool", input="a") == '{"input":"a"}'
+
+
+async def test_a_plugin_without_the_capability_has_no_tools(tmp_path: Path, place: Path) -> None:
+    # seed 004: "tools ... Register tools in the agent tool registry"; denied, it registers none
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), capabilities=())
+    assert await broken(tmp_path, plugin) == ""
+
+
+_VERSION = '(func (export "plugin_get_abi_version") (result i32) (i32.const 1))'
+_SAYS = '(func (export "plugin_get_capabilities") (param i32 i32) (result i32) (i32.const 0))'
+_RUNS = '(func (export "plugin_execute_tool") (param i32 i32 i32 i32 i32 i32) (result i32) (i32.const 0))'
+_LOOP = "(func $forever (loop $l (br $l)))"
+BROKEN: dict[str, tuple[str | bytes, str]] = {
+    # seed 004: "Host rejects incompatible versions on load"
+    "another version": (wat.text({}, abi="(i32.const 2)"), "ABI version 2 is not supported (supported: 1)"),
+    "no version": (f"(module {wat.OWN} {_SAYS} {_RUNS})", "does not export plugin_get_abi_version"),
+    "no capabilities": (f"(module {wat.OWN} {_VERSION} {_RUNS})", "does not export plugin_get_capabilities"),
+    "no execute": (f"(module {wat.OWN} {_VERSION} {_SAYS})", "does not export plugin_execute_tool"),
+    "no memory": (f"(module {_VERSION} {_SAYS} {_RUNS})", "does not export memory"),
+    "hidden memory": (f"(module (memory 256) {_VERSION} {_SAYS} {_RUNS})", "does not export memory"),
+    "memory is a function": (
+        f'(module (func (export "memory")) {_VERSION} {_SAYS} {_RUNS})',
+        "does not export memory",
+    ),
+    "another type": (
+        f"(module {wat.OWN} {_SAYS} {_RUNS}"
+        ' (func (export "plugin_get_abi_version") (result i64) (i64.const 1)))',
+        "its plugin_get_abi_version takes or returns other types than the ABI says",
+    ),
+    "a global": (
+        f'(module {wat.OWN} {_SAYS} {_RUNS} (global (export "plugin_get_abi_version") i32 (i32.const 1)))',
+        "its plugin_get_abi_version is no function",
+    ),
+    "wasi": (
+        wat.text(
+            {}, imports=wat.IMPORTS + '(import "wasi_snapshot_preview1" "proc_exit" (func (param i32)))'
+        ),
+        "it imports wasi_snapshot_preview1.proc_exit, which this host has not",
+    ),
+    "an unknown import": (
+        wat.text({}, imports=wat.IMPORTS + '(import "env" "system" (func (param i32)))'),
+        "it imports env.system",
+    ),
+    "an import of another type": (
+        wat.text({}, imports=wat.IMPORTS + '(import "env" "host_get_time_ms" (func (result i32)))'),
+        "its import env.host_get_time_ms takes or returns other types than the ABI says",
+    ),
+    "a small memory that cannot grow": (
+        f'(module (memory (export "memory") 1 4) {_VERSION} {_SAYS} {_RUNS})',
+        "its memory has 1 pages and cannot",
+    ),
+    "a large memory": (
+        f'(module (memory (export "memory") 513) {_VERSION} {_SAYS} {_RUNS})',
+        "its module does not link: ",
+    ),
+    "memory of 4 GiB": (
+        f'(module (memory (export "memory") 65536) {_VERSION} {_SAYS} {_RUNS})',
+        "its module does not link: ",
+    ),
+    "an import of a larger memory": (
+        f'(module (import "env" "memory" (memory 257)) {_VERSION} {_SAYS} {_RUNS})',
+        "its module does not link: ",
+    ),
+    "memory64": (f'(module (memory (export "memory") i64 256) {_VERSION} {_SAYS} {_RUNS})', "is not valid: "),
+    "two memories": (f"(module {wat.OWN} (memory 1) {_VERSION} {_SAYS} {_RUNS})", "is not valid: "),
+    "shared memory": (
+        f'(module (memory (export "memory") 256 512 shared) {_VERSION} {_SAYS} {_RUNS})',
+        "is not valid: ",
+    ),
+    "a huge table": (
+        f"(module {wat.OWN} (table 10000000 funcref) {_VERSION} {_SAYS} {_RUNS})",
+        "its module does not link: ",
+    ),
+    # wasmtime compiles this as well, which is not what was looked at
+    "text as binary": (wat.text(TOOLS).encode(), "is no WebAssembly module in the binary format, version 1"),
+    "a component": (b"\0asm\x0d\0\1\0", "is no WebAssembly module in the binary format, version 1"),
+    "nothing": (b"", "is no WebAssembly module in the binary format, version 1"),
+    "garbage": (wasmcode.MAGIC + b"garbage", "its module is not valid: "),
+    "a trap at the start": (
+        wat.text({}, more="(func $s unreachable) (start $s)"),
+        "WASM trap: wasm `unreachable`",
+    ),
+    "a trap in init": (
+        wat.text({}, more='(func (export "plugin_init") unreachable)'),
+        "WASM trap: wasm `unreach",
+    ),
+    "another status": (wat.text({}, status=4), "plugin_get_capabilities failed with status 4"),
+    "no JSON": (wat.text({}, said=b"{"), "Failed to parse WASM capabilities JSON: "),
+    "no UTF-8": (wat.text({}, said=b'{"tools":[],"a":"\xff"}'), "Failed to parse WASM capabilities JSON: "),
+    "deep JSON": (wat.text({}, said=b"[" * 60000), "Failed to parse WASM capabilities JSON: "),
+    "a type that is none": (
+        wat.text(
+            {},
+            said=wat.capabilities(
+                {},
+                tools=[
+                    {
+                        "name": "a",
+                        "description": "b",
+                        "params": [{"name": "c", "type": "char", "description": "d"}],
+                    }
+                ],
+            ),
+        ),
+        "Failed to parse WASM capabilities JSON: ",
+    ),
+    "capabilities of another version": (
+        wat.text({}, said=wat.capabilities({}, abi_version=2)),
+        "its capabilities are of ABI version 2, not 1",
+    ),
+    "capabilities that are too long": (
+        f"(module {wat.OWN} {_VERSION} {_RUNS}"
+        ' (func (export "plugin_get_capabilities") (param i32 i32) (result i32)'
+        " (i32.store (local.get 1) (i32.const 65529)) (i32.const 0)))",
+        "it says that it wrote 65529 bytes where there is room for 65528",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+async def test_a_module_that_breaks_the_contract(tmp_path: Path, place: Path, what: str) -> None:
+    source, why = BROKEN[what]
+    assert why in await broken(tmp_path, wat.plugin(place / "m.wasm", source))
+
+
+@pytest.mark.parametrize("how", ["(start $forever)", '(export "plugin_init" (func $forever))'])
+async def test_a_module_that_never_starts(tmp_path: Path, place: Path, how: str) -> None:
+    # issue 6: "infinite start functions"
+    plugin = wat.plugin(place / "m.wasm", wat.text({}, more=f"{_LOOP} {how}"), loading=0.3)
+    assert "timed out" in await broken(tmp_path, plugin)
+
+
+async def test_a_small_memory_is_grown_to_the_layout(tmp_path: Path, place: Path) -> None:
+    source = f"""(module (memory (export "memory") 1) {_VERSION}
+      (data (i32.const 0) "{wat.capabilities({"a": ""}).decode().replace('"', chr(92) + '"')}")
+      (func (export "plugin_get_capabilities") (param i32 i32) (result i32)
+        (memory.copy (local.get 0) (i32.const 0) (i32.const {len(wat.capabilities({"a": ""}))}))
+        (i32.store (local.get 1) (i32.const {len(wat.capabilities({"a": ""}))})) (i32.const 0))
+      {_RUNS})"""
+    async with serving(tmp_path) as world:
+        answer = await Asked(world, wat.plugin(place / "m.wasm", source))("a")
+        assert (answer.code, len(answer.output)) == (None, 65536)  # it has said that all is output
+
+
+async def test_a_module_that_was_replaced_after_it_was_looked_at(tmp_path: Path, place: Path) -> None:
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS))
+    (place / "m.wasm").write_bytes(wasmtime.wat2wasm(wat.text({})))
+    assert "its module was replaced" in await broken(tmp_path, plugin)
+
+
+# -- compiled modules
+
+
+async def test_what_was_compiled_is_used_again(tmp_path: Path, place: Path) -> None:
+    # issue 6: "compile ... with a cache keyed by hash"
+    cache = place / "cache"
+    cache.mkdir(mode=0o755)
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), cache=str(cache))
+    async with serving(tmp_path) as world:
+        assert await Asked(world, plugin).said("calls") == "1"
+    (made,) = (cache / str(os.geteuid())).iterdir()
+    assert made.name == hashlib.sha256((place / "m.wasm").read_bytes()).hexdigest()
+    assert made.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_cache_of_somebody_elses_is_not_read(place: Path) -> None:
+    engine = wasmcode.engine()
+    (place / "m.wasm").write_bytes(data := bytes(wasmtime.wat2wasm(wat.text(TOOLS))))
+    other = wasmtime.Module(engine, bytes(wasmtime.wat2wasm(wat.text({})))).serialize()
+    mine = place / str(os.geteuid())
+    mine.mkdir(mode=0o700)
+    planted = mine / hashlib.sha256(data).hexdigest()
+
+    def functions() -> int:
+        return len(wasmcode.compiled(engine, data, str(place)).serialize())
+
+    honest = len(wasmtime.Module(engine, data).serialize())
+    planted.write_bytes(other)
+    planted.chmod(0o600)
+    assert functions() == len(other)  # as long as nobody else could have written it
+    planted.chmod(0o622)
+    assert functions() == honest
+    planted.chmod(0o600)
+    mine.chmod(0o777)
+    assert functions() == honest
+    mine.chmod(0o700)
+    planted.unlink()
+    planted.symlink_to(place / "m.wasm")
+    assert functions() == honest
+    planted.unlink(missing_ok=True)
+    planted.write_bytes(b"garbage")
+    planted.chmod(0o600)
+    assert functions() == honest
