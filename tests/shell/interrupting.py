@@ -1,0 +1,153 @@
+"""Run a tool again and again, and raise a host's cancellation at each place of it in turn.
+
+    python -m tests.shell.interrupting process|cold|warm COMMAND, or native LIBRARY
+
+The places are those where CPython raises what PyThreadState_SetAsyncExc has set: behind calls, at jumps
+back and at the start of functions. It is a program of its own, as cleaning up in a host kills every child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from cortexfs import sdk
+from cortexfs.host import children, jsonl, linux, loading, native, process
+from cortexfs.host.runtime import Cancelled
+from tests.shell import declaring
+
+TRACED = {module.__file__ for module in (children, contextlib, jsonl, native, process)}
+
+
+def _is_place(code: CodeType, before: int, now: int) -> bool:
+    """Whether what is raised behind the instruction `before` can be raised at the next one, `now`: they have
+    to be of one `try`."""
+    name = dis.opname[code.co_code[before]]
+    checked = name.startswith("CALL") or name in ("RESUME", "JUMP_BACKWARD")
+    return checked and _handler(code, before) == _handler(code, now)
+
+
+def _handler(code: CodeType, offset: int) -> int | None:
+    table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    return next((entry.target for entry in table if entry.start <= offset < entry.end), None)
+
+
+class Interruption:
+    """Raises `Cancelled` at the `number`th place, as a host does: once, and after the callbacks."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self._before: dict[FrameType, int] = {}
+        self.runtime = sdk.MemoryRuntime("t", {"PATH": os.defpath})
+
+    def trace(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        if frame.f_code.co_filename not in TRACED:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            before = self._before.get(frame)
+            self._before[frame] = frame.f_lasti
+            self.left -= before is not None and _is_place(frame.f_code, before, frame.f_lasti)
+            if not self.left:
+                sys.settrace(None)
+                callbacks = threading.Thread(target=self.runtime.cancel)
+                callbacks.start()
+                callbacks.join(0.02)
+                if not callbacks.is_alive():  # else it waits for a lock of ours, and comes later
+                    raise Cancelled
+        return self.trace
+
+    def run(self, tool: sdk.Tool, input: dict[str, Any]) -> str | None:
+        """What it says, or None when it was interrupted."""
+        sys.settrace(self.trace)
+        try:
+            return sdk.run(tool, input, self.runtime).output
+        except (Cancelled, sdk.ExecutionFailed):
+            return None
+        finally:
+            sys.settrace(None)
+            self._before.clear()  # frames keep what is in them
+
+
+def everywhere(made: Callable[[], sdk.Tool], check: Callable[[sdk.Tool], None]) -> int:
+    """How many places there were."""
+    number = 0
+    while True:
+        number += 1
+        interruption = Interruption(number)
+        tool = made()
+        said = interruption.run(tool, {})
+        check(tool)
+        if interruption.left > 0:
+            assert said is not None
+            return number
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def nothing_is_left() -> Callable[[sdk.Tool], None]:
+    before = descriptors()
+
+    def check(tool: sdk.Tool) -> None:
+        assert children._children() == set(), children._leaders
+        assert children._leaders == set()
+        assert descriptors() <= before, os.listdir("/proc/self/fd")
+
+    return check
+
+
+def no_buffer_is_kept(counters: sdk.Tool) -> Callable[[sdk.Tool], None]:
+    def check(tool: sdk.Tool) -> None:
+        assert sdk.run(counters, {}, sdk.MemoryRuntime()).output.split()[1] == "0"
+
+    return check
+
+
+def answers_still(tool: sdk.Tool) -> None:
+    assert sdk.run(tool, {}, sdk.MemoryRuntime("t", {"PATH": os.defpath})).output == "done"
+
+
+def answers_and_ends(tool: sdk.Tool) -> None:
+    """Every child that was started is known, or it would not end."""
+    answers_still(tool)
+    assert isinstance(tool, jsonl.StreamingTool)
+    for companion in tool._companions._children.values():
+        companion.close()
+    while children._has_children():
+        time.sleep(0.001)
+
+
+def main(kind: str, what: str) -> int:
+    signal.alarm(60)
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    if kind == "native":
+        tools = loading.loaded(declaring.library(what))
+        return everywhere(lambda: tools["echo"][0], no_buffer_is_kept(tools["counters"][0]))
+
+    def made() -> sdk.Tool:
+        protocol: Any = "json" if kind == "process" else "jsonl"
+        ((tool, _),) = loading.loaded(declaring.plugin([declaring.program(what)], protocol)).values()
+        return tool
+
+    if kind == "process":
+        return everywhere(made, nothing_is_left())
+    if kind == "cold":
+        return everywhere(made, answers_and_ends)
+    warm = made()
+    return everywhere(lambda: warm, answers_still)
+
+
+if __name__ == "__main__":
+    print(main(*sys.argv[1:]))
+    sys.stdout.flush()
+    os._exit(0)
