@@ -89,7 +89,7 @@ def _installed(folder: Path, enabled: bool, live: _Live | None) -> dict[str, Any
 def _missing(name: str, live: _Live | None) -> dict[str, Any]:
     """Enabled, and not where this user can see it."""
     version = live.versions.get(name) if live else None
-    fault = None if version else "it is not installed"
+    fault = None if version else "it is not installed, or closed to you"
     return _row(name, version or "-", "-", True, fault, live)
 
 

@@ -203,6 +203,14 @@ def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: P
     mount.ctx("plugin", "uninstall", "module", "--purge")
 
 
+def test_whoever_may_not_look_into_the_state_sees_what_is_loaded(mount: Ctx, tmp_path: Path) -> None:
+    mount.ctx("plugin", "install", str(plugins.program(tmp_path, "seen")))
+    listing = [str(mount.python), "-I", "-m", "cortexfs.cli.main", "plugin", "list", "--json"]
+    (row,) = [row for row in json.loads(mount.run(listing, uid=NOBODY).stdout) if row["name"] == "seen"]
+    assert (row["version"], row["status"], row["tools"], row["location"]) == ("1.0", "loaded", ["seen"], None)
+    mount.ctx("plugin", "uninstall", "seen", "--purge")
+
+
 def test_copies_that_nobody_needs_are_swept(mount: Ctx, tmp_path: Path) -> None:
     for says in ("one", "two"):
         mount.ctx("plugin", "install", str(plugins.program(tmp_path, "swept", says)))

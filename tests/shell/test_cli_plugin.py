@@ -140,7 +140,7 @@ def test_what_was_uninstalled_can_still_be_disabled(
     places: config.Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.choose(places.config, "gone", True)
-    assert row(capsys, "gone")["reason"] == "it is not installed"
+    assert row(capsys, "gone")["reason"] == "it is not installed, or closed to you"
     assert main(["plugin", "disable", "gone"]) == 0
     assert config.enabled(config.load(places)) == []
 
