@@ -68,7 +68,9 @@ def wait_for(file: Path) -> str:
 
 
 async def pid(world: World, plugin: calls.Plugin) -> int:
-    return int((await call(world, plugin)).output.split()[0])
+    answer = await call(world, plugin)
+    assert answer.status == 0, answer
+    return int(answer.output.split()[0])
 
 
 async def test_one_child_answers_many_calls(tmp_path: Path, plugin: calls.Plugin) -> None:
