@@ -25,7 +25,8 @@ def place() -> Iterator[Path]:
 
 
 async def test_the_log(tmp_path: Path, place: Path, caplog: pytest.LogCaptureFixture) -> None:
-    # seed 004: "host_log ... Log message to CortexPrism"; reference 8: "cap state keys/bytes and log rate"
+    # seed 004: "host_log ... Log message to CortexPrism"
+    # prism-manifest-json.md 8: "cap state keys/bytes and log rate"
     texts = wat.Texts()
     again = "(br_if $l (i32.lt_u (local.tee $t (i32.add (local.get $t) (i32.const 1))) (i32.const 1000000)))"
     tools = {
@@ -113,9 +114,10 @@ async def test_the_configuration(tmp_path: Path, place: Path) -> None:
         assert said == ["dark", "3", "true", "0", "0", "mapped", "shared", "own"]
         assert await asked.said("k8") == "ü" * 32
         assert [await asked.said(f"k{at}") for at in (9, 10, 11)] == ["0", "0", "0"]
-        # reference 4.1: "longer values are truncated silently"; seed 004: "All strings are UTF-8"
+        # prism-manifest-json.md 4.1: "longer values are truncated silently"
+        # seed 004: "All strings are UTF-8"
         assert await asked.said("cut") == "üüü"
-        # reference 4.1: "0 means 65536"
+        # prism-manifest-json.md 4.1: "0 means 65536"
         assert await asked.said("whole") == "ü" * 200
 
 

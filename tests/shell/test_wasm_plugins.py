@@ -65,7 +65,7 @@ async def test_calls(tmp_path: Path, place: Path, shape: str) -> None:
 
 
 async def test_an_instance_lasts_until_it_traps(tmp_path: Path, place: Path) -> None:
-    # reference 4.3: "after trap/interrupt/out-of-fuel drop the instance and re-instantiate"
+    # prism-manifest-json.md 4.3: "after trap/interrupt/out-of-fuel drop the instance and re-instantiate"
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS))
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)
@@ -118,7 +118,8 @@ async def test_memory_has_its_limits(tmp_path: Path, place: Path) -> None:
 
 
 async def test_large_arguments(tmp_path: Path, place: Path) -> None:
-    # reference 4.3: "Cap: args+name+64 KiB out must fit 896 KiB ... reject larger (`args too large`)"
+    # prism-manifest-json.md 4.3: "Cap: args+name+64 KiB out must fit 896 KiB ...
+    # reject larger (`args too large`)"
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS))
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)

@@ -212,5 +212,7 @@ def public() -> Iterator[Path]:
     """Where everybody may read: under root, plugins describe themselves as nobody."""
     made = Path(tempfile.mkdtemp(prefix="cortexfs-wasm-"))
     made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
