@@ -11,7 +11,9 @@ import importlib
 import os
 
 from cortexfs import config
-from cortexfs.cli import parser
+from cortexfs.cli import mounts, parser
+from cortexfs.cli.restart import started_with
+from cortexfs.core.errors import Fault
 
 # By verb: module and function, and what it does.
 VERBS = {
@@ -153,9 +155,29 @@ ARGUMENTS = {
 }
 
 
+def _of_the_daemon(options: argparse.Namespace) -> dict[str, str]:
+    """What the daemon that is meant was started with, if it is ours: it would not see another state."""
+    if options.verb not in WITH_MOUNT or {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
+        return {}
+    try:
+        root = mounts.root(options.root)
+        found = mounts.mounted_at(root)
+        mine = found is not None and found.owner == os.getuid()
+        pid = mounts.daemon_pid(mounts.status_text(root), os.getuid()) if mine else None
+    except Fault:
+        return {}
+    return dict(started_with(pid)) if pid else {}
+
+
 def run(options: argparse.Namespace) -> int:
-    given = vars(options)
-    where = config.places(os.environ, os.getuid(), state=given.get("state"), config=given.get("config"))
+    given = vars(options)  # verbs that need no directories have no such options
+    said = _of_the_daemon(options)
+    where = config.places(
+        os.environ,
+        os.getuid(),
+        state=given.get("state") or said.get("--state"),
+        config=given.get("config") or said.get("--config"),
+    )
     module, _, function = VERBS[options.verb][0].partition(".")
     status: int = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)(options, where)
     return status

@@ -39,13 +39,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _keep_places(options: argparse.Namespace, pid: int | None) -> None:
     """Name the directories that the daemon was started with, where the command names none."""
-    said = dict(_started_with(pid)) if pid else {}
+    said = dict(started_with(pid)) if pid else {}
     for name in ("state", "config"):
         if getattr(options, name) is None:
             setattr(options, name, said.get(f"--{name}"))
 
 
-def _started_with(pid: int) -> Iterator[tuple[str, str]]:
+def started_with(pid: int) -> Iterator[tuple[str, str]]:
     """The words of a daemon's command line, each with the one after it."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:

@@ -99,8 +99,8 @@ def _claims(sandbox: Sandbox) -> Iterator[Claim]:
     if sandbox.network == "none":
         text = "sandbox.network=none is not kernel-enforced by this runtime"
         # Landlock besides: who may write another process's memory has that one's sockets.
-        needs = frozenset((Mechanism.SECCOMP, Mechanism.LANDLOCK))
-        yield Claim("sandbox.network", "none", needs, text, "leave it out")
+        both = frozenset((Mechanism.SECCOMP, Mechanism.LANDLOCK))
+        yield Claim("sandbox.network", "none", both, text, "leave it out")
     if sandbox.network == "allowlist":
         text = "sandbox.network=allowlist is not enforced by this runtime"
         yield _claim("network", "allowlist", None, text, 'choose network = "none" or "inherit"')

@@ -203,6 +203,21 @@ def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: P
     mount.ctx("plugin", "uninstall", "module", "--purge")
 
 
+def test_a_daemon_elsewhere_is_given_what_it_looks_for(python: Path, tmp_path: Path) -> None:
+    # its directories were named when it was mounted, and nobody names them again
+    with mounted(python) as elsewhere:
+        elsewhere.umount()
+        named = {"CTX_STATE", "CTX_CONFIG"}
+        plain = {name: value for name, value in elsewhere.environ.items() if name not in named}
+        words = ["--state", str(elsewhere.state), "--config", str(elsewhere.config)]
+        elsewhere.environ.clear()
+        elsewhere.environ.update(plain)
+        elsewhere.ctx("mount", str(elsewhere.root), *words)
+        elsewhere.ctx("plugin", "install", str(plugins.program(tmp_path, "here")))
+        assert said(elsewhere, "here") == "hello 0"
+        assert (elsewhere.state / "plugins" / "here").is_dir()
+
+
 def test_whoever_may_not_look_into_the_state_sees_what_is_loaded(mount: Ctx, tmp_path: Path) -> None:
     mount.ctx("plugin", "install", str(plugins.program(tmp_path, "seen")))
     listing = [str(mount.python), "-I", "-m", "cortexfs.cli.main", "plugin", "list", "--json"]
