@@ -30,6 +30,7 @@ from cortexfs import strangers
 from cortexfs.core import calls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.plain import one_line
+from cortexfs.host import linux
 
 RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
 SPAWN_SECONDS = 10.0
@@ -150,7 +151,7 @@ class ForkServer:
         """The next message and its rights, or None when the fork server is gone."""
         while True:
             try:
-                data, rights, _, _ = socket.recv_fds(self.socket, _PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+                data, rights, _ = linux.receive(self.socket, _PACKET, 1)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self.socket)
             except ConnectionResetError:

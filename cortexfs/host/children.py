@@ -144,10 +144,7 @@ def _pipe() -> tuple[FileIO, FileIO]:
 
 
 def _keep_to_ourselves() -> None:
-    """Let no descriptor through but the three.
-
-    socket.recv_fds of Python 3.11 drops its flags, so that calls and directories arrive inheritable.
-    """
+    """Let no descriptor through but the three: code of plugins may have opened some that are inheritable."""
     try:
         numbers: Iterable[int] = map(int, os.listdir("/proc/self/fd"))
     except OSError:  # a root directory without /proc

@@ -149,9 +149,7 @@ class ForkServer:
     def _hear(self) -> bool:
         """Take one Spawn; whether the daemon is there."""
         try:
-            data, rights, flags, _ = socket.recv_fds(
-                self._control, _PACKET, _MAX_RIGHTS, socket.MSG_CMSG_CLOEXEC
-            )
+            data, rights, flags = linux.receive(self._control, _PACKET, _MAX_RIGHTS)
         except BlockingIOError:
             return True
         except OSError:
@@ -220,7 +218,7 @@ class ForkServer:
         assert status is not None
         while child.status is not None:
             try:
-                said, rights, _, _ = socket.recv_fds(status, _PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+                said, rights, _ = linux.receive(status, _PACKET, 1)
             except BlockingIOError:
                 return
             except OSError:

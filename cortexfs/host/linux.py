@@ -11,7 +11,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import socket
 import struct
+from array import array
 from collections.abc import Callable
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -74,6 +76,17 @@ _AT_EMPTY_PATH = 0x1000
 _AT_STATX_DONT_SYNC = 0x4000
 _STATX_INO = 0x100
 _STATX_MNT_ID = 0x1000
+
+
+def receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int]:
+    """Data, at most so many descriptors, and flags. socket.recv_fds of Python 3.11 drops the flag that keeps
+    descriptors from programs that are executed in another thread at that moment."""
+    data, ancillary, flags, _ = sock.recvmsg(size, socket.CMSG_LEN(most * 4), socket.MSG_CMSG_CLOEXEC)
+    rights = array("i")
+    for level, kind, payload in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            rights.frombytes(payload[: len(payload) // 4 * 4])
+    return data, list(rights), flags
 
 
 def _checked(call: Callable[..., int], *arguments: object) -> int:

@@ -106,7 +106,7 @@ class _Host:
     def _next(self) -> tuple[list[int], bool]:
         """The descriptors of the next call, and whether they are all."""
         try:
-            data, rights, flags, _ = socket.recv_fds(self._control, 1, 2, socket.MSG_CMSG_CLOEXEC)
+            data, rights, flags = linux.receive(self._control, 1, 2)
         except OSError:
             os._exit(os.EX_OSERR)
         if not data:

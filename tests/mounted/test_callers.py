@@ -216,3 +216,9 @@ def test_a_call_from_inside_a_run_is_counted(ctx: Ctx) -> None:
     assert "EAGAIN" in answer.output, answer
     answer = ctx.call("shell.exec", f"setsid {ctx.tool('text.word_count')} 'a b' | cat")
     assert "2 words" in answer.output
+
+
+def test_a_program_that_a_tool_runs_inherits_nothing(ctx: Ctx) -> None:
+    # no call's socket and nobody's directory: 0, 1, 2, and what ls itself has open
+    answers = [ctx.call("shell.exec", "ls /proc/self/fd") for _ in range(3)]
+    assert [answer.output.split() for answer in answers] == [["0", "1", "2", "3"]] * 3
