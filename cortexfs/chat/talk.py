@@ -77,6 +77,7 @@ class Talk:
         self.doing = ""
         self.questions: dict[str, frames.Approval] = {}
         self.cancelling = False
+        self.interrupted = False  # once, whatever came of it
         self._sight = sight or Sight()
         self._warned = False
         self._is_past = False  # what is heard happened before we came
@@ -122,7 +123,7 @@ class Talk:
             return [Leave(exit_status("ECANCELED"))]
         if self.busy:
             denials: list[Deed] = [*self._denials()]
-            self.cancelling = True
+            self.cancelling = self.interrupted = True
             self._cancelled |= {*self._runs, *self._sent}
             cancels: list[Deed] = [Cancel(id=id_) for id_ in (*self._runs, *self._sent)]
             return [Show("note", "cancelling; Ctrl-C again leaves"), *denials, *cancels]

@@ -75,7 +75,8 @@ def run(options: argparse.Namespace) -> int:
                 raise
             _tell(failed, printing)  # a program that reads frames is told as by exec
             return exit_status(failed.code)
-    return talk.status
+    # A run that was denied what it asked may end well before it is cancelled; its user has interrupted it.
+    return exit_status("ECANCELED") if talk.interrupted else talk.status
 
 
 def _tell(failed: Failed, printing: talking.Printing) -> None:

@@ -321,7 +321,8 @@ while True:
 
 def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path) -> None:
     # "enable/disable/replace/uninstall while calls run": each is of one version, or there is no such tool
-    for kind, made in plugins.KINDS.items():
+    kinds = plugins.KINDS if "CTX_SOAK" in os.environ else {"process": plugins.KINDS["process"]}
+    for kind, made in kinds.items():
         name = f"busy-{kind}"
         mount.ctx("plugin", "install", str(made(tmp_path, name)))
         command = [sys.executable, "-c", CALLING, mount.tool(name)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import time
@@ -90,7 +91,8 @@ def declare(ctx: Ctx, name: str, format_: str, front: Proxy, model: str) -> None
     secret.chmod(0o600)
 
 
-@pytest.fixture(params=ALL)
+# Two of five in `make test`: each server once, and two formats.
+@pytest.fixture(params=ALL if "CTX_SOAK" in os.environ else ("katan-messages", "llama-chat"))
 def front(request: pytest.FixtureRequest, fronts: dict[str, Front]) -> Front:
     if request.param not in fronts:
         pytest.skip("neither weights nor engine are installed: ctx provider add-local")
