@@ -64,17 +64,20 @@ def mounted_at(point: str) -> Mount | None:
 def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
     """The mount that a command means: --root, CTX_ROOT, the one and only, else /ctx.
 
-    Where there are several and none is /ctx, a user's own single one is meant.
+    One whose daemon has died is none where there is another. Somebody else's /ctx gives way to a user's own
+    single one.
     """
     if named := given or environ.get("CTX_ROOT"):
         return absolute(named)
-    known = mounts()
-    own = sorted({mount.point for mount in known if mount.owner == os.getuid()})
-    points = sorted({mount.point for mount in known if mount.everyone} | set(own))
-    if DEFAULT_ROOT in points or not points:
+    known = {mount.point: mount for mount in mounts() if mount.everyone or mount.owner == os.getuid()}
+    if len(known) > 1:
+        known = {point: mount for point, mount in known.items() if not is_stale(point)} or known
+    points = sorted(known)
+    own = [point for point in points if known[point].owner == os.getuid()]
+    if not points or DEFAULT_ROOT in own:
         return DEFAULT_ROOT
-    for choice in (points, own):
-        if len(choice) == 1:
+    for choice in (points, own, [DEFAULT_ROOT]):
+        if len(choice) == 1 and choice[0] in known:
             return choice[0]
     raise Fault("EINVAL", f"there are several mounts, {', '.join(points)}; name one with --root or CTX_ROOT")
 

@@ -360,12 +360,13 @@ class Companion:
                 call.put(said, len(line))
 
     def _ignore(self, said: _Said, size: int) -> None:
-        """Words for a call that is over. There may be some on their way, but no flood."""
+        """Words for a call that is over. While it has time to let go there may be any; later, no flood."""
+        if said.id not in self._owed:
+            self._ignored += size
         if said.output is not None:
             self._owed.pop(said.id, None)
-        self._ignored += size
-        if said.output is not None and not self._owed:
-            self._ignored = 0
+            if not self._owed:
+                self._ignored = 0
         if self._ignored > self._program.output_bytes + _ROOM:
             raise Fault("EPROTO", "it goes on about calls that were cancelled")
 

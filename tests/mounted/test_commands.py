@@ -30,7 +30,12 @@ def test_status_in_text_and_json(ctx: Ctx) -> None:
 
 
 def test_doctor_finds_nothing_wrong(ctx: Ctx) -> None:
-    done = ctx.ctx("doctor", check=False)
+    # In a namespace of its own, which has this mount alone: others of this machine may be of dead daemons.
+    script = f"""
+        awk '/ fuse.cortexfs / && $2 != "{ctx.root}" {{ print $2 }}' /proc/mounts | xargs -rn 1 umount -l
+        exec {ctx.python} -I -m cortexfs.cli.main doctor
+    """
+    done = ctx.run(["unshare", "-m", "--propagation", "private", "sh", "-c", script], check=False)
     assert "fail" not in done.stdout, done.stdout
     assert done.returncode == 0
 

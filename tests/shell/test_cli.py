@@ -252,7 +252,10 @@ US, THEM = os.getuid(), os.getuid() + 1
         ([("/mnt/a", THEM, True)], "/mnt/a"),
         ([("/mnt/a", THEM, False)], "/ctx"),
         ([("/a", US, True), ("/a", US, True)], "/a"),
-        ([("/ctx", THEM, True), ("/a", US, False)], "/ctx"),
+        ([("/ctx", US, True), ("/a", US, False)], "/ctx"),
+        ([("/ctx", THEM, True), ("/a", US, False)], "/a"),
+        ([("/ctx", THEM, True), ("/a", THEM, True)], "/ctx"),
+        ([("/ctx", THEM, True), ("/a", US, False), ("/b", US, False)], "/ctx"),
         ([("/b", THEM, True), ("/a", US, False)], "/a"),
     ],
 )
@@ -262,11 +265,24 @@ def test_the_default_is_the_one_and_only_mount(
     # abi.md 8: "CTX_ROOT names the mount that a command means (default: the one and only, else /ctx)"
     listed = [mounts.Mount(point, 1, owner, everyone) for point, owner, everyone in known]
     monkeypatch.setattr(mounts, "mounts", lambda: listed)
+    monkeypatch.setattr(mounts, "is_stale", lambda point: False)
+    assert mounts.root(None, {}) == meant
+
+
+@pytest.mark.parametrize(("dead", "meant"), [("/ctx", "/a"), ("/a", "/ctx"), ("/ctx /a", "/ctx")])
+def test_a_dead_mount_is_meant_where_there_is_no_other(
+    dead: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        mounts, "mounts", lambda: [mounts.Mount(point, 1, US, True) for point in ("/a", "/ctx")]
+    )
+    monkeypatch.setattr(mounts, "is_stale", dead.split().__contains__)
     assert mounts.root(None, {}) == meant
 
 
 def test_several_mounts_are_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "mounts", lambda: [mounts.Mount(point, 1, 0, True) for point in ("/b", "/a")])
+    monkeypatch.setattr(mounts, "is_stale", lambda point: False)
     with pytest.raises(Fault, match="there are several mounts, /a, /b; name one with --root or CTX_ROOT"):
         mounts.root(None, {})
 
