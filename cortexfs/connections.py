@@ -158,7 +158,7 @@ class Connection:
                 live.log.check_share()
             new = self._conversations.runs.new_id()
             run, events = live.session.send(request, new)
-        except BaseException:
+        except BaseException:  # a cancellation, too, goes on; the sender's place is given back first
             asker.over()
             raise
         if run == new:

@@ -104,7 +104,7 @@ class Exec:
         try:
             with strangers.closing(stream), contextlib.suppress(OSError):  # gone: nobody to tell
                 await self._converse(stream, guest)
-        except Exception:
+        except Exception:  # it would end all tasks of the nursery; the log has it
             log.exception("a connection was ended by a bug")
             if self._strict:
                 raise

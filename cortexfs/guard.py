@@ -40,7 +40,7 @@ def guarded(
             raise
         except Fault as fault:
             raise FUSEError(fault.errno) from None
-        except Exception:
+        except Exception:  # pyfuse3 would unmount; whoever asked gets EIO, the log the traceback
             self.errors += 1
             log.exception("%s failed; please report this", handler.__name__)
             if self.strict:

@@ -275,7 +275,7 @@ class Pool:
         host.calls += 1
         try:
             await self._started(host)
-        except BaseException:
+        except BaseException:  # a cancellation, too: the call goes off the host's count, then it goes on
             self.release(host)
             raise
         return host

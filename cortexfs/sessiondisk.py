@@ -207,7 +207,7 @@ def replace(path: Path, pieces: Iterable[bytes], owner: Owner) -> None:
             _write_all(descriptor, piece, offset)
             offset += len(piece)
         new.rename(path)
-    except BaseException:
+    except BaseException:  # whatever stopped the writing goes on; half a file does not stay
         new.unlink(missing_ok=True)
         raise
     finally:

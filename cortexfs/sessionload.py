@@ -69,7 +69,7 @@ class Loading:
         for wish in wishes:
             try:
                 wish.loaded = self._load(wish.address, wish.unclean)
-            except Exception as error:
+            except Exception as error:  # whoever wished for it meets it; the rest of the share is loaded
                 wish.error = error
 
     def _folder(self, address: Address) -> Path:

@@ -57,7 +57,7 @@ def bind(root: Path, expecting: Expecting, object_: Object | None = None) -> soc
         strangers.refuse_rights(listener)
         listener.listen(BACKLOG)
         listener.setblocking(False)
-    except BaseException:
+    except BaseException:  # whatever it was goes on; nobody else has the listener
         listener.close()
         raise
     return listener
@@ -176,7 +176,7 @@ class Sockets:
         try:
             with strangers.closing(stream), contextlib.suppress(OSError):
                 await self._converse(object_, stream)
-        except Exception:
+        except Exception:  # it would end all tasks of the nursery; the log has it
             log.exception("a conversation was ended by a bug")
             if self._strict:
                 raise

@@ -49,7 +49,7 @@ def make(root: str, name: str, texts: Mapping[str, str]) -> None:
         _unlink(path)
         why = f"{control} is refused: {problem.strerror}, and the daemon's log says why; nothing was made"
         raise Fault(code_of(problem.errno), why) from None
-    except BaseException:
+    except BaseException:  # an interrupt, say: it goes on, and no half-made agent stays
         _unlink(path)
         raise
     _await_socket(path)

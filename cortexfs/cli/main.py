@@ -48,7 +48,7 @@ def main(line: Sequence[str] | None = None) -> int:
         where = f"{problem.filename}: " if problem.filename else ""
         say(f"{said}: {where}{problem.strerror or problem}")
         return exit_status(code_of(problem.errno))
-    except Exception as bug:
+    except Exception as bug:  # a bug of ours: a sentence and a status, no traceback unasked
         if os.environ.get("CTX_DEBUG"):
             raise
         say(f"{said}: a bug in CortexFS: {type(bug).__name__}: {bug}; CTX_DEBUG=1 shows where")

@@ -259,7 +259,7 @@ def connected(path: str) -> socket.socket:
     except OSError as problem:
         connection.close()
         raise places.refused(path, problem) from None
-    except BaseException:
+    except BaseException:  # an interrupt, say: it goes on, and nobody else has the connection
         connection.close()
         raise
     return connection

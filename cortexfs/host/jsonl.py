@@ -179,7 +179,7 @@ class Companions:
                 found = self._children[command] = Companion(program, process.environment(program, caller))
                 try:
                     found.start()
-                except BaseException:
+                except BaseException:  # a cancelled call, too: it goes on, and no child stays
                     found.close()
                     raise
         return found
@@ -272,7 +272,7 @@ class Companion:
             why = self._serve()
         except Fault as fault:
             why = f"broke the protocol: {fault.message}"
-        except Exception as error:
+        except Exception as error:  # the thread has nobody above it; the child's calls end with it
             why = f"could not be served: {sentence(error)}"
         finally:
             self._end(why)

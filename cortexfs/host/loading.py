@@ -30,7 +30,7 @@ def loaded(plugin: calls.Plugin) -> dict[str, tuple[sdk.Tool, Validator]]:
         return {tool.name: (tool, Validator(tool.input_schema)) for tool in load(plugin)}
     except (Fault, Cancelled):
         raise
-    except BaseException as error:
+    except BaseException as error:  # a plugin's code may raise anything, SystemExit too; it is its fault
         raise Fault("EPROTO", f"the plugin {plugin.name} does not load: {sentence(error)}") from None
 
 

@@ -153,7 +153,7 @@ class _Opening(threading.Thread):
                 opened = _opened[plugin]
             opened.check_info(plugin)
             self.tools = [NativeTool(opened, descriptor) for descriptor in opened.descriptors()]
-        except BaseException as error:
+        except BaseException as error:  # the thread has nobody above it; whoever waits for it raises this
             self.error = error
 
 

@@ -95,7 +95,7 @@ class _Host:
                 # Also from threads that an earlier call of this worker has left behind.
                 linux.unshare(_CLONE_FS)
                 self._answer(rights, whole)
-            except BaseException:
+            except BaseException:  # a host short of a worker is broken: it says why and ends
                 traceback.print_exc()
                 os._exit(os.EX_SOFTWARE)
             with self._lock:
@@ -145,7 +145,7 @@ class _Host:
                 raise Fault("EMFILE", "the plugin's host has too many files open")
             self._admit(runtime)
             self._run(runtime, rights)
-        except BaseException as error:
+        except BaseException as error:  # a tool may raise anything, SystemExit too; its run ends with it
             runtime.fail(error)
 
     def _admit(self, runtime: Runtime) -> None:

@@ -68,7 +68,7 @@ def start(
             identity.open_up()
         gc.enable()
         serve(control, spawn.plugin)
-    except BaseException:
+    except BaseException:  # a fork must not unwind into its parent's loop; the log has it
         traceback.print_exc()
     finally:
         os._exit(os.EX_SOFTWARE)

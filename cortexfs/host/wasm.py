@@ -103,7 +103,7 @@ def tools(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
         worker.start()
         said = worker.ask(worker.described, declared.loading, None)
         _workers.append(worker)
-    except BaseException:
+    except BaseException:  # a cancelled call, too: it goes on, and the thread is not left waiting
         worker.leave()
         raise
     if "tools" not in declared.capabilities:
@@ -214,7 +214,7 @@ class _Worker(threading.Thread):
             os.chdir("/")
             os.umask(0o077)
             self._open()
-        except BaseException as error:
+        except BaseException as error:  # nobody above would tell the callers; each job is answered with it
             opened = error
         while (job := self._jobs.get()) is not None:
             if opened is not None:
@@ -222,7 +222,7 @@ class _Worker(threading.Thread):
                 continue
             try:
                 job.done.put((self._turned(job), None))
-            except BaseException as error:
+            except BaseException as error:  # the thread must serve on; the job is answered with it
                 job.done.put((None, self._failure(job, error)))
 
     def _open(self) -> None:
@@ -252,7 +252,7 @@ class _Worker(threading.Thread):
                 self._instance = self._fresh()
                 return job.work(self._instance)
             raise
-        except BaseException:
+        except BaseException:  # it struck amid the guest's code: its memory is not to be trusted
             self._drop()
             raise
         finally:

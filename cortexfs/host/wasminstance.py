@@ -137,7 +137,7 @@ class Instance:
         self._admit = admit
         try:
             self._begin(module, functions(self))
-        except BaseException:
+        except BaseException:  # a cancelled call, too: it goes on, and the store is given back
             self.close()
             raise
 

@@ -95,7 +95,7 @@ class _Exchange:
             return Answer(400, b"host: the request cannot be written as HTTP", False)
         except (OSError, http.client.HTTPException):
             return Answer(500, b"host: request timeout or failed", False)
-        except Exception:
+        except Exception:  # the thread has nobody above it, and its guest waits for a status
             return Answer(500, b"host: unexpected error in http_request", False)
 
     def _followed(self) -> Answer:

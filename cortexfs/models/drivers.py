@@ -151,7 +151,7 @@ async def answered(driver: Driver, turn: Turn) -> Fault | None:
         await driver(turn)
     except Fault as fault:
         return fault
-    except Exception:
+    except Exception:  # the log has it, and the run ends with a sentence about it
         log.exception("a driver has a bug")
         return Fault("EPROTO", "the model's driver has failed; the daemon's log says more")
     return None

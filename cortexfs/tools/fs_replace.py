@@ -146,7 +146,7 @@ def _locked(path: str) -> FileIO:
         if os.fstat(file.fileno()).st_size > MAX_SIZE:
             raise ExecutionFailed(f"{shown(path)} is over 64 MiB; change it with shell.exec", "EFBIG")
         _lock(file.fileno(), path)
-    except BaseException:
+    except BaseException:  # a cancellation, too, goes on; nobody else has the file
         file.close()
         raise
     return file

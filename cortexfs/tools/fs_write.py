@@ -88,7 +88,7 @@ def _extend(fd: int, data: bytes, path: str) -> None:
     try:
         while written < len(data):
             written += os.write(fd, memoryview(data)[written:])
-    except BaseException as error:
+    except BaseException as error:  # a cancellation, too, goes on; what it cut short is taken back first
         end = os.lseek(fd, 0, os.SEEK_CUR)  # of our last write
         if written and os.fstat(fd).st_size == end:  # and nobody has added to it
             os.ftruncate(fd, end - written)

@@ -85,7 +85,7 @@ def opened_regular(path: str, flags: int = os.O_RDONLY) -> FileIO:
     file = opened(path, flags)
     try:
         _refuse_others(os.fstat(file.fileno()).st_mode, path)
-    except BaseException:
+    except BaseException:  # a cancellation, too, goes on; nobody else has the file
         file.close()
         raise
     return file

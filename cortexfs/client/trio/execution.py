@@ -42,7 +42,7 @@ class Run(AsyncIterator[AnyFrame]):
                 raise StopAsyncIteration
             try:
                 self._heard = (await self._read())[::-1]
-            except BaseException:
+            except BaseException:  # a cancellation, too, goes on; the process ends with its reader
                 await self.close()
                 raise
         return self._heard.pop()
