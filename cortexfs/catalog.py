@@ -26,7 +26,7 @@ from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.host import programs
 from cortexfs.hosts import Host, Pool, announce
 from cortexfs.models import debug
-from cortexfs.relay import receive, send
+from cortexfs.runnerside import receive, send
 from cortexfs.version import VERSION
 
 BUILTIN = calls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin")

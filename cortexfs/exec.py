@@ -30,8 +30,8 @@ from cortexfs.core.registry import Object
 from cortexfs.guests import Guest, Guests, welcome
 from cortexfs.hosts import Pool
 from cortexfs.models.driver import Driver, Who
-from cortexfs.relay import Limits, Relay, receive, send
-from cortexfs.runnerside import farewell
+from cortexfs.relay import Limits, Relay
+from cortexfs.runnerside import farewell, receive, send
 from cortexfs.runs import Run, Runs
 from cortexfs.voice import Jsonl, Text, Voice, printed
 

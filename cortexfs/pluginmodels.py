@@ -4,42 +4,36 @@ Main path: `answer` takes a host from the pool, sends what is asked (models/aske
 session as the model's limit holds), and says what the host says until it is done. In a host, cortexfs.sdk
 turns the request into a ModelRequest and the model's pieces into messages (sdk/models.py).
 
-Rules: what a host says is a stranger's word: bounded, checked, and said as frames that are made here. One
-that broke the protocol, or does not let go of a call that is given up, is replaced.
+Rules: what a host says is a stranger's word: bounded, checked, and said as frames that are made here.
 This file must never know sockets, sessions or runners.
 """
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 import trio
 
-from cortexfs import strangers
 from cortexfs.core import calls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, Text, ToolCall, Usage
 from cortexfs.core.registry import Object
 from cortexfs.core.requests import Input
-from cortexfs.hosts import Host, Pool, announce
+from cortexfs.hosts import Pool
+from cortexfs.hostside import HostCall
 from cortexfs.models.asked import Asked, Media, Said, asked
 from cortexfs.models.driver import Driver, Turn
 from cortexfs.models.model import Model, Unanswered, model_of
 from cortexfs.models.structured import Schema
 from cortexfs.models.window import Window
-from cortexfs.relay import GARBAGE, LET_GO_SECONDS, heard_faults, name_the_end, of_the_tool, receive, send
 
 DRIVER = "plugin"
 UMASK = 0o077  # of files that a model makes, for whoever asked
 MAX_REQUEST = 16 << 20
-LARGE = (
-    256 << 10
-)  # bytes of an input, and messages of a history, from which on a thread makes the request of it
-MANY = 1000
+# Bytes of an input, and messages of a history, from which on a thread makes the request of it.
+LARGE, MANY = 256 << 10, 1000
 MAX_ANSWER = 8 << 20  # bytes of text that are kept for the message
 MAX_CALLS = 1000
 MAX_WORD = 256  # characters of a call's id and a tool's name
@@ -108,15 +102,13 @@ class PluginModels:
         said: _Said,
         say: Say,
     ) -> None:
-        host = await self._pool.acquire(plugin, who, [])
-        one = _Call(said, say)
-        try:
-            with trio.move_on_after(seconds) as clock:
-                await one.run(host, asked_)
-        finally:
-            self._pool.release(host, stuck=one.broken or not one.let_go)
-        if clock.cancelled_caught:
-            raise Fault("ETIMEDOUT", f"the model did not end within {seconds:g} s")
+        async def heard(*frames: Frame) -> None:
+            await say(*frames)
+            if said.is_too_long:
+                raise Fault("EFBIG", f"the answer is over {MAX_ANSWER >> 20} million characters")
+
+        one = HostCall(said.hear, heard)
+        await one.run(self._pool, await self._pool.acquire(plugin, who, []), asked_, seconds)
         if one.fault is not None:
             # The words are those of tools, which is what hosts run.
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the model", 1))
@@ -181,73 +173,6 @@ class _Said:
         self._calls.add(call)
         self.anything = True
         return ToolCall(call=call, name=name, input=input_)
-
-
-class _Call:
-    """One call of a host, until it is done or given up."""
-
-    def __init__(self, said: _Said, say: Say) -> None:
-        self._said = said
-        self._say = say
-        self._splitter = wire.Splitter(wire.MAX_SAID)
-        self._done = False
-        self.let_go = True
-        self.broken = False
-        self.fault: Fault | None = None
-
-    async def run(self, host: Host, asked_: calls.Call) -> None:
-        with strangers.closing(host.call(None)) as call:
-            self.let_go = False
-            try:
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    await send(call, announce(asked_))
-                await self._hear(call)
-            finally:
-                if not self.let_go:
-                    await self._release(call)
-        if not self._done and self.fault is None:
-            self.fault = await name_the_end(host)
-
-    async def _hear(self, call: socket.socket) -> None:
-        while not self._done and not self.broken:
-            try:
-                data = await receive(call)
-            except OSError:
-                data = b""
-            if not data:
-                self.let_go = self.broken = True
-                return
-            if frames := self._frames(data):
-                await self._say(*frames)
-            if self._said.is_too_long:
-                raise Fault("EFBIG", f"the answer is over {MAX_ANSWER >> 20} million characters")
-            await trio.lowlevel.checkpoint()
-
-    def _frames(self, data: bytes) -> Sequence[Frame]:
-        """What is to be said of what came; what was said before something that is wrong was said."""
-        frames: list[Frame] = []
-        try:
-            for kind, payload in self._splitter.feed(data):
-                if kind == wire.DONE:
-                    self._done = self.let_go = True
-                    break
-                if kind == wire.FAULT:
-                    self.fault = of_the_tool(*heard_faults.decode(payload))
-                elif frame := self._said.hear(kind, payload):
-                    frames.append(frame)
-        except GARBAGE as error:
-            self.broken = True
-            self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
-        return frames
-
-    async def _release(self, call: socket.socket) -> None:
-        """Half-close the call, which cancels it, and give the host a moment to let go."""
-        with trio.move_on_after(LET_GO_SECONDS, shield=True):
-            with contextlib.suppress(OSError):
-                call.shutdown(socket.SHUT_WR)
-                while await receive(call):
-                    await trio.lowlevel.checkpoint()
-            self.let_go = True
 
 
 def _prepared(model: Model, given: Input, before: Sequence[Message]) -> tuple[Asked, bytes]:

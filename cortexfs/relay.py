@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import struct
 from typing import Protocol
 
 import msgspec
@@ -20,24 +19,25 @@ import trio
 
 from cortexfs import strangers
 from cortexfs.core import calls, frames, wire
-from cortexfs.core.errors import Fault, is_code
+from cortexfs.core.errors import Fault
 from cortexfs.hosts import Host, Pool, announce
+from cortexfs.hostside import (
+    GARBAGE,
+    broken_by,
+    heard_faults,
+    heard_observers,
+    let_go,
+    name_the_end,
+    of_the_tool,
+)
 from cortexfs.runnerside import RECEIVE, RunnerSide
 from cortexfs.runs import Run
 from cortexfs.voice import Voice
 
-# A second is what a cancel may take (abi.md 5); the rest of it is for the answer.
-LET_GO_SECONDS = 0.8
 # Most calls end before this; only longer ones pay for a task that watches for the caller leaving, and
 # for a message that holds no more than their start.
 WATCH_AFTER_SECONDS = 0.01
-EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
 LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
-
-heard_observers = msgspec.msgpack.Decoder(tuple[str | None, str])
-heard_faults = msgspec.msgpack.Decoder(tuple[str, str])
-# What decoding the word of a stranger raises.
-GARBAGE = (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error)
 
 
 class Limits(Protocol):
@@ -84,7 +84,7 @@ class Relay(RunnerSide):
             if not self._let_go and not self._ending:
                 self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
             if not self._let_go:
-                await self._release(call)
+                self._let_go = await let_go(call)
         if self._let_go and not self._done and not self._ending:
             self.fault = await name_the_end(host)
 
@@ -150,7 +150,7 @@ class Relay(RunnerSide):
                     break
         except GARBAGE as error:
             self._broken = True
-            self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
+            self.fault = broken_by(error)
         self._say(b"".join(spoken))
         if self._heard_bytes > self._output_bytes and not self.fault:
             self.fault = Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")
@@ -206,22 +206,6 @@ class Relay(RunnerSide):
                         await trio.lowlevel.wait_writable(call)
                     self._left = _has_left(self._stream)
 
-    async def _release(self, call: socket.socket) -> None:
-        """Half-close the call, which cancels it, and give the host a moment to let go."""
-        with trio.move_on_after(LET_GO_SECONDS, shield=True):
-            with contextlib.suppress(OSError):
-                call.shutdown(socket.SHUT_WR)
-                while await receive(call):
-                    await trio.lowlevel.checkpoint()  # one that floods is never waited for
-            self._let_go = True
-
-
-async def name_the_end(host: Host) -> Fault:
-    """The host closed the call without an answer: it has died, or is dying."""
-    with trio.move_on_after(EXIT_SECONDS):
-        await host.exited.wait()
-    return Fault("EPROTO", f"the tool's process {host.describe_end()} during the call")
-
 
 class Callerish(Protocol):
     """What a relay needs to know of who calls."""
@@ -234,34 +218,8 @@ class Callerish(Protocol):
     def cwd(self) -> int | None: ...
 
 
-def of_the_tool(code: str, message: str) -> Fault:
-    """What a tool says of its failure. Only callers cancel; a tool that says so has failed by itself."""
-    if code == "ECANCELED":
-        return Fault("EIO", message)
-    return Fault(code if is_code(code) else "EPROTO", message)
-
-
 def _has_left(stream: socket.socket) -> bool:
     """Whether the peer has closed or half-closed, whatever it sent before."""
     look = select.poll()
     look.register(stream, select.POLLRDHUP)
     return bool(look.poll(0))
-
-
-async def send(stream: socket.socket, data: bytes) -> None:
-    """Send all of it; a stream that is interrupted in here is good for nothing but closing."""
-    left = memoryview(data)
-    while left:
-        try:
-            left = left[stream.send(left) :]
-        except BlockingIOError:
-            await trio.lowlevel.wait_writable(stream)
-
-
-async def receive(stream: socket.socket) -> bytes:
-    """What has come, or b"" at its end. It waits only when nothing has: who repeats it checkpoints."""
-    while True:
-        try:
-            return strangers.receive(stream, RECEIVE)
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(stream)

@@ -110,3 +110,22 @@ class RunnerSide:
 def farewell(fault: Fault | None) -> bytes:
     """The message that ends a runner."""
     return wire.message(wire.EXIT, bytes([exit_status(fault.code) if fault else 0]))
+
+
+async def send(stream: socket.socket, data: bytes) -> None:
+    """Send all of it; a stream that is interrupted in here is good for nothing but closing."""
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[stream.send(left) :]
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(stream)
+
+
+async def receive(stream: socket.socket) -> bytes:
+    """What has come, or b"" at its end. It waits only when nothing has: who repeats it checkpoints."""
+    while True:
+        try:
+            return strangers.receive(stream, RECEIVE)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(stream)

@@ -32,7 +32,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key, Object
 from cortexfs.guests import Guest, Guests, welcome
 from cortexfs.hosts import Pool, announce
-from cortexfs.relay import receive, send
+from cortexfs.runnerside import receive, send
 
 BACKLOG = 512
 TRIES = 8  # somebody may look at the name just between our making it free and binding it

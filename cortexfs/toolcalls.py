@@ -1,49 +1,32 @@
 """One call of a tool for an agent: in a host that is the person and no more, and what it said.
 
-Main path: `ToolCalls.call` takes a host from the pool, sends the request, and collects the output until the
-host is done. What the tool says meanwhile (progress, notes, media) is passed on as it comes.
+Main path: `ToolCalls.call` takes a host from the pool and collects what a `HostCall` hears. What the
+tool says beside its output (progress, notes, media) is passed on as it comes.
 
-Rules: what is kept of an output is bounded, for each call and for each user, and the rest is counted. A call
-that is given up is half-closed, which cancels it; a host that does not let go, or that broke the protocol, is
-replaced (relay.py does the same for a runner).
+Rules: what is kept of an output is bounded, for each call and for each user, and the rest is counted.
 This file must never know why a tool is called, or whether it may be.
 """
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
 import msgspec
 import trio
 
-from cortexfs import strangers
 from cortexfs.agents.world import Outcome
 from cortexfs.core import calls, frames, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
-from cortexfs.hosts import Host, Pool, announce
-from cortexfs.relay import (
-    GARBAGE,
-    LET_GO_SECONDS,
-    heard_faults,
-    heard_observers,
-    name_the_end,
-    of_the_tool,
-    receive,
-    send,
-)
+from cortexfs.hosts import Host, Pool
+from cortexfs.hostside import HostCall, Say, heard_observers
 
 MAX_KEPT = 2 << 20  # bytes of one output; what a model is told of it is far less
 MAX_HELD = 64 << 20  # and of all that are kept at a time for one user
 
 PATIENCE = 30.0  # seconds that a call waits for a host
 LOOK = 1.0  # and after which it looks by itself
-
-Said = Callable[[frames.Frame], Awaitable[None]]
 
 
 class ToolCalls:
@@ -55,29 +38,23 @@ class ToolCalls:
         self._held: Counter[int] = Counter()  # by uid
         self._waiting: WeakValueDictionary[int, trio.lowlevel.ParkingLot] = WeakValueDictionary()
 
-    async def call(self, tool: Object, identity: calls.Identity, asked: calls.Call, say: Said) -> Outcome:
+    async def call(self, tool: Object, identity: calls.Identity, asked: calls.Call, say: Say) -> Outcome:
         """Run it to its end. A fault of the tool is in the outcome; one of ours is, too."""
         if tool.plugin is None:
             return Outcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
         seconds = tool.timeout or self._seconds
-        one = _One(tool.name, say, identity.uid, self._held)
+        output = _Output(tool.name, identity.uid, self._held)
+        one = HostCall(output.hear, say)
         try:
             host = await self._host(tool.plugin, identity)
+            await one.run(self._pool, host, asked, seconds)
+            return output.outcome(one.fault)
         except Fault as fault:
-            return Outcome("", fault)
-        try:
-            with trio.move_on_after(seconds) as clock:
-                await one.run(host, asked)
-            if clock.cancelled_caught:
-                one.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
-        except Fault as fault:
-            one.fault = fault
+            return output.outcome(fault)
         finally:
-            self._pool.release(host, stuck=one.broken or not one.let_go)
-            one.forget()
+            output.forget()
             if waiting := self._waiting.get(identity.uid):
                 waiting.unpark()
-        return one.outcome()
 
     async def _host(self, plugin: calls.Plugin, identity: calls.Identity) -> Host:
         """One of this user's; while all that he may have are at work, it is waited for."""
@@ -93,25 +70,19 @@ class ToolCalls:
                 await self._waiting.setdefault(identity.uid, trio.lowlevel.ParkingLot()).park()
 
 
-class _One:
-    """One call, as far as it has come."""
+class _Output:
+    """What is kept of one call's output."""
 
-    def __init__(self, name: str, say: Said, uid: int, held: Counter[int]) -> None:
+    def __init__(self, name: str, uid: int, held: Counter[int]) -> None:
         self._name = name
-        self._say = say
         self._uid = uid
         self._held = held
         self._kept = bytearray()  # not its pieces, each of which may be a byte
         self._size = 0
-        self._done = False
-        self._wants = False
-        self.let_go = True
-        self.broken = False
-        self.fault: Fault | None = None
 
-    def outcome(self) -> Outcome:
+    def outcome(self, fault: Fault | None) -> Outcome:
         text = self._kept.decode(errors="ignore")  # cut inside a character, perhaps
-        return Outcome(text, self.fault, self._size - len(self._kept))
+        return Outcome(text, fault, self._size - len(self._kept))
 
     def forget(self) -> None:
         """It counts for its user no more."""
@@ -119,77 +90,16 @@ class _One:
         if not self._held[self._uid]:
             del self._held[self._uid]
 
-    async def run(self, host: Host, asked: calls.Call) -> None:
-        with strangers.closing(host.call(None)) as call:
-            self.let_go = False
-            try:
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    await send(call, announce(asked))
-                await self._hear(call)
-            finally:
-                if not self.let_go:
-                    await self._release(call)
-        if not self._done and self.fault is None:
-            self.fault = await name_the_end(host)
-
-    async def _hear(self, call: socket.socket) -> None:
-        splitter = wire.Splitter(wire.MAX_SAID)
-        while not self._done:
-            try:
-                data = await receive(call)
-            except OSError:
-                data = b""
-            if not data:
-                self.let_go = self.broken = True
-                return
-            said: list[frames.Frame] = []
-            try:
-                for kind, payload in splitter.feed(data):
-                    said += self._take(kind, payload)
-                    if self._done:
-                        break
-            except GARBAGE as error:
-                self.broken = True
-                self.fault = Fault("EPROTO", f"the tool's host broke the protocol: {error}")
-            for frame in said:
-                await self._say(frame)
-            if self.broken:
-                return
-            if self._wants:  # it has its input; there is no more
-                self._wants = False
-                with contextlib.suppress(OSError):  # what becomes of it is heard next
-                    await send(call, wire.message(wire.STDIN, b""))
-            await trio.lowlevel.checkpoint()
-
-    def _take(self, kind: int, payload: bytes) -> list[frames.Frame]:
-        """One message of the host; what is to be said of it."""
-        if kind == wire.DELTA:
-            self._size += len(payload)
-            self._keep(payload)
-        elif kind == wire.DONE:
-            self._done = self.let_go = True
-        elif kind == wire.FAULT:
-            self.fault = of_the_tool(*heard_faults.decode(payload))
-        elif kind == wire.WANT:
-            self._wants = True
-        elif frame := _frame(self._name, kind, payload):
-            return [frame]
-        return []
-
-    def _keep(self, payload: bytes) -> None:
-        """As much of it as there is room for; what comes behind a gap is not kept."""
+    def hear(self, kind: int, payload: bytes) -> frames.Frame | None:
+        if kind != wire.DELTA:
+            return _frame(self._name, kind, payload)
+        self._size += len(payload)
+        # As much of it as there is room for; what comes behind a gap is not kept.
         if self._size - len(payload) == len(self._kept):
             taken = payload[: max(0, min(MAX_KEPT - len(self._kept), MAX_HELD - self._held[self._uid]))]
             self._kept += taken
             self._held[self._uid] += len(taken)
-
-    async def _release(self, call: socket.socket) -> None:
-        with trio.move_on_after(LET_GO_SECONDS, shield=True):
-            with contextlib.suppress(OSError):
-                call.shutdown(socket.SHUT_WR)
-                while await receive(call):
-                    await trio.lowlevel.checkpoint()
-            self.let_go = True
+        return None
 
 
 def _frame(name: str, kind: int, payload: bytes) -> frames.Frame | None:

@@ -159,8 +159,8 @@ def frame_cost(ctx: Ctx, sessions: int) -> tuple[float, float]:
 
 
 def burst_all(streams: list[socket.socket], each: int) -> None:
-    """Have each client be sent a burst in a session of its own, all at once. Those whom the daemon puts off, as
-    the disk does not keep up, ask again when another is done."""
+    """Have each client be sent a burst in a session of its own, all at once. Those whom the daemon puts off,
+    as the disk does not keep up, ask again when another is done."""
     left, put_off = len(streams), deque[int]()
 
     def begin(at: int) -> None:

@@ -19,7 +19,7 @@ from cortexfs.exec import Exec, Tree
 from cortexfs.hosts import Pool
 from cortexfs.logs import Logs
 from cortexfs.models.drivers import Drivers
-from cortexfs.relay import receive, send
+from cortexfs.runnerside import receive, send
 from cortexfs.runs import Runs
 
 SITE = str(Path(__file__).parents[1] / "fixtures" / "site")

@@ -22,7 +22,7 @@ from cortexfs.guests import Guests
 from cortexfs.logs import Logs
 from cortexfs.models.driver import Driver
 from cortexfs.models.drivers import chosen
-from cortexfs.relay import receive, send
+from cortexfs.runnerside import receive, send
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.sessions import Limits, Sessions

@@ -18,7 +18,7 @@ from cortexfs.core import frames, wire
 from cortexfs.core.registry import Object
 from cortexfs.models import debug, drivers
 from cortexfs.models.driver import Turn
-from cortexfs.relay import send
+from cortexfs.runnerside import send
 from tests.shell.calling import Answer, Runner, World, hello, open_files, serving
 
 ECHO, SCRIPT = debug.objects(0.0)

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from cortexfs.core import calls, frames, wire
-from cortexfs.relay import send
+from cortexfs.runnerside import send
 from tests.shell.calling import FAULTY, Runner, World, hello, open_files, serving, until
 
 

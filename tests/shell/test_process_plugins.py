@@ -20,7 +20,7 @@ import trio
 from cortexfs.core import calls, wire
 from cortexfs.host import limits
 from cortexfs.host.programs import Program
-from cortexfs.relay import send
+from cortexfs.runnerside import send
 from tests.shell import declaring
 from tests.shell.calling import Answer, Runner, World, serving, until
 from tests.shell.declaring import program, python, script

@@ -15,7 +15,8 @@ import trio
 from cortexfs.core import calls, frames, wire
 from cortexfs.hosts import Host, Pool
 from cortexfs.logs import Logs
-from cortexfs.relay import Relay, receive, send
+from cortexfs.relay import Relay
+from cortexfs.runnerside import receive, send
 from cortexfs.runs import Run, Runs
 from cortexfs.voice import Jsonl
 from tests.shell.calling import until
@@ -236,7 +237,7 @@ async def test_a_caller_who_half_closes_is_cancelled_and_told(stage: Stage) -> N
 
 
 async def test_a_host_that_does_not_let_go_is_stuck(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cortexfs.relay.LET_GO_SECONDS", 0.01)
+    monkeypatch.setattr("cortexfs.hostside.LET_GO_SECONDS", 0.01)
 
     async def host(stage: Stage) -> None:
         await receive(stage.pool.theirs)
@@ -272,7 +273,7 @@ async def test_a_host_that_floods_while_it_is_let_go_of(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # abi.md 5: "cancel: done{status:cancelled} within 1 s"
-    monkeypatch.setattr("cortexfs.relay.LET_GO_SECONDS", 0.1)
+    monkeypatch.setattr("cortexfs.hostside.LET_GO_SECONDS", 0.1)
     stage.relay = Relay(stage.stream, stage.voice, stage.run, Bounds(1 << 40))
     stage.pool.theirs.setblocking(True)
     piece = wire.message(wire.DELTA, b"x" * 60_000)
@@ -297,7 +298,7 @@ async def test_a_host_that_floods_while_it_is_let_go_of(
 async def test_a_caller_who_leaves_while_the_host_does_not_take_his_input(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortexfs.relay.LET_GO_SECONDS", 0.01)
+    monkeypatch.setattr("cortexfs.hostside.LET_GO_SECONDS", 0.01)
 
     async def host(stage: Stage) -> None:
         await receive(stage.pool.theirs)
@@ -330,7 +331,7 @@ async def test_a_request_larger_than_the_socket_holds(stage: Stage) -> None:
 async def test_a_caller_who_leaves_before_the_host_has_the_request(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortexfs.relay.LET_GO_SECONDS", 0.01)
+    monkeypatch.setattr("cortexfs.hostside.LET_GO_SECONDS", 0.01)
 
     async def host(stage: Stage) -> None:
         stage.runner.shutdown(socket.SHUT_WR)

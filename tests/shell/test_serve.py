@@ -15,7 +15,7 @@ import trio
 from cortexfs.catalog import Catalog, describer
 from cortexfs.core import calls, frames, wire
 from cortexfs.hosts import announce
-from cortexfs.relay import receive, send
+from cortexfs.runnerside import receive, send
 from tests.shell.calling import SERVE, SITE, World, serving, until
 
 
