@@ -95,7 +95,7 @@ def life(ctx: Ctx) -> Iterator[Row]:
     ctx.call("text.word_count", "x")
     yield below("ctx mount to the first answer", time.perf_counter() - began, "s", 1.0)
     before = measure.cpu_ms(ctx.pid)
-    time.sleep(5)
+    time.sleep(5)  # what is measured: nobody asks anything for so long
     yield below("CPU when idle for 5 s", measure.cpu_ms(ctx.pid) - before, "ms", 10)
     yield fact("the daemon's memory, at rest", measure.rss_mib(ctx.pid), "MiB")
 
