@@ -14,6 +14,7 @@ This file must never know what the kernel keeps.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
@@ -37,11 +38,11 @@ class LogSource(Protocol):
     def read(self, class_: str, name: str, offset: int, size: int) -> bytes: ...
 
 
-class Opened:
+class Opened(ABC):
     """An open file; what a kind does not support is refused."""
 
-    async def read(self, offset: int, size: int) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    async def read(self, offset: int, size: int) -> bytes: ...
 
     def write(self, offset: int, data: bytes) -> int:
         raise Fault("EBADF", "this file is not open for writing")
@@ -49,7 +50,7 @@ class Opened:
     def truncate(self, size: int) -> None:
         raise Fault("EBADF", "this file is not open for writing")
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  # most kinds have nothing to let go of
         """Nobody has it open any more."""
 
 

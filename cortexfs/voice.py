@@ -9,6 +9,7 @@ This file must never know of sockets, hosts or policy.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from cortexfs.core import frames, lines, wire
@@ -17,7 +18,7 @@ from cortexfs.core.plain import escaped
 VANISHED = "the CortexFS daemon went away during the call; start it again with: ctx mount"
 
 
-class Voice:
+class Voice(ABC):
     """What both voices share: which object and run is speaking."""
 
     def __init__(self, object_: str, class_: str = "tool") -> None:
@@ -25,16 +26,16 @@ class Voice:
         self.class_ = class_
         self.run: str | None = None
 
-    def start(self) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def start(self) -> bytes: ...
 
+    @abstractmethod
     def say(self, frame: frames.Frame) -> bytes:
         """One frame, between start and the end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
         """The last frame; with a message, the error frame before it."""
-        raise NotImplementedError
 
 
 class Jsonl(Voice):
