@@ -136,7 +136,9 @@ class Catalog:
         finally:
             # One that is labelled is nobody's to call, and nobody's to look into: it has served. One
             # that failed would say the same again when its plugin has been mended.
-            self._pool.release(host, stuck=descriptors is None or bool(host.identity.label))
+            if host.identity.label:
+                self._pool.retire(host)
+            self._pool.release(host, stuck=descriptors is None)
         if descriptors is None and clock.cancelled_caught:
             raise Fault("ETIMEDOUT", f"it did not describe its tools within {DESCRIBE_SECONDS:g} s")
         if descriptors is None:

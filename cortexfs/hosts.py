@@ -4,8 +4,9 @@ Main path: `Pool.acquire` gives a live host, `Host.call` opens one call on it. T
 the processes and tells of their ends; this side only decides who gets which.
 
 Rules: everything between two awaits is atomic, and a caller is counted before it waits, so a host in
-use is never dismissed. A host that is stuck, broken or replaced is retired: it gets no new calls and is
-killed when its other calls have ended, each of which has a limit of its own.
+use is never dismissed. A host that is stuck, broken or replaced is retired: it gets no new calls and ends
+when its other calls have ended, each of which has a limit of its own. It is asked to, as it may have state to
+let go of; a stuck one is killed.
 This file must never know of frames, runners or the tree.
 """
 
@@ -20,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from array import array
 from collections.abc import Callable
 
@@ -33,6 +35,8 @@ from cortexfs.core.plain import one_line
 from cortexfs.host import linux
 
 RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
+# For idle hosts when the daemon ends: a library may have its plugin_drop, and none may hold that up.
+LEAVE_SECONDS = 0.5
 SPAWN_SECONDS = 10.0
 FORK_SERVER_PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
 # A caller can make namespaces without end; each would get a host of some MiB.
@@ -59,6 +63,7 @@ class Host:
         self.pidfd = -1
         self.calls = 0
         self.retired = False
+        self.stuck = False
         self.status: int | None = None
         self.idle_since = trio.current_time()
         self.ready = trio.Event()
@@ -240,11 +245,11 @@ class Pool:
             self._by_pid[host.pid] = host
             host.ready.set()
             if host.retired and not host.calls:  # nobody waited so long
-                host.kill()
+                host.end()
 
     def _gone(self, host: Host, status: int | None) -> None:
         host.status = status
-        self._forget(host)
+        self.retire(host)
         del self._all[host.number]
         if host.pidfd >= 0:
             self._by_pid.pop(host.pid, None)
@@ -254,7 +259,8 @@ class Pool:
         host.ready.set()
         host.exited.set()
 
-    def _forget(self, host: Host) -> None:
+    def retire(self, host: Host) -> None:
+        """Give it no more calls; it ends with the last that it has."""
         host.retired = True
         key = (host.plugin, host.identity)
         if self._hosts.get(key) is host:
@@ -269,7 +275,7 @@ class Pool:
         """A live host for this plugin as this caller; `rights` are for a Spawn, if one is needed."""
         host = self._hosts.get((plugin, identity))
         if host is not None and not host.is_alive:
-            self._forget(host)
+            self.retire(host)
             host = None
         host = host or self._spawn(plugin, identity, rights)
         host.calls += 1
@@ -285,7 +291,7 @@ class Pool:
             with trio.move_on_after(SPAWN_SECONDS):
                 await host.ready.wait()
         if not host.ready.is_set():
-            self._forget(host)
+            self.retire(host)
         if host.fault is not None:
             raise Fault(host.fault.code, host.fault.message)
         if host.pid == 0 or host.exited.is_set():
@@ -328,12 +334,13 @@ class Pool:
         host.calls -= 1
         host.idle_since = trio.current_time()
         if stuck:
-            self._forget(host)
+            host.stuck = True
+            self.retire(host)
         if host.retired and not host.calls:
-            host.kill()
+            host.kill() if host.stuck else host.end()
 
     def _dismiss(self, host: Host) -> None:
-        self._forget(host)
+        self.retire(host)
         host.idle_since = trio.current_time()
         host.end()
 
@@ -343,7 +350,7 @@ class Pool:
             if keep(host.plugin):
                 continue
             if host.calls:
-                self._forget(host)
+                self.retire(host)
             else:
                 self._dismiss(host)
 
@@ -360,9 +367,26 @@ class Pool:
                 self._dismiss(host)
 
     def stop(self) -> None:
+        """End every host. Those at rest are asked first; no more than `LEAVE_SECONDS` are given them."""
+        asked = [host for host in self._all.values() if host.pidfd >= 0 and not host.calls]
+        for host in asked:
+            host.end()
+        _await_ends([host.pidfd for host in asked])
         self._forks.stop()
         for host in list(self._all.values()):
             self._gone(host, -signal.SIGKILL)
+
+
+def _await_ends(pidfds: list[int]) -> None:
+    poll = select.poll()
+    for pidfd in pidfds:
+        poll.register(pidfd, select.POLLIN)
+    deadline = time.monotonic() + LEAVE_SECONDS
+    left = len(pidfds)
+    while left and (seconds := deadline - time.monotonic()) > 0:
+        for pidfd, _ in poll.poll(seconds * 1000):
+            poll.unregister(pidfd)
+            left -= 1
 
 
 def announce(request: calls.Request) -> bytes:

@@ -69,6 +69,8 @@ def described(tool: sdk.Tool) -> bytes:
 
 def leave() -> NoReturn:
     """End this host in good order: the daemon wants no more of it."""
-    native.drop_all()
-    wasm.drop_all()
-    os._exit(os.EX_OK)
+    try:
+        native.drop_all()
+        wasm.drop_all()
+    finally:
+        os._exit(os.EX_OK)

@@ -91,18 +91,23 @@ static CortexBuffer execute(void *self, CortexBuffer name, CortexBuffer input, C
     snprintf(said, sizeof said, "SAYS %d", (int)getuid());
     return cortex_result(said, 0);
 }
-static void drop(void *self)
-{
-    (void)self;
-}
+DROP
 CORTEX_PLUGIN(&state, info, count, descriptor, execute, drop)
 """
 
 
-def native(where: Path, name: str, says: str = "hello", version: str = "1.0") -> Path:
+DROP = """
+static void drop(void *self)
+{
+    (void)self;
+}
+"""
+
+
+def native(where: Path, name: str, says: str = "hello", version: str = "1.0", drop: str = DROP) -> Path:
     """A library, made by the system's compiler."""
     manifest = _manifest(name, version, LIBRARY, 'trust = "trusted_native"\n')
-    source = SOURCE.replace("NAME", name).replace("SAYS", says)
+    source = SOURCE.replace("NAME", name).replace("SAYS", says).replace("DROP", drop)
     folder = _written(where / name, {"manifest.toml": manifest, "src/tool.c": source})
     (folder / "lib").mkdir(exist_ok=True)
     command = [

@@ -321,33 +321,6 @@ async def test_a_fork_bomb_goes_with_its_host(tmp_path: Path, fixture: calls.Plu
         assert (await call(world, fixture, "echo")).output == "{}"
 
 
-# -- the end
-
-
-async def test_the_state_is_dropped_once(tmp_path: Path, public: Path) -> None:
-    # cortex-sdk.md 4: "Drop: plugin_drop once after the last tool handle"
-    said = tmp_path / "dropped"
-    plugin = made(public, f'-DDROPPED="{said}"')
-    async with serving(tmp_path) as world:
-        pid = int((await call(world, plugin, "where")).output.split()[0])
-        await call(world, plugin, "echo")
-        assert not said.exists()
-        host = world.pool.by_pid[pid]
-        world.pool.replace(lambda plugin: False)  # as a new version makes it leave
-        await host.exited.wait()
-        assert host.status == 0
-    assert said.read_text() == "dropped\n"
-
-
-async def test_a_library_that_hangs_when_it_is_dropped(tmp_path: Path, public: Path) -> None:
-    plugin = made(public, "-DHANG_IN_DROP")
-    async with serving(tmp_path) as world:
-        host = world.pool.by_pid[int((await call(world, plugin, "where")).output.split()[0])]
-        world.pool.replace(lambda plugin: False)
-        await host.exited.wait()
-        assert host.status == 0
-
-
 async def test_calls_that_are_cancelled_leak_no_buffer(tmp_path: Path, fixture: calls.Plugin) -> None:
     async with serving(tmp_path) as world:
         inode = world.inode("echo", fixture)
