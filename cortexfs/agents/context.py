@@ -84,6 +84,7 @@ class Pack(NamedTuple):
     forgotten: tuple[Message, ...]  # what neither goes along nor is in the summary
     items: tuple[Item, ...]
     budget_tokens: int
+    steps: tuple[Said, ...] = ()  # the run's, of which what was cut is not needed any more
 
 
 class Kept(NamedTuple):
@@ -135,7 +136,7 @@ def plan(parts: Parts, limit: int, reserve: int) -> Pack:
     _check(fixed, room, "the message")
     turns, steps = _unsummarised(parts), list(parts.steps)
     over = fixed + _total(steps) + _total(said for _, said in turns) - room
-    steps = _shortened(steps, over, room)
+    steps = held = _shortened(steps, over, room)
     kept = _kept(turns, fixed + _total(steps), room)
     if not kept:
         steps = _squeezed(steps, fixed, room)
@@ -143,7 +144,7 @@ def plan(parts: Parts, limit: int, reserve: int) -> Pack:
     forgotten = tuple(message for message, _ in turns[: len(turns) - len(kept)])
     said = (*(said for _, said in kept), *parts.input, *steps)
     items = tuple(_items(parts, kept, [*parts.input, *steps]))
-    return Pack(system, said, forgotten, items, limit)
+    return Pack(system, said, forgotten, items, limit, tuple(held))
 
 
 def _system(parts: Parts, room: int) -> str:

@@ -95,7 +95,6 @@ class _Run:
         self._cwd = who.cwd or self._setup.cwd
         self._identity = self._confined()
         self._budget = Budget(self._limits(), trio.current_time())
-        self._steps: list[Said] = []
         self._reserve = 0
         self._asking = trio.Lock()
         self._ids: set[str] = set()
@@ -169,11 +168,11 @@ class _Run:
         await window.load()
         while True:
             self._budget.step(trio.current_time())
-            reply = await self._ask(await window.pack(self._steps, self._summarise))
+            reply = await self._ask(await window.pack(self._summarise))
             if reply.malformed:
                 self._budget.malformed()
                 said = Text(wording.malformed(reply.malformed))
-                self._steps += [Said("assistant", (Text(reply.text),)), Said("user", (said,))]
+                window.did(Said("assistant", (Text(reply.text),)), Said("user", (said,)))
                 continue
             if reply.text:
                 await self._turn.say(message(reply.text))
@@ -181,8 +180,7 @@ class _Run:
                 return
             made = tuple(Called(one.call, one.name, one.input) for one in reply.calls)
             parts = (Text(reply.text),) if reply.text else ()
-            self._steps.append(Said("assistant", parts, made))
-            self._steps += await self._calls(reply.calls, window)
+            window.did(Said("assistant", parts, made), *await self._calls(reply.calls, window))
 
     async def _window(self, given: asking.Asked) -> Window:
         limit = self._world.control(self._model, "limit").strip()

@@ -2,16 +2,18 @@
 
     window = Window(parts, (limit, reserve), files, names)
     await window.load()
-    pack = await window.pack(steps, summarise)
+    window.did(said)
+    pack = await window.pack(summarise)
 
 Rules: planning is context.py's; here is what it needs of the disk, in a thread, and of the model. A summary
-that cannot be had is not missed: what does not fit is left out, as it is without one.
+that cannot be had is not missed: what does not fit is left out, as it is without one. Of the run's steps no
+more is held than the window has room for, and the last one: what was cut stays cut.
 This file must never know tools, policy or sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import trio
@@ -39,20 +41,28 @@ class Window:
         self._told = b""
         self._summarises = True
 
+    def did(self, *said: Said) -> None:
+        """The run has come so much further."""
+        self._parts = self._parts._replace(steps=(*self._parts.steps, *said))
+
     async def load(self) -> None:
         """Take over what the session keeps: its summary, and what its user has pinned."""
         if self._files is not None:
             kept = await trio.to_thread.run_sync(self._files.load)
             self._parts = self._parts._replace(summary=kept.summary, pinned=kept.pinned)
 
-    async def pack(self, steps: Sequence[Said], summarise: Summarise) -> Pack:
-        """What to ask with, when so much has been done; EMSGSIZE where nothing makes it fit."""
-        parts = self._parts._replace(steps=steps)
-        pack = plan(parts, self._limit, self._reserve)
+    async def pack(self, summarise: Summarise) -> Pack:
+        """What to ask with now; EMSGSIZE where nothing makes it fit."""
+        pack = self._planned()
         if pack.forgotten and self._summarises:
             self._summarises = await self._summarised(pack, summarise)
-            pack = plan(parts._replace(summary=self._parts.summary), self._limit, self._reserve)
+            pack = self._planned()
         await self._tell(pack)
+        return pack
+
+    def _planned(self) -> Pack:
+        pack = plan(self._parts, self._limit, self._reserve)
+        self._parts = self._parts._replace(steps=pack.steps)
         return pack
 
     async def _summarised(self, pack: Pack, summarise: Summarise) -> bool:

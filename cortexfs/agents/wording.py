@@ -17,6 +17,7 @@ import re
 from cortexfs.core.jsontext import clipped, shown
 
 MAX_OUTPUT = 16 << 10  # bytes of UTF-8 of one output that a model is given
+LINE = 40  # and of those the line about what is not there, at most
 MAX_ATTRIBUTE = 64
 MARK = "tool_output"
 
@@ -27,7 +28,8 @@ _QUOTED = re.compile(r'["<>&\x00-\x1f\x7f]')
 
 
 def bounded(text: str, limit: int = MAX_OUTPUT) -> str:
-    """The text, or its beginning and its end with a line about what is not there in between."""
+    """The text, or its beginning and its end with a line about what is not there in between. All of it has
+    `limit` bytes, so that what was cut is not cut again."""
     return _cut(text, limit)[0]
 
 
@@ -35,8 +37,9 @@ def _cut(text: str, limit: int) -> tuple[str, int]:
     data = text.encode(errors="replace")
     if len(data) <= limit:
         return data.decode(), 0
-    head = data[: limit // 2].decode(errors="ignore")
-    tail = data[-(limit // 2) :].decode(errors="ignore")
+    half = max(0, limit - LINE) // 2
+    head = data[:half].decode(errors="ignore")
+    tail = data[len(data) - half :].decode(errors="ignore")
     left = len(data) - len(head.encode()) - len(tail.encode())
     return f"{head}\n[... {left} bytes left out ...]\n{tail}", left
 

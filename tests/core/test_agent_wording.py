@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.agents.wording import (
+    LINE,
     MAX_OUTPUT,
     bounded,
     denied,
@@ -94,7 +95,7 @@ def test_a_long_output_is_cut_in_its_middle_and_says_what_is_missing_and_where_i
     assert output.startswith(head)
     assert output.endswith(tail)
     assert int(note) == len(output) - len(head) - len(tail)
-    assert len(head) + len(tail) == MAX_OUTPUT
+    assert MAX_OUTPUT - 20 <= len(body(told)) <= MAX_OUTPUT
     first = told.partition("\n")[0]
     assert f'left_out="{note} bytes"' in first
     assert 'whole="/ctx/home/0/agent/a.d/session/s/context/output/c1.txt"' in first
@@ -115,6 +116,14 @@ def test_a_bound_is_in_bytes_and_splits_no_character(text: str, limit: int) -> N
         assert len(head.encode()) <= limit
         assert plain.startswith(head)
         assert tail == "" or plain.endswith(tail[-1])
+
+
+@given(long_texts, st.integers(LINE, 20_000))
+def test_what_was_cut_is_not_cut_again(text: str, limit: int) -> None:
+    # docs/agents.md: "the beginning of one question is that of the next": what was cut looks as it did
+    assert bounded(bounded(text, limit), limit) == bounded(text, limit)
+    told = shortened(result("t", "c", text), limit)
+    assert shortened(told, limit) == told
 
 
 def test_half_a_surrogate_is_no_reason_to_fail() -> None:

@@ -1,0 +1,56 @@
+"""What an agent's run keeps of its own steps: what its window has room for, and the last one whole."""
+
+from __future__ import annotations
+
+from cortexfs.agents import wording
+from cortexfs.agents.context import SHORT, Parts, plan
+from cortexfs.models.asked import Called, Said, Text
+
+NOW = Said("user", (Text("go on"),))
+LIMIT, RESERVE = 32_768, 4096  # tokens of three bytes each
+MIB = 1 << 20
+
+
+def step(number: int, size: int) -> list[Said]:
+    """An answer of the model with a call, and what came of it, all of them huge."""
+    output = wording.result("fs.read", f"c{number}", "o" * size)
+    call = Called(f"c{number}", "fs.write", {"path": "f", "content": "i" * min(size, 256 << 10)})
+    return [
+        Said("assistant", (Text("a" * size),), (call,)),
+        Said("tool", (Text(output),), (), f"c{number}"),
+    ]
+
+
+def taken(steps: tuple[Said, ...]) -> int:
+    calls = sum(len(str(call.input)) for said in steps for call in said.calls)
+    return calls + sum(len(said.text) for said in steps)
+
+
+def test_fifty_huge_steps_are_held_as_far_as_the_window_goes() -> None:
+    # issue 4: "50 steps"; docs/agents.md: "of a run's older steps the daemon itself keeps no more"
+    parts = Parts("S", [NOW])
+    most = 0
+    for number in range(50):
+        parts = parts._replace(steps=(*parts.steps, *step(number, MIB)))
+        parts = parts._replace(steps=plan(parts, LIMIT, RESERVE).steps)
+        most = max(most, taken(parts.steps))
+    assert len(parts.steps) == 100
+    assert most <= 50 * 4 * SHORT + taken(tuple(step(0, MIB)))  # of 65 MiB
+
+
+def test_what_is_held_is_all_that_the_next_question_needs() -> None:
+    # docs/agents.md: "the beginning of one question is that of the next": what was cut stays as it was cut
+    steps: tuple[Said, ...] = ()
+    before: tuple[Said, ...] = ()
+    for number in range(60):
+        steps = (*steps, *step(number, 6000))
+        pack = plan(Parts("S", [NOW], steps), LIMIT, RESERVE)
+        assert plan(Parts("S", [NOW], pack.steps), LIMIT, RESERVE).said == pack.said
+        cut = [said for said, now in zip(before, pack.steps, strict=False) if said != now]
+        assert all(taken((said,)) > 4000 for said in cut)
+        before = steps = pack.steps
+
+
+def test_steps_that_fit_are_kept_as_they_are() -> None:
+    steps = tuple(said for number in range(3) for said in step(number, 500))
+    assert plan(Parts("S", [NOW], steps), LIMIT, RESERVE).steps == steps
