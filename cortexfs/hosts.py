@@ -6,7 +6,7 @@ the processes and tells of their ends; this side only decides who gets which.
 Rules: everything between two awaits is atomic, and a caller is counted before it waits, so a host in
 use is never dismissed. A host that is stuck, broken or replaced is retired: it gets no new calls and ends
 when its other calls have ended, each of which has a limit of its own. It is asked to, as it may have state to
-let go of; a stuck one is killed.
+let go of; a stuck one is killed, and one that is stopped at once.
 This file must never know of frames, runners or the tree.
 """
 
@@ -24,6 +24,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import trio
@@ -76,6 +77,13 @@ class Host:
     def is_alive(self) -> bool:
         """False as soon as the process has ended, which the fork server tells only later."""
         return not self._look.poll(0)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it, as a tool of its own user may: nothing in it goes on."""
+        with contextlib.suppress(OSError):  # proc_pid_stat(5); the name before the state may hold anything
+            return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+        return False
 
     def call(self, cwd: int | None) -> socket.socket:
         """Open a call: the daemon's end of its stream. Pair with `Pool.release`."""
@@ -336,6 +344,8 @@ class Pool:
         if stuck:
             host.stuck = True
             self.retire(host)
+            if host.is_stopped:  # its other calls wait for what never comes
+                host.kill()
         if host.retired and not host.calls:
             host.kill() if host.stuck else host.end()
 

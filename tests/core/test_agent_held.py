@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cortexfs.agents import wording
 from cortexfs.agents.context import SHORT, Parts, plan
 from cortexfs.models.asked import Called, Said, Text
@@ -21,7 +23,7 @@ def step(number: int, size: int) -> list[Said]:
     ]
 
 
-def taken(steps: tuple[Said, ...]) -> int:
+def taken(steps: Sequence[Said]) -> int:
     calls = sum(len(str(call.input)) for said in steps for call in said.calls)
     return calls + sum(len(said.text) for said in steps)
 
