@@ -18,31 +18,20 @@ from typing import Any
 import trio
 
 from cortexfs.client import blocking, places
+from cortexfs.client.asking import Asking, Heard
 from cortexfs.client.results import Failed
 from cortexfs.client.sorting import Inbox, Sorter, new_id
 from cortexfs.core.frames import AnyFrame, Done
-from cortexfs.core.requests import AnyRequest, Approve, Cancel, Decision, Input, Ping, Resume, Scope, Send
+from cortexfs.core.requests import AnyRequest, Approve, Cancel, Decision, Ping, Send
 
 
-class Stream(AsyncIterator[AnyFrame]):
+class Stream(Heard, AsyncIterator[AnyFrame]):
     """The frames that answer one request. `id` is the request's, `run` the run's once it has begun, `last`
     the id of the newest event that was read. Being cancelled does not end it: read on."""
 
     def __init__(self, conversation: Conversation, inbox: Inbox) -> None:
+        super().__init__(inbox)
         self._conversation = conversation
-        self._inbox = inbox
-
-    @property
-    def id(self) -> str | None:
-        return self._inbox.id
-
-    @property
-    def run(self) -> str | None:
-        return self._inbox.run
-
-    @property
-    def last(self) -> str | None:
-        return self._inbox.last
 
     async def __anext__(self) -> AnyFrame:
         if self._inbox.is_ready:
@@ -54,12 +43,8 @@ class Stream(AsyncIterator[AnyFrame]):
             raise StopAsyncIteration
         return frame
 
-    def close(self) -> None:
-        """Forget what comes: the run itself goes on."""
-        self._inbox.stop()
 
-
-class Conversation:
+class Conversation(Asking[Stream]):
     """One connection to the object (or socket) at `path`, made by `async with`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -82,24 +67,6 @@ class Conversation:
         self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def send(
-        self,
-        input: Input,
-        *,
-        session: str = "default",
-        scope: Scope = "private",
-        cwd: str | None = None,
-        id: str | None = None,
-    ) -> Stream:
-        """Say something; the frames of its run, up to done."""
-        return self._ask(Send(input=input, session=session, scope=scope, cwd=cwd, id=id or new_id()))
-
-    def resume(
-        self, *, session: str = "default", scope: Scope = "private", after: str | None = None
-    ) -> Stream:
-        """Every event of the session after the event `after`, then what happens, until you leave."""
-        return self._ask(Resume(session=session, scope=scope, after=after, id=new_id()))
 
     async def cancel(self, id: str) -> Done:
         """End a run, by its id or that of its send; its done, which says how it ended in fact."""
