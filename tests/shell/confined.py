@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from cortexfs.core import calls
 from cortexfs.host import linux, seccomp
-from tests.shell.forks import Forks, Host, public_directory
+from tests.shell.forks import NOBODY, Forks, Host, public_directory
 
 ONLY_HERE = [
     pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users"),
@@ -120,6 +120,18 @@ def staged(forks: Forks, uid: int, groups: tuple[int, ...] = ()) -> Iterator[Sce
             yield scene
         finally:
             scene.end()
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
+
+
+@pytest.fixture(params=[NOBODY, 0])
+def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
+    with staged(forks, request.param) as scene:
+        yield scene
 
 
 def numbered(source: str) -> str:

@@ -11,27 +11,16 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from cortexfs.core import calls
-from tests.shell.confined import ONLY_HERE, SYSTEM, Scene, needs, staged
-from tests.shell.forks import NOBODY, Forks
+from tests.shell import confined
+from tests.shell.confined import ONLY_HERE, SYSTEM, Scene, needs
+from tests.shell.forks import Forks
 
 pytestmark = ONLY_HERE
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks() as forks:
-        yield forks
-
-
-@pytest.fixture(params=[NOBODY, 0])
-def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
-    with staged(forks, request.param) as scene:
-        yield scene
+forks, scene = confined.forks, confined.scene
 
 
 # -- files: "read and write where the table says, nothing else"

@@ -10,29 +10,19 @@ import re
 import signal
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.host import landlock, linux, seccomp
+from tests.shell import confined
 from tests.shell.confined import ONLY_HERE, Scene, in_child, needs, staged
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended
 
 pytestmark = ONLY_HERE
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks() as forks:
-        yield forks
-
-
-@pytest.fixture(params=[NOBODY, 0])
-def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
-    with staged(forks, request.param) as scene:
-        yield scene
+forks, scene = confined.forks, confined.scene
 
 
 # -- other processes

@@ -10,28 +10,17 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cortexfs.host import gate, linux, seccomp
+from tests.shell import confined
 from tests.shell.confined import ONLY_HERE, Scene, in_child, staged
 from tests.shell.forks import AS_NOBODY, NOBODY, PATIENCE, Forks, Host
 
 pytestmark = ONLY_HERE
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    with Forks() as forks:
-        yield forks
-
-
-@pytest.fixture(params=[NOBODY, 0])
-def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
-    with staged(forks, request.param) as scene:
-        yield scene
+forks, scene = confined.forks, confined.scene
 
 
 UNIX = {
