@@ -128,11 +128,11 @@ class Groups:
     def _make(cls, base: Path) -> Groups:
         _clear(base)
         path = base / f"{PREFIX}{os.getppid()}.{os.getpid()}"
-        path.mkdir()
+        lock = _claimed(path)
         for controllers in (base, path):
             with suppress(OSError):  # v1 has no such file; v2 may not let us
                 (controllers / "cgroup.subtree_control").write_text("+pids")
-        return cls(path, _locked(path))
+        return cls(path, lock)
 
     @property
     def count(self) -> bool:
@@ -144,9 +144,9 @@ class Groups:
         return Group.create(self.path, host, processes)
 
     def remove(self) -> None:
-        os.close(self._lock)
         with suppress(OSError):
             self.path.rmdir()
+        os.close(self._lock)
 
 
 def _bases() -> Iterator[Path]:
@@ -171,10 +171,24 @@ def hierarchies() -> list[tuple[str, Path]]:
     return sorted(found, key=lambda each: not each[0])
 
 
+def _claimed(path: Path) -> int:
+    """Make the directory and lock it. Between both, a fork server that starts beside this one may take it
+    for a stale one; then it is made again."""
+    for _ in range(_CLEARINGS):
+        with suppress(FileExistsError):
+            path.mkdir()
+        with suppress(FileNotFoundError, BlockingIOError):
+            return _locked(path)
+        time.sleep(KILLING_SECONDS)
+    raise TimeoutError(f"{path} is held by somebody else")
+
+
 def _locked(path: Path) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(fd), os.stat(path)):
+            raise FileNotFoundError(f"{path} was removed before it could be locked")
     except OSError:
         os.close(fd)
         raise
@@ -185,13 +199,20 @@ def _clear(base: Path) -> None:
     """End what fork servers left that were killed; a living one holds the lock on its directory."""
     for stale in base.glob(f"{PREFIX}*"):
         with suppress(OSError):
-            os.close(_locked(stale))
-            groups = [Group(path) for path in stale.iterdir() if path.is_dir()]
-            for _ in range(_CLEARINGS):
-                if all([group.kill() for group in groups]):
-                    break
-                time.sleep(KILLING_SECONDS)
-            stale.rmdir()
+            lock = _locked(stale)
+            try:
+                _end(stale)
+            finally:
+                os.close(lock)  # not before it is gone, or its maker could lock what is then removed
+
+
+def _end(stale: Path) -> None:
+    groups = [Group(path) for path in stale.iterdir() if path.is_dir()]
+    for _ in range(_CLEARINGS):
+        if all([group.kill() for group in groups]):
+            break
+        time.sleep(KILLING_SECONDS)
+    stale.rmdir()
 
 
 def kill_strays(known: Collection[int]) -> bool:

@@ -1,0 +1,90 @@
+"""host/limits.py: the cgroups of fork servers that start side by side, each clearing up after dead ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cortexfs.host import limits
+from cortexfs.host.limits import Groups
+
+SERVERS, STARTS = 8, 40
+
+
+@pytest.fixture
+def base() -> Path:
+    for _, place in limits.hierarchies():
+        if os.access(place, os.W_OK):
+            return place
+    pytest.skip("no cgroups here")
+
+
+def test_fork_servers_that_start_at_once_leave_each_other_alone(base: Path) -> None:
+    # a call once failed with "no host can start: No such file or directory", under load
+    servers = [_forked(base) for _ in range(SERVERS)]
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in servers] == [0] * SERVERS
+
+
+def _forked(base: Path) -> int:
+    if pid := os.fork():
+        return pid
+    status = 1
+    try:
+        for _ in range(STARTS):
+            groups = Groups._make(base)
+            group = groups.create(1, 8)
+            os.sched_yield()
+            assert group.path.is_dir()
+            assert group.kill()
+            groups.remove()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def test_a_directory_that_was_cleared_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, locked = tmp_path / "mine", limits._locked
+    seen: list[Path] = []
+
+    def cleared(path: Path) -> int:
+        if not seen:
+            path.rmdir()
+        seen.append(path)
+        return locked(path)
+
+    monkeypatch.setattr(limits, "_locked", cleared)
+    os.close(limits._claimed(wanted))
+    assert wanted.is_dir()
+    assert len(seen) == 2
+
+
+def test_a_lock_on_what_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, opened = tmp_path / "mine", os.open
+
+    def late(path: Path, flags: int) -> int:
+        fd = opened(path, flags)
+        path.rmdir()
+        path.mkdir()
+        return fd
+
+    wanted.mkdir()
+    monkeypatch.setattr(os, "open", late)
+    with pytest.raises(FileNotFoundError, match="was removed before it could be locked"):
+        limits._locked(wanted)
+
+
+def test_what_a_dead_fork_server_left_is_cleared_and_what_a_living_one_holds_is_not(base: Path) -> None:
+    dead, living = base / f"{limits.PREFIX}1.1", base / f"{limits.PREFIX}1.2"
+    lock = limits._claimed(living)
+    try:
+        (dead / "1").mkdir(parents=True)
+        limits._clear(base)
+        assert not dead.exists()
+        assert living.is_dir()
+    finally:
+        living.rmdir()
+        os.close(lock)
