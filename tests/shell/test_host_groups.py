@@ -1,13 +1,14 @@
-"""host/limits.py: the cgroups of fork servers that start side by side, each clearing up after dead ones."""
+"""host/limits.py: the cgroups of fork servers that start side by side, and counting where there are none."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from cortexfs.host import limits
+from cortexfs.host import limits, linux
 from cortexfs.host.limits import Groups
 
 SERVERS, STARTS = 8, 40
@@ -88,3 +89,36 @@ def test_what_a_dead_fork_server_left_is_cleared_and_what_a_living_one_holds_is_
     finally:
         living.rmdir()
         os.close(lock)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user who has no processes")
+@pytest.mark.parametrize("dumpable", [0, 1])
+def test_a_users_daemon_is_counted_although_it_is_not_dumpable(dumpable: int) -> None:
+    # prctl(2), PR_SET_DUMPABLE: such a process's files in /proc are root's; /proc/PID itself is not
+    ours, theirs = os.pipe()
+    daemon = _stage(dumpable, lambda: _stage(1, lambda: _stage(1, lambda: _tell(theirs))))
+    os.waitpid(daemon, 0)
+    os.close(theirs)
+    with open(ours, "rb") as told:
+        assert told.read() == b"3"  # daemon, fork server, host
+
+
+STRANGER = 54321
+
+
+def _tell(to: int) -> int:
+    os.write(to, str(limits.tasks_of(STRANGER)).encode())
+    return 0
+
+
+def _stage(dumpable: int, then: Callable[[], int]) -> int:
+    """A process of a stranger's that does `then`, and waits for the one that this makes."""
+    if pid := os.fork():
+        return pid
+    try:
+        os.setresuid(STRANGER, STRANGER, STRANGER)
+        linux.prctl(linux.PR_SET_DUMPABLE, dumpable)
+        if child := then():
+            os.waitpid(child, 0)
+    finally:
+        os._exit(0)
