@@ -50,8 +50,8 @@ def _lower(which: int, soft: int) -> None:
 
 
 def tasks_of(uid: int) -> int:
-    """How many threads `uid` has now, as RLIMIT_NPROC counts them: also those of a daemon that is not dumpable,
-    as /proc/PID itself shows whose it is where the files in it are root's."""
+    """How many threads `uid` has now, as RLIMIT_NPROC counts them: also those of a daemon that is not
+    dumpable, as /proc/PID itself shows whose it is where the files in it are root's."""
     count = 0
     for pid in _pids():
         with suppress(OSError):
