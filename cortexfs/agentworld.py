@@ -25,7 +25,7 @@ from cortexfs.core.risksettings import FILE, Settings
 from cortexfs.fuse import Filesystem
 from cortexfs.models.driver import Driver, Who
 from cortexfs.models.drivers import Drivers
-from cortexfs.plugins.copies import place_of
+from cortexfs.plugins.copies import kept_of, place_of
 from cortexfs.runs import Runs
 from cortexfs.sessioncontext import ContextFiles
 from cortexfs.sessiondisk import Owner
@@ -57,6 +57,7 @@ class AgentWorld:
             (str(config.directory), "r"),
             (self.root, "rx"),
             (str(place_of(config.state)), "rx"),  # or an agent could change what others run
+            (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
         )
         self._sessions = sessions
         self._fs = fs

@@ -19,15 +19,24 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from cortexfs import config, mechanisms
+from cortexfs import config, manifestkinds, mechanisms
 from cortexfs.config import Config
 from cortexfs.core import calls
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.manifest import Manifest
 from cortexfs.host import programs
-from cortexfs.plugins import directory, installing, package, records, sandboxes, signing
+from cortexfs.plugins import (
+    directory,
+    installing,
+    jsonmanifests,
+    jsonsettings,
+    package,
+    records,
+    sandboxes,
+    signing,
+)
 from cortexfs.plugins.commands import resolve
-from cortexfs.plugins.copies import Copies, place_of
+from cortexfs.plugins.copies import Copies, kept_of, place_of
 from cortexfs.plugins.found import found
 from cortexfs.plugins.package import Tree
 from cortexfs.plugins.trust import TrustStore
@@ -63,6 +72,8 @@ class Offers:
         self._base = where.state / directory.FOLDER
         self._copies = Copies(place_of(where.state))
         self._trust = TrustStore(where.state)
+        self._settings = jsonsettings.Store(where.state)
+        self._kept = kept_of(where.state)
         self._seen: dict[Path, tuple[_Fingerprint, _Seen]] = {}
 
     def settle(self) -> None:
@@ -74,7 +85,7 @@ class Offers:
         names = config.enabled(self._config)
         installed = {path.name: path for path in directory.folders(self._base)}
         packaged = {one.plugin.name: one for one in found()}
-        trusted = _stat(self._trust.path)
+        decided = (*_stat(self._trust.path), *_stat(self._settings.path))
         plugins: list[calls.Plugin] = []
         faults: dict[str, str] = {}
         withdrawn: set[str] = set()
@@ -84,7 +95,7 @@ class Offers:
             elif name in installed and name in packaged:
                 faults[name] = f"a Python package has a plugin {name}, too; uninstall one of them"
             elif name in installed:
-                seen = self._look(installed[name], trusted)
+                seen = self._look(installed[name], decided)
                 plugins += [seen.plugin] if seen.plugin else []
                 faults |= {name: seen.fault} if seen.fault else {}
                 withdrawn |= {name} if seen.withdrawn else set()
@@ -105,8 +116,8 @@ class Offers:
         kept |= {seen.plugin.path for _, seen in self._seen.values() if seen.plugin}
         self._copies.sweep(kept)
 
-    def _look(self, folder: Path, trusted: _Fingerprint) -> _Seen:
-        before = (*_fingerprint(folder), *trusted)
+    def _look(self, folder: Path, decided: _Fingerprint) -> _Seen:
+        before = (*_fingerprint(folder), *decided)
         known = self._seen.get(folder)
         # A fault may come from elsewhere: a full disk, a missing package.
         if known is None or known[0] != before or known[1].fault:
@@ -122,9 +133,22 @@ class Offers:
                 raise Fault("EINVAL", f"{folder} holds the plugin {tree.manifest.name}; install it anew")
             directory.check(tree.manifest, mechanisms.available())
             self._check_origin(tree, folder)
-            return _Seen(declared(tree, self._copies.place(tree)))
+            place = self._copies.place(tree)
+            if jsonmanifests.is_json(tree.manifest):
+                return _Seen(self._joined(tree.manifest, place))
+            return _Seen(declared(tree, place))
         except Fault as fault:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
+
+    def _joined(self, manifest: jsonmanifests.Declared, place: Path) -> calls.Plugin:
+        keeps = self._kept / manifest.name
+        try:
+            for folder in (self._kept, keeps):
+                folder.mkdir(mode=0o755, exist_ok=True)
+                folder.chmod(0o755)  # whatever the umask
+        except OSError as problem:
+            raise Fault(code_of(problem.errno), f"{keeps} cannot be made: {problem.strerror}") from None
+        return manifestkinds.plugin(manifest.json, place, self._settings.of(manifest.name), str(keeps))
 
     def _check_origin(self, tree: Tree, folder: Path) -> None:
         """It is what was installed, and whoever signed it still counts."""
@@ -139,8 +163,10 @@ class Offers:
 
 
 def declared(tree: Tree, place: Path) -> calls.Plugin | None:
-    """The plugin as a host is told of it; its files lie at `place`."""
+    """The plugin as a host is told of it, with nothing decided about it; its files lie at `place`."""
     manifest = tree.manifest
+    if jsonmanifests.is_json(manifest):
+        return manifestkinds.plugin(manifest.json, place)
     if "tools" not in manifest.capabilities.provides:
         return None
     library = package.library_of(manifest)

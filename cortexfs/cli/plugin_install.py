@@ -22,7 +22,7 @@ from cortexfs.core import names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import ProcessTool
 from cortexfs.host.validation import Validator
-from cortexfs.plugins import directory, installing, records, signing, sources, trust
+from cortexfs.plugins import directory, forgetting, installing, records, signing, sources, trust
 from cortexfs.plugins.found import found
 from cortexfs.plugins.package import Tree
 from cortexfs.plugins.signing import Verdict
@@ -102,6 +102,7 @@ def uninstall(options: argparse.Namespace, where: config.Places) -> int:
     said, _ = _choose(options, where, name, None if options.purge else False)
     if options.purge:
         installing.remove(base, name)
+        forgetting.forget(where.state, name)
         output.say(f"removed {name}; {said}")
     else:
         output.say(f"disabled {name}; {said}; its files stay until: ctx plugin uninstall {name} --purge")

@@ -11,7 +11,7 @@ from cortexfs import config, mechanisms
 from cortexfs.cli import mounts, objects, output
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import Manifest
-from cortexfs.plugins import directory, records
+from cortexfs.plugins import directory, jsonmanifests, records
 from cortexfs.plugins.found import FoundPlugin, found
 
 HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools")
@@ -95,6 +95,8 @@ def _missing(name: str, live: _Live | None) -> dict[str, Any]:
 
 def boundary_of(manifest: Manifest) -> str:
     """What lies between a plugin's code and the rest."""
+    if jsonmanifests.is_json(manifest):
+        return manifest.json.kind
     if manifest.python:
         return "python"
     return "native" if manifest.native and manifest.native.isolation != "process" else "process"

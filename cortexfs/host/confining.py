@@ -13,7 +13,7 @@ import sys
 import cortexfs
 from cortexfs.core.calls import Identity, Plugin
 from cortexfs.core.errors import Fault
-from cortexfs.host import boxing, landlock, seccomp
+from cortexfs.host import boxing, keeping, landlock, seccomp
 from cortexfs.host.carving import carved
 
 View = tuple[tuple[str, str], ...]
@@ -50,12 +50,13 @@ def confine(identity: Identity, plugin: Plugin) -> int | None:
     The answer is a descriptor, where there is something that gate.py has to decide.
     """
     if plugin.sandbox is not None:
-        boxing.box(plugin.sandbox, (*SHOWN, *CODE))
+        boxing.box(plugin.sandbox, (*SHOWN, *CODE, *keeping.view(plugin, identity)))
     if identity.view is None:
         return None
     own: View = ((plugin.path, "rx"),) if plugin.path else ()
     try:
         shown = carved([*identity.view, *SHOWN, *CODE, *own], identity.caps)
+        shown += keeping.view(plugin, identity)  # which caps close, as it is beside the daemon's own files
         paths = landlock.restrict(shown, network=identity.network)
         return seccomp.restrict(network=identity.network, paths=paths)
     except OSError as error:

@@ -21,7 +21,7 @@ import msgspec
 
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import boxing, confining, identity, limits
+from cortexfs.host import boxing, confining, identity, keeping, limits
 
 Serve = Callable[[socket.socket, calls.Plugin], NoReturn]
 
@@ -46,6 +46,7 @@ def start(
                 group.enter()
             counted = group is not None and group.counts
             tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
+            keeping.prepare(spawn.plugin, spawn.identity)
             identity.become(boxing.without_powers(spawn), pidfd, root_fd, lambda pid: _hand_over(status, pid))
             limits.restrict(spawn.limits, None if counted else tasks)
             asks = confining.confine(spawn.identity, spawn.plugin)

@@ -31,7 +31,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam
 from cortexfs.core.manifestjson.tools import input_schema
-from cortexfs.host import linux, programs
+from cortexfs.host import keeping, linux, programs
 from cortexfs.host.runtime import sentence
 
 if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothing
@@ -98,6 +98,8 @@ _leaving = threading.Lock()
 def tools(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
     """Start the plugin and ask it. One bad tool fails the plugin."""
     declared = _declared(plugin, Module)
+    if own := keeping.place(plugin):
+        declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite", cache=str(own))
     worker = _Worker(plugin.name, declared)
     try:
         worker.start()

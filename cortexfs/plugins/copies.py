@@ -29,6 +29,11 @@ def place_of(state: Path) -> Path:
     return state.with_name(f"{state.name}-plugins")
 
 
+def kept_of(state: Path) -> Path:
+    """Where plugins keep what outlives their hosts, a directory for each of their users."""
+    return state.with_name(f"{state.name}-kept")
+
+
 class Copies:
     def __init__(self, base: Path) -> None:
         self.base = base

@@ -15,7 +15,8 @@ from cortexfs.core import governance
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.governance import HOST_VERSION, Mechanism
 from cortexfs.core.manifest import FILE, PACKAGE_FILE, Manifest
-from cortexfs.plugins import manifests
+from cortexfs.core.manifestjson import FILE as JSON_FILE
+from cortexfs.plugins import jsonmanifests, manifests
 from cortexfs.plugins.package import is_hidden
 
 FOLDER = "plugins"
@@ -32,14 +33,18 @@ def folders(base: Path) -> list[Path]:
 
 def read(folder: Path) -> Manifest:
     """The manifest of one directory."""
-    manifest = _file(folder / FILE)
-    if manifest is None:
-        raise Fault("ENOENT", f"{folder} has no {FILE}, so it is no plugin")
-    return manifests.parse(manifest, _file(folder / PACKAGE_FILE), str(folder))
+    package = _file(folder / PACKAGE_FILE)
+    if (manifest := _file(folder / FILE)) is not None:
+        return manifests.parse(manifest, package, str(folder))
+    if (manifest := _file(folder / JSON_FILE)) is not None:
+        return jsonmanifests.parse(manifest, package, str(folder))
+    raise Fault("ENOENT", f"{folder} has no {FILE} and no {JSON_FILE}, so it is no plugin")
 
 
 def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
     """All that a plugin's manifest has to fulfil before it is installed or loaded."""
+    if jsonmanifests.is_json(manifest):  # which says nothing of these
+        return
     _check_version(manifest)
     governance.check(manifest, available)
     governance.check_boundary(manifest)

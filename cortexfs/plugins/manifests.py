@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest import FILE, PACKAGE_FILE, Manifest, decode, decode_package
+from cortexfs.core.manifest import FILE, PACKAGE_FILE, Manifest, Package, decode, decode_package
 
 MAX_FILE = 1 << 20  # schemas of many tools; a person wrote it
 
@@ -22,10 +22,13 @@ def parse(manifest: bytes, package: bytes | None = None, folder: str = "") -> Ma
     """The manifest with its package.toml merged; `folder` is where a person finds the files."""
     where = f"manifest {folder}/{FILE}" if folder else FILE
     found = decode(_table(manifest, where), where)
-    if package is None:
-        return found
+    return found if package is None else msgspec.structs.replace(found, package=metadata(package, folder))
+
+
+def metadata(package: bytes, folder: str = "") -> Package:
+    """A package.toml."""
     where = f"package metadata {folder}/{PACKAGE_FILE}" if folder else PACKAGE_FILE
-    return msgspec.structs.replace(found, package=decode_package(_table(package, where), where))
+    return decode_package(_table(package, where), where)
 
 
 def quoted(value: str | bool) -> str:

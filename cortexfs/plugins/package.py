@@ -2,7 +2,8 @@
 
 What belongs to a plugin: manifest.toml, package.toml, three more files, all of lib/, skills/, prompts/ and
 bin/, and the directory of every program that the manifest names. Nothing else is read, packed or installed;
-hidden files and backups are left out, and so are links.
+hidden files and backups are left out, and so are links. To a plugin with a manifest.json belongs every
+file of its directory, and it has no links.
 
 Rules: whoever checks, signs or installs a plugin does so with these bytes: no file is read twice, so that
 none can change in between. A package that holds a name which could lead outside, or two that some system
@@ -27,7 +28,8 @@ from cortexfs.core import governance
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import BACKUP, FILE, PACKAGE_FILE, Manifest
-from cortexfs.plugins import manifests, tarball
+from cortexfs.core.manifestjson import FILE as JSON_FILE
+from cortexfs.plugins import jsonmanifests, manifesthash, manifests, tarball
 from cortexfs.plugins.tarball import MAX_ENTRIES, MAX_UNPACKED
 
 SUFFIX = ".cpx"
@@ -35,6 +37,9 @@ FILES = (FILE, PACKAGE_FILE, "sbom.spdx.json", "risk.toml", "conformance.toml")
 # Of these, upstream neither packs nor signs bin/, where its own templates put programs.
 FOLDERS = ("lib", "skills", "prompts", "bin")
 LIBRARIES = (".so", ".dylib")
+RECORD = ".installed.json"  # what lies with the files of an installed plugin
+# What is no part of a plugin with a manifest.json, where everything else is.
+BESIDE = (RECORD, ".git")
 MAX_PATH = 1000  # of characters, well below PATH_MAX with a plugins directory in front
 MAX_PART = 255  # bytes: NAME_MAX
 BUILT = "target/release"  # where cargo leaves a library
@@ -58,6 +63,10 @@ class Tree(msgspec.Struct, frozen=True):
     files: Mapping[str, File]
     manifest: Manifest
     ignored: tuple[str, ...] = ()
+
+    @property
+    def manifest_file(self) -> str:
+        return FILE if FILE in self.files else JSON_FILE
 
 
 def order(path: str) -> tuple[str, ...]:
@@ -114,9 +123,11 @@ def unpack(data: bytes, where: str) -> Tree:
         files = {
             each.name: _file(each.name, each.data, each.executable) for each in entries if not each.is_folder
         }
-        if FILE not in files:
+        if FILE not in files and JSON_FILE not in files:
             raise Fault("EINVAL", f"cpx archive missing {FILE}; make one with: ctx plugin pack")
         manifest = _manifest(files)
+        if jsonmanifests.is_json(manifest):
+            return _whole(files, manifest, ())
         wanted = _Wanted(manifest, files.__contains__)
         kept = {name: file for name, file in files.items() if wanted.takes(name)}
         return _whole(kept, manifest, tuple(name for name in files if name not in kept))
@@ -191,8 +202,10 @@ def read(folder: Path) -> Tree:
 def _read(top: int) -> Tree:
     reader = _Reader()
     first = {name: file for name in FILES if (file := reader.file(top, name, name))}
+    if FILE not in first and (found := reader.file(top, JSON_FILE, JSON_FILE)):
+        return _read_json(top, reader, first | {JSON_FILE: found})
     if FILE not in first:
-        raise Fault("ENOENT", f"it has no {FILE}, so it is no plugin")
+        raise Fault("ENOENT", f"it has no {FILE} and no {JSON_FILE}, so it is no plugin")
     manifest = _manifest(first)
     wanted = _Wanted(manifest, lambda path: _is_file(top, path))
     for name in sorted(os.listdir(top)):
@@ -204,6 +217,21 @@ def _read(top: int) -> Tree:
         files[library] = built
     check_names([*files], set())
     return _whole(files, manifest, tuple(reader.ignored))
+
+
+def _read_json(top: int, reader: _Reader, first: dict[str, File]) -> Tree:
+    """All that lies there: the hash of a manifest.json is of every file."""
+    for name in sorted(os.listdir(top)):
+        if name not in first and name not in BESIDE:
+            reader.walk(top, name, name, _Everything())
+    if reader.ignored:
+        odd = shown(reader.ignored[0])
+        mend = "ship a copy of what it leads to, or remove it"
+        raise Fault("EINVAL", f"{odd} is neither a file nor a directory; {mend}")
+    files = first | reader.files
+    check_names([*files], set())
+    beside = tuple(name for name in BESIDE[1:] if name in os.listdir(top))
+    return _whole(files, _manifest(files), beside)
 
 
 class _Reader:
@@ -239,7 +267,7 @@ class _Reader:
         self._spend(len(data))
         return _file(path, data, bool(found.st_mode & 0o100))
 
-    def walk(self, parent: int, name: str, path: str, wanted: _Wanted) -> None:
+    def walk(self, parent: int, name: str, path: str, wanted: _Wanted | _Everything) -> None:
         """Take what is wanted at `path` and below."""
         if not wanted.leads(path):
             return self._ignore(path)
@@ -313,6 +341,13 @@ class _Wanted:
         )
 
 
+class _Everything:
+    def takes(self, path: str) -> bool:
+        return True
+
+    leads = takes
+
+
 def is_hidden(name: str) -> bool:
     """Names that editors and systems leave behind."""
     return name.startswith(".") or name.endswith("~") or name.lower().endswith(BACKUP)
@@ -347,7 +382,8 @@ def _working_dirs(manifest: Manifest) -> Iterator[str]:
 
 def _manifest(files: Mapping[str, File]) -> Manifest:
     package = files.get(PACKAGE_FILE)
-    return manifests.parse(files[FILE].data, package.data if package else None)
+    parse, file = (manifests.parse, files[FILE]) if FILE in files else (jsonmanifests.parse, files[JSON_FILE])
+    return parse(file.data, package.data if package else None)
 
 
 def _file(path: str, data: bytes, executable: bool) -> File:
@@ -357,6 +393,8 @@ def _file(path: str, data: bytes, executable: bool) -> File:
 
 def _whole(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -> Tree:
     """Refuse a plugin whose programs are not among its files: it would be broken where it is installed."""
+    if jsonmanifests.is_json(manifest):
+        manifesthash.check(manifest.json, {name: file.data for name, file in files.items()})
     missing = "is not among its files; links are not followed, and hidden files are left out: put it there"
     for tool in manifest.native.tools if manifest.native else ():
         path = _inside(tool.command)

@@ -14,10 +14,10 @@ import msgspec
 
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.jsontext import shown
-from cortexfs.plugins.package import MAX_PATH, File, Tree
+from cortexfs.plugins.package import MAX_PATH, RECORD, File, Tree
 from cortexfs.plugins.tarball import MAX_ENTRIES
 
-FILE = ".installed.json"
+FILE = RECORD
 MAX_FILE = 2 * MAX_ENTRIES * MAX_PATH
 _NAMED = 3  # files that a fault names
 

@@ -29,7 +29,7 @@ import msgspec
 
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.jsontext import shown
-from cortexfs.core.manifest import FILE, PACKAGE_FILE, Package
+from cortexfs.core.manifest import PACKAGE_FILE, Package
 from cortexfs.plugins.manifests import quoted
 from cortexfs.plugins.package import FILES, LIBRARIES, File, Tree, library_of, order
 
@@ -113,12 +113,12 @@ def sign(tree: Tree, secret: bytes, publisher: str = "") -> Package:
     private = _private_key(secret)
     publisher = publisher or tree.manifest.package.publisher_id or tree.manifest.author
     if not publisher.strip():
-        mend = f"name it with --publisher, or as author in {FILE}"
+        mend = f"name it with --publisher, or as author in {tree.manifest_file}"
         raise Fault("EINVAL", f"publisher_id is required before signing; {mend}")
     package = msgspec.structs.replace(
         tree.manifest.package,
         publisher_id=publisher,
-        manifest_sha256=tree.files[FILE].sha256,
+        manifest_sha256=tree.files[tree.manifest_file].sha256,
         binary_sha256=_binary(tree),
         signature_algorithm=ALGORITHM,
         public_key=_public(private).public_key,
@@ -159,7 +159,7 @@ def verify(tree: Tree) -> Verdict:
     signed = bool(package.signature.strip())
     said: list[str] = []
     for name, told, found in (
-        ("manifest", package.manifest_sha256, [tree.files[FILE].sha256]),
+        ("manifest", package.manifest_sha256, [tree.files[tree.manifest_file].sha256]),
         ("binary", package.binary_sha256, _binaries(tree)),
     ):
         state = _hash_state(told, found)

@@ -102,7 +102,7 @@ def test_the_example_is_sound() -> None:
 
 def test_the_program_prints_the_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lib").mkdir()
-    for path in ("manifest.json", "lib/a.ts", "lib-b.ts", "lib.ts", ".hidden", "lib/ü.ts"):
+    for path in ("manifest.json", "lib/a.ts", "lib-b.ts", "lib.ts", ".hidden", "lib/ü.ts", "package.toml"):
         (tmp_path / path).write_text(path)
     number = '"config": {"settings": {"a": 1e16, "b": 1.0, "c": "é\\u0001", "d": -0.0}}, "hash": "x", '
     (tmp_path / "manifest.json").write_text(EXAMPLE.replace('"kind"', f'{number}"kind"'))
@@ -110,4 +110,6 @@ def test_the_program_prints_the_hash(tmp_path: Path, monkeypatch: pytest.MonkeyP
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(PROGRAM, "docs/manifest-json.md", "exec"), {})
-    assert printed.getvalue() == manifesthash.package_digest(tmp_path) + "\n"
+    paths = (path for path in tmp_path.rglob("*") if path.is_file())
+    files = {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in paths}
+    assert printed.getvalue() == manifesthash.package_digest(files) + "\n"

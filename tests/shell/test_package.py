@@ -130,7 +130,7 @@ def test_what_is_hidden_and_what_is_a_link_stays_behind(tmp_path: Path) -> None:
 
 def test_a_manifest_that_is_a_link_is_none(tmp_path: Path) -> None:
     (tmp_path / "manifest.toml").symlink_to("/etc/passwd")
-    with pytest.raises(Fault, match=r"has no manifest\.toml, so it is no plugin"):
+    with pytest.raises(Fault, match=r"has no manifest\.toml and no manifest\.json, so it is no plugin"):
         package.read(tmp_path)
 
 

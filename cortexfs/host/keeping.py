@@ -1,0 +1,46 @@
+"""Where a plugin keeps what is to outlive its hosts: a directory for each of its users.
+
+The daemon names one place for a plugin (`calls.Plugin.keeps`), in which nobody else may write. A host makes
+its user's directory there while it still has the daemon's powers, so that no user can take another's.
+
+Rules: a directory is its user's alone (0700). Whoever describes plugins keeps nothing.
+This file must never know what is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from cortexfs.core.calls import DESCRIBER, Identity, Plugin
+from cortexfs.core.errors import Fault
+
+
+def prepare(plugin: Plugin, identity: Identity) -> None:
+    """Make the directory, before the host becomes its caller."""
+    if not plugin.keeps or identity.label == DESCRIBER:
+        return
+    own = f"{plugin.keeps}/{identity.uid}"
+    try:
+        if not os.path.lexists(own):
+            os.mkdir(own, 0o700)
+        found = os.lstat(own)
+        if not stat.S_ISDIR(found.st_mode):
+            raise NotADirectoryError(0, "it is no directory", own)
+        if os.geteuid() == 0:
+            os.chown(own, identity.uid, identity.gid, follow_symlinks=False)
+    except OSError as error:
+        told = f"{plugin.name} has no place for what it keeps: {own}: {error.strerror}"
+        raise Fault("EACCES", told) from error
+
+
+def place(plugin: Plugin) -> Path | None:
+    """This user's directory, from inside a host; None where nothing is kept."""
+    own = f"{plugin.keeps}/{os.geteuid()}"
+    return Path(own) if plugin.keeps and os.access(own, os.W_OK) else None
+
+
+def view(plugin: Plugin, identity: Identity) -> tuple[tuple[str, str], ...]:
+    """What a confined host of that user may open besides."""
+    return ((os.path.realpath(f"{plugin.keeps}/{identity.uid}"), "rw"),) if plugin.keeps else ()

@@ -1,0 +1,95 @@
+"""Plugins with a manifest.json, as their hosts are told of them: a kind is one entry of `KINDS`.
+
+A kind's function takes what is known of the plugin and says what its loader (host/loading.py, under the same
+name) is to be told. Everything else (installing, copies, names, order, hot changes) is the same for all.
+
+Rules: what may differ between two loads of a plugin stands in what the loader is told, so that another
+setting or capability is another plugin to the pool of hosts. A kind that is not in the table is refused.
+This file must never know how code runs, nor who calls it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import shown
+from cortexfs.core.manifestjson import settings
+from cortexfs.core.manifestjson.capabilities import Effective, effective
+from cortexfs.core.manifestjson.entry import Entry, entry_of
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.host import wasm
+from cortexfs.plugins.jsonsettings import NOTHING, Chosen
+
+
+class Given(NamedTuple):
+    """What is known of a plugin that is to be loaded."""
+
+    manifest: Manifest
+    place: Path  # where a copy of its files lies, which everybody may read
+    entry: Entry  # a relative one is below `place`
+    capabilities: Effective  # declared - denied + granted
+    settings: Mapping[str, Any]  # as somebody has set them, else their defaults
+    private: tuple[str, ...]  # networks without public addresses that it may talk to
+    environment: Mapping[str, str]  # the daemon's
+
+    @property
+    def file(self) -> Path:
+        """The entry point that is a file of the plugin's."""
+        return self.place / self.entry.text
+
+
+class Told(NamedTuple):
+    """What the loader of a kind gets: `calls.Plugin.target`, and what holds the host."""
+
+    target: str
+    sandbox: calls.Sandbox | None = None
+
+
+def _wasm(given: Given) -> Told:
+    if given.entry.form != "relative":
+        mend = "put the module into the package and name its path"
+        raise Fault("EINVAL", f"its entryPoint {shown(given.entry.text)} is not fetched; {mend}")
+    module = wasm.module(
+        str(given.file),
+        capabilities=given.capabilities.capabilities,
+        config=dict(given.settings),
+        environment=wasm.environment_of(given.manifest.name, given.environment),
+        private=given.private,
+    )
+    return Told(wasm.target(module))
+
+
+KINDS: Mapping[str, Callable[[Given], Told]] = {
+    wasm.KIND: _wasm,
+}
+
+
+def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str = "") -> calls.Plugin:
+    """The plugin as its host is told of it; `keeps` is where its users' state lies."""
+    if manifest.kind not in KINDS:
+        there = ", ".join(KINDS)
+        raise Fault("EINVAL", f"no plugin of kind {manifest.kind} runs in this version; there is {there}")
+    entry = entry_of(manifest.entry_point)
+    assert entry is not None  # a manifest that was read is sound
+    given = Given(
+        manifest,
+        place,
+        entry,
+        granted(manifest, chosen),
+        settings.values(settings.settings_of(manifest), chosen.config),
+        chosen.private,
+        os.environ,
+    )
+    told = KINDS[manifest.kind](given)
+    return calls.Plugin(
+        manifest.name, manifest.version, manifest.kind, told.target, str(place), told.sandbox, keeps
+    )
+
+
+def granted(manifest: Manifest, chosen: Chosen) -> Effective:
+    return effective(manifest.capabilities, chosen.decided("deny"), chosen.decided("grant"))

@@ -1,0 +1,26 @@
+"""What is left of a plugin when its files are gone: what it has kept, and what was decided about it.
+
+This file must never know what either of them says.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.plugins.copies import kept_of
+from cortexfs.plugins.jsonsettings import Store
+
+
+def forget(state: Path, name: str) -> None:
+    """Remove all of it, of all users."""
+    Store(state).forget(name)
+    kept = kept_of(state) / names.check(name)
+    try:
+        if kept.is_dir():
+            shutil.rmtree(kept)
+    except OSError as problem:
+        where = problem.filename or kept
+        raise Fault(code_of(problem.errno), f"{where} cannot be removed: {problem.strerror}") from None

@@ -1,0 +1,159 @@
+"""Plugins with a manifest.json in a running mount: one plugin system with them too."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import wasmtime
+
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.test_plugins import broken, origin, said, tools
+from tests.shell import wat
+
+
+@pytest.fixture(scope="module")
+def mount(python: Path) -> Iterator[Ctx]:
+    """One without plugins; each test takes away what it has installed."""
+    with mounted(python) as ctx:
+        yield ctx
+
+
+def plugin(where: Path, name: str, source: str | bytes, **changes: Any) -> Path:
+    """A plugin's directory, as its author has it."""
+    folder = where / name
+    folder.mkdir(parents=True, exist_ok=True)
+    data = wasmtime.wat2wasm(source) if isinstance(source, str) else source
+    (folder / "plugin.wasm").write_bytes(data)
+    manifest = {
+        "name": name,
+        "version": "1.0.0",
+        "description": "For tests",
+        "kind": "wasm",
+        "entryPoint": "plugin.wasm",
+        "runtime": "wasm",
+        "capabilities": ["tools"],
+    }
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest | changes))
+    return folder
+
+
+def saying(where: Path, name: str, says: str = "hello", /, **changes: Any) -> Path:
+    """One tool, of the plugin's name."""
+    texts = wat.Texts()
+    return plugin(where, name, wat.text({name: f"(call $say {texts(says)} {wat.OUT})"}, texts), **changes)
+
+
+def row(ctx: Ctx, name: str) -> dict[str, Any]:
+    listed = json.loads(ctx.ctx("plugin", "list", "--json").stdout)
+    return next(one for one in listed if one["name"] == name)
+
+
+def test_a_directory_becomes_tools(mount: Ctx, tmp_path: Path) -> None:
+    folder = saying(tmp_path, "dir-wasm")
+    done = mount.ctx("plugin", "install", str(folder))
+    assert f"installed dir-wasm 1.0.0, unsigned; the mount at {mount.root} follows" in done.stderr
+    assert said(mount, "dir-wasm") == said(mount, "dir-wasm", NOBODY) == "hello"
+    assert origin(mount, "dir-wasm") == "plugin:dir-wasm@1.0.0"
+    one = row(mount, "dir-wasm")
+    assert (one["boundary"], one["status"], one["tools"]) == ("wasm", "loaded", ["dir-wasm"])
+    mount.ctx("plugin", "disable", "dir-wasm")
+    assert "dir-wasm" not in tools(mount)
+    mount.ctx("plugin", "enable", "dir-wasm")
+    assert said(mount, "dir-wasm") == "hello"
+    mount.ctx("plugin", "uninstall", "dir-wasm")
+    assert (tools(mount), row(mount, "dir-wasm")["status"]) != ([], "loaded")
+    mount.ctx("plugin", "uninstall", "dir-wasm", "--purge")
+    assert not (mount.state / "plugins" / "dir-wasm").exists()
+    assert "dir-wasm" not in tools(mount)
+
+
+def test_a_signed_package_goes_all_the_way(mount: Ctx, tmp_path: Path) -> None:
+    folder, key, package = saying(tmp_path, "cpx-wasm"), tmp_path / "key", tmp_path / "x.cpx"
+    mount.ctx("plugin", "pack", str(folder), str(package))
+    refused = mount.ctx("plugin", "install", str(package), check=False)
+    assert "the package is unsigned" in refused.stderr
+    mount.ctx("plugin", "keygen", str(key))
+    mount.ctx("plugin", "sign", str(folder), "--key", str(key), "--publisher", "example.dev")
+    mount.ctx("plugin", "pack", str(folder), str(package))
+    mount.ctx("plugin", "install", str(package), "--yes")
+    assert said(mount, "cpx-wasm", NOBODY) == "hello"
+    assert row(mount, "cpx-wasm")["publisher"] == "example.dev"
+    mount.ctx("plugin", "trust", "remove", "example.dev")
+    assert "its publisher example.dev is not trusted any more" in broken(mount)
+    assert "cpx-wasm" not in tools(mount)
+    mount.ctx("plugin", "uninstall", "cpx-wasm", "--purge")
+
+
+def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: Path) -> None:
+    mount.ctx("plugin", "install", str(saying(tmp_path, "module", "one")))
+    for source, why in (
+        (b"\0asm\1\0\0\0", "does not export plugin_get_abi_version"),
+        # seed 004: "Host rejects incompatible versions on load."
+        (wasmtime.wat2wasm(wat.text({}, abi="(i32.const 2)")), "ABI version 2 is not supported"),
+    ):
+        broken_one = plugin(tmp_path / "bad", "module", bytes(source), version="1.1.0")
+        done = mount.ctx("plugin", "install", str(broken_one), check=False)
+        assert (done.returncode, why in done.stderr) == (1, True), done.stderr
+        assert said(mount, "module") == "one"
+        assert why in origin(mount, "module")
+        assert why in mount.ctx("doctor", check=False).stdout
+    mount.ctx("plugin", "install", str(saying(tmp_path, "module", "two", version="1.2.0")))
+    assert (said(mount, "module"), origin(mount, "module")) == ("two", "plugin:module@1.2.0")
+    assert broken(mount) == ""
+    mount.ctx("plugin", "uninstall", "module", "--purge")
+
+
+def test_what_changed_on_the_disk_is_refused_when_it_is_loaded(mount: Ctx, tmp_path: Path) -> None:
+    mount.ctx("plugin", "install", str(saying(tmp_path, "flipped")))
+    installed = mount.state / "plugins" / "flipped" / "plugin.wasm"
+    installed.write_bytes(installed.read_bytes() + b"\0")
+    mount.ctx("plugin", "enable", "flipped")
+    assert 'it has changed since it was installed: "plugin.wasm"' in broken(mount)
+    assert said(mount, "flipped") == "hello"  # what it was
+    mount.ctx("plugin", "uninstall", "flipped", "--purge")
+
+
+COUNTING = {
+    "keep": wat.then(
+        "(call $set {key} {value})", "(i32.store (local.get $length) (i32.const 0))", "(i32.const 0)"
+    ),
+    "kept": wat.answered("(call $get {key} {buffer} {word})"),
+}
+
+
+def test_state_lasts_for_its_user_until_it_is_purged(mount: Ctx, tmp_path: Path) -> None:
+    # seed 004: "host_set_state ... Persist state (in-memory + SQLite)"
+    texts = wat.Texts()
+    words = {"key": texts("k"), "value": texts("v"), "buffer": wat.BUFFER, "word": wat.WORD}
+    bodies = {name: body.format(**words) for name, body in COUNTING.items()}
+    folder = plugin(tmp_path, "keeper", wat.text(bodies, texts))
+    mount.ctx("plugin", "install", str(folder))
+    assert said(mount, "keep") == ""
+    assert said(mount, "kept") == "v"
+    assert mount.call("kept", uid=NOBODY).output == "0"  # nothing of another user's
+    mount.umount()
+    mount.mount()
+    assert said(mount, "kept") == "v"
+    kept = mount.state.with_name(f"{mount.state.name}-kept") / "keeper"
+    seen = {path.name: (path.stat().st_mode & 0o777, path.stat().st_uid) for path in kept.iterdir()}
+    assert seen == {"0": (0o700, 0), str(NOBODY): (0o700, NOBODY)}
+    mount.ctx("plugin", "uninstall", "keeper", "--purge")
+    assert not kept.exists()
+    mount.ctx("plugin", "install", str(folder))
+    assert mount.call("kept").output == "0"
+    mount.ctx("plugin", "uninstall", "keeper", "--purge")
+
+
+def test_its_directories_are_the_daemons(mount: Ctx, tmp_path: Path) -> None:
+    # nobody takes the place of another user
+    mount.ctx("plugin", "install", str(saying(tmp_path, "place")))
+    kept = mount.state.with_name(f"{mount.state.name}-kept")
+    for folder in (kept, kept / "place"):
+        assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o755, os.getuid())
+    mount.ctx("plugin", "uninstall", "place", "--purge")

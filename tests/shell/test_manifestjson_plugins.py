@@ -1,0 +1,165 @@
+"""Plugins with a manifest.json as directories and packages, and as the daemon is told of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cortexfs import config, manifestkinds
+from cortexfs.config import Config
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.host import programs, wasm
+from cortexfs.offers import Offers
+from cortexfs.plugins import installing, manifesthash, package, records
+
+MODULE = b"\0asm\1\0\0\0"
+MANIFEST = {
+    "name": "word-count",
+    "version": "1.0.0",
+    "description": "Counts words",
+    "kind": "wasm",
+    "entryPoint": "./lib/count.wasm",
+    "runtime": "wasm",
+    "capabilities": ["tools"],
+}
+
+
+def plugin(where: Path, **changes: Any) -> Path:
+    """A plugin's directory, as its author has it."""
+    (where / "lib").mkdir(parents=True, exist_ok=True)
+    (where / "lib" / "count.wasm").write_bytes(MODULE)
+    (where / "manifest.json").write_bytes(msgspec.json.encode(MANIFEST | changes))
+    return where
+
+
+class World:
+    """A state and a configuration, and plugins in them."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.config = Config(base / "state", base / "config")
+        for folder in (base / "state", base / "config"):
+            folder.mkdir()
+        self.offers = Offers(self.config)
+
+    def install(self, name: str = "word-count", **changes: Any) -> Path:
+        tree = package.read(plugin(self.base / "source" / name, name=name, **changes))
+        record = records.Record("a test", records.files_of(tree))
+        files = {**tree.files, records.FILE: records.file(record)}
+        where = installing.install(self.base / "state" / "plugins", name, files)
+        config.choose(self.config.directory, name, True)
+        return where
+
+    def offered(self) -> calls.Plugin:
+        loaded = self.offers.load()
+        assert loaded.faults == {}
+        (one,) = loaded.plugins
+        return one
+
+    def fault(self, name: str = "word-count") -> str:
+        return self.offers.load().faults[name]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def told(one: calls.Plugin) -> wasm.Module:
+    return programs.declared(one, wasm.Module)  # type: ignore[type-var]
+
+
+def test_a_directory_is_every_file_in_it(tmp_path: Path) -> None:
+    # docs/manifest-json.md: "every file below the directory, hidden ones too"
+    folder = plugin(tmp_path / "p")
+    for name in (".hidden", "data/table.csv", "notes.bak", ".git/HEAD", ".installed.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(name)
+    tree = package.read(folder)
+    expected = [".hidden", "data/table.csv", "lib/count.wasm", "manifest.json", "notes.bak"]
+    assert sorted(tree.files) == expected
+    assert (tree.manifest.name, tree.manifest.version) == ("word-count", "1.0.0")
+    assert tree.ignored == (".git",)
+    assert package.unpack(package.pack(tree), "x.cpx").files == tree.files
+
+
+def test_a_manifest_toml_comes_first(tmp_path: Path) -> None:
+    folder = plugin(tmp_path / "p")
+    text = 'name = "other"\nversion = "1"\ndescription = "x"\ncortex_version = "1.6.0"\n'
+    (folder / "manifest.toml").write_text(text)
+    assert package.read(folder).manifest.name == "other"
+
+
+def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
+    # reference 8.2: "Symlinks inside the allowed dir are followed"
+    folder = plugin(tmp_path / "p")
+    for make in (
+        lambda path: path.symlink_to("/etc/passwd"),
+        lambda path: path.symlink_to("lib"),
+        lambda path: path.symlink_to("nowhere"),
+        os.mkfifo,
+    ):
+        make(folder / "odd")
+        with pytest.raises(Fault, match='"odd" is neither a file nor a directory; ship a copy of what it'):
+            package.read(folder)
+        (folder / "odd").unlink()
+
+
+def test_the_hash_is_verified_when_it_is_read(tmp_path: Path) -> None:
+    # seed 004: "SHA-256 of plugin files for supply-chain verification"
+    whole = manifesthash.package_digest(
+        {name: file.data for name, file in package.read(plugin(tmp_path / "p")).files.items()}
+    )
+    entry = f"sha256:{hashlib.sha256(MODULE).hexdigest()}"
+    for right in (whole, entry):
+        assert package.read(plugin(tmp_path / "p", hash=right)).manifest.name == "word-count"
+    wrong = f"sha256:{'0' * 64}"
+    with pytest.raises(Fault, match=f"manifest.json: hash: says {wrong}, but the files are {whole}; install"):
+        package.read(plugin(tmp_path / "p", hash=wrong))
+
+
+def test_the_entry_point_is_among_the_files(tmp_path: Path) -> None:
+    folder = plugin(tmp_path / "p")
+    (folder / "lib" / "count.wasm").unlink()
+    with pytest.raises(Fault, match=r'entryPoint: "lib/count.wasm" is not among its files; put it there'):
+        package.read(folder)
+
+
+def test_what_is_installed_is_told_to_its_host(world: World) -> None:
+    world.install()
+    one = world.offered()
+    assert (one.name, one.version, one.kind) == ("word-count", "1.0.0", "wasm")
+    module = told(one)
+    assert Path(module.path).read_bytes() == MODULE
+    # docs/plugins.md: "What runs is a copy of the bytes that it has checked"
+    assert Path(module.path).is_relative_to(world.base / "state-plugins")
+    assert module.sha256 == hashlib.sha256(MODULE).hexdigest()
+    assert (module.capabilities, module.config) == (("tools",), {})
+    assert one.keeps == str(world.base / "state-kept" / "word-count")
+    assert Path(one.keeps).stat().st_mode & 0o777 == 0o755
+
+
+def test_what_has_changed_since_is_refused(world: World) -> None:
+    where = world.install()
+    world.offered()
+    (where / "lib" / "count.wasm").write_bytes(MODULE + b"\0")
+    assert world.fault() == 'it has changed since it was installed: "lib/count.wasm"; install it anew'
+
+
+def test_defaults_of_its_settings_are_told(world: World) -> None:
+    # docs/manifest-json.md: "What somebody has set counts, else the value in config.settings"
+    world.install(config={"settings": {"depth": 3}})
+    assert told(world.offered()).config == {"depth": 3}
+
+
+def test_a_kind_that_nobody_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = package.read(plugin(tmp_path / "p"))
+    monkeypatch.setattr(manifestkinds, "KINDS", {"esm": manifestkinds.KINDS["wasm"]})
+    with pytest.raises(Fault, match=r"no plugin of kind wasm runs in this version; there is esm$"):
+        manifestkinds.plugin(tree.manifest.json, tmp_path)  # type: ignore[attr-defined]
