@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from cortexfs.agents.context import Files
 from cortexfs.agents.powers import Powers, is_agents, setup_of
+from cortexfs.agents.setup import Begun
 from cortexfs.agents.world import Outcome
 from cortexfs.config import Agent, Config
 from cortexfs.core import calls, risksettings
@@ -59,6 +60,7 @@ class AgentWorld:
             (str(place_of(config.state)), "rx"),  # or an agent could change what others run
             (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
         )
+        self.begun = Begun()
         self._sessions = sessions
         self._fs = fs
         self._runs = runs
@@ -151,7 +153,7 @@ class AgentWorld:
         if not is_agents(identity.label):
             raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
         words = [os.fsdecode(argument) for argument in arguments]
-        decision = Powers(self, identity.label).decide(object_, identity, words)
+        decision = Powers(self, identity.label, identity.uid).decide(object_, identity, words)
         if not decision.allowed or decision.dry_run_first:
             raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
 

@@ -28,12 +28,12 @@ from cortexfs.agents.budget import Budget, Limits
 from cortexfs.agents.context import Pack, Parts, budget, history_room, pinned_by, unpinned
 from cortexfs.agents.powers import NETWORK, Powers, effects_in_words, known, setup_of
 from cortexfs.agents.question import Question, message, spoken
-from cortexfs.agents.toolbox import Meant, Toolbox, meant
+from cortexfs.agents.standing import Standing
+from cortexfs.agents.toolbox import Toolbox, meant
 from cortexfs.agents.view import view, within
 from cortexfs.agents.window import Names, Window
 from cortexfs.agents.world import Outcome, World
 from cortexfs.core import calls, frames
-from cortexfs.core.confirming import Denials
 from cortexfs.core.decision import Decision
 from cortexfs.core.errors import Fault
 from cortexfs.core.plain import escaped
@@ -52,8 +52,6 @@ PATH = "/usr/local/bin:/usr/bin:/bin"
 MAX_INPUT = 256 << 10  # bytes of a call's input: it is logged, shown and asked about
 MAX_NAME = 64  # characters of a tool's name, which no tool's is over
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
-ALWAYS = "always"  # in a session's memory: the tools that its user allows for all of it
-DENIED = "denials"
 
 
 class Agents:
@@ -83,11 +81,13 @@ class _Run:
         self._turn = turn
         if object_.status.startswith("broken"):
             raise Fault("EHOSTDOWN", f"{object_.name} cannot work: {object_.status}")
-        self._setup = setup_of(world, object_)
+        self._setup = setup_of(world, world.find(*object_.key) or object_)
         who = turn.who
         nested = who.identity.label
-        self._powers = Powers(world, f"{nested} {object_.path}" if nested else object_.path)
-        self._model = self._chosen_model()
+        label = f"{nested} {object_.path}" if nested else object_.path
+        self._powers = Powers(world, label, who.identity.uid, self._setup)
+        self._model = world.model(self._setup.model)
+        self._check_model()
         self._driver = world.driver(self._model)
         self._native = NATIVE in world.control(self._model, "cap").split()
         self._tools = Toolbox(world, self._setup.tools)
@@ -97,17 +97,18 @@ class _Run:
         self._budget = Budget(self._limits(), trio.current_time())
         self._reserve = 0
         self._asking = trio.Lock()
+        self._standing = Standing(turn.session_memory, self._setup.made)
         self._ids: set[str] = set()
 
     # What it is made of.
 
-    def _chosen_model(self) -> Object:
+    def _check_model(self) -> None:
+        """EACCES unless it may be asked, by the name under which it was chosen."""
         named = self._setup.model
-        model = self._world.model(named)
-        decision = self._powers.decide(model, self._turn.who.identity, alias="" if "/" in named else named)
+        alias = "" if "/" in named else named
+        decision = self._powers.decide(self._model, self._turn.who.identity, alias=alias)
         if not decision.allowed:
             raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
-        return model
 
     def _confined(self) -> calls.Identity:
         """As whom its tools run: the person, without powers, seeing what the mount table shows."""
@@ -150,7 +151,10 @@ class _Run:
 
     async def answer(self) -> None:
         try:
-            with trio.move_on_after(self._world.limits.secs) as clock:
+            with (
+                self._world.begun.run(self._turn.who.identity.uid, self._setup),
+                trio.move_on_after(self._world.limits.secs) as clock,
+            ):
                 await self._loop()
             if clock.cancelled_caught:
                 raise self._budget.late()
@@ -168,6 +172,7 @@ class _Run:
         await window.load()
         while True:
             self._budget.step(trio.current_time())
+            self._check_model()
             reply = await self._ask(await window.pack(self._summarise))
             if reply.malformed:
                 self._budget.malformed()
@@ -271,7 +276,7 @@ class _Run:
                 nursery.start_soon(one_of, call)
         if faults:
             raise faults[0]
-        self._check_denials()
+        self._standing.check()
         return [results[call.call] for call in made]
 
     async def _one(self, call: frames.ToolCall, window: Window) -> Said:
@@ -281,7 +286,7 @@ class _Run:
             return await self._told(call, wording.unknown(call.name, known(self._tools.names)), True)
         input_ = call.input
         decision = await self._decide(call, tool, input_)
-        if decision.allowed and decision.confirm and meant(tool) not in self._always():
+        if decision.allowed and decision.confirm and not self._standing.always(tool):
             verdict = await self._approved(call, tool, decision)
             if verdict is None:
                 return await self._denied(call, "the user did not allow it")
@@ -292,7 +297,7 @@ class _Run:
             decision = await self._decide(call, tool, input_)
         if not decision.allowed or decision.dry_run_first:
             return await self._denied(call, decision.reason)
-        self._count_denial(False)
+        self._standing.count(denied=False)
         outcome = await self._run(call, tool, input_)
         return await self._told_outcome(call, outcome, window)
 
@@ -318,19 +323,14 @@ class _Run:
             reason=decision.reason,
         )
         async with self._asking:  # a person decides one thing at a time
-            if meant(tool) in self._always():
+            if self._standing.always(tool):
                 return call.input
             verdict = await self._turn.ask(question)
             if verdict.decision == "deny":
                 return None
             if verdict.decision == "allow_session":
-                self._always().add(meant(tool))
+                self._standing.allow(tool)
         return call.input if verdict.input is None else verdict.input
-
-    def _always(self) -> set[Meant]:
-        found = self._turn.session_memory.setdefault(ALWAYS, set())
-        assert isinstance(found, set)
-        return found
 
     async def _run(self, call: frames.ToolCall, tool: Object, input_: Any) -> Outcome:
         who = self._turn.who
@@ -362,7 +362,7 @@ class _Run:
         return await self._told(call, text, fault is not None, outcome.output if fault is None else "")
 
     async def _denied(self, call: frames.ToolCall, reason: str) -> Said:
-        self._count_denial(True)
+        self._standing.count(denied=True)
         return await self._told(call, wording.denied(reason), True)
 
     async def _told(self, call: frames.ToolCall, text: str, is_error: bool, output: str = "") -> Said:
@@ -372,22 +372,6 @@ class _Run:
             frames.ToolResult(call=call.call, name=call.name, output=shown, is_error=is_error)
         )
         return Said("tool", (Text(text),), call=call.call, is_error=is_error)
-
-    def _count_denial(self, denied: bool) -> None:
-        before = self._turn.session_memory.get(DENIED, Denials())
-        assert isinstance(before, Denials)
-        self._turn.session_memory[DENIED] = before.after(denied)
-
-    def _check_denials(self) -> None:
-        """Who is denied again and again is to wait for its user."""
-        denials = self._turn.session_memory.get(DENIED, Denials())
-        assert isinstance(denials, Denials)
-        if denials.pause:
-            self._turn.session_memory[DENIED] = Denials(0, denials.ever)
-            why = f"{denials.in_a_row} calls in a row were denied"
-            raise Fault("EACCES", f"{why}, so the agent stops; say what it should do instead, or allow more")
-        if denials.escalate:
-            raise Fault("EACCES", f"{denials.ever} calls of this session were denied; begin another one")
 
 
 def _in_a_line(path: str) -> str:

@@ -1,56 +1,36 @@
 """What an agent may: its controls as they are now, and the decision about each thing that it wants.
 
-    setup = setup_of(object_, control)          an agent, as its `.d/` says
-    powers = Powers(world, label)               of everything that runs under a label
+    setup = setup_of(world, object_)            an agent, as its `.d/` says
+    powers = Powers(world, label, uid, setup)   of everything that runs under a label for a user
     powers.decide(thing, identity, ...)         core/decision.py's answer
 
 A label is the path of agents that led here, "agent/lead home/1000/agent/helper": what the helper may is what
 its own policy says and that of each one before it says too, so that no agent gets more by asking another.
 
 Rules: controls are read when a decision is made, so that what is taken away from an agent is gone at once,
-for what runs already too. An agent that is gone, or whose policy cannot be read, may nothing.
+for what runs already too. What is given to it is not there before the next run: a run may what its agent was
+allowed when it began, and is now. An agent that is gone, or whose policy cannot be read, may nothing, and one
+that was made since is another.
 This file must never know of models' answers, sockets or sessions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from cortexfs.agents.setup import Setup
 from cortexfs.agents.world import World
 from cortexfs.core import calls, policy
 from cortexfs.core.confirming import Kind
 from cortexfs.core.decision import Caller, Decision, Question, Thing, decide
 from cortexfs.core.errors import Fault
-from cortexfs.core.policy import TO_RUN, Rule
+from cortexfs.core.policy import TO_RUN
 from cortexfs.core.registry import Object, key_of
 from cortexfs.core.risk import Circumstances, Tool, words_of
 
 NETWORK = ("network", "default", "connect")
-
-
-class Setup(NamedTuple):
-    """An agent, as its controls say."""
-
-    name: str
-    place: str  # in the tree: agent/coder, home/1000/agent/mine
-    home: int | None
-    label: str  # its type: coder_t
-    rules: tuple[Rule, ...]
-    model: str
-    system: str
-    tools: tuple[str, ...]
-    mounts: str
-    cwd: str
-    window: int | None
-    asks: bool
-    env: dict[str, str]
-    groups: frozenset[int]
-    path: tuple[str, ...]
-
-    @property
-    def file(self) -> str:
-        return f"{self.place}.d/policy"
+BEGAN = "; so it was when this run began, and what it was given since then counts for the next one"
 
 
 def setup_of(world: World, object_: Object) -> Setup:
@@ -87,6 +67,7 @@ def setup_of(world: World, object_: Object) -> Setup:
         env=dict(line.split("=", 1) for line in text["env"].splitlines() if "=" in line),
         groups=frozenset(map(int, world.control(object_, "groups").split())),
         path=tuple(world.control(object_, "path").splitlines()),
+        made=object_.registered,
     )
 
 
@@ -96,15 +77,18 @@ def is_agents(label: str) -> bool:
 
 
 class Powers:
-    """What runs under a label may."""
+    """What runs under a label may. `own` is the agent that runs last, as it was when its run began. Of the
+    others, and where nobody says, all runs of theirs count that go on for this user."""
 
-    def __init__(self, world: World, label: str) -> None:
+    def __init__(self, world: World, label: str, uid: int, own: Setup | None = None) -> None:
         self._world = world
+        self._uid = uid
+        self._own = own
         self.label = label
 
     @property
     def chain(self) -> tuple[Setup, ...]:
-        """The agents that led here, the one that runs last; EACCES when one of them is gone."""
+        """The agents that led here as they are, the one that runs last; EACCES when one of them is gone."""
         found = []
         for word in self.label.split():
             object_ = self._world.find(*key_of(word))
@@ -113,9 +97,24 @@ class Powers:
             found.append(setup_of(self._world, object_))
         return tuple(found)
 
+    def _began(self, chain: Sequence[Setup]) -> tuple[Setup, ...]:
+        """The same as they were, where that differs; EACCES when one of them is another agent by now."""
+        found: list[Setup] = []
+        for number, now in enumerate(chain, 1):
+            of_run = (self._own,) if self._own and number == len(chain) else None
+            found += of_run or self._world.begun.of(self._uid, now.place)
+            if any(one.place == now.place and one.made != now.made for one in found):
+                why = f"{now.place} was removed and made again since this run began"
+                raise Fault("EACCES", f"{why}, so what it runs may nothing; begin another run")
+        return tuple(one for one in found if one not in chain)
+
     def allows(self, class_: str, name: str, permission: str) -> bool:
         """Whether all of them have a line for this."""
-        return all(policy.find(one.rules, one.label, class_, name, permission) for one in self.chain)
+        chain = self.chain
+        return all(
+            policy.find(one.rules, one.label, class_, name, permission)
+            for one in (*chain, *self._began(chain))
+        )
 
     def decide(
         self,
@@ -128,12 +127,15 @@ class Powers:
     ) -> Decision:
         """Whether they may run an object. An alias by which it was named may stand in a policy line, too."""
         circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
-        last, *before = reversed(self.chain)
+        chain = self.chain
+        last, *before = reversed(chain)
         decision = self._one(last, object_, alias, identity, circumstances, can_ask)
-        for setup in before:
+        for setup in (*before, *self._began(chain)):
             if not decision.allowed:
                 break
             other = self._one(setup, object_, alias, identity, circumstances, can_ask)
+            if setup not in chain:
+                other = other._replace(reason=f"{other.reason}{BEGAN}")
             decision = other if not other.allowed or other.confirm else decision
         return decision
 

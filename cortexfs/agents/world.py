@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 from cortexfs.agents.context import Files
+from cortexfs.agents.setup import Begun
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame
@@ -49,6 +50,10 @@ class World(Protocol):
 
     @property
     def limits(self) -> Limits: ...
+
+    @property
+    def begun(self) -> Begun:
+        """The runs that are going on."""
 
     @property
     def settings(self) -> Settings:
