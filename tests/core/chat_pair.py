@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from cortexfs.chat import talk
 from cortexfs.chat.calls import Show
 from cortexfs.chat.talk import Deed, Leave, Talk
@@ -70,3 +72,13 @@ def decision(text: str) -> Decision:
     reply = talk.answer(text)
     assert reply != talk.EDIT
     return reply
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def chat(world: World) -> Chat:
+    return Chat(world)

@@ -11,18 +11,11 @@ from cortexfs.chat.talk import Talk
 from cortexfs.core import approvals, frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.requests import Approve, Verdict
+from tests.core import chat_pair
 from tests.core.chat_pair import Chat, decision, run_of
 from tests.core.conversation_pair import World
 
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def chat(world: World) -> Chat:
-    return Chat(world)
+world, chat = chat_pair.world, chat_pair.chat
 
 
 def test_what_tools_do_is_shown(world: World, chat: Chat) -> None:

@@ -16,18 +16,11 @@ from cortexfs.chat.talk import Deed, Leave, Talk
 from cortexfs.core import approvals, frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.requests import Cancel, Key, Resume, Send, Verdict
+from tests.core import chat_pair
 from tests.core.chat_pair import Chat, run_of
 from tests.core.conversation_pair import World
 
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def chat(world: World) -> Chat:
-    return Chat(world)
+world, chat = chat_pair.world, chat_pair.chat
 
 
 def test_an_answer_is_streamed_and_not_repeated(world: World, chat: Chat) -> None:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from cortexfs.core import frames
 from tests.core.conversation_pair import Connection, World
 
@@ -118,3 +120,16 @@ def served(path: Path, echo: bool = True) -> Iterator[Served]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path / "echo.sock") as server:
+        yield server
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Served]:
+    """A server whose runs say what the test makes them say."""
+    with served(tmp_path / "slow.sock", echo=False) as server:
+        yield server

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,22 +21,12 @@ from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.requests import Ping, Resume, Send
 from tests.core.conversation_pair import kinds, texts
+from tests.shell import client_server
 from tests.shell.client_server import Served, served
 
 ANSWERED = "start message delta delta message usage done"
 
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "echo.sock") as server:
-        yield server
-
-
-@pytest.fixture
-def slow(tmp_path: Path) -> Iterator[Served]:
-    """A server whose runs say what the test makes them say."""
-    with served(tmp_path / "slow.sock", echo=False) as server:
-        yield server
+server, slow = client_server.server, client_server.slow
 
 
 def ping_on(conversation: Conversation) -> None:

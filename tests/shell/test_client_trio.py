@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +16,12 @@ from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.requests import Ping, Send
 from tests.core.conversation_pair import kinds, texts
-from tests.shell.client_server import Served, served
+from tests.shell import client_server
+from tests.shell.client_server import Served
 
 ANSWERED = "start message delta delta message usage done"
 
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "echo.sock") as server:
-        yield server
-
-
-@pytest.fixture
-def slow(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "slow.sock", echo=False) as server:
-        yield server
+server, slow = client_server.server, client_server.slow
 
 
 async def taken(stream: AsyncIterator[AnyFrame], count: int = 1 << 30) -> list[AnyFrame]:

@@ -15,12 +15,13 @@ import pytest
 from cortexfs.host import wasm, wasmhost, wasmstate
 from tests.shell import wat
 from tests.shell.calling import serving, until
+from tests.shell.forks import public_directory
 from tests.shell.wat import ARGS, BUFFER, HUGE, OUT, SHAPES, TOOLS, WORD, Asked, answered, broken, then
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with wat.public() as made:
+    with public_directory() as made:
         yield made
 
 

@@ -15,6 +15,7 @@ import pytest
 from cortexfs.host import webfetch
 from tests.shell import wat
 from tests.shell.calling import serving
+from tests.shell.forks import public_directory
 from tests.shell.wat import BUFFER, OUT, WORD, Asked, then
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -57,7 +58,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with wat.public() as made:
+    with public_directory() as made:
         yield made
 
 

@@ -15,12 +15,13 @@ from cortexfs.catalog import Catalog
 from cortexfs.host import wasmcode
 from tests.shell import wat
 from tests.shell.calling import serving
+from tests.shell.forks import public_directory
 from tests.shell.wat import SHAPES, TOOLS, Asked, broken
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with wat.public() as made:
+    with public_directory() as made:
         yield made
 
 

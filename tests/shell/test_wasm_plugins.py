@@ -16,6 +16,7 @@ import wasmtime
 from cortexfs.host import wasm, wasmcode, wasmhost, wasminstance, wasmstate, webfetch
 from tests.shell import wat
 from tests.shell.calling import serving
+from tests.shell.forks import public_directory
 from tests.shell.wat import ARGS, BUFFER, OUT, SHAPES, TOOLS, WORD, Asked, answered, then
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
@@ -24,7 +25,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with wat.public() as made:
+    with public_directory() as made:
         yield made
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -205,14 +202,3 @@ TOOLS = {
     "grow": f"(call $number (memory.grow (i32.const 100000)) {OUT})",
     "more": f"(call $number (memory.grow (i32.const 256)) {OUT})",
 }
-
-
-@contextlib.contextmanager
-def public() -> Iterator[Path]:
-    """Where everybody may read: under root, plugins describe themselves as nobody."""
-    made = Path(tempfile.mkdtemp(prefix="cortexfs-wasm-"))
-    made.chmod(0o755)
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made)
