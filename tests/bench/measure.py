@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 DEVNULL = os.open(os.devnull, os.O_RDWR)
@@ -68,6 +70,17 @@ def _worker(call: Callable[[], float], count: int) -> tuple[int, int]:
         print(error, file=sys.stderr)
     finally:
         os._exit(status)
+
+
+@contextlib.contextmanager
+def serving(module: str) -> Iterator[int]:
+    """The port that this module says when it runs, as a process of its own."""
+    with subprocess.Popen([sys.executable, "-m", module], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            server.kill()
 
 
 def per_call(loop: Callable[[], object], count: int) -> float:

@@ -6,16 +6,13 @@ else the machine does meets both. Figures are medians.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import trio
 
+from tests.bench import measure
 from tests.mounted.ctx_mount import Ctx
 from tests.shell.provider_server import SSE, USED, chunks, ended, playing, said
 
@@ -34,7 +31,7 @@ class Figures(NamedTuple):
 
 
 def figures(ctx: Ctx) -> Figures:
-    with _serving() as port:
+    with measure.serving("tests.bench.providers") as port:
         address = f"http://127.0.0.1:{port}/v1"
         words = ("--base-url", address, "--format", "openai.chat", "--model", "m")
         ctx.ctx("provider", "add", "bench", *words)
@@ -66,18 +63,6 @@ async def _alone(address: str) -> float:
             count += bool(chunk.choices and chunk.choices[0].delta.content)
         assert count == DELTAS
         return (time.perf_counter() - began) * 1000
-
-
-@contextlib.contextmanager
-def _serving() -> Iterator[int]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.providers"], stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout
-        try:
-            yield int(server.stdout.readline())
-        finally:
-            server.kill()
 
 
 async def _serve() -> None:

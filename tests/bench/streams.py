@@ -11,7 +11,6 @@ import contextlib
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -25,7 +24,7 @@ RATE = 25  # deltas a second of each: more than most providers' models say
 GROUPS = 10
 CALLS = 300
 STATS = 5000
-PAUSE = 0.001  # between two looks, so that they meet whatever goes on
+PAUSE = 0.001  # slept between two looks, so that they meet whatever goes on, and are not all that does
 
 
 class Figures(NamedTuple):
@@ -47,7 +46,7 @@ def figures(ctx: Ctx) -> Figures:
     small = ctx.work / "small"
     small.write_text("x" * 1023 + "\n")
     alone_stat, alone_call = _stat(ctx), _call(ctx)
-    with _serving() as port, contextlib.ExitStack() as stack:
+    with measure.serving("tests.bench.streams") as port, contextlib.ExitStack() as stack:
         words = ("--base-url", f"http://127.0.0.1:{port}/v1", "--format", "openai.chat", "--model", "m")
         ctx.ctx("provider", "add", "bench", *words)
         stack.callback(ctx.ctx, "provider", "remove", "bench")
@@ -115,19 +114,7 @@ def _until_all_speak(path: str) -> None:
         if len(runs) == STREAMS:
             return
         assert time.monotonic() < end, f"{len(runs)} of {STREAMS} streams have begun"
-        time.sleep(0.2)
-
-
-@contextlib.contextmanager
-def _serving() -> Iterator[int]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.streams"], stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout
-        try:
-            yield int(server.stdout.readline())
-        finally:
-            server.kill()
+        time.sleep(0.2)  # looking takes CPU that the streams need to begin
 
 
 def _serve() -> None:
@@ -156,7 +143,7 @@ def _serve() -> None:
                 except OSError:
                     group.remove(stream)
             number, due = number + 1, due + 1 / RATE / GROUPS
-            time.sleep(max(0.0, due - time.perf_counter()))
+            time.sleep(max(0.0, due - time.perf_counter()))  # the pace of a model
 
 
 if __name__ == "__main__":
