@@ -343,7 +343,13 @@ def _inherit(identity: Identity, pid: int, hosts: Mapping[int, KnownHost]) -> Id
         return identity
     own = host.identity
     return replace(
-        identity, label=own.label, depth=own.depth + 1, view=own.view, caps=own.caps, network=own.network
+        identity,
+        label=own.label,
+        depth=own.depth + 1,
+        view=own.view,
+        caps=own.caps,
+        network=own.network,
+        delegates=own.delegates,
     )
 
 

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from cortexfs.agents import textcalls, wording
 from cortexfs.agents.budget import Budget, Limits
 from cortexfs.agents.context import Pack, Parts, budget, history_room, pinned_by, unpinned
-from cortexfs.agents.powers import NETWORK, Powers, effects_in_words, known, setup_of
+from cortexfs.agents.powers import NETWORK, Powers, delegates, effects_in_words, known, setup_of
 from cortexfs.agents.question import Question, message, spoken
 from cortexfs.agents.standing import Standing
 from cortexfs.agents.toolbox import Toolbox, meant
@@ -125,6 +125,7 @@ class _Run:
             view=seen if own.view is None else within(seen, own.view),
             caps=self._world.caps,
             network=own.network and self._powers.allows(*NETWORK),
+            delegates=False,
         )
 
     def _groups(self, own: tuple[int, ...]) -> tuple[int, ...]:
@@ -348,7 +349,8 @@ class _Run:
             environment={key.encode(): value.encode() for key, value in environment.items()},
             directory=self._cwd,
         )
-        return await self._world.call(tool, self._identity, asked_, self._turn.say)
+        identity = replace(self._identity, delegates=delegates(tool))
+        return await self._world.call(tool, identity, asked_, self._turn.say)
 
     async def _told_outcome(self, call: frames.ToolCall, outcome: Outcome, window: Window) -> Said:
         fault, whole = outcome.fault, ""

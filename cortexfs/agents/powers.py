@@ -22,6 +22,7 @@ from typing import Any
 from cortexfs.agents.setup import Setup
 from cortexfs.agents.world import World
 from cortexfs.core import calls, policy
+from cortexfs.core.calls import Effect
 from cortexfs.core.confirming import Kind
 from cortexfs.core.decision import Caller, Decision, Question, Thing, decide
 from cortexfs.core.errors import Fault
@@ -29,6 +30,10 @@ from cortexfs.core.policy import TO_RUN
 from cortexfs.core.registry import Object, key_of
 from cortexfs.core.risk import Circumstances, Tool, words_of
 
+DELEGATES = "delegate_work"
+STARTING = Tool(
+    "agent.run", (Effect(DELEGATES, "partially_reversible", "always", "not_supported"),), builtin=True
+)
 NETWORK = ("network", "default", "connect")
 BEGAN = "; so it was when this run began, and what it was given since then counts for the next one"
 
@@ -169,7 +174,7 @@ class Powers:
             if object_.class_ != "agent"
             else (),
             file=where,
-            tool=tool_of(object_) if object_.class_ == "tool" else None,
+            tool=tool_of(object_) if object_.class_ == "tool" else _started(object_, identity),
         )
         return decide(
             Question(
@@ -186,6 +191,16 @@ class Powers:
 def tool_of(object_: Object) -> Tool:
     caps = object_.capabilities
     return Tool(object_.name, caps.effects, object_.origin == "builtin", caps.background_safe)
+
+
+def delegates(object_: Object) -> bool:
+    """Whether it is a tool that starts agents."""
+    return any(one.kind == DELEGATES for one in object_.capabilities.effects)
+
+
+def _started(object_: Object, identity: calls.Identity) -> Tool | None:
+    """Starting an agent is what the tool does for which that was decided, or else is decided like it."""
+    return STARTING if object_.class_ == "agent" and not identity.delegates else None
 
 
 def effects_in_words(object_: Object) -> list[str]:

@@ -131,6 +131,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     view: tuple[tuple[str, str], ...] | None = None
     caps: tuple[tuple[str, str], ...] = ()  # paths, with what of "rwx" is the most that a view gives there
     network: bool = True  # whether it may have network sockets
+    delegates: bool = False  # whether it is a tool that starts agents, about which was decided as such
 
 
 class Limits(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,65 @@
+"""Who may start an agent from inside a run of another: the tool agent.run and a shell are decided alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.agents import agent, call, results, say, script, working, write
+from tests.mounted.ctx_mount import Ctx, mounted
+
+# docs/agents.md: "Starting one is asked about in whichever way it is done"
+BY_HAND = ["{root}/agent/{helper} hello", '{root}/tool/agent.run \'{{"name":"{helper}","task":"hello"}}\'']
+
+
+@pytest.fixture(scope="module")
+def ctx(python: Path) -> Iterator[Ctx]:
+    with mounted(python, []) as mount:
+        yield mount
+
+
+@pytest.fixture(scope="module")
+def boss(ctx: Ctx) -> Iterator[str]:
+    """An agent whose policy lets it start the agent mate, which says what it is told."""
+    with agent(ctx, "boss", "shell.exec", "agent.run") as path, agent(ctx, "mate", "", model="debug/echo"):
+        policy = (ctx.root / f"{path}.d/policy").read_text()
+        more = "allow boss_t agent:mate start\nallow boss_t model:debug/echo use\n"
+        write(ctx, path, "policy", policy + more)
+        yield path
+
+
+def told(ctx: Ctx, path: str, tool: str, /, **input_: object) -> str:
+    """What an approved call put out."""
+    with working(ctx, path, script(call(tool, **input_), say("x"))) as client:
+        asked = client.until("approval")[-1]
+        client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
+        (one,) = results(client.until("done", status="ok"))
+    return str(one["output"])
+
+
+def test_agent_run_is_asked_about_and_starts_it(ctx: Ctx, boss: str) -> None:
+    assert told(ctx, boss, "agent.run", name="mate", task="hello") == "hello"
+
+
+@pytest.mark.parametrize("by_hand", BY_HAND)
+def test_a_shell_that_was_allowed_is_no_leave_to_start_one(ctx: Ctx, boss: str, by_hand: str) -> None:
+    words = by_hand.format(root=ctx.root, helper="mate")
+    output = told(ctx, boss, "shell.exec", cmd=f"{words} 2>&1; true")
+    assert "must be confirmed, and nobody is there" in output
+    assert "hello" not in output
+
+
+@pytest.mark.parametrize("by_hand", BY_HAND)
+def test_where_nothing_is_asked_about_a_shell_starts_one_too(ctx: Ctx, boss: str, by_hand: str) -> None:
+    words = by_hand.format(root=ctx.root, helper="mate")
+    settings = ctx.config / "policy.toml"
+    settings.write_text('mode = "open"\n')
+    try:
+        with working(ctx, boss, script(call("shell.exec", cmd=f"{words} 2>&1"), say("x"))) as client:
+            (one,) = results(client.until("done", status="ok"))
+    finally:
+        settings.unlink()
+    assert '"status":"ok"' in one["output"]
+    assert "hello" in one["output"]
