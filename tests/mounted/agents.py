@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from tests.mounted.ctx_mount import Answer, Ctx
+import pytest
+
+from tests.mounted.ctx_mount import Answer, Ctx, mounted
 from tests.mounted.talking import Frame, Talk, talk
 
 ALL = ("fs.*", "shell.exec", "text.word_count", "agent.run")
@@ -40,6 +43,20 @@ def agent(
         yield f"agent/{name}"
     finally:
         ctx.ctx("agent", "rm", name, "--yes")
+
+
+@pytest.fixture(scope="module")
+def ctx(python: Path) -> Iterator[Ctx]:
+    """A mount for the tests of one file, with something to read."""
+    with mounted(python, []) as mount:
+        (mount.work / "README.md").write_text("hello world\n")
+        yield mount
+
+
+@pytest.fixture(scope="module")
+def coder(ctx: Ctx) -> Iterator[str]:
+    with agent(ctx, "coder") as path:
+        yield path
 
 
 def write(ctx: Ctx, path: str, control: str, text: str) -> None:

@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.mounted import agents
 from tests.mounted.agents import agent, call, decisions, results, say, script, working, write
-from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.ctx_mount import Ctx
 from tests.mounted.talking import Frame, Talk, talk, text
 
 ASKED = call("shell.exec", cmd="true")  # where the run waits, so that something can be changed
 
-
-@pytest.fixture(scope="module")
-def ctx(python: Path) -> Iterator[Ctx]:
-    with mounted(python, []) as mount:
-        (mount.work / "README.md").write_text("hello world\n")
-        yield mount
+ctx = agents.ctx
 
 
 def control(ctx: Ctx, path: str, name: str) -> str:

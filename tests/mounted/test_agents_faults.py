@@ -8,30 +8,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.mounted import agents
 from tests.mounted.agents import agent, call, results, run, say, script, working, write
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Talk, history, talk, text
 
 ENDLESS = "echo $$ >> ran; trap '' TERM; while :; do sleep 0.2; done"
 
-
-@pytest.fixture(scope="module")
-def ctx(python: Path) -> Iterator[Ctx]:
-    with mounted(python, []) as mount:
-        yield mount
-
-
-@pytest.fixture(scope="module")
-def coder(ctx: Ctx) -> Iterator[str]:
-    with agent(ctx, "coder") as path:
-        yield path
-
+ctx, coder = agents.ctx, agents.coder
 
 STATES = {
     "the model answers": script([say("begun"), {"hang": True}]),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mounted import agents
 from tests.mounted.agents import agent, call, results, run, say, script, working
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.talking import talk
@@ -22,10 +23,7 @@ def ctx(python: Path) -> Iterator[Ctx]:
         yield mount
 
 
-@pytest.fixture(scope="module")
-def coder(ctx: Ctx) -> Iterator[str]:
-    with agent(ctx, "coder") as path:
-        yield path
+coder = agents.coder
 
 
 def peak(pid: int) -> int:

@@ -6,13 +6,13 @@ import os
 import shlex
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from cortexfs.host import gate, seccomp
-from tests.mounted.agents import agent, call, results, say, script, working
-from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted import agents
+from tests.mounted.agents import call, results, say, script, working
+from tests.mounted.ctx_mount import NOBODY, Ctx
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="several users need a root daemon"),
@@ -20,18 +20,7 @@ pytestmark = [
 ]
 USERS = pytest.mark.parametrize("uid", [None, NOBODY])
 
-
-@pytest.fixture(scope="module")
-def ctx(python: Path) -> Iterator[Ctx]:
-    with mounted(python, []) as mount:
-        (mount.work / "README.md").write_text("hello world\n")
-        yield mount
-
-
-@pytest.fixture(scope="module")
-def coder(ctx: Ctx) -> Iterator[str]:
-    with agent(ctx, "coder") as path:
-        yield path
+ctx, coder = agents.ctx, agents.coder
 
 
 @pytest.fixture
