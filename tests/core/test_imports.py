@@ -18,6 +18,7 @@ LAYERS = {
     "client/": ("core", "client"),
     "chat/": ("core", "client", "chat"),
     "models/": ("core", "models"),
+    "mcp/": ("core", "sdk", "models", "client", "mcp", "version"),
     "agents/": ("core", "models", "agents"),
 }
 SHELLS_NEVER = ("cli", "daemon")  # what nothing but the commands and the daemon itself may import

@@ -1,0 +1,86 @@
+"""The MCP server on HTTP, for clients that know its secret.
+
+Rules: nothing is answered without the bearer token, whoever is allowed to connect. The socket is bound before
+anything is said of it, so the address that is printed is the one that answers.
+This file must never know tools.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.mcp.offer import Offer
+from cortexfs.mcp.server import Serving
+
+PATH = "/mcp"
+GRACE_SECONDS = 1  # for answers under way when it is told to end; streams have no end of their own
+MAX_SESSIONS = 100  # clients at a time, each with a session in memory
+
+
+class Bearer:
+    """Lets those through who show the token."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            shown = [value for name, value in scope["headers"] if name == b"authorization"]
+            if len(shown) != 1 or not hmac.compare_digest(shown[0], self._expected):
+                refusal = PlainTextResponse(
+                    "a bearer token is needed: the one that ctx mcp serve printed, or was given\n",
+                    status_code=401,
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+                return await refusal(scope, receive, send)
+        await self._app(scope, receive, send)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens at this address."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as problem:
+        code = code_of(problem.errno) if isinstance(problem, OSError) else "EINVAL"
+        raise Fault(code, f"nothing can listen at {host} port {port}: {problem}") from None
+
+
+def over_http(offer: Offer, listening: socket.socket, token: str, ready: Callable[[], None]) -> None:
+    """Serve until a signal ends it."""
+    anyio.run(partial(_over_http, offer, listening, token, ready))
+
+
+async def _over_http(offer: Offer, listening: socket.socket, token: str, ready: Callable[[], None]) -> None:
+    serving = Serving(offer)
+    await serving.renew()
+    host = listening.getsockname()[0]
+    # Names that a browser could be lured with are no names of this server (DNS rebinding).
+    security = (
+        None
+        if ipaddress.ip_address(host).is_loopback
+        else TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    )
+    app = serving.server.streamable_http_app(
+        streamable_http_path=PATH,
+        host=host,
+        transport_security=security,
+        max_sessions=MAX_SESSIONS,
+    )
+    config = uvicorn.Config(
+        Bearer(app, token), log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_SECONDS
+    )
+    ready()
+    await uvicorn.Server(config).serve(sockets=[listening])

@@ -1,0 +1,142 @@
+"""What a mount offers to MCP clients: its tools, as its own files describe them.
+
+Rules: whatever this process may list and execute is offered, as far as the patterns let it, and nothing is
+known that any program of this user could not read. A tool's files are read again when its times say that it
+changed. A mount that does not answer offers what it did before.
+This file must never know sessions or transports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple, TypeAlias
+
+from mcp_types import Tool, ToolAnnotations
+
+from cortexfs.core.calls import Effect
+from cortexfs.core.errors import Fault
+from cortexfs.core.risk import effects_of
+from cortexfs.models.toolnames import sent
+from cortexfs.sdk import ToolEffectKind
+
+# Kinds that change nothing, and kinds that stay on this machine; what is not known may do anything.
+READING = {kind.value for kind in ToolEffectKind if not kind.is_mutating}
+STAYING = {
+    ToolEffectKind.READ_FILE,
+    ToolEffectKind.READ_SECRET,
+    ToolEffectKind.WRITE_FILE,
+    ToolEffectKind.DELETE_FILE,
+    ToolEffectKind.PERSIST_MEMORY,
+    ToolEffectKind.SCHEDULE_TASK,
+    ToolEffectKind.INTROSPECT_RUNTIME,
+}
+PAGE = 200  # tools in one answer: some hundred KiB of schemas
+
+Paths: TypeAlias = Callable[[], Iterable[str]]
+Mark: TypeAlias = tuple[int, int]
+
+
+class Offered(NamedTuple):
+    path: str
+    mark: Mark
+    tool: Tool
+
+
+class Offer:
+    """The tools by the names that clients have for them, which are in the alphabet that models take."""
+
+    def __init__(self, paths: Paths, patterns: Sequence[str] = ()) -> None:
+        self._paths = paths
+        self._patterns = patterns
+        self._known: dict[str, Offered] = {}
+        self._by_name: dict[str, Offered] = {}
+
+    def renew(self) -> bool:
+        """Look at the mount again; whether anything that clients see has changed."""
+        try:
+            found = self._found()
+        except OSError:
+            return False
+        names = sent(found)
+        before, self._known = self._known, found
+        self._by_name = {
+            names.get(name, name): one._replace(tool=_named(one.tool, names.get(name, name)))
+            for name, one in found.items()
+        }
+        return before != found
+
+    def _found(self) -> dict[str, Offered]:
+        found: dict[str, Offered] = {}
+        for path in self._paths():
+            name = os.path.basename(path)
+            if name not in found and self._is_allowed(name) and (offered := self._look(name, path)):
+                found[name] = offered
+        return dict(sorted(found.items()))
+
+    def page(self, after: str | None) -> tuple[list[Tool], str | None]:
+        """Some tools, and where the next page begins; a cursor is the last name of the page before."""
+        names = sorted(name for name in self._by_name if after is None or name > after)
+        tools = [self._by_name[name].tool for name in names[:PAGE]]
+        return tools, names[PAGE - 1] if len(names) > PAGE else None
+
+    def path(self, name: str) -> str | None:
+        """Where the tool is that a client calls so; its own name is understood as well."""
+        offered = self._by_name.get(name) or self._known.get(name)
+        return offered.path if offered else None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def _is_allowed(self, name: str) -> bool:
+        return not self._patterns or any(fnmatchcase(name, pattern) for pattern in self._patterns)
+
+    def _look(self, name: str, path: str) -> Offered | None:
+        """None for a tool that this user may not run, or that is going away just now."""
+        try:
+            seen = os.stat(path)
+            mark = (seen.st_ino, seen.st_mtime_ns)
+            former = self._known.get(name)
+            if former and (former.path, former.mark) == (path, mark):
+                return former
+            if not os.access(path, os.X_OK):
+                return None
+            return Offered(path, mark, described(name, os.path.realpath(path)))
+        except (OSError, ValueError, Fault):
+            return None
+
+
+def described(name: str, path: str) -> Tool:
+    """The tool at `path`, by its control files."""
+    schema = json.loads(_control(path, "schema"))
+    if schema.get("type") != "object":  # the protocol wants one; a tool's input is always one
+        schema = {**schema, "type": "object"}
+    return Tool(
+        name=name,
+        title=name,
+        description=_control(path, "description").strip(),
+        input_schema=schema,
+        annotations=hints(effects_of(_control(path, "effects"))),
+    )
+
+
+def _named(tool: Tool, name: str) -> Tool:
+    return tool.model_copy(update={"name": name})
+
+
+def hints(effects: Sequence[Effect]) -> ToolAnnotations:
+    """What the declared effects come to, in the words of MCP."""
+    changing = [effect for effect in effects if effect.kind not in READING]
+    undone = all(effect.reversibility == "reversible" for effect in changing)
+    return ToolAnnotations(
+        read_only_hint=not changing,
+        destructive_hint=None if not changing else not undone,
+        open_world_hint=any(effect.kind not in STAYING for effect in effects),
+    )
+
+
+def _control(path: str, name: str) -> str:
+    with open(f"{path}.d/{name}", encoding="utf-8", errors="replace") as file:
+        return file.read()

@@ -1,0 +1,121 @@
+"""What a run says, as the result of an MCP call.
+
+Rules: a file that a tool made is sent along when it is small and is what it is said to be, as its first bytes
+tell; else the client gets its address. What is kept of an output is bounded, and what was cut is counted.
+This file must never know how a tool is run.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from mcp_types import Annotations, AudioContent, CallToolResult, ImageContent, ResourceLink, TextContent
+
+from cortexfs.client.results import Failed, failure
+from cortexfs.core import frames
+from cortexfs.core.frames import AnyFrame
+
+MAX_TEXT = 4 << 20  # characters of one output; no model reads as much
+MAX_FILE = 4 << 20  # bytes of one file that is sent along
+MAX_MEDIA = 16 << 20  # and of all those of a call
+MAX_PARTS = 100  # files and notes of a call
+
+Content = TextContent | ImageContent | AudioContent | ResourceLink
+
+# How files begin that are sent along, by the MIME type that their tool gives them.
+SIGNS: dict[str, tuple[bytes, ...]] = {
+    "image/png": (b"\x89PNG\r\n\x1a\n",),
+    "image/jpeg": (b"\xff\xd8\xff",),
+    "image/gif": (b"GIF87a", b"GIF89a"),
+    "image/webp": (b"RIFF",),
+    "audio/wav": (b"RIFF",),
+    "audio/mpeg": (b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"),
+    "audio/ogg": (b"OggS",),
+    "audio/flac": (b"fLaC",),
+}
+
+
+class Result:
+    """The result of one call, gathered frame by frame."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._kept = 0
+        self._size = 0
+        self._media = 0
+        self._parts: list[Content] = []
+        self._failed: Failed | None = None
+
+    def add(self, frame: AnyFrame) -> None:
+        if isinstance(frame, frames.Delta):
+            self._add_text(frame.text)
+        elif isinstance(frame, frames.Media):
+            self._add_part(self._attached(frame.attachment))
+        elif isinstance(frame, frames.Observer):
+            note = f"{frame.source}: {frame.content}" if frame.source else frame.content
+            self._add_part(TextContent(text=note, annotations=Annotations(audience=["assistant"])))
+        else:
+            self._failed = self._failed or failure(frame)
+
+    def fail(self, failed: Failed) -> None:
+        self._failed = self._failed or failed
+
+    def whole(self) -> CallToolResult:
+        text = "".join(self._pieces)
+        if self._size > self._kept:
+            text += f"\n[{self._size - self._kept} more characters were cut]"
+        content: list[Content] = [TextContent(text=text)] if text else []
+        content += self._parts
+        if self._failed:
+            content.append(TextContent(text=f"{self._failed.code}: {self._failed.message}"))
+        return CallToolResult(content=[*content], is_error=self._failed is not None)
+
+    def _add_text(self, text: str) -> None:
+        taken = text[: MAX_TEXT - self._kept] if self._size == self._kept else ""
+        self._size += len(text)
+        self._kept += len(taken)
+        self._pieces.append(taken)
+
+    def _add_part(self, part: Content) -> None:
+        if len(self._parts) < MAX_PARTS:
+            self._parts.append(part)
+
+    def _attached(self, attachment: Any) -> Content:
+        said = attachment if isinstance(attachment, dict) else {}
+        url, mime = str(said.get("url", "")), str(said.get("mime_type", ""))
+        data = _data(url) if mime in SIGNS else None
+        if data is not None and data.startswith(SIGNS[mime]) and self._media + len(data) <= MAX_MEDIA:
+            self._media += len(data)
+            kind = ImageContent if mime.startswith("image/") else AudioContent
+            return kind(data=base64.b64encode(data).decode(), mime_type=mime)
+        caption, size = said.get("caption"), said.get("size")
+        return ResourceLink(
+            name=os.path.basename(url[:1000].rstrip("/")) or "file",
+            uri=Path(url).as_uri() if url.startswith("/") else url,
+            description=caption if isinstance(caption, str) else None,
+            mime_type=mime or None,
+            size=size if isinstance(size, int) else None,
+        )
+
+
+def _data(url: str) -> bytes | None:
+    """The bytes at an address that costs nothing to read: a file, or a `data:` URL."""
+    if url.startswith("data:") and ";base64," in url[:100]:
+        with contextlib.suppress(ValueError):
+            return base64.b64decode(url.partition(",")[2], validate=True)
+    return _file(url) if url.startswith("/") else None
+
+
+def _file(path: str) -> bytes | None:
+    try:
+        # A pipe or a device that a tool names must not keep us waiting.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            seen = os.fstat(file.fileno())
+            return file.read() if stat.S_ISREG(seen.st_mode) and seen.st_size <= MAX_FILE else None
+    except (OSError, ValueError):
+        return None

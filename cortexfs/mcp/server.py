@@ -1,0 +1,148 @@
+"""The tools of a mount as an MCP server.
+
+Main path: `Serving.server` is the SDK's server, whose answers come from an `Offer` and from runs of tools,
+and which tells its clients when the mount changes. `over_stdio` serves one client; http.py many.
+
+Rules: a tool is run as any program of this user would run it, so the mount decides about it as always. What a
+run fails of is a result that a model can read; only a name that is not there is an error of the protocol.
+This file must never know what a transport is, but for the one that needs no more than a call of the SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import msgspec
+from anyio import to_thread
+from mcp import MCPError
+from mcp.server import ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.session import ServerSession
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    NotificationParams,
+    PaginatedRequestParams,
+)
+
+from cortexfs.client.results import Failed
+from cortexfs.core import frames
+from cortexfs.core.frames import AnyFrame
+from cortexfs.mcp import running
+from cortexfs.mcp.offer import Offer
+from cortexfs.mcp.results import Result
+from cortexfs.version import VERSION
+
+LOOK_SECONDS = 2.0  # between looks at the mount: nothing tells a program what the daemon has changed
+PATIENCE = 5.0  # for one look; a mount that hangs must not keep a client waiting
+TELL_SECONDS = 1.0
+MAX_SESSIONS = 1000  # of those that are told of changes
+
+Context = ServerRequestContext[Any, Any]
+
+
+class Serving:
+    """One server for all its clients."""
+
+    def __init__(self, offer: Offer) -> None:
+        self._offer = offer
+        self._looking = anyio.CapacityLimiter(1)  # so that a mount that hangs holds one thread
+        self._bus = InMemorySubscriptionBus()
+        self._sessions: list[ServerSession] = []
+        self.server: Server[Any] = Server(
+            "cortexfs",
+            version=VERSION,
+            title="CortexFS",
+            lifespan=self._lifespan,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=ListenHandler(self._bus),
+        )
+        self.server.add_notification_handler("notifications/initialized", NotificationParams, self._greeted)
+
+    @property
+    def options(self) -> InitializationOptions:
+        return self.server.create_initialization_options(NotificationOptions(tools_changed=True))
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Server[Any]) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            if await self.renew():
+                await self._tell()
+
+    async def _tell(self) -> None:
+        """Tell the clients of a change; one that does not read is told no more."""
+        await self._bus.publish(ToolsListChanged())
+        for session in list(self._sessions):
+            with anyio.move_on_after(TELL_SECONDS) as clock:
+                await session.send_tool_list_changed()
+            if clock.cancelled_caught:
+                self._sessions.remove(session)
+
+    async def renew(self) -> bool:
+        """Look at the mount; whether clients are to be told."""
+        with anyio.move_on_after(PATIENCE):
+            return await to_thread.run_sync(self._offer.renew, abandon_on_cancel=True, limiter=self._looking)
+        return False
+
+    async def _greeted(self, context: Context, _: NotificationParams) -> None:
+        """This session may be told of changes. One that is gone drops what it is told."""
+        self._sessions = [*self._sessions, context.session][-MAX_SESSIONS:]
+
+    async def _list_tools(self, _: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        cursor = params.cursor if params else None
+        if cursor is None:
+            await self.renew()
+        tools, following = self._offer.page(cursor)
+        return ListToolsResult(tools=tools, next_cursor=following)
+
+    async def _call_tool(self, context: Context, params: CallToolRequestParams) -> CallToolResult:
+        path = self._offer.path(params.name)
+        if path is None:
+            await self.renew()
+            path = self._offer.path(params.name)
+        if path is None:
+            raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}")
+        result, told = Result(), 0.0
+
+        async def hear(frame: AnyFrame) -> None:
+            nonlocal told
+            if isinstance(frame, frames.Progress):
+                told += 1
+                await context.session.report_progress(told, message=frame.message)
+            else:
+                result.add(frame)
+
+        try:
+            await running.run(path, msgspec.json.encode(params.arguments or {}), hear)
+        except Failed as failed:
+            result.fail(failed)
+        return result.whole()
+
+
+def over_stdio(offer: Offer) -> None:
+    """Serve the client on standard input and output until it leaves."""
+    anyio.run(partial(_over_stdio, offer))
+
+
+async def _over_stdio(offer: Offer) -> None:
+    serving = Serving(offer)
+    await serving.renew()
+    async with stdio_server() as (read, write):
+        await serving.server.run(read, write, serving.options)

@@ -1,0 +1,102 @@
+"""The official MCP clients, as tests drive `ctx mcp serve` with them: Python's, and the one for Node.js."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.mounted.ctx_mount import Ctx
+
+SDK = "@modelcontextprotocol/sdk@1.32.2"
+INSTALL_SECONDS = 120
+
+
+def words(ctx: Ctx, *more: str) -> list[str]:
+    return [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "mcp", "serve", *more]
+
+
+def stdio(ctx: Ctx, *more: str) -> StdioServerParameters:
+    command, *arguments = words(ctx, *more)
+    return StdioServerParameters(command=command, args=arguments, env=ctx.environ, cwd=str(ctx.work))
+
+
+def over_stdio(ctx: Ctx, use: Callable[[Client], Awaitable[None]], *more: str, **options: Any) -> None:
+    """Use a client that starts `ctx mcp serve` itself."""
+
+    async def main() -> None:
+        async with Client(stdio(ctx, *more), **options) as client:
+            await use(client)
+
+    anyio.run(main)
+
+
+class Served:
+    """A server on HTTP: where, and with what secret."""
+
+    def __init__(self, url: str, token: str, process: subprocess.Popen[str]) -> None:
+        self.url = url
+        self.token = token
+        self.process = process
+
+    def use(self, use: Callable[[Client], Awaitable[None]], token: str = "", **options: Any) -> None:
+        async def main() -> None:
+            headers = {"Authorization": f"Bearer {token or self.token}"}
+            async with httpx2.AsyncClient(headers=headers) as http:
+                transport = streamable_http_client(self.url, http_client=http)
+                async with Client(transport, **options) as client:
+                    await use(client)
+
+        anyio.run(main)
+
+
+@contextlib.contextmanager
+def served(ctx: Ctx, *more: str, token: str = "") -> Iterator[Served]:
+    """`ctx mcp serve --http` on a free port."""
+    process = subprocess.Popen(
+        words(ctx, "--http", "0", *more), env=ctx.environ, cwd=ctx.work, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        url = process.stderr.readline().split(" at ")[-1].strip()
+        token = token or process.stderr.readline().split("Bearer ")[-1].strip()
+        yield Served(url, token, process)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def node_client(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Runs the client for Node.js, which npm brings; its answers to each thing asked."""
+    folder = tmp_path_factory.mktemp("node")
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("there is no npm here, which the MCP client for Node.js comes from")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent", SDK]
+    try:
+        done = subprocess.run(
+            install, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm does not answer: no MCP client for Node.js")
+    if done.returncode:
+        pytest.skip(f"npm gives no {SDK}: {done.stderr[-200:]}")
+    shutil.copy(Path(__file__).parent / "mcp_client.mjs", folder)
+
+    def run(ctx: Ctx, **asked: Any) -> dict[str, Any]:
+        said = ctx.run(["node", str(folder / "mcp_client.mjs"), json.dumps(asked)])
+        assert said.returncode == 0, said.stderr
+        found: dict[str, Any] = json.loads(said.stdout)
+        return found
+
+    return run
