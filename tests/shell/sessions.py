@@ -13,6 +13,7 @@ import trio
 
 from cortexfs.core import frames
 from cortexfs.sessionfiles import Address, Space
+from cortexfs.sessionlog import Log, Reader
 from cortexfs.sessions import Limits, Sessions
 
 SPACE = Space("home/0", os.getuid(), os.getgid())
@@ -71,6 +72,44 @@ async def store(
         await nursery.start(sessions.run)
         yield sessions
         nursery.cancel_scope.cancel()
+
+
+async def read_to(reader: Reader, end: bytes) -> bytes:
+    """What a reader gives until it has given `end`."""
+    got = b""
+    while not got.endswith(end):
+        got += await reader.read()
+    return got
+
+
+def append_each(log: Log, lines: list[bytes]) -> None:
+    for one in lines:
+        log.append([one])
+
+
+async def fill(sessions: Sessions, name: str, runs: int = 1) -> Log:
+    log = await sessions.open(address(name))
+    for _ in range(runs):
+        lines = run_of(log.given + 1, f"r{log.given}")
+        log.append(lines)
+        await log.durable(log.given)
+    return log
+
+
+async def read_all(sessions: Sessions, name: str = "default") -> bytes:
+    log = await sessions.open(address(name))
+    reader, got = await log.reader(), b""
+    while reader.behind:
+        got += await reader.read()
+    return got
+
+
+def plant(root: Path, data: bytes, name: str = "default") -> Path:
+    """A log that another daemon left."""
+    path = root.joinpath(*address(name).parts) / "events.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    return path
 
 
 @contextmanager
