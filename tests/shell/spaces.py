@@ -17,8 +17,8 @@ from cortexfs.sessionfilelog import FileLog
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.sessions import Sessions
 from cortexfs.store import Store
+from tests.shell.handlers import NoLogs, World, caller, registry
 from tests.shell.sessions import run_of, store
-from tests.shell.test_fuse import NoLogs, World, caller, registry
 
 ME = os.getuid()
 MINE = f"home/{ME}/model/debug/echo.d/session"

@@ -24,7 +24,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.names import MAX_COMPONENT
 from cortexfs.core.registry import Object, Registry
 from cortexfs.store import Store
-from tests.shell.test_fuse import World, caller
+from tests.shell.handlers import World, caller
 
 TOOLS = ["fs.list", "fs.read", "shell.exec"]
 

@@ -6,119 +6,19 @@ import errno
 import os
 import stat
 import threading
-from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import pyfuse3
 import pytest
-from pyfuse3 import FUSEError, RequestContext
 
 from cortexfs.core.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL
-from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import Stale
-from cortexfs.fuse import Filesystem
 from cortexfs.store import Store
+from tests.shell import handlers
+from tests.shell.handlers import SECOND, Fields, World, caller, refused, registry
 
-SECOND = 1_000_000_000
+world = handlers.world
 RULE = b"allow coder_t tool:shell execute\n"
-
-
-class Caller(NamedTuple):
-    uid: int = 0
-    gid: int = 0
-    pid: int = 1
-    umask: int = 0o22
-
-
-def caller(uid: int = 0, pid: int = 1) -> RequestContext:
-    return cast(RequestContext, Caller(uid=uid, gid=uid, pid=pid))
-
-
-class _Fields(NamedTuple):
-    update_atime: bool = False
-    update_mtime: bool = False
-    update_ctime: bool = False
-    update_mode: bool = False
-    update_uid: bool = False
-    update_gid: bool = False
-    update_size: bool = False
-
-
-class NoLogs:
-    def size(self, class_: str, name: str) -> int:
-        return 5
-
-    def mtime(self, class_: str, name: str) -> float:
-        return 7.0
-
-    def read(self, class_: str, name: str, offset: int, size: int) -> bytes:
-        return b"12345"[offset : offset + size]
-
-
-class World:
-    """A Filesystem with a clock of its own, and a note of what the kernel was told to forget."""
-
-    def __init__(self, state: Path) -> None:
-        self.now = 1_000 * SECOND
-        self.renderings = 0
-        self.forgotten: list[Stale] = []
-        self.state = state
-        self.fs = self.again()
-
-    def again(self) -> Filesystem:
-        self.fs = Filesystem(
-            registry=registry("shell", "fs.read"),
-            store=Store(self.state),
-            logs=NoLogs(),
-            status=self.status,
-            shebang=b"#!/runner\n",
-            bin_targets={"ctx": "/usr/bin/ctx"},
-            owner=(0, 0),
-            clock=lambda: self.now,
-            forget=self.forgotten.append,
-        )
-        return self.fs
-
-    def status(self) -> str:
-        self.renderings += 1
-        return "uptime: " + "x" * self.renderings
-
-    async def find(self, path: str) -> int:
-        inode: int = ROOT
-        for name in path.split("/"):
-            entry = await self.fs.lookup(inode, name.encode(), caller())
-            assert entry.st_ino, path
-            inode = entry.st_ino
-        return inode
-
-    async def read(self, path: str) -> bytes:
-        info = await self.fs.open(await self.find(path), os.O_RDONLY, caller())
-        data = await self.fs.read(info.fh, 0, 1 << 20)
-        await self.fs.release(info.fh)
-        return data
-
-    async def put(self, path: str, data: bytes) -> None:
-        info = await self.fs.open(await self.find(path), os.O_WRONLY | os.O_TRUNC, caller())
-        try:
-            await self.fs.write(info.fh, 0, data)
-            await self.fs.flush(info.fh)
-        finally:
-            await self.fs.release(info.fh)
-
-
-def registry(*tools: str, status: str = "ready") -> Registry:
-    model = Object(class_="model", name="p/m", description="", extra={"driver": "a"})
-    objects = [Object(class_="tool", name=name, description="", status=status) for name in tools]
-    return Registry({object_.key: object_ for object_ in (*objects, model)})
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
-def refused(code: int) -> pytest.RaisesExc[FUSEError]:
-    return pytest.raises(FUSEError, check=lambda error: error.errno == code)
 
 
 async def test_a_missing_name_is_an_answer_that_the_kernel_may_keep(world: World) -> None:
@@ -453,7 +353,7 @@ async def test_root_may_make_a_home_which_is_kept(world: World) -> None:
 async def test_truncate_without_an_open_counts_at_once(world: World) -> None:
     await world.put("tool/shell.d/policy", RULE)
     inode = await world.find("tool/shell.d/policy")
-    wanted, fields = pyfuse3.EntryAttributes(), cast(pyfuse3.SetattrFields, _Fields(update_size=True))
+    wanted, fields = pyfuse3.EntryAttributes(), cast(pyfuse3.SetattrFields, Fields(update_size=True))
     wanted.st_size = 0
     assert (await world.fs.setattr(inode, wanted, fields, None, caller())).st_size == 0
     assert await world.read("tool/shell.d/policy") == b""
@@ -461,7 +361,7 @@ async def test_truncate_without_an_open_counts_at_once(world: World) -> None:
 
 async def test_a_truncated_effort_is_refused(world: World) -> None:
     inode = await world.find("model/p/m.d/effort")
-    wanted, fields = pyfuse3.EntryAttributes(), cast(pyfuse3.SetattrFields, _Fields(update_size=True))
+    wanted, fields = pyfuse3.EntryAttributes(), cast(pyfuse3.SetattrFields, Fields(update_size=True))
     wanted.st_size = 2
     with refused(errno.EINVAL):
         await world.fs.setattr(inode, wanted, fields, None, caller())

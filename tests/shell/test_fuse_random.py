@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyfuse3 import FUSEError
 
 from cortexfs.core.places import HOME, MODEL, ROOT, TOOL
-from tests.shell.test_fuse import World, caller, registry
+from tests.shell.handlers import World, caller, registry
 
 # Few, so that changes meet each other.
 PLACES = [

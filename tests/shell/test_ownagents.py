@@ -18,9 +18,9 @@ from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.fuse import Filesystem
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.store import Store
+from tests.shell.handlers import Fields, NoLogs, caller, refused, registry
 from tests.shell.sessions import store
 from tests.shell.spaces import Seen, written
-from tests.shell.test_fuse import NoLogs, _Fields, caller, refused, registry
 
 UID = os.getuid()
 AGENTS = f"home/{UID}/agent"
@@ -95,9 +95,9 @@ async def test_touch_may_set_the_times_of_what_it_has_made(tmp_path: Path) -> No
     async with homes(tmp_path) as world:
         inode = await world.make("mine")
         entry = await world.fs.getattr(inode, caller(UID))
-        await world.fs.setattr(inode, entry, _Fields(update_mtime=True), None, caller(UID))  # type: ignore[arg-type]
+        await world.fs.setattr(inode, entry, Fields(update_mtime=True), None, caller(UID))  # type: ignore[arg-type]
         with refused(errno.EROFS):
-            await world.fs.setattr(inode, entry, _Fields(update_mode=True), None, caller(UID))  # type: ignore[arg-type]
+            await world.fs.setattr(inode, entry, Fields(update_mode=True), None, caller(UID))  # type: ignore[arg-type]
 
 
 async def test_what_was_written_survives_a_restart_and_not_a_removal(tmp_path: Path) -> None:

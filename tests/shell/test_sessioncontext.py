@@ -16,9 +16,9 @@ from cortexfs.sessioncontext import MAX_FILES, MAX_PIN, MAX_PINS, ContextFiles
 from cortexfs.sessiondisk import Owner
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.sessionshare import Most, Shares
+from tests.shell.handlers import caller, refused
 from tests.shell.sessions import store
 from tests.shell.spaces import ME, seen, written
-from tests.shell.test_fuse import caller, refused
 
 SESSION = f"home/{ME}/agent/coder.d/session/default"
 SHOWN = f"/ctx/{SESSION}"

@@ -17,9 +17,9 @@ from cortexfs import spacefiles
 from cortexfs.core.places import HOME, MAIN, SHARED
 from cortexfs.core.spaces import BIT, Place
 from cortexfs.sessionfiles import Address, Space
+from tests.shell.handlers import caller, refused
 from tests.shell.sessions import line, run_of, store
 from tests.shell.spaces import ME, MINE, Seen, address, seen, written
-from tests.shell.test_fuse import caller, refused
 
 
 async def test_what_is_on_disk_is_what_is_seen(tmp_path: Path) -> None:

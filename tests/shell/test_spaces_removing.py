@@ -11,9 +11,9 @@ from typing import cast
 import pyfuse3
 import pytest
 
+from tests.shell.handlers import Fields, caller, refused
 from tests.shell.sessions import line
 from tests.shell.spaces import ME, MINE, address, seen, written
-from tests.shell.test_fuse import _Fields, caller, refused
 
 
 async def test_to_remove_the_folder_is_to_remove_the_session(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_nothing_can_be_made_or_moved(tmp_path: Path, path: str) -> None:
                 fs.symlink(folder, b"x", b"y", who),
                 fs.unlink(folder, b".run.sock", who),
                 fs.setattr(
-                    folder, pyfuse3.EntryAttributes(), cast(pyfuse3.SetattrFields, _Fields()), None, who
+                    folder, pyfuse3.EntryAttributes(), cast(pyfuse3.SetattrFields, Fields()), None, who
                 ),
             ):
                 with refused(errno.EROFS):
