@@ -221,6 +221,7 @@ class Turn:
         return [_messages.decode(line) for line in lines]
 
     async def say(self, *said: Frame) -> None:
+        await self._live.log.room()
         live, short = self._live, all(type(frame) is Delta and len(frame.text) < SHORT for frame in said)
         if short:
             lines = live.session.emit_deltas(self._id, [frame.text for frame in said])  # type: ignore[attr-defined]
@@ -231,7 +232,6 @@ class Turn:
                     self._run.count(frame)
         self._run.bytes_out += sum(map(len, lines))
         live.append_lines(lines)
-        await live.log.room()
         await trio.lowlevel.checkpoint()
 
     async def settled(self) -> None:

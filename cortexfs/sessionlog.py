@@ -34,7 +34,8 @@ ROOM = 1 << 20  # a run that finds this much not yet in the file waits
 UNWRITTEN = 8 << 20  # and one that does not wait is told
 SYNC_AFTER = 4 << 20  # written and not synced: then it is time, whether anybody waits or not
 UNSYNCED = 32 << 20  # what a power failure can take, at most
-TOGETHER = 16 << 20  # not yet in the files of all sessions: no run may add to what waits already
+TOGETHER = 16 << 20  # not yet in the files of all sessions: no run may add to it
+FEW = 8  # runs that go on when it gets less
 # After one, ids go on behind all that may have been seen and lost: UNSYNCED bytes at 40 or more an event.
 LEAP = 1_000_000
 
@@ -53,6 +54,20 @@ class Load:
 
     def __init__(self) -> None:
         self.bytes = 0
+        self._lot = trio.lowlevel.ParkingLot()
+
+    @property
+    def is_heavy(self) -> bool:
+        return self.bytes >= TOGETHER
+
+    async def lighter(self) -> None:
+        await self._lot.park()
+
+    def count(self, size: int) -> None:
+        self.bytes += size
+        if size < 0 and not self.is_heavy:
+            # A few at a time, as each adds to it; all of them before there is nothing left that wakes any.
+            self._lot.unpark(count=FEW) if self.bytes > TOGETHER // 2 else self._lot.unpark_all()
 
 
 class Log(ABC):
@@ -128,8 +143,13 @@ class Log(ABC):
 
     async def room(self) -> None:
         """Wait until the disk has caught up: for whoever appends without end. Raises what `append` would."""
-        while self._crowded() and not self.fault and not self.ended:
-            await self._lot.park()
+        while not self.fault and not self.ended:
+            if self._crowded() or (self._pending_bytes and self._load.is_heavy):
+                await self._lot.park()
+            elif self._load.is_heavy:
+                await self._load.lighter()
+            else:
+                break
         self._admit()
         self.check_share()
 
@@ -138,12 +158,11 @@ class Log(ABC):
         """Before more is said: EFBIG or EDQUOT where its owner may have no more of it."""
 
     def _crowded(self) -> bool:
-        mine = self._pending_bytes
-        return mine >= ROOM or self.unsynced >= UNSYNCED // 2 or (mine > 0 and self._load.bytes >= TOGETHER)
+        return self._pending_bytes >= ROOM or self.unsynced >= UNSYNCED // 2
 
     def _count(self, size: int) -> None:
         self._pending_bytes += size
-        self._load.bytes += size
+        self._load.count(size)
 
     async def durable(self, id: int) -> None:
         """Wait until the event `id` and all before it are on disk."""

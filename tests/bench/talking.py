@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,7 +34,7 @@ async def main(path):
 trio.run(main, sys.argv[1])
 """
 DELTAS = 100_000
-FRAMES = 1_000_000
+EACH = 1_000
 SESSIONS = 1_000
 STUCK_SECONDS = 60
 
@@ -143,48 +142,32 @@ def resume_rate(ctx: Ctx) -> float:
     return statistics.median(rates)
 
 
-def frame_cost(ctx: Ctx, sessions: int) -> tuple[float, float]:
-    """The daemon's CPU for a frame, in µs, when FRAMES go through so many sessions, to a client each: with
-    its part of what a message costs, and without, as the difference to half as many frames a message."""
+def frame_cost(ctx: Ctx, sessions: int) -> float:
+    """The daemon's CPU for a frame, in µs, when SESSIONS messages of EACH frames go through so many
+    sessions, to a client each."""
     streams = [connected(script(ctx)) for _ in range(sessions)]
     burst_all(streams, 1)  # sessions are there already
-    marks = [measure.cpu_ms(ctx.pid)]
-    for frames in (FRAMES // 2, FRAMES):
-        burst_all(streams, frames // sessions)
-        marks.append(measure.cpu_ms(ctx.pid))
+    before = measure.cpu_ms(ctx.pid)
+    for _ in range(SESSIONS // sessions):
+        burst_all(streams, EACH)
     for stream in streams:
         stream.close()
-    half, whole = marks[1] - marks[0], marks[2] - marks[1]
-    return whole * 1e3 / FRAMES, (whole - half) * 1e3 / (FRAMES // 2)
+    return (measure.cpu_ms(ctx.pid) - before) * 1e3 / (SESSIONS * EACH)
 
 
 def burst_all(streams: list[socket.socket], each: int) -> None:
-    """Have each client be sent a burst in a session of its own, all at once. Those whom the daemon puts off,
-    as the disk does not keep up, ask again when another is done."""
-    left, put_off = len(streams), deque[int]()
-
-    def begin(at: int) -> None:
-        ask(streams[at], op="send", input=burst(each), session=f"cost-{len(streams)}-{at}")
-
+    """Have each client be sent a burst in a session of its own, all at once."""
+    left = len(streams)
     with selectors.DefaultSelector() as ready:
         for at, stream in enumerate(streams):
-            ready.register(stream, selectors.EVENT_READ, (at, bytearray()))
-            begin(at)
+            ready.register(stream, selectors.EVENT_READ, (stream, bytearray()))
+            ask(stream, op="send", input=burst(each), session=f"cost-{len(streams)}-{at}")
         while left:
             for key, _ in ready.select(STUCK_SECONDS) or stuck(left):
-                at, tail = key.data
-                tail += streams[at].recv(1 << 20)
+                peer, tail = key.data
+                tail += peer.recv(1 << 20)
                 del tail[:-200]  # a line may come in two parts
-                if is_last(tail):
-                    left -= 1
-                    if put_off:
-                        begin(put_off.popleft())
-                elif b'"code":"EAGAIN"' in tail and tail.endswith(b"\n"):
-                    tail.clear()
-                    put_off.append(at)
-            if len(put_off) == left:
-                for _ in range(left):
-                    begin(put_off.popleft())
+                left -= is_last(tail)
 
 
 def stuck(left: int) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -46,7 +47,20 @@ def refused(frames: list[Frame], code: str) -> None:
     assert sum(frame["type"] == "done" for frame in frames) == 1
 
 
-# A log that cannot be kept.
+# A log that cannot be kept, or not as fast as it comes.
+
+
+async def test_runs_together_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A run that could wait must not be told EAGAIN, however many others there are.
+    monkeypatch.setattr("cortexfs.sessionlog.TOGETHER", 100_000)
+    async with conversing(tmp_path) as world, contextlib.AsyncExitStack() as stack:
+        clients = [stack.enter_context(world.connected(SCRIPT)) for _ in range(40)]
+        for number, client in enumerate(clients):
+            await client.send('[{"burst":1000,"size":32}]', session=f"s{number}")
+        for client in clients:
+            frames = await client.until("done")
+            assert frames[-1]["status"] == "ok", frames[-2:]
+            assert sum(frame["type"] == "delta" for frame in frames) == 1000
 
 
 async def test_a_done_that_is_not_on_disk_is_never_seen(tmp_path: Path) -> None:
