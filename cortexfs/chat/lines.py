@@ -97,6 +97,8 @@ class Lines:
                 self._printer.show(Show("note", line))
             if outcome.session:
                 self._enter(outcome.session)
+            if outcome.message:
+                self._say(outcome.message)
 
     def _say(self, text: str) -> None:
         deeds: list[Deed] = []

@@ -1,4 +1,4 @@
-"""Where a chat is, and what its orders do: /help, /new, /sessions, /resume.
+"""Where a chat is, and what its orders do: /help, /new, /sessions, /resume, /pin.
 
 Rules: an order changes which session is meant, and says what there is; the connection and the screen
 follow. A session's name is checked before it is gone to.
@@ -37,6 +37,10 @@ class Place:
         self.before: str | None = None  # the session that was left last
         self._root, self._path, self._whole = root, path, whole
         self._sight = sight or Sight()
+
+    @property
+    def is_agents(self) -> bool:
+        return self._whole.startswith("agent/")
 
     def connect(self) -> Conversation:
         return Conversation(self._path)
@@ -85,7 +89,7 @@ class Place:
 
     def _here(self) -> str | None:
         try:
-            return os.getcwd() if self._whole.startswith("agent/") else None
+            return os.getcwd() if self.is_agents else None
         except FileNotFoundError:  # somebody removed it
             return None
 
@@ -93,10 +97,11 @@ class Place:
 class Outcome(NamedTuple):
     lines: list[str]
     session: str | None = None
+    message: str = ""
 
 
 def carry_out(place: Place, order: typed.Order) -> Outcome:
-    """What to say, and the session to go to. /quit is not done here."""
+    """What to show, the session to go to, and what to say in it. /quit is not done here."""
     return _ORDERS[order.name](place, order.argument)
 
 
@@ -150,6 +155,14 @@ def _resume(place: Place, argument: str) -> Outcome:
     return Outcome([], name)
 
 
+def _pin(place: Place, argument: str) -> Outcome:
+    if not place.is_agents:
+        raise Fault("EINVAL", f"agents keep pins, and {place.name} is none; say it as part of a message")
+    if not argument:
+        raise Fault("EINVAL", "say what is to be kept in mind: /pin TEXT")
+    return Outcome([], message=f"/pin {argument}")
+
+
 def _checked(name: str) -> str:
     broken = "is that of the sessions' index" if name == requests.INDEX else names.fault_of(name)
     if broken:
@@ -172,4 +185,5 @@ _ORDERS: dict[str, Callable[[Place, str], Outcome]] = {
     "/new": _new,
     "/sessions": _sessions,
     "/resume": _resume,
+    "/pin": _pin,
 }

@@ -201,11 +201,7 @@ class Terminal:
     def _take(self, buffer: Buffer, meant: typed.Say | typed.Order | None) -> None:
         buffer.reset(append_to_history=meant is not None)
         if isinstance(meant, typed.Say):
-            waits = self._talk.busy  # then it is shown when its turn comes, and not amid another answer
-            if not waits:
-                self._utter(meant.text)
-                self._since = time.monotonic()
-            self._do(self._talk.say(meant.text, is_shown=not waits))
+            self._send(meant.text)
         elif meant and meant.name == "/quit":
             self._leave(0)
         elif meant:
@@ -215,6 +211,15 @@ class Terminal:
                 self._say("note", line)
             if outcome.session:
                 self._switch(outcome.session)
+            if outcome.message:
+                self._send(outcome.message)
+
+    def _send(self, text: str) -> None:
+        waits = self._talk.busy  # then it is shown when its turn comes, and not amid another answer
+        if not waits:
+            self._utter(text)
+            self._since = time.monotonic()
+        self._do(self._talk.say(text, is_shown=not waits))
 
     def _decide(self, buffer: Buffer) -> None:
         """Answer a question. What was being typed when it came is no answer, and is kept."""

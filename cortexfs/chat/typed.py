@@ -19,6 +19,7 @@ ORDERS = {
     "/new": ("[NAME]", "begin another session"),
     "/sessions": ("", "list the sessions of this object"),
     "/resume": ("[NAME]", "go on with a session; without a name, the one before this"),
+    "/pin": ("TEXT", "have an agent keep this in mind, whatever else it forgets"),
     "/quit": ("", "leave, as Ctrl-D does"),
 }
 KEYS = {

@@ -22,6 +22,7 @@ from cortexfs.core.errors import Fault
         ("/resume work", Order("/resume", "work")),
         ("/new  a b ", Order("/new", "a b")),
         (" /help", Say(" /help")),
+        ("/pin  we use tabs ", Order("/pin", "we use tabs")),
         ("/etc/passwd", Say("/etc/passwd")),
         ("/usr/bin/env what is it", Say("/usr/bin/env what is it")),
         ("/help\nme", Say("/help\nme")),

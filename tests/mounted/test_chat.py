@@ -143,7 +143,7 @@ def test_orders(shown: Screen) -> None:
     shown.wait("begin another session")
     shown.wait("Alt-Enter")
     shown.type("/nwe")
-    shown.wait("there is no /nwe; did you mean /new? there are /help, /new, /sessions, /resume,\n/quit.")
+    shown.wait("there is no /nwe; did you mean /new? there are /help, /new, /sessions, /resume,\n/pin, /quit.")
     shown.type("/new second")
     shown.wait("debug/echo, session second")
     shown.type("said in the second")
