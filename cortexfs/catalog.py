@@ -82,7 +82,7 @@ class Catalog:
         wanted = {plugin.name: plugin for plugin in asked}
         serving = {}
         for name in dict.fromkeys((*wanted, *faults)):
-            former = None if name in withdrawn else self._serving.get(name)
+            former = None if name in withdrawn else _former(self._serving.get(name), wanted.get(name))
             for version in (None if name in self.broken else wanted[name], former):
                 if version is None:
                     continue
@@ -159,6 +159,12 @@ async def _asked(host: Host) -> list[calls.Descriptor] | None:
                     return _checked(payload)
             await trio.lowlevel.checkpoint()
     return None
+
+
+def _former(served: calls.Plugin | None, wanted: calls.Plugin | None) -> calls.Plugin | None:
+    """What goes on where the wanted one is broken: of other files, and not what has lost a permission."""
+    same_files = served is not None and wanted is not None and "" != served.path == wanted.path
+    return None if same_files and served != wanted else served
 
 
 def describer() -> calls.Identity:

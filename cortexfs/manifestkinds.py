@@ -81,7 +81,7 @@ def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str
         place,
         entry,
         granted(manifest, chosen),
-        settings.values(settings.settings_of(manifest), chosen.config),
+        _values(manifest, chosen.config),
         chosen.private,
         os.environ,
     )
@@ -89,6 +89,17 @@ def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str
     return calls.Plugin(
         manifest.name, manifest.version, manifest.kind, told.target, str(place), told.sandbox, keeps
     )
+
+
+def _values(manifest: Manifest, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """What counts of each setting. What was set for another version, and does not fit this one, does not."""
+    known = settings.settings_of(manifest)
+    fitting = {
+        key: value
+        for key, value in chosen.items()
+        if key not in known or settings.fault_of(known[key], value) is None
+    }
+    return settings.values(known, fitting)
 
 
 def granted(manifest: Manifest, chosen: Chosen) -> Effective:

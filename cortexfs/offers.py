@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from cortexfs import config, manifestkinds, mechanisms
+from cortexfs import config, manifestkinds, mechanisms, needs
 from cortexfs.config import Config
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault, code_of
@@ -37,7 +37,7 @@ from cortexfs.plugins import (
 )
 from cortexfs.plugins.commands import resolve
 from cortexfs.plugins.copies import Copies, kept_of, place_of
-from cortexfs.plugins.found import found
+from cortexfs.plugins.found import FoundPlugin, found
 from cortexfs.plugins.package import Tree
 from cortexfs.plugins.trust import TrustStore
 
@@ -74,6 +74,7 @@ class Offers:
         self._trust = TrustStore(where.state)
         self._settings = jsonsettings.Store(where.state)
         self._kept = kept_of(where.state)
+        self._loaded: dict[str, calls.Plugin] = {}
         self._seen: dict[Path, tuple[_Fingerprint, _Seen]] = {}
 
     def settle(self) -> None:
@@ -107,8 +108,29 @@ class Offers:
                 faults[name] = fault
             else:
                 plugins.append(packaged[name].plugin)
+        plugins = self._ordered(plugins, faults, withdrawn, names, list(packaged.values()))
         self._seen = {path: seen for path, seen in self._seen.items() if path.name in names}
         return Offered(tuple(plugins), faults, frozenset(config.consents(self._config)), frozenset(withdrawn))
+
+    def _ordered(
+        self,
+        plugins: list[calls.Plugin],
+        faults: dict[str, str],
+        withdrawn: set[str],
+        names: list[str],
+        packaged: list[FoundPlugin],
+    ) -> list[calls.Plugin]:
+        """Those that have what they need of others, in the order in which they load."""
+        order = needs.order(self._base, packaged, names)
+        found = {plugin.name: plugin for plugin in plugins}
+        for name, why in order.refused.items():
+            if (refused := found.pop(name, None)) is not None:
+                faults[name] = why
+                # Nor does it go on as it was; of a new version, the former does.
+                withdrawn |= {name} if self._loaded.get(name) == refused else set()
+        self._loaded = found
+        place = {name: position for position, name in enumerate(order.names)}
+        return sorted(found.values(), key=lambda plugin: place.get(plugin.name, len(place)))
 
     def sweep(self, used: Iterable[calls.Plugin | None]) -> None:
         """Remove the copies that nobody uses: neither the tree, nor a host, nor the next load."""

@@ -31,9 +31,10 @@ START_SECONDS = 20.0
 END_SECONDS = 5.0
 MAX_LOG = 1 << 20
 READY = b"ready\n"
-# Language, places, and how to reach the network; nothing that changes what code is loaded.
+# Language, places, how to reach the network, settings of plugins; nothing that changes what code is loaded.
 ENVIRONMENT = re.compile(
-    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_\w+|CTX_\w+|SSL_CERT_\w+|(https?|no|all)_proxy",
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_\w+|CTX_\w+|SSL_CERT_\w+|(https?|no|all)_proxy"
+    r"|CORTEX_(PLUGIN|WASM)_[\w-]+",
     re.IGNORECASE,
 )
 

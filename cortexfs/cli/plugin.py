@@ -25,6 +25,8 @@ VERBS = {
     "uninstall": ("plugin_install.uninstall", "disable a plugin, and remove its files with --purge"),
     "enable": ("plugin_install.enable", "load a plugin, now and from now on"),
     "disable": ("plugin_install.disable", "take a plugin's objects out of the mount"),
+    "permissions": ("plugin_permissions.permissions", "say or change what a plugin may do"),
+    "config": ("plugin_config.settings_verb", "say or change the settings of a plugin"),
     "new": ("plugin_new.new", "make a plugin that works, to begin with"),
     "review": ("plugin_review.review", "say what a plugin asks for, and what holds it to what it claims"),
     "test": ("plugin_review.test", "check a plugin, open its library, and call its tools with --run"),
@@ -33,7 +35,7 @@ VERBS = {
     "pack": ("plugin_sign.pack", "make a package of a plugin's directory"),
     "trust": ("plugin_trust.trust", "list the publishers that are trusted, or trust one no longer"),
 }
-WITH_MOUNT = ("list", "install", "uninstall", "enable", "disable", "trust")
+WITH_MOUNT = ("list", "install", "uninstall", "enable", "disable", "permissions", "config", "trust")
 
 
 def declare(into: parser.Parser) -> None:
@@ -87,6 +89,34 @@ def _enable(one: argparse.ArgumentParser) -> None:
 def _disable(one: argparse.ArgumentParser) -> None:
     _named(one)
     parser.examples(one, "ctx plugin disable notes")
+
+
+def _permissions(one: argparse.ArgumentParser) -> None:
+    _named(one)
+    one.add_argument(
+        "--set", action="append", metavar="CAP=grant|deny|default", help="decide about a capability"
+    )
+    one.add_argument(
+        "--private",
+        metavar="NETWORKS",
+        help="networks without public addresses that it may talk to, '' for none",
+    )
+    parser.json_option(one)
+    parser.examples(one, "ctx plugin permissions notes", "ctx plugin permissions notes --set shell:run=deny")
+
+
+def _config(one: argparse.ArgumentParser) -> None:
+    _named(one)
+    one.add_argument("key", metavar="KEY", nargs="?", help="one setting (default: all)")
+    one.add_argument("value", metavar="VALUE", nargs="?", help="what it is to be; - reads standard input")
+    one.add_argument("--unset", action="store_true", help="go back to its default")
+    parser.json_option(one)
+    parser.examples(
+        one,
+        "ctx plugin config notes",
+        "ctx plugin config notes folder ~/notes",
+        "ctx plugin config notes token - < token",
+    )
 
 
 def _new(one: argparse.ArgumentParser) -> None:
@@ -145,6 +175,8 @@ ARGUMENTS = {
     "uninstall": _uninstall,
     "enable": _enable,
     "disable": _disable,
+    "permissions": _permissions,
+    "config": _config,
     "new": _new,
     "review": _review,
     "test": _test,

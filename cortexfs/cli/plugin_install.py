@@ -15,7 +15,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cortexfs import config, mechanisms, offers
+from cortexfs import config, mechanisms, needs, offers
 from cortexfs.cli import output, parser, reloading
 from cortexfs.cli.sure import sure
 from cortexfs.core import names
@@ -42,11 +42,20 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     )
     files = {**source.tree.files, records.FILE: records.file(record)}
     installing.install(where.state / directory.FOLDER, name, files)
-    kept = config.choices(where.config).get(name) == config.REPLACE
-    said, refused = _choose(options, where, name, config.REPLACE if options.replace or kept else True)
     by = f"signed by {verdict.publisher}" if verdict.publisher else "unsigned"
+    kept = config.choices(where.config).get(name) == config.REPLACE
+    if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):
+        output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")
+        return EXIT_FAILED
+    said, refused = _choose(options, where, name, config.REPLACE if options.replace or kept else True)
     output.say(f"installed {name} {source.tree.manifest.version}, {by}; {said}")
     return EXIT_FAILED if refused else EXIT_OK
+
+
+def _lacks(where: config.Places, name: str) -> str | None:
+    """What the plugin needs of others and does not have."""
+    enabled = config.enabled(config.load(where))
+    return needs.why_not(where.state / directory.FOLDER, found(), enabled, name)
 
 
 def check(tree: Tree) -> None:
@@ -117,6 +126,8 @@ def enable(options: argparse.Namespace, where: config.Places) -> int:
         raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint}")
     if fault := known[options.name]:
         raise Fault("EINVAL", f"the plugin {options.name} cannot be enabled: {fault}")
+    if why := _lacks(where, options.name):
+        raise Fault("EPERM", f"the plugin {options.name} cannot be enabled: {why}")
     said, _ = _choose(options, where, options.name, config.REPLACE if options.replace else True)
     output.say(f"enabled {options.name}; {said}")
     return EXIT_OK

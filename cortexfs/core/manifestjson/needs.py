@@ -3,8 +3,7 @@
 A dependency must be installed, enabled and of a version in the range, and loads first. A peer must be so
 too but loads whenever it does, so that two plugins may be peers of each other. `cortex` is this host.
 
-Rules: the order depends on names and dependencies alone: of those that can load, the first by name. A plugin
-that cannot load is refused with the whole chain to the one at fault.
+Rules: of those that can load, the first that was given loads first. A plugin that cannot load is refused with the whole chain to the one at fault.
 This file must never know where plugins are.
 """
 
@@ -40,10 +39,11 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def load_order(plugins: Iterable[Installed], host: str = HOST_VERSION) -> Order:
-    """The enabled plugins as they load, and those that cannot."""
-    every = {one.name: one for one in sorted(plugins, key=lambda one: one.name)}
+    """The enabled plugins as they load, in their order where nothing else decides, and those that cannot."""
+    given = {one.name: one for one in plugins}
+    every = dict(sorted(given.items()))
     faults = {name: fault for name, one in every.items() if (fault := _fault(one, every, host))}
-    enabled = [name for name, one in every.items() if one.enabled]
+    enabled = [name for name, one in given.items() if one.enabled]
     refused = {name: told for name in enabled if (told := _told(name, every, faults))}
     return Order(_sorted([name for name in enabled if name not in refused], every), refused)
 
@@ -62,11 +62,12 @@ def _sorted(waiting: list[str], every: Mapping[str, Installed]) -> tuple[str, ..
 
 def _fault(one: Installed, every: Mapping[str, Installed], host: str) -> _Fault | None:
     """What is wrong with a plugin's own needs, or with the circle that it stands in."""
+    if circle := _circle(one.name, every):
+        return circle, "which is a cycle: one of them has to do without the other"
     for wanted, range_ in _needs(one):
         if why := _unmet(wanted, range_, every, host):
             return (wanted,), why
-    circle = _circle(one.name, every)
-    return (circle, "which is a cycle: one of them has to do without the other") if circle else None
+    return None
 
 
 def _told(name: str, every: Mapping[str, Installed], faults: Mapping[str, _Fault]) -> str | None:

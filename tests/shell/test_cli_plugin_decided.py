@@ -1,0 +1,237 @@
+"""`ctx plugin permissions`, `config` and what plugins need of each other, without a mount."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cortexfs import config
+from cortexfs.cli.main import main
+from cortexfs.offers import Offers
+from cortexfs.plugins.jsonsettings import Store
+from tests.shell import plugin_files
+from tests.shell.test_manifestjson_plugins import plugin, told
+
+SETTINGS = {
+    "ui": {
+        "settings": [
+            {
+                "section": "All",
+                "fields": [
+                    {"key": "folder", "label": "Folder", "type": "text", "defaultValue": "~/notes"},
+                    {"key": "most", "label": "At most", "type": "number", "defaultValue": 10},
+                    {"key": "token", "label": "Token", "type": "secret", "defaultValue": ""},
+                ],
+            }
+        ]
+    },
+    # docs/manifest-json.md: "A key that stands in config.settings alone takes any JSON value"
+    "config": {"settings": {"most": 20, "tags": ["a"]}},
+}
+
+
+class World:
+    def __init__(self, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.base = base
+        self.where = config.Places(base / "state", base / "config")
+        self._capsys = capsys
+
+    def ctx(self, *words: str) -> tuple[int, str, str]:
+        status = main(["plugin", *words])
+        said = self._capsys.readouterr()
+        return status, said.out, said.err
+
+    def install(self, name: str, **changes: Any) -> tuple[int, str, str]:
+        return self.ctx("install", str(plugin(self.base / "source" / name, name=name, **changes)))
+
+    def config_of(self, name: str) -> Any:
+        loaded = Offers(config.load(self.where)).load()
+        (one,) = [one for one in loaded.plugins if one.name == name]
+        return told(one)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> World:
+    monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("CTX_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("CTX_ROOT", str(tmp_path / "ctx"))
+    return World(tmp_path, capsys)
+
+
+def test_what_counts_is_declared_less_denied_and_granted(world: World) -> None:
+    # seed 004: "The effective permissions at runtime are declared - admin_denied + admin_granted."
+    world.install("notes", capabilities=["tools", "network:fetch"])
+    said = json.loads(world.ctx("permissions", "notes", "--json")[1])
+    assert [(one["capability"], one["effective"]) for one in said["capabilities"]] == [
+        ("tools", True),
+        ("network:fetch", True),
+    ]
+    words = ("--set", "network:fetch=deny", "--set", "fs:read=grant", "--private", "10.0.0.0/8, 127.0.0.0/8")
+    status, _, err = world.ctx("permissions", "notes", *words)
+    assert (status, err) == (0, "changed the permissions of notes; it counts from the next ctx mount\n")
+    lines = world.ctx("permissions", "notes")[1].splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["tools", "yes"],
+        ["fs:read", "yes"],
+        ["network:fetch", "no"],
+    ]
+    module = world.config_of("notes")
+    assert module.capabilities == ("tools", "fs:read")
+    assert module.private == ("10.0.0.0/8", "127.0.0.0/8")
+    # another version of it has what was decided, too
+    world.install("notes", capabilities=["tools", "network:fetch"], version="1.1.0")
+    assert world.config_of("notes").capabilities == ("tools", "fs:read")
+    world.ctx("permissions", "notes", "--set", "network:fetch=default", "--private", "")
+    module = world.config_of("notes")
+    assert (module.capabilities, module.private) == (("tools", "fs:read", "network:fetch"), ())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("notes --set fs:raed=deny", '"fs:raed" is no capability; did you mean fs:read?'),
+        ("notes --set fs:read", '"fs:read" is no decision; write fs:read=grant, fs:read=deny or fs:read=def'),
+        ("notes --set fs:read=yes", '"fs:read=yes" is no decision; write fs:read=grant'),
+        ("notes --private 10.0.0.1/8", "--private: 10.0.0.1/8 has host bits set; write networks like"),
+        ("nots --set fs:read=deny", "no plugin 'nots' is installed in"),
+        ("hello --set fs:read=deny", "hello has a manifest.toml, which says all that there is to say"),
+    ],
+)
+def test_what_cannot_be_decided_is_said(world: World, words: str, sentence: str) -> None:
+    world.install("notes")
+    tool = plugin_files.plugin(world.base / "hello", plugin_files.TOOL % "bin/hello", {"bin/hello": "x"})
+    world.ctx("install", str(tool))
+    status, _, err = world.ctx("permissions", *words.split())
+    assert status != 0
+    assert sentence in err
+    assert Store(world.where.state).read() == {}
+
+
+def test_settings_have_their_defaults_and_what_is_set(world: World) -> None:
+    world.install("notes", **SETTINGS)
+    assert world.config_of("notes").config == {"folder": "~/notes", "most": 20, "token": "", "tags": ["a"]}
+    assert world.ctx("config", "notes", "most") == (0, "20\n", "")
+    for words in (("most", "30"), ("tags", '["b"]'), ("folder", "/srv")):
+        assert world.ctx("config", "notes", *words)[0] == 0
+    assert world.config_of("notes").config == {"folder": "/srv", "most": 30, "token": "", "tags": ["b"]}
+    lines = world.ctx("config", "notes")[1].splitlines()
+    assert lines[1].split() == ["folder", "/srv", "set", "text", "Folder"]
+    assert world.ctx("config", "notes", "most", "--unset")[2].startswith("unset most of notes; ")
+    assert json.loads(world.ctx("config", "notes", "--json")[1])["most"] == 20
+    # docs/manifest-json.md: what was set for another version, and does not fit this one, does not count
+    world.install("notes", config={"settings": {"folder": 3, "tags": None}}, version="2.0.0")
+    assert world.config_of("notes").config == {"folder": "/srv", "tags": ["b"]}
+
+
+def test_a_secret_is_shown_to_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # seed 004: "secret ... masked in UI"
+    world.install("notes", **SETTINGS)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("s3cret\n"))
+    status, out, err = world.ctx("config", "notes", "token", "-")
+    said = [out, err, *world.ctx("config", "notes", "token"), *world.ctx("config", "notes")]
+    said += world.ctx("config", "notes", "--json")
+    assert status == 0
+    assert "s3cret" not in "".join(map(str, said))
+    assert "********" in "".join(map(str, said))
+    assert world.config_of("notes").config["token"] == "s3cret"
+    # "only the daemon's user may read it"
+    assert Store(world.where.state).path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("mots",), "'mots' is no setting of notes; did you mean most?"),
+        (("most", "many"), 'most: expected a number, got "many"'),
+        (("--unset",), "--unset wants a key and no value"),
+        (("folder", "x" * 30_000), "the settings of notes would be over 24 KiB"),
+    ],
+)
+def test_what_cannot_be_set_is_said(world: World, words: tuple[str, ...], sentence: str) -> None:
+    world.install("notes", **SETTINGS)
+    status, _, err = world.ctx("config", "notes", *words)
+    assert status != 0
+    assert sentence in err
+
+
+def test_purging_forgets_what_was_decided(world: World) -> None:
+    world.install("notes", **SETTINGS)
+    world.ctx("config", "notes", "most", "30")
+    world.ctx("permissions", "notes", "--set", "fs:read=grant")
+    world.ctx("uninstall", "notes")
+    assert Store(world.where.state).of("notes").config == {"most": 30}
+    world.ctx("uninstall", "notes", "--purge")
+    assert Store(world.where.state).read() == {}
+
+
+# -- needs
+
+
+def test_a_dependency_that_is_missing_refuses_to_enable(world: World) -> None:
+    # seed 004: "dependencies: Required plugin names → semver constraints"
+    status, _, err = world.install("top", dependencies={"below": "^1.0"})
+    why = "top needs below ^1.0, which is not installed; install it with ctx plugin install below"
+    assert (status, err) == (1, f"installed top 1.0.0, unsigned; it is not enabled: {why}\n")
+    status, _, err = world.ctx("enable", "top")
+    assert (status, err) == (13, f"ctx plugin: the plugin top cannot be enabled: {why}\n")
+    world.install("below", version="2.0.0")
+    assert "top needs below ^1.0, and below 2.0.0 is installed" in world.ctx("enable", "top")[2]
+    world.install("below", version="1.3.0")
+    assert world.ctx("enable", "top")[0] == 0
+    loaded = Offers(config.load(world.where)).load()
+    assert [one.name for one in loaded.plugins] == ["below", "top"]
+
+
+def test_a_cycle_refuses_to_enable(world: World) -> None:
+    world.install("one", dependencies={"two": "*"})
+    why = "which is a cycle: one of them has to do without the other"
+    assert why in world.install("two", dependencies={"one": "*"})[2]
+    assert why in world.ctx("enable", "one")[2]
+    assert config.enabled(config.load(world.where)) == []
+
+
+def test_peers_of_each_other_are_enabled_one_after_the_other(world: World) -> None:
+    # docs/manifest-json.md: "two plugins can be peers of each other"
+    assert world.install("one", peerDependencies={"two": "*"})[0] == 1
+    assert world.install("two", peerDependencies={"one": "*"})[0] == 0
+    loaded = Offers(config.load(world.where)).load()
+    assert loaded.faults["two"].startswith("two needs one *, which is not enabled; enable it with")
+    assert world.ctx("enable", "one")[0] == 0
+    assert [one.name for one in Offers(config.load(world.where)).load().plugins] == ["two", "one"]
+
+
+def test_this_host_has_a_version(world: World) -> None:
+    # the wild: "peerDependencies": {"cortex": ">=0.51.0"}
+    assert world.install("fits", peerDependencies={"cortex": ">=0.51.0"})[0] == 0
+    told = world.install("later", peerDependencies={"cortex": "^0.54.0"})[2]
+    assert "later needs cortex ^0.54.0, and this host is cortex 0.53.1" in told
+
+
+def test_a_plugin_of_the_other_kind_can_be_needed(world: World) -> None:
+    tool = plugin_files.plugin(world.base / "hello", plugin_files.TOOL % "bin/hello", {"bin/hello": "x"})
+    world.ctx("install", str(tool))
+    assert world.install("top", dependencies={"hello": "~0.1"})[0] == 0
+    world.ctx("disable", "hello")
+    loaded = Offers(config.load(world.where)).load()
+    assert "top needs hello ~0.1, which is not enabled" in loaded.faults["top"]
+
+
+def test_what_loses_a_dependency_does_not_go_on(world: World) -> None:
+    world.install("below")
+    world.install("top", dependencies={"below": "*"})
+    offers = Offers(config.load(world.where))
+    assert offers.load().withdrawn == frozenset()
+    world.ctx("disable", "below")
+    assert offers.load().withdrawn == {"top"}
+    # but of a new version that wants too much, the former does
+    world.ctx("enable", "below")
+    offers.load()
+    world.install("top", dependencies={"below": "^9"}, version="2.0.0")
+    loaded = offers.load()
+    assert "top needs below ^9, and below 1.0.0 is installed" in loaded.faults["top"]
+    assert loaded.withdrawn == frozenset()
