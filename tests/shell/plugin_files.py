@@ -10,6 +10,9 @@ from pathlib import Path
 from cortexfs.plugins import package
 from cortexfs.plugins.package import Tree
 
+# A key for signatures, of 32 bytes, and the one that they are verified with.
+SECRET = bytes(range(32))
+PUBLIC = "A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
 MANIFEST = """\
 name = "hello"
 version = "0.1.0"

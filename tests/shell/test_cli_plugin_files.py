@@ -1,4 +1,4 @@
-"""`ctx plugin` on files, without a mount: new, test, review, keygen, sign, pack, trust and install."""
+"""`ctx plugin` on files, without a mount: keygen, sign, pack, trust and install."""
 
 from __future__ import annotations
 
@@ -16,171 +16,13 @@ from typing import ClassVar
 import pytest
 
 from cortexfs import config
-from cortexfs.cli.main import main
 from cortexfs.plugins import package, sources
-from tests.shell.plugin_files import MANIFEST, TOOL, member, plugin, tar
+from tests.shell import plugin_commands
+from tests.shell.plugin_commands import Said, edit, hello
+from tests.shell.plugin_files import MANIFEST, member, tar
 
+places, said = plugin_commands.places, plugin_commands.said
 UNMOUNTED = "it counts from the next ctx mount"
-
-
-@pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Places:
-    """A state and a configuration of its own, no mount, and a directory to work in."""
-    found = config.Places(tmp_path / "state", tmp_path / "config")
-    monkeypatch.setenv("CTX_STATE", str(found.state))
-    monkeypatch.setenv("CTX_CONFIG", str(found.config))
-    monkeypatch.setenv("CTX_ROOT", str(tmp_path / "ctx"))
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    return found
-
-
-@pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    return Said(capsys)
-
-
-class Said:
-    """Runs a command; its exit status, and what it printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *words: str) -> tuple[int, str, str]:
-        self._capsys.readouterr()
-        status = main(["plugin", *words])
-        out, err = self._capsys.readouterr()
-        return status, out, err
-
-    def ok(self, *words: str) -> str:
-        status, out, err = self(*words)
-        assert status == 0, err
-        return out or err
-
-
-def hello(where: Path, text: str = "") -> Path:
-    script = "#!/bin/sh\necho '\"hello\"'\n"
-    return plugin(where, text + TOOL % "bin/hello", {"bin/hello": script})
-
-
-# -- new and test
-
-
-@pytest.mark.parametrize("template", ["process", "native", "python"])
-def test_a_template_works_unchanged(places: config.Places, said: Said, template: str) -> None:
-    # issue: "ctx plugin new (process, native C, python templates that pass test and run unchanged)"
-    assert f"ctx plugin test cortex-plugin-my-{template} --run" in said.ok(
-        "new", f"my-{template}", "--template", template
-    )
-    folder = f"cortex-plugin-my-{template}"
-    if template == "native":
-        subprocess.run(["make", "-s", "-C", folder], check=True, capture_output=True)
-    out = said.ok("test", folder, "--run")
-    assert f"ok: it loads, with my-{template}" in out
-    assert "words" in out.splitlines()[-1]
-    assert "fail:" not in out
-    said.ok("install", folder)
-
-
-def test_nothing_is_written_over(places: config.Places, said: Said) -> None:
-    Path("there").mkdir()
-    status, _, err = said("new", "notes", "there")
-    assert (status, err) == (1, "ctx plugin: there is there already; name another directory\n")
-    assert said("new", "../notes")[0] == 2
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        # cortex-sdk.md 8: "does not check the +x bit, input_schema, signature or that the library exists"
-        (lambda folder: (folder / "bin/hello").chmod(0o644), "it is not executable: chmod +x bin/hello"),
-        (lambda folder: (folder / "bin/hello").unlink(), "is not among its files"),
-        (lambda folder: edit(folder, "input_schema = {}", "input_schema = 7"), "it is no table"),
-        (lambda folder: edit(folder, "= {}", '= { type = "no such" }'), "has no sound input_schema"),
-        (lambda folder: edit(folder, "= {}", "= {}\ntimeout_secs = 0"), "timeout_secs is 0"),
-        (lambda folder: edit(folder, "= {}", "= {}\nmax_output_bytes = 0"), "max_output_bytes is 0"),
-        (lambda folder: edit(folder, "= {}", '= {}\ninherit_env = ["API_KEY"]'), "API_KEY may hold secrets"),
-        (lambda folder: edit(folder, '"tools"', ""), "capabilities.provides must not be empty"),
-        (lambda folder: edit(folder, "1.6.0", "9.9.9"), "it needs 9.9.9 or newer"),
-        (
-            lambda folder: edit(folder, "[capabilities]", "[sandbox]\nuid_drop = true\n[capabilities]"),
-            "uid_drop is not enforced by this runtime",
-        ),
-    ],
-)
-def test_a_failing_check_fails_the_test(
-    places: config.Places, said: Said, change: object, sentence: str
-) -> None:
-    folder = hello(Path("hello"))
-    assert callable(change)
-    change(folder)
-    status, out, _ = said("test", "hello")
-    assert status == 1
-    assert any("fail:" in line and sentence in line for line in out.splitlines()), out
-    assert "Conformance: local checks failed" in out
-
-
-def test_a_keyboard_is_no_secret(places: config.Places, said: Said) -> None:
-    # cortex-sdk.md 8: "so KEYBOARD fails too"
-    edit(hello(Path("hello")), "= {}", '= {}\ninherit_env = ["KEYBOARD", "MONKEY"]')
-    said.ok("test", "hello")
-
-
-def edit(folder: Path, old: str, new: str) -> None:
-    path = folder / "manifest.toml"
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
-
-
-def test_a_tool_that_breaks_fails_the_test_that_runs_it(places: config.Places, said: Said) -> None:
-    folder = hello(Path("hello"))
-    (folder / "bin/hello").write_text("#!/bin/sh\necho '{'\n")
-    said.ok("test", "hello")
-    status, out, _ = said("test", "hello", "--run")
-    assert status == 1
-    assert "fail: tool hello called with {} (EPROTO: " in out
-    (folder / "bin/hello").write_text("#!/bin/sh\necho no pen >&2; exit 3\n")
-    assert "ok: tool hello called with {}: no pen" in said.ok("test", "hello", "--run")
-
-
-# -- review
-
-
-def test_a_review_says_what_is_asked_for_and_what_holds_it(places: config.Places, said: Said) -> None:
-    # issue: "prints for each plugin what is enforced by what"
-    claims = '[sandbox]\nnetwork = "none"\nfilesystem = "plugin_only"\nmemory_mb = 64\nuid_drop = true\n'
-    folder = hello(Path("hello"), claims)
-    edit(folder, '"tools"]', '"tools"]\nfile_write = ["/tmp/x"]\nbackground = true')
-    (folder / "notes.txt").write_text("")
-    out = said.ok("review", "hello")
-    for line in (
-        "Plugin review: hello v0.1.0",
-        "  Trust: UnreviewedProcess",
-        "  Signature: unsigned (manifest hash missing; binary hash not applicable; signature missing)",
-        "  Conformance: local checks failed; no package certificate",
-        "    - write files: /tmp/x",
-        "    - does not request host secrets",
-        "    - run in background",
-        "    - sandbox.level = child_process: held by a process of its own",
-        "    - sandbox.network = none: held by Landlock and seccomp",
-        "    - sandbox.filesystem = plugin_only: held by Landlock",
-        "    - sandbox.memory_mb = 64: held by resource limits",
-        "    - sandbox.uid_drop = true: REFUSED, uid_drop is not enforced by this runtime",
-        '    [risk.tools.hello] effect = WriteFile target = "/tmp/x" floor = RequireConfirmation',
-        "    - notes.txt",
-        "    - missing publisher_id",
-        "    - ok: manifest identity",
-    ):
-        assert line in out.splitlines(), line
-
-
-def test_a_package_is_reviewed_as_its_directory_is(places: config.Places, said: Said) -> None:
-    hello(Path("hello"))
-    said.ok("pack", "hello", "hello.cpx")
-    assert said.ok("review", "hello.cpx") == said.ok("review", "hello")
-    Path("bad.cpx").write_bytes(b"no gzip")
-    assert "bad.cpx is refused: it is not gzip" in said("review", "bad.cpx")[2]
 
 
 # -- keys, signatures and packages

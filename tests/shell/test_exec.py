@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ import trio
 
 from cortexfs.core import calls, frames, wire
 from cortexfs.runnerside import send
-from tests.shell.calling import FAULTY, Runner, World, hello, open_files, serving, until
+from tests.shell.calling import FAULTY, Runner, World, hello, serving, until
 
 
 @pytest.mark.parametrize(
@@ -103,125 +100,6 @@ async def test_text_for_people(tmp_path: Path) -> None:
         assert b"half way" in runner.err
         # seed 000: observer text "never speaks directly to the user-facing channel"
         assert b"seen" not in runner.out + runner.err
-
-
-# -- leaving
-
-
-async def _closes(world: World, inode: int) -> None:
-    async with world.begun(inode):
-        pass
-
-
-async def _closes_when_it_runs(world: World, inode: int) -> None:
-    async with world.begun(inode, "{}") as runner:
-        await runner.until(b'"start"')
-
-
-async def _half_closes(world: World, inode: int) -> None:
-    async with world.begun(inode, "{}") as runner:
-        await runner.until(b'"start"')
-        runner.stream.shutdown(socket.SHUT_WR)
-        answer = await runner.answer()
-        assert answer.status in (0, 130)
-
-
-async def _talks_rubbish(world: World, inode: int) -> None:
-    with world.connected() as runner:
-        await send(runner.stream, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n and more\r\n")
-        assert (await runner.answer()).code == "EINVAL"
-
-
-async def _sends_what_nobody_wanted(world: World, inode: int) -> None:
-    async with world.begun(inode, "{}") as runner:
-        await runner.until(b'"start"')
-        with contextlib.suppress(BrokenPipeError):  # it has ended already
-            await send(runner.stream, wire.message(wire.STDIN, b"unasked"))
-        await runner.answer()
-
-
-async def _finishes(world: World, inode: int) -> None:
-    assert (await world.call(inode, "{}")).status == 0
-
-
-async def _is_refused(world: World, inode: int) -> None:
-    assert (await world.call(inode, "a", "b", "c")).status == 2
-
-
-async def _names_nothing(world: World, inode: int) -> None:
-    assert (await world.call(10**9)).status == 1
-
-
-async def _feeds(world: World, inode: int) -> None:
-    assert (await world.call(inode, stdin=b"{}")).status == 0
-
-
-ENDINGS = [
-    _closes,
-    _closes_when_it_runs,
-    _half_closes,
-    _talks_rubbish,
-    _sends_what_nobody_wanted,
-    _finishes,
-    _is_refused,
-    _names_nothing,
-    _feeds,
-]
-
-
-@pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.__name__)
-async def test_200_runs_leave_no_descriptor(
-    ending: Callable[[World, int], Awaitable[None]], tmp_path: Path
-) -> None:
-    async with serving(tmp_path) as world:
-        drip = world.inode("drip")
-        pid = await world.pid()
-        await _rounds(ending, world, drip, 5)
-        gc.collect()
-        before = open_files(), open_files(pid)
-        await _rounds(ending, world, drip, 40)
-        gc.collect()
-        assert await world.pid() == pid  # and it is still the same host
-        assert open_files() == before[0]
-        await until(lambda: open_files(pid) <= before[1])  # a worker closes after its answer was heard
-        assert not world.runs.active
-
-
-async def _rounds(
-    ending: Callable[[World, int], Awaitable[None]], world: World, inode: int, count: int
-) -> None:
-    for _ in range(count):
-        async with trio.open_nursery() as nursery:
-            for _ in range(5):
-                nursery.start_soon(ending, world, inode)
-        await world.idle()
-
-
-async def test_hosts_that_die_leave_no_descriptor(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
-        exits = world.inode("bad.exit", FAULTY)
-        assert (await world.call(exits, "{}")).status == 70
-        await _quiet(world)
-        before = open_files()
-        for _ in range(20):
-            assert (await world.call(exits, "{}")).status == 70
-        await _quiet(world)
-        assert open_files() == before
-
-
-async def _quiet(world: World) -> None:
-    await until(lambda: not len(world.pool) and not world.runs.active)
-
-
-async def test_a_caller_who_leaves_while_a_host_floods(tmp_path: Path) -> None:
-    # A write that fails with other tasks about comes as a group, which must not end the service.
-    async with serving(tmp_path) as world:
-        flood = world.inode("bad.flood", FAULTY)
-        for _ in range(10):
-            async with world.begun(flood, "{}") as runner:
-                await runner.until(b"flood " * 500)
-        await world.idle()
-        assert (await world.call(world.inode("show.types", FAULTY), "x")).status == 0
 
 
 # -- neighbours
