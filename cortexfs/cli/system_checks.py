@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import os
 import pwd
@@ -20,8 +19,9 @@ from cortexfs.cli.checks import Check, Finding, Subject, fail, ok, warn
 from cortexfs.config import FILE, load
 from cortexfs.core.errors import Fault
 from cortexfs.core.wire import PROTOCOL
+from cortexfs.host import linux
 
-SYS_LANDLOCK_CREATE_RULESET, LANDLOCK_VERSION = 444, 1  # <linux/landlock.h>
+LSM = "/sys/kernel/security/lsm"
 MTAB, MTAB_MEND = Path("/etc/mtab"), "ln -s ../proc/self/mounts /etc/mtab"
 SO_PEERPIDFD = 77  # <asm-generic/socket.h>, Linux 6.5
 
@@ -81,13 +81,14 @@ def peer_pidfd(subject: Subject) -> Finding:
 
 
 def landlock(subject: Subject) -> Finding:
-    libc = ctypes.CDLL(None, use_errno=True)
-    abi = libc.syscall(SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_VERSION)
-    if abi < 1:
+    try:
+        return ok(f"Landlock ABI {linux.landlock_abi()}")
+    except OSError:  # not built in, not switched on, or hidden by a container's seccomp filter
         return warn(
-            "the kernel has no Landlock, so hosts are confined less", "enable it: lsm=landlock,... at boot"
+            "the kernel has no Landlock, so no tool of an agent runs, nor a plugin whose sandbox needs it",
+            f"run Linux 5.13 or later with landlock in {LSM}: add it to lsm= at boot; in a container, let its"
+            " seccomp profile pass landlock_create_ruleset",
         )
-    return ok(f"Landlock ABI {abi}")
 
 
 def user_namespaces(subject: Subject) -> Finding:
