@@ -315,6 +315,7 @@ async def test_a_fork_bomb_goes_with_its_host(tmp_path: Path, fixture: calls.Plu
         world.pool._limits = calls.Limits(256 << 20, 40, 256)
         async with world.begun(world.inode("bomb", fixture), "{}") as runner:
             await runner.until(b"start")
+            await until(lambda: any(map(_has_child, world.pool.by_pid)))  # until then it could be called off
             runner.stream.shutdown(socket.SHUT_WR)
             assert (await runner.answer()).code == "ECANCELED"
         await until(lambda: not world.pool.by_pid)
@@ -333,6 +334,10 @@ async def test_calls_that_are_cancelled_leak_no_buffer(tmp_path: Path, fixture: 
                 await runner.answer()
         assert (await call(world, fixture, "where")).output.split()[0] == pid
         assert (await call(world, fixture, "counters")).output == "1 0"
+
+
+def _has_child(pid: int) -> bool:
+    return any(seen and seen[0] == pid for seen in map(limits._parent_and_state, limits._pids()))
 
 
 # -- the header

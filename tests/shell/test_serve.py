@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -101,7 +102,11 @@ async def test_no_directory_of_a_caller_stays_in_use(tmp_path: Path) -> None:
 
 
 def _directories(pid: int) -> set[str]:
-    return {os.readlink(f"/proc/{pid}/task/{task}/cwd") for task in os.listdir(f"/proc/{pid}/task")}
+    found = set()
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found.add(os.readlink(f"/proc/{pid}/task/{task}/cwd"))
+    return found
 
 
 async def test_a_thread_that_is_left_behind_speaks_and_moves_for_nobody(tmp_path: Path) -> None:
