@@ -1,0 +1,56 @@
+"""docs/security.md names the tests of its claims, and tells what the default mount table shows."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from cortexfs.agents.view import SYSTEM, view
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security.md").read_text()
+NAMED = re.findall(r"`(tests/[^`:]+\.py)::(\w+)`", PAGE)
+
+
+@functools.cache
+def functions(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text())
+    return {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+@pytest.mark.parametrize(("file", "test"), sorted(set(NAMED)))
+def test_a_test_that_is_named_is_there(file: str, test: str) -> None:
+    # "Each claim names the tests that show it, as `file::test`"
+    assert test in functions(file)
+
+
+def claims() -> list[str]:
+    """The items of the sections that claim something."""
+    claimed = PAGE.partition("## A tool runs")[2].partition("## What is not claimed")[0]
+    return [
+        " ".join(item.split())
+        for item in re.findall(r"^- .*?(?=^- |^#|^\n|\Z)", claimed, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def test_each_claim_names_a_test() -> None:
+    # "a claim without a test is not made"
+    assert len(claims()) > 70
+    assert [claim for claim in claims() if "::test_" not in claim] == []
+
+
+def test_the_default_mount_table_is_described() -> None:
+    rows = PAGE.partition("### What the default mount table shows")[2].partition("\nClosed are")[0]
+    described: dict[str, str] = {}
+    for row in re.findall(r"^\| (`/.*?) \| (.*?) \|", rows, re.MULTILINE):
+        letters = "".join(
+            letter for letter, word in zip("rwx", ("read", "written", "run"), strict=True) if word in row[1]
+        )
+        described |= dict.fromkeys(re.findall(r"`([^`]+)`", row[0]), letters)
+    assert described == SYSTEM
+    assert dict(view("", "/work", root="/ctx", writable=False)) == {**SYSTEM, "/work": "rx", "/ctx": "rx"}
+    assert dict(view("", "/", root="/ctx", writable=True)) == {**SYSTEM, "/ctx": "rx"}
