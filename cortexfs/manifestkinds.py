@@ -68,6 +68,15 @@ KINDS: Mapping[str, Callable[[Given], Told]] = {
     wasm.KIND: _wasm,
 }
 
+# What holds a plugin of each kind, for a review.
+HELD: Mapping[str, tuple[str, ...]] = {
+    wasm.KIND: (
+        "no files, no programs and no system calls: held by the WebAssembly engine",
+        "32 MiB of memory and 120 s a call: held by the WebAssembly engine",
+        "requests as far as network:fetch or net:outbound, to public addresses: held by the host",
+    ),
+}
+
 
 def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str = "") -> calls.Plugin:
     """The plugin as its host is told of it; `keeps` is where its users' state lies."""

@@ -129,11 +129,13 @@ def _new(one: argparse.ArgumentParser) -> None:
 
 
 def _folder(one: argparse.ArgumentParser) -> None:
-    one.add_argument("directory", metavar="DIR", help="a directory with a manifest.toml")
+    one.add_argument("directory", metavar="DIR", help="a directory with a manifest.toml or manifest.json")
 
 
 def _review(one: argparse.ArgumentParser) -> None:
-    one.add_argument("directory", metavar="DIR", help="a directory with a manifest.toml, or a package")
+    one.add_argument(
+        "directory", metavar="DIR", help="a directory with a manifest.toml or manifest.json, or a package"
+    )
     parser.examples(one, "ctx plugin review ./notes", "ctx plugin review notes-v1.0.0-linux-amd64.cpx")
 
 

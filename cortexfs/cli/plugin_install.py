@@ -22,10 +22,20 @@ from cortexfs.core import names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import ProcessTool
 from cortexfs.host.validation import Validator
-from cortexfs.plugins import directory, forgetting, installing, records, signing, sources, trust
+from cortexfs.plugins import (
+    directory,
+    forgetting,
+    installing,
+    jsonmanifests,
+    records,
+    signing,
+    sources,
+    trust,
+)
 from cortexfs.plugins.found import found
 from cortexfs.plugins.package import Tree
 from cortexfs.plugins.signing import Verdict
+from cortexfs.plugins.sources import Source
 
 CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
 
@@ -43,6 +53,7 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     files = {**source.tree.files, records.FILE: records.file(record)}
     installing.install(where.state / directory.FOLDER, name, files)
     by = f"signed by {verdict.publisher}" if verdict.publisher else "unsigned"
+    by += _warned(source)
     kept = config.choices(where.config).get(name) == config.REPLACE
     if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):
         output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")
@@ -50,6 +61,13 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     said, refused = _choose(options, where, name, config.REPLACE if options.replace or kept else True)
     output.say(f"installed {name} {source.tree.manifest.version}, {by}; {said}")
     return EXIT_FAILED if refused else EXIT_OK
+
+
+def _warned(source: Source) -> str:
+    manifest = source.tree.manifest
+    if not jsonmanifests.is_json(manifest) or not manifest.warnings:
+        return ""
+    return f", with {len(manifest.warnings)} warnings (see: ctx plugin review {source.told})"
 
 
 def _lacks(where: config.Places, name: str) -> str | None:

@@ -10,13 +10,21 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from cortexfs import config, mechanisms
+from cortexfs import config, manifestkinds, mechanisms
 from cortexfs.cli import output
 from cortexfs.cli.plugin_install import check_schema
 from cortexfs.core import governance
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
-from cortexfs.core.manifest import Manifest
-from cortexfs.plugins import directory, installing, package, reviewing, signing
+from cortexfs.core.manifest import FILE, Manifest
+from cortexfs.plugins import (
+    directory,
+    installing,
+    jsonmanifests,
+    jsonreviewing,
+    package,
+    reviewing,
+    signing,
+)
 from cortexfs.plugins.package import Tree
 from cortexfs.plugins.reviewing import Check
 from cortexfs.plugins.tarball import MAX_PACKED
@@ -26,6 +34,8 @@ def review(options: argparse.Namespace, where: config.Places) -> int:
     del where
     path = Path(options.directory)
     if path.is_dir():
+        if wrong := _unread(path):
+            return _say_wrong(path, wrong)
         manifest, tree, unread = _read(path)
         return _say(manifest, tree, [*unread, *_checks(manifest, tree, path)])
     tree = package.unpack(_bytes(path), str(path))
@@ -38,6 +48,8 @@ def review(options: argparse.Namespace, where: config.Places) -> int:
 def test(options: argparse.Namespace, where: config.Places) -> int:
     del where
     path = Path(options.directory)
+    if wrong := _unread(path):
+        return _say_wrong(path, wrong)
     manifest, tree, unread = _read(path)
     checks = [*unread, *_checks(manifest, tree, path)]
     if tree and not any(check.fault for check in checks):
@@ -46,6 +58,19 @@ def test(options: argparse.Namespace, where: config.Places) -> int:
         checks += plugin_trying.tried(tree, run=options.run)
     _say(manifest, tree, checks)
     return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
+
+
+def _unread(path: Path) -> list[Check]:
+    """All that is wrong with a manifest.json, where that is what there is."""
+    return [] if (path / FILE).exists() else jsonreviewing.errors(path)
+
+
+def _say_wrong(path: Path, wrong: list[Check]) -> int:
+    print(output.printable(f"Plugin review: {path}"))
+    print("  Checks:")
+    for check in wrong:
+        print(output.printable(f"    - {check.text}"))
+    return EXIT_FAILED
 
 
 def _read(path: Path) -> tuple[Manifest, Tree | None, list[Check]]:
@@ -63,6 +88,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
+    if jsonmanifests.is_json(manifest):
+        return jsonreviewing.checks(manifest.json, tree, tuple(manifestkinds.KINDS))
     checks = reviewing.checks(manifest, tree, place, mechanisms.available())
     for tool in manifest.native.tools if manifest.native else ():
         if isinstance(tool.input_schema, dict):
@@ -71,6 +98,26 @@ def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
             except Fault as fault:
                 checks.append(Check(f"tool {tool.name} input_schema", fault.message))
     return checks
+
+
+def _claims(manifest: Manifest) -> tuple[tuple[str, list[str]], ...]:
+    """What it asks for, and what holds it, by its kind of manifest."""
+    if jsonmanifests.is_json(manifest):
+        return (
+            ("Requested capabilities", jsonreviewing.capabilities(manifest.json)),
+            ("Needs", jsonreviewing.needs(manifest.json)),
+            ("Sandbox", list(manifestkinds.HELD.get(manifest.json.kind, ()))),
+            ("Recommended risk profile", jsonreviewing.risks(manifest.json)),
+        )
+    return (
+        ("Requested capabilities", reviewing.capabilities(manifest)),
+        ("Sandbox", reviewing.sandbox(manifest, mechanisms.available())),
+        ("Recommended risk profile", reviewing.risks(manifest)),
+    )
+
+
+def _own_warnings(manifest: Manifest) -> list[str]:
+    return jsonmanifests.told(manifest.warnings) if jsonmanifests.is_json(manifest) else []
 
 
 def _say(manifest: Manifest, tree: Tree | None, checks: list[Check]) -> int:
@@ -83,11 +130,9 @@ def _say(manifest: Manifest, tree: Tree | None, checks: list[Check]) -> int:
         f"  Conformance: {reviewing.conformance(manifest, passed)}",
     ]
     for title, rows in (
-        ("Requested capabilities", reviewing.capabilities(manifest)),
-        ("Sandbox", reviewing.sandbox(manifest, mechanisms.available())),
-        ("Recommended risk profile", reviewing.risks(manifest)),
+        *_claims(manifest),
         ("Left out", list(tree.ignored) if tree else []),
-        ("Warnings", governance.warnings(manifest)),
+        ("Warnings", [*_own_warnings(manifest), *governance.warnings(manifest)]),
         ("Checks", [check.text for check in checks]),
     ):
         bullet = "" if title == "Recommended risk profile" else "- "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import wasmtime
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.test_plugins import broken, origin, said, tools
 from tests.shell import wat
+
+PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +160,18 @@ def test_its_directories_are_the_daemons(mount: Ctx, tmp_path: Path) -> None:
     for folder in (kept, kept / "place"):
         assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o755, os.getuid())
     mount.ctx("plugin", "uninstall", "place", "--purge")
+
+
+def test_the_tool_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
+    # "a section in docs/plugins.md with a tool in twelve lines run by a test"
+    (source,) = (text for text in blocks("wat"))
+    (tmp_path / "echo.wasm").write_bytes(wasmtime.wat2wasm(source))
+    (tmp_path / "manifest.json").write_text(next(text for text in blocks("json") if "echo.wasm" in text))
+    assert "fail:" not in mount.ctx("plugin", "test", str(tmp_path), "--run").stdout
+    mount.ctx("plugin", "install", str(tmp_path))
+    assert mount.call("echo", uid=NOBODY).output == "{}"
+    mount.ctx("plugin", "uninstall", "echo", "--purge")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

@@ -235,3 +235,54 @@ def test_what_loses_a_dependency_does_not_go_on(world: World) -> None:
     loaded = offers.load()
     assert "top needs below ^9, and below 1.0.0 is installed" in loaded.faults["top"]
     assert loaded.withdrawn == frozenset()
+
+
+# -- what is said of it
+
+
+def test_a_review_says_what_it_asks_for_and_what_holds_it(world: World) -> None:
+    changes = {"capabilities": ["tools", "shell:run"], "aiDisclosure": {}, "dependencies": {"below": "^1.0"}}
+    tools = [{"name": "count", "description": "Counts", "params": []}]
+    folder = plugin(world.base / "source", tools=tools, **changes)
+    status, out, _ = world.ctx("review", str(folder))
+    assert status == 0
+    assert [line.strip() for line in out.splitlines()[4:15]] == [
+        "Requested capabilities:",
+        "- tools: register tools",
+        "- shell:run: run commands",
+        "Needs:",
+        "- below ^1.0",
+        "Sandbox:",
+        "- no files, no programs and no system calls: held by the WebAssembly engine",
+        "- 32 MiB of memory and 120 s a call: held by the WebAssembly engine",
+        "- requests as far as network:fetch or net:outbound, to public addresses: held by the host",
+        "Recommended risk profile:",
+        "[risk.tools.count] effect = RunProcess floor = RequireConfirmation",
+    ]
+    assert "- manifest.json: aiDisclosure: is no key that is known here; it is ignored" in out
+    assert "ok: no hash in the manifest" in out
+    assert ", with 1 warnings (see: ctx plugin review " in world.ctx("install", str(folder))[2]
+    plugin(world.base / "source", hash=f"sha256:{'0' * 64}")
+    assert "- fail: files (" in world.ctx("review", str(folder))[1]
+
+
+def test_all_that_is_wrong_with_a_manifest_is_said(world: World) -> None:
+    # docs/manifest-json.md: "all are told, not only the first"
+    folder = plugin(world.base / "source", kind="wsm", version=1)
+    for verb in ("review", "test"):
+        status, out, _ = world.ctx(verb, str(folder))
+        assert status == 1
+        assert 'kind: is "wsm"; write one of esm, mcp, wasm; did you mean wasm?' in out
+        assert "version: is 1; write a string" in out
+    status, _, err = world.ctx("install", str(folder))
+    assert status == 2
+    assert "version: is 1; write a string (1 more)" in err
+
+
+def test_a_plugin_is_tried_without_a_mount(world: World) -> None:
+    # a module that is none does not load, and the daemon would say the same
+    folder = plugin(world.base / "source")
+    status, out, _ = world.ctx("test", str(folder), "--run")
+    assert status == 1
+    assert "- fail: it loads (" in out
+    assert "it does not export plugin_get_abi_version" in out

@@ -1,0 +1,81 @@
+"""What a review says of a plugin with a manifest.json; reviewing.py says it of the others.
+
+Rules: as there, nothing of the plugin runs. What a kind is held by is told to this, and not known here.
+This file must never know how a review is printed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import FILE, read
+from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.plugins import manifesthash, signing
+from cortexfs.plugins.package import Tree
+from cortexfs.plugins.reviewing import Check
+
+_COVERS = {
+    "package": "hash of every file",
+    "entry": "hash of the entry point alone: it covers no other file",
+    "nothing": "no hash in the manifest",
+}
+
+
+def errors(folder: Path) -> list[Check]:
+    """Everything that is wrong with a manifest that cannot be read, not only the first of it."""
+    try:
+        data = (folder / FILE).read_bytes()
+    except OSError:
+        return []
+    return [Check(FILE, problem.told(str(folder / FILE))) for problem in read(data).errors]
+
+
+def checks(manifest: Manifest, tree: Tree | None, kinds: tuple[str, ...]) -> list[Check]:
+    there = ", ".join(kinds)
+    is_run = manifest.kind in kinds
+    found = [
+        Check("manifest"),
+        Check(
+            f"kind {manifest.kind}", None if is_run else f"it does not run in this version; there is {there}"
+        ),
+    ]
+    if tree:
+        files = {name: file.data for name, file in tree.files.items()}
+        found.append(_hash(manifest, files))
+        verdict = signing.verify(tree)
+        found.append(Check("signature", verdict.text if verdict.status == "invalid" else None))
+    return found
+
+
+def _hash(manifest: Manifest, files: dict[str, bytes]) -> Check:
+    try:
+        return Check(_COVERS[manifesthash.check(manifest, files)])
+    except Fault as fault:
+        return Check("hash", fault.message)
+
+
+def capabilities(manifest: Manifest) -> list[str]:
+    """What it asks for, in words."""
+    return [f"{name}: {CAPABILITIES[name].about}" for name in manifest.capabilities]
+
+
+def needs(manifest: Manifest) -> list[str]:
+    """Which other plugins."""
+    wanted = [*manifest.dependencies.items(), *manifest.peer_dependencies.items()]
+    return [f"{name} {range_}" for name, range_ in wanted]
+
+
+def risks(manifest: Manifest) -> list[str]:
+    """A line for each tool that it names and each effect of its capabilities."""
+    return [
+        f"[risk.tools.{tool.name}] effect = {_camel(effect.kind)} floor = RequireConfirmation"
+        for tool in manifest.tools
+        for effect in effects(manifest.capabilities)
+        if effect.confirmation == "always"
+    ]
+
+
+def _camel(words: str) -> str:
+    return "".join(part.capitalize() for part in words.split("_"))
