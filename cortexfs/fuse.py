@@ -299,7 +299,9 @@ class Filesystem(pyfuse3.Operations):
     @guarded
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         opened = self._handles.find(fh)
-        if opened is None:
+        if opened is None:  # open for writing is such a file for who has made it
+            await self.own.unmake(fh)
+            self._entries.clear()
             raise read_only()
         return opened.write(off, buf)
 

@@ -109,13 +109,26 @@ class OwnAgents:
         assert home
         async with self._changes.lock:
             one = self.at(folder, name)
-            if one is None or self._state is None:
+            if one is None:
                 raise Fault("ENOENT", f"{name} is not there")
-            await self._changes.keep(records.remove, self._state, name, home.uid)
-            del self._own[one.key]
-            self._show(one.key)
-            await self._changes.drop_values(one.key)
-            await trio.to_thread.run_sync(self._forgotten, one.key)
+            await self._removed(one)
+
+    async def unmake(self, inode: int) -> None:
+        """Somebody writes into the file that he has just made, by copying one here. That is refused, and no
+        agent is to be left of it; one that was set up meanwhile stays."""
+        async with self._changes.lock:
+            one = self._tree.object_at(inode)
+            if one and self._own.get(one.key) and one.key not in self._tree.values.keys():  # noqa: SIM118
+                await self._removed(one)
+
+    async def _removed(self, one: Object) -> None:
+        assert one.home is not None
+        assert self._state
+        await self._changes.keep(records.remove, self._state, one.name, one.home)
+        del self._own[one.key]
+        self._show(one.key)
+        await self._changes.drop_values(one.key)
+        await trio.to_thread.run_sync(self._forgotten, one.key)
 
     def _show(self, key: Key) -> None:
         """The kernel remembers none of their names, so that it need not be told."""

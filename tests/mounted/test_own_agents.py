@@ -113,6 +113,18 @@ def test_by_hand(ctx: Ctx) -> None:
     assert sh(ctx, f"rm {HOME}/hand; ls {HOME}") == (0, "")
 
 
+def test_a_file_that_is_copied_there_leaves_no_agent(ctx: Ctx) -> None:
+    # agents.md: "a file that is copied there is refused, and leaves no agent behind"
+    copy = (
+        f"cp /etc/passwd {HOME}/copied 2>&1; cat /etc/passwd > {HOME}/written; mv {ctx.work}/own {HOME}/moved"
+    )
+    assert sh(ctx, f"echo x > {ctx.work}/own; {copy}; ls {HOME}")[1].count("Read-only file system") == 3
+    assert sh(ctx, f"ls {HOME}; cat {ctx.work}/own; rm {ctx.work}/own") == (0, "x\n")
+    # One that was set up before is not lost.
+    kept = f"exec 3> {HOME}/kept; echo ask > {HOME}/kept.d/approval; echo x >&3; cat {HOME}/kept.d/approval"
+    assert sh(ctx, f"({kept}) 2>/dev/null; rm {HOME}/kept") == (0, "ask\n")
+
+
 def test_conversations_are_beside_its_controls_and_outlive_it(ctx: Ctx) -> None:
     with mine(ctx, "keeps") as path:
         with working(ctx, path, script(say("one")), NOBODY) as client:
