@@ -18,7 +18,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import jsonl, native, process, programs, wasm
+from cortexfs.host import esm, jsonl, native, process, programs, wasm
 from cortexfs.host.runtime import Cancelled, sentence
 from cortexfs.host.validation import Validator
 
@@ -57,6 +57,7 @@ _LOADERS: Mapping[str, Callable[[calls.Plugin], Iterable[sdk.Tool]]] = {
     programs.PROCESS: _programs,
     programs.NATIVE: native.tools,
     wasm.KIND: wasm.tools,
+    esm.KIND: esm.tools,
 }
 
 
@@ -72,5 +73,6 @@ def leave() -> NoReturn:
     try:
         native.drop_all()
         wasm.drop_all()
+        esm.drop_all()
     finally:
         os._exit(os.EX_OK)

@@ -1,0 +1,292 @@
+"""ESM plugins: tools that are functions of a JavaScript or TypeScript module, in a Deno process of its own.
+
+Main path: `tools` starts the plugin and asks what its tools are; `EsmTool` gives a call to the process that
+its caller's directory has (esmchild.py). What a process may do is esmrights.py, what it keeps esmstate.py.
+
+Rules: a plugin that may touch files has one process for each directory of its callers, as Deno's permissions
+are given when a process starts; any other has one. A process that ends takes nothing with it but its own
+calls and what was in its memory: the next call starts another. What a plugin answers is checked like
+anything from outside.
+This file must never know how a call arrives, nor what a manifest looks like.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import capabilities as permissions
+from cortexfs.core.manifestjson.fields import ToolParam
+from cortexfs.core.manifestjson.tools import input_schema, tool_result
+from cortexfs.host import esmchild, esmrights, keeping, programs
+from cortexfs.host.esmstate import State
+
+KIND = "esm"  # calls.Plugin.kind
+TOOL_SECONDS = 30
+HOOK_SECONDS = 5.0
+LOAD_SECONDS = 14.0  # less than the daemon waits for a description
+LEAVE_SECONDS = 0.3  # a host is ended soon after it was asked to leave
+MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
+# The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
+EARLY_SECONDS = 0.05
+_TRIES = 3  # to meet a process that has not just ended
+
+
+class Module(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plugin of this kind, as `calls.Plugin.target` says it."""
+
+    path: str  # of the entry
+    folder: str  # all of the plugin's files
+    stamp: str = ""  # of these: with another one, it is another plugin to the pool of hosts
+    capabilities: tuple[str, ...] = ()  # the effective ones
+    config: dict[str, Any] = {}  # what is set, and else the defaults
+    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
+    events: tuple[str, ...] = ()  # what the manifest subscribes to
+    providers: dict[str, str] = {}  # kinds, and the default model of each
+    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
+    timeout: int = TOOL_SECONDS
+    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
+
+
+def module(path: str, folder: str = "", **fields: Any) -> Module:
+    """The files that are there now. `folder` is where `path` is, unless it is said."""
+    place = Path(folder or os.path.dirname(path))
+    found = sorted(each for each in place.rglob("*") if each.is_file())
+    stamps = (f"{each.relative_to(place)} {programs.stamp_of(str(each))}\n" for each in found)
+    stamp = hashlib.sha256("".join(stamps).encode(errors="surrogateescape")).hexdigest()
+    return Module(path, str(place), stamp, **fields)
+
+
+target = cast(Callable[[Module], str], programs.target)  # it takes any Struct
+_declared = cast(Callable[[calls.Plugin, type[Module]], Module], programs.declared)
+
+
+class _Definition(msgspec.Struct, frozen=True):
+    """Of a tool; what else is there in the wild is ignored."""
+
+    name: str
+    description: str
+    params: tuple[ToolParam, ...] = ()
+    capabilities: tuple[str, ...] | None = None
+
+
+class _Loaded(msgspec.Struct, frozen=True):
+    exports: dict[str, str]
+    providers: tuple[str, ...] = ()
+
+
+_plugins: list[_Plugin] = []
+_leaving = threading.Lock()
+
+
+def tools(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
+    """Start the plugin and ask it. One bad tool fails the plugin, one that wants too much is left out."""
+    declared = _declared(plugin, Module)
+    if own := keeping.place(plugin):
+        declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite")
+    made = _Plugin(plugin.name, declared)
+    _plugins.append(made)
+    found = made.described()
+    if "tools" not in declared.capabilities:
+        return []
+    has = permissions.effective(declared.capabilities, (), ())
+    return list(_admitted(made, found, has))
+
+
+def _admitted(plugin: _Plugin, found: Iterable[_Definition], has: permissions.Effective) -> Iterable[EsmTool]:
+    for tool in found:
+        wants = has.capabilities if tool.capabilities is None else tool.capabilities
+        if (why := permissions.tool_fault(tool.name, wants, has)) is None:
+            known = [each for each in wants if each in permissions.CAPABILITIES]
+            yield EsmTool(plugin, tool, programs.effects_of(permissions.effects(known)))
+        else:
+            print(f"{plugin.name}: {why}", file=sys.stderr)
+
+
+class EsmTool(sdk.Tool):
+    def __init__(self, plugin: _Plugin, tool: _Definition, effects: tuple[sdk.ToolEffect, ...]) -> None:
+        self._plugin = plugin
+        self.name = tool.name
+        self.description = tool.description
+        self.input_schema = input_schema(tool.params)
+        self.timeout_secs = self._seconds = plugin.declared.timeout
+        self.capabilities = sdk.ToolCapabilities(emits_progress=True, effects=effects)
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        directory = os.getcwd()
+        request = {"do": "call", "call": self.name, "args": input, "context": _context(runtime, directory)}
+        try:
+            said = self._plugin.ask(directory, request, self._seconds - EARLY_SECONDS, runtime)
+        except esmchild.Failed as failed:  # "Throw from execute": a failed result
+            return sdk.ToolResult.error(str(failed))
+        result = tool_result(said, self.name)
+        if result.success:
+            return sdk.ToolResult.success(result.output)
+        return sdk.ToolResult.error(
+            result.error or result.output or f"{self.name} failed and does not say why"
+        )
+
+
+def _context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
+    """What a ToolContext says of the call, beside what the process knows itself."""
+    seen = runtime.invocation
+    return {
+        "toolName": seen.tool_name,
+        "sessionId": seen.session_id,
+        "agentId": seen.actor,
+        "source": seen.source,
+        "workingDir": directory,
+        "workspaceDir": directory,
+    }
+
+
+class _Plugin:
+    """One plugin in this host, and its processes by the directory of their callers."""
+
+    def __init__(self, name: str, declared: Module) -> None:
+        self.name = name
+        self.declared = declared
+        self._who = f'ESM plugin "{name}"'
+        self._lock = threading.Lock()
+        self._processes: dict[str, esmchild.Process] = {}  # the one that was used last is the last
+        self._scoped = esmrights.is_scoped(declared.capabilities)
+        try:
+            esmrights.check(declared.folder)
+            self._state = State(declared.state, name)
+        except Fault as fault:
+            raise self._fault(fault.code, fault.message) from None
+
+    def ask(
+        self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
+    ) -> Any:
+        until = time.monotonic() + seconds
+        for _ in range(_TRIES):
+            process = self._process(directory if self._scoped else "")
+            try:
+                return process.ask(request, until - time.monotonic(), runtime)
+            except Fault as fault:
+                if fault.code != "EAGAIN":
+                    raise
+            except sdk.ExecutionFailed as failed:
+                raise sdk.ExecutionFailed(f"{self._who} {failed.args[0]}", failed.code) from None
+        raise self._fault("EPROTO", "its process ends as soon as it is started")
+
+    def described(self) -> list[_Definition]:
+        process = self._process("")
+        said = self._told(process, {"do": "list"}, HOOK_SECONDS)
+        try:
+            return msgspec.convert(said, list[_Definition])
+        except msgspec.ValidationError as error:
+            raise self._fault("EPROTO", f"one of its tools is not described: {error}") from None
+
+    def leave(self, seconds: float) -> None:
+        with self._lock:
+            left, self._processes = [*self._processes.values()], {}
+        threads = [threading.Thread(target=self._end, args=(each, seconds), daemon=True) for each in left]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(seconds)
+
+    # -- processes
+
+    def _process(self, directory: str) -> esmchild.Process:
+        with self._lock:
+            found = self._processes.pop(directory, None)
+            if found is None or not found.is_open:
+                found = self._started(directory)
+            self._processes[directory] = found
+            over = [*self._processes][:-MAX_PROCESSES]
+            ended = [self._processes.pop(each) for each in over]
+        for each in ended:
+            threading.Thread(target=self._end, args=(each, HOOK_SECONDS), daemon=True).start()
+        return found
+
+    def _started(self, directory: str) -> esmchild.Process:
+        declared = self.declared
+        may = declared.capabilities
+        hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
+        start = esmchild.Start(
+            esmrights.command(declared.folder, directory, may, declared.private, hidden),
+            esmrights.environment(may),
+            directory,
+            lambda: esmrights.confine(declared.folder, directory, may),
+        )
+        process = esmchild.Process(start, self._state.answer, self._who)
+        try:
+            process.start()
+            self._load(process)
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def _load(self, process: esmchild.Process) -> None:
+        """seed 004: "onInstall", "onLoad", "onActivate", in this order; then what has changed meanwhile."""
+        declared = self.declared
+        config = {**declared.config, **self._state.settings()}
+        request = {
+            "do": "load",
+            "load": Path(declared.path).as_uri(),
+            "plugin": {"pluginId": self.name, "pluginDir": declared.folder},
+            "config": config,
+        }
+        said = self._told(process, request, declared.loading)
+        exports = msgspec.convert(said, _Loaded).exports
+        before = self._state.told("config")
+        hooks = ("onInstall", "onLoad", "onActivate") if before is None else ("onLoad", "onActivate")
+        for name in hooks:
+            self._hook(process, exports, name)
+        if config != before:
+            self._state.tell("config", config)
+            for key in _changed(before or config, config):
+                self._hook(process, exports, "onConfigChange", key, config.get(key))
+
+    def _hook(self, process: esmchild.Process, exports: Mapping[str, str], name: str, *args: Any) -> None:
+        if exports.get(name) == "function":
+            try:
+                self._told(process, {"do": "hook", "hook": name, "args": args}, HOOK_SECONDS)
+            except Fault as fault:
+                raise Fault(fault.code, f"{fault.message} (in {name})") from None
+
+    def _end(self, process: esmchild.Process, seconds: float) -> None:
+        """seed 004: "onDeactivate", "onUnload"; whatever they do, it ends."""
+        for name in ("onDeactivate", "onUnload"):
+            with suppress(Fault, esmchild.Failed, sdk.ExecutionFailed):
+                process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
+        process.close()
+
+    def _told(self, process: esmchild.Process, request: dict[str, Any], seconds: float) -> Any:
+        """The answer where only the plugin can be at fault."""
+        try:
+            return process.ask(request, seconds)
+        except esmchild.Failed as failed:
+            raise self._fault("EPROTO", str(failed)) from None
+        except sdk.ExecutionFailed as failed:
+            raise self._fault(failed.code, f"{request['do']} {failed.args[0]}") from None
+
+    def _fault(self, code: str, message: str) -> Fault:
+        return Fault(code, f"{self._who}: {message}")
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [key for key in {**before, **after} if before.get(key) != after.get(key)]
+
+
+def drop_all() -> None:
+    """Call onDeactivate and onUnload of what runs, before the process ends."""
+    with _leaving:  # whoever asks second waits for the first
+        while _plugins:
+            _plugins.pop().leave(LEAVE_SECONDS)

@@ -1,0 +1,235 @@
+// The side of an ESM plugin's process that is ours: it takes requests from the host and gives them to the plugin.
+//
+//   host  -> here   64 bytes of a secret, then lines:  {"id":1,"load":..}  {"id":2,"call":..}  {"id":3,"hook":..}
+//                   {"cancel":2}  {"event":{..}}  {"answer":1,"value":..}
+//   here  -> host   the secret and then  {"id":2,"result":..}  {"id":2,"error":".."}  {"id":2,"delta":".."}
+//                   {"id":2,"progress":".."}  {"ack":2}  {"ask":1,"what":"state.get","args":[..]}  {"fatal":".."}
+//
+// Rules: the plugin's code shares this realm, so nothing here calls what it could have replaced on the way of a
+// line: what is needed is taken before its code is loaded. The secret is never text, as texts can be found in a
+// snapshot of the heap. The plugin is imported by a name that is not in the source, as Deno checks its permissions
+// for these alone. Descriptors 3 and 4 are ours, and cannot be taken again.
+
+import process from "node:process";
+import { globalEventBus } from "./plugins.js";
+
+const { apply, defineProperty } = Reflect;
+const { parse, stringify } = JSON;
+const { Pipe, constants } = process.binding("pipe_wrap");
+const { TCP } = process.binding("tcp_wrap");
+const { WriteWrap, streamBaseState, kReadBytesOrError, kArrayBufferOffset } = process.binding("stream_wrap");
+const Bytes = Uint8Array;
+const [setBytes, indexOf, slice] = [Bytes.prototype.set, String.prototype.indexOf, String.prototype.slice];
+const [encoder, decoder] = [new TextEncoder(), new TextDecoder()];
+const [encode, decode] = [encoder.encode, decoder.decode];
+const [Controller, abort] = [AbortController, AbortController.prototype.abort];
+const [Later, Failure, text, exit] = [Promise, Error, String, Deno.exit];
+const deliver = globalEventBus.emit;
+const SECRET = 64;
+const MAX_MESSAGE = 8000;
+const MAX_ASKED = 1000;
+
+const [input, output] = [new Pipe(constants.SOCKET), new Pipe(constants.SOCKET)];
+input.open(3);
+output.open(4);
+const writeBuffer = output.writeBuffer;
+const secret = new Bytes(SECRET + 1);
+let got = 0;
+let rest = "";
+
+// -- lines
+
+function say(message) {
+  const data = apply(encode, encoder, [stringify(message)]);
+  const line = new Bytes(SECRET + data.byteLength + 1);
+  apply(setBytes, line, [new Bytes(secret.buffer, 0, SECRET)]);
+  apply(setBytes, line, [data, SECRET]);
+  line[SECRET + data.byteLength] = 10;
+  apply(writeBuffer, output, [new WriteWrap(), line]);
+}
+
+function hear(data) {
+  let from = 0;
+  while (got <= SECRET && from < data.byteLength) secret[got++] = data[from++];
+  rest += apply(decode, decoder, [new Bytes(data.buffer, data.byteOffset + from), { stream: true, __proto__: null }]);
+  for (let end; (end = apply(indexOf, rest, ["\n"])) >= 0;) {
+    const line = apply(slice, rest, [0, end]);
+    rest = apply(slice, rest, [end + 1]);
+    take(parse(line));
+  }
+}
+
+input.onread = (buffer) => {
+  const size = streamBaseState[kReadBytesOrError];
+  if (size < 0) exit(0); // the host is gone
+  hear(new Bytes(buffer, streamBaseState[kArrayBufferOffset], size));
+};
+
+// -- requests
+
+const running = { __proto__: null };
+const asked = { __proto__: null };
+const tools = { __proto__: null };
+let asks = 0, waiting = 0;
+let module = {}, plugin = {}, config = {};
+
+const works = { __proto__: null, load, list, call, hook, provider };
+
+function take(message) {
+  if (message.cancel !== undefined) {
+    if (running[message.cancel]) apply(abort, running[message.cancel], []);
+    else say({ id: message.cancel, error: "cancelled" });
+    say({ ack: message.cancel });
+  } else if (message.answer !== undefined) {
+    const { done, failed } = asked[message.answer];
+    delete asked[message.answer];
+    waiting--;
+    if (message.error === undefined) done(message.value);
+    else failed(new Failure(message.error));
+  } else if (message.event !== undefined) {
+    deliver(message.event);
+  } else {
+    serve(message);
+  }
+}
+
+async function serve(message) {
+  const { id } = message;
+  running[id] = new Controller();
+  try {
+    const result = await works[message.do](message);
+    say({ id, result: result === undefined ? null : result });
+  } catch (error) {
+    say({ id, error: described(error) });
+  } finally {
+    delete running[id];
+  }
+}
+
+function described(error) {
+  try {
+    return apply(slice, text(error?.message ?? error), [0, MAX_MESSAGE]) || "it failed and does not say why";
+  } catch {
+    return "it failed and does not say why";
+  }
+}
+
+function ask(what, ...args) {
+  return new Later((done, failed) => {
+    if (waiting >= MAX_ASKED) throw new Failure(`over ${MAX_ASKED} questions to the host are under way`);
+    say({ ask: ++asks, what, args });
+    waiting++;
+    asked[asks] = { done, failed };
+  });
+}
+
+// -- what a plugin is given
+
+function context(id, more) {
+  return { ...plugin, ...more, signal: id && running[id]?.signal, ...voice(id) };
+}
+
+function voice(id) {
+  const tell = (message) => void (running[id] && say({ id, ...message }));
+  return {
+    emit: (delta) => tell({ delta: text(delta) }),
+    onProgress: (progress) => tell({ progress: text(progress?.message ?? progress) }),
+  };
+}
+
+const words = (value) => (typeof value === "string" ? value : stringify(value) ?? "");
+
+const state = {
+  get: (key) => ask("state.get", text(key)),
+  set: (key, value) => ask("state.set", text(key), words(value)),
+  delete: (key) => ask("state.delete", text(key)),
+  list: () => ask("state.list"),
+};
+
+const settings = {
+  get: async (key) => (key === undefined ? { ...config } : config[key] ?? null),
+  getAll: async () => ({ ...config }),
+  set: async (key, value) => {
+    await ask("config.set", text(key), value ?? null);
+    config[key] = value ?? null;
+  },
+};
+
+const log = (level) => (...said) => console.error(`${plugin.pluginId}: ${level}:`, ...said);
+const logger = { info: log("info"), warn: log("warn"), error: log("error"), debug: log("debug") };
+
+function register(tool) {
+  const name = tool?.definition?.name;
+  if (typeof name !== "string" || typeof tool.execute !== "function") {
+    throw new Failure("a tool has a definition with a name, and execute");
+  }
+  if (tools[name]) throw new Failure(`it registers the tool ${name} twice`);
+  tools[name] = tool;
+}
+
+const host = { registerTool: register, unregisterTool: (name) => void delete tools[name] };
+
+// -- what the host wants
+
+async function load(message) {
+  plugin = { ...message.plugin, state, config: settings, logger, host };
+  config = { __proto__: null, ...message.config };
+  const entry = message.load;
+  module = await import(entry);
+  for (const tool of module.tools ?? []) register(tool);
+  const found = { __proto__: null };
+  for (const name in module) found[name] = typeof module[name];
+  return { exports: found, providers: Object.keys(module.providers ?? {}) };
+}
+
+function list() {
+  const found = [];
+  for (const name in tools) {
+    const { description, params, capabilities } = tools[name].definition;
+    found[found.length] = { name, description, params, capabilities };
+  }
+  return found;
+}
+
+function call(message) {
+  const tool = tools[message.call];
+  if (!tool) throw new Failure(`Unknown tool: ${message.call}`);
+  return tool.execute(message.args, context(message.id, message.context));
+}
+
+function hook(message) {
+  const chosen = module[message.hook];
+  if (typeof chosen !== "function") return null;
+  const given = message.bare ? message.args : [...message.args, context(message.id, {})];
+  return apply(chosen, undefined, given);
+}
+
+async function provider(message) {
+  const made = await module.providers[message.provider](message.config ?? { ...config });
+  const options = { ...message.options, signal: running[message.id].signal };
+  if (typeof made.stream !== "function") return await made.complete(options);
+  const { emit } = voice(message.id);
+  let last = null;
+  for await (const piece of await made.stream(options)) {
+    if (typeof piece === "string") emit(piece);
+    else if (typeof (piece?.delta ?? piece?.text ?? piece?.content) === "string") {
+      emit(piece.delta ?? piece.text ?? piece.content);
+    } else last = piece;
+  }
+  return last;
+}
+
+// -- its end, and the beginning
+
+for (const kind of ["error", "unhandledrejection"]) {
+  addEventListener(kind, (event) => say({ fatal: described(event.error ?? event.reason) }));
+}
+
+const refuse = () => {
+  throw new Failure("a plugin may not take descriptors of its process");
+};
+const refused = { __proto__: null, value: refuse, configurable: false, writable: false };
+for (const handle of [Pipe, TCP]) defineProperty(handle.prototype, "open", refused);
+defineProperty(process, "binding", refused);
+delete Deno[Deno.internal];
+input.readStart();

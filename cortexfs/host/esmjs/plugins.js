@@ -1,0 +1,21 @@
+// What a plugin gets for `import { globalEventBus } from "cortex/plugins"`.
+//
+// Rules: a handler that fails fails alone. What a plugin emits goes to its own handlers; nobody else hears it.
+
+const handlers = new Map();
+
+export const globalEventBus = Object.freeze({
+  on(type, handler) {
+    if (!handlers.has(type)) handlers.set(type, new Set());
+    handlers.get(type).add(handler);
+    return () => globalEventBus.off(type, handler);
+  },
+  off(type, handler) {
+    handlers.get(type)?.delete(handler);
+  },
+  emit(event) {
+    for (const handler of [...(handlers.get(event.type) ?? [])]) {
+      (async () => handler(event))().catch((error) => console.error(`${event.type}: ${error?.stack ?? error}`));
+    }
+  },
+});

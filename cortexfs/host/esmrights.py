@@ -1,0 +1,158 @@
+"""What an ESM plugin's Deno may do: its flags, its environment and limits, and what the kernel shows it.
+
+Main path: `command` is how it is started, `confine` what the thread that starts it gives up before. Deno's
+permissions decide first and say a sentence; Landlock holds also where Deno follows a link.
+
+Rules: what counts are the effective capabilities, and of them those within the caller's directory and the
+plugin's own folder. Deno keeps nothing on disk: its directory is none, so there is no storage that two
+plugins could share, and no cache that one could write for the next. Whoever may run commands may do what its
+caller may, and is not shut in.
+This file must never know what a tool is asked to do.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import stat
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson.capabilities import deno_permissions
+from cortexfs.host import landlock
+from cortexfs.host.confining import SHOWN, View
+
+SCRIPTS = Path(__file__).parent / "esmjs"
+HEAP_MIB = 256  # of JavaScript; beyond it Deno ends
+# Of all data; V8 does not start with less than some 800 MiB.
+DATA_KIB = 1_200_000
+MAX_FILES = 20_000  # of a plugin's folder
+_SHELL = "/bin/sh"
+# Deno's channel is not its standard input and output, as those are any module's.
+_START = f'ulimit -d {DATA_KIB} && exec 3<&0 4>&1 </dev/null >&2 && exec "$0" "$@"'
+_SEALED = ("--no-prompt", "--no-config", "--no-lock", "--no-remote", "--no-npm", "--cached-only", "--quiet")
+_NOWHERE = "/dev/null/none"  # no directory can be made there
+# Deno takes networks of IPv4 alone; the loopback address is the one of IPv6 that every machine has.
+PRIVATE = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+    "192.168.0.0/16",
+)  # fmt: skip
+_LOOPBACK = ipaddress.IPv6Network("::1")
+_NETWORK: View = tuple(
+    (path, "r")
+    for path in (
+        "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf", "/etc/ssl",
+        "/usr/share/ca-certificates", "/run/systemd/resolve",
+    )
+)  # fmt: skip
+_MISSING = "this is a JavaScript plugin, and there is no deno: pip install 'cortexfs[esm]'"
+
+
+def found() -> str:
+    """Deno, as the package of that name brings it, or on PATH."""
+    beside = Path(sysconfig.get_path("scripts")) / "deno"
+    path = str(beside) if os.access(beside, os.X_OK) else shutil.which("deno")
+    if path is None:
+        raise Fault("EHOSTDOWN", _MISSING)
+    return os.path.realpath(path)
+
+
+def is_scoped(capabilities: Sequence[str]) -> bool:
+    """Whether what the plugin may do depends on its caller's directory."""
+    return not {"read", "write", "run"}.isdisjoint(deno_permissions(capabilities))
+
+
+def command(
+    folder: str, directory: str, capabilities: Sequence[str], private: Sequence[str], hidden: Sequence[str]
+) -> list[str]:
+    """`hidden` are files that it may not open wherever it may open others."""
+    given = deno_permissions(capabilities)
+    read = [folder, str(SCRIPTS / "plugins.js"), *([directory] if directory and "read" in given else ())]
+    flags = [f"--allow-read={_listed(read)}"]
+    if "write" in given:
+        flags.append(f"--allow-write={_listed([folder, *([directory] if directory else ())])}")
+    if hidden:
+        flags += [f"--deny-read={_listed(hidden)}", f"--deny-write={_listed(hidden)}"]
+    if "run" in given:
+        flags.append("--allow-run")
+    if "net" in given:
+        flags += ["--allow-net", *_closed(private)]
+    scripts = (f"--import-map={SCRIPTS / 'imports.json'}", *flags, str(SCRIPTS / "bootstrap.js"))
+    engine = f"--v8-flags=--max-old-space-size={HEAP_MIB}"
+    return [_SHELL, "-c", _START, found(), "run", *_SEALED, engine, *scripts]
+
+
+def environment(capabilities: Sequence[str]) -> dict[str, str]:
+    own = {"DENO_DIR": _NOWHERE, "DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"}
+    if "run" in deno_permissions(capabilities):
+        own["PATH"] = os.environ.get("PATH", os.defpath)
+    return own
+
+
+def _listed(paths: Sequence[str]) -> str:
+    for path in paths:
+        if "," in path:
+            told = "Deno takes no comma in the name of a directory that it gives access to"
+            raise Fault("EINVAL", f"{told}; rename it, or work in another: {path}")
+    return ",".join(dict.fromkeys(paths))
+
+
+def _closed(private: Sequence[str]) -> Iterator[str]:
+    """Every network that is not public, but those that the administrator gives."""
+    given = [ipaddress.ip_network(each, strict=False) for each in private]
+    closed = [ipaddress.IPv4Network(each) for each in PRIVATE]
+    for one in given:
+        if isinstance(one, ipaddress.IPv4Network):
+            closed = [part for each in closed for part in _without(each, one)]
+    own = [*map(str, closed), *([] if _LOOPBACK in given else [f"[{_LOOPBACK.network_address}]"])]
+    if own:
+        yield f"--deny-net={','.join(own)}"
+
+
+def _without(network: ipaddress.IPv4Network, given: ipaddress.IPv4Network) -> list[ipaddress.IPv4Network]:
+    if not network.overlaps(given):
+        return [network]
+    return [] if network.subnet_of(given) else list(network.address_exclude(given))
+
+
+# -- the kernel's side
+
+
+def confine(folder: str, directory: str, capabilities: Sequence[str]) -> None:
+    """Close to this thread, and to what it starts, all that its Deno has no business with."""
+    given = deno_permissions(capabilities)
+    if "run" in given:
+        return
+    write = "w" * ("write" in given)
+    view: list[tuple[str, str]] = [
+        *SHOWN,
+        (os.path.realpath(_SHELL), "rx"),
+        (found(), "rx"),
+        (os.path.realpath(SCRIPTS), "r"),
+        (os.path.realpath(folder), "r" + write),
+    ]
+    if directory and {"read", "write"} & set(given):
+        view.append((os.path.realpath(directory), "r" * ("read" in given) + write))
+    if "net" in given:
+        view += [(os.path.realpath(path), access) for path, access in _NETWORK]
+    try:
+        landlock.restrict(view, network="net" in given)
+    except Fault:  # a kernel without it: Deno's own permissions remain
+        return
+
+
+def check(folder: str) -> None:
+    """Refuse a folder from which a link leads out: Deno follows it."""
+    seen = 0
+    for place, directories, files in os.walk(folder):
+        for name in (*directories, *files):
+            path = os.path.join(place, name)
+            mode = os.lstat(path)
+            seen += 1
+            if stat.S_ISLNK(mode.st_mode) or (stat.S_ISREG(mode.st_mode) and mode.st_nlink > 1):
+                raise Fault("EPROTO", f"{path} is a link; a plugin's folder holds files and folders alone")
+            if seen > MAX_FILES:
+                raise Fault("EPROTO", f"its folder holds over {MAX_FILES} files")

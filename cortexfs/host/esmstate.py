@@ -1,0 +1,129 @@
+"""What an ESM plugin keeps beyond its process: texts by key, its own settings, and what it was told before.
+
+Rules: each change is a transaction of its own, so that a promise which is kept means that the database has
+it. Everything is bounded, and what does not fit is told to the plugin. One
+connection serves all processes of a plugin in a host, one at a time.
+This file must never know what the keys mean, nor how a plugin asks.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+MAX_KEY = 1 << 10
+MAX_VALUE = 64 << 10
+MAX_KEYS = 10_000
+MAX_TOTAL = 16 << 20
+_BUSY_SECONDS = 2.0  # another host of the same user writes, for some ms
+_STATE, _SETTING, _TOLD = "state", "setting", "told"
+_TABLE = """CREATE TABLE IF NOT EXISTS kept
+    (plugin TEXT, kind TEXT, key TEXT, value TEXT, PRIMARY KEY (plugin, kind, key)) WITHOUT ROWID"""
+
+
+class Refused(Exception):
+    """What the plugin asks for cannot be; the sentence is for its author."""
+
+
+class State:
+    """`path` is the file; without one, nothing outlives the host."""
+
+    def __init__(self, path: str, plugin: str) -> None:
+        self._plugin = plugin
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(
+            path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        if path:
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+        self._database.execute(_TABLE)
+        self._answers: dict[str, Callable[..., Any]] = {
+            "state.get": self.get,
+            "state.set": self.set,
+            "state.delete": self.delete,
+            "state.list": self.list,
+            "config.set": self._set_setting,
+        }
+
+    def answer(self, what: str, args: tuple[Any, ...]) -> Any:
+        """What a plugin asks; `Refused` says why it gets nothing."""
+        try:
+            return self._answers[what](*args)
+        except (KeyError, TypeError):
+            raise Refused(f"the host knows no {what[:100]} of such arguments") from None
+        except sqlite3.Error as error:
+            raise Refused(f"its state cannot be read or written: {error}") from None
+
+    def get(self, key: str) -> str | None:
+        return self._get(_STATE, _key(key))
+
+    def set(self, key: str, value: str) -> None:
+        self._set(_STATE, _key(key), value)
+
+    def delete(self, key: str) -> None:
+        with self._lock:
+            gone = "DELETE FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
+            self._database.execute(gone, (self._plugin, _STATE, _key(key)))
+
+    def list(self) -> dict[str, str]:
+        return self._all(_STATE)
+
+    def settings(self) -> dict[str, Any]:
+        """What the plugin itself has set."""
+        return {key: msgspec.json.decode(value) for key, value in self._all(_SETTING).items()}
+
+    def _set_setting(self, key: str, value: Any) -> None:
+        self._set(_SETTING, _key(key), msgspec.json.encode(value).decode())
+
+    def told(self, what: str) -> Any:
+        """What it was told of that before; None: nothing."""
+        value = self._get(_TOLD, what)
+        return None if value is None else msgspec.json.decode(value)
+
+    def tell(self, what: str, value: Any) -> None:
+        with self._lock:
+            self._put(_TOLD, what, msgspec.json.encode(value).decode())
+
+    # -- the table
+
+    def _get(self, kind: str, key: str) -> str | None:
+        with self._lock:
+            wanted = "SELECT value FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
+            found = self._database.execute(wanted, (self._plugin, kind, key)).fetchone()
+        return found and str(found[0])
+
+    def _all(self, kind: str) -> dict[str, str]:
+        with self._lock:
+            wanted = "SELECT key, value FROM kept WHERE plugin = ? AND kind = ? ORDER BY key"
+            return dict(self._database.execute(wanted, (self._plugin, kind)).fetchall())
+
+    def _set(self, kind: str, key: str, value: str) -> None:
+        if not isinstance(value, str) or len(value.encode(errors="replace")) > MAX_VALUE:
+            raise Refused(f"a value of its state is no text, or over the limit of {MAX_VALUE} bytes")
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            with self._database:
+                self._put(kind, key, value)
+                self._check()
+
+    def _put(self, kind: str, key: str, value: str) -> None:
+        put = "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)"
+        self._database.execute(put, (self._plugin, kind, key, value))
+
+    def _check(self) -> None:
+        """Within a transaction, which the exception takes back."""
+        size = "SELECT count(*), coalesce(sum(length(key) + length(value)), 0) FROM kept WHERE plugin = ?"
+        keys, total = self._database.execute(size, (self._plugin,)).fetchone()
+        if keys > MAX_KEYS or total > MAX_TOTAL:
+            raise Refused(f"its state is over {MAX_KEYS} keys or {MAX_TOTAL >> 20} MiB")
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str) or not 0 < len(key.encode(errors="replace")) <= MAX_KEY:
+        raise Refused(f"a key of its state is a text of 1 to {MAX_KEY} bytes")
+    return key

@@ -1,0 +1,50 @@
+"""ESM plugins of tests, written as the tools of a module."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cortexfs.core import calls
+from cortexfs.host import esm
+from tests.shell.calling import World
+
+PARAM = '{name: "text", type: "string", description: "A text"}'
+
+
+def tool(body: str, name: str = "tool", params: str = PARAM, capabilities: str = "[]") -> str:
+    """A tool as it stands in `tools`; the body finds args and ctx, and returns the output."""
+    return f"""{{
+      definition: {{name: "{name}", description: "A tool", params: [{params}], capabilities: {capabilities}}},
+      async execute(args, ctx) {{
+        const output = await (async () => {{ {body} }})();
+        return {{toolName: "{name}", success: true, output: String(output), durationMs: 1}};
+      }},
+    }}"""
+
+
+def source(tools: Mapping[str, str], more: str = "") -> str:
+    made = ",\n".join(tool(body, name) for name, body in tools.items())
+    return f"{more}\nexport const tools = [{made}];\n"
+
+
+def plugin(folder: Path, text: str, name: str = "fixture", **fields: Any) -> calls.Plugin:
+    """A plugin of that source, as a daemon would name it to a host."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    entry = folder / "mod.ts"
+    entry.write_text(text)
+    entry.chmod(0o644)
+    declared = esm.module(str(entry), **{"capabilities": ("tools",)} | fields)
+    return calls.Plugin(name, "1.0.0", esm.KIND, esm.target(declared))
+
+
+def deno(world: World) -> list[int]:
+    """The processes that hosts of that world have started."""
+    found: list[int] = []
+    for host in world.pool.by_pid:
+        for task in Path(f"/proc/{host}/task").iterdir():
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                found += map(int, (task / "children").read_text().split())
+    return found
