@@ -26,15 +26,15 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import re
 import signal
 import socket
 import struct
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from cortexfs.ancestry import KnownHost, ancestor_host, contents
 from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.host import linux
@@ -45,17 +45,6 @@ SO_PEERPIDFD = 77
 
 _CREDENTIALS = struct.Struct("=iII")
 _MAX_GROUPS = 65536  # NGROUPS_MAX
-# A chain of parents is as deep as its processes; pids.max is far below.
-_MAX_ANCESTORS = 4096
-
-
-class KnownHost(Protocol):
-    """What is asked of a live host: hosts.Host."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def identity(self) -> Identity: ...
 
 
 class Caller(NamedTuple):
@@ -232,7 +221,7 @@ def _has_own_devices(pid: int, namespaces: tuple[int, ...]) -> bool:
 
 def _devices(pid: int) -> bytes:
     """The cgroup whose device rules count: of the v1 hierarchy where there is one, else the v2 one."""
-    found = dict(line.split(b":", 2)[1:] for line in _contents(b"/proc/%d/cgroup" % pid).splitlines())
+    found = dict(line.split(b":", 2)[1:] for line in contents(b"/proc/%d/cgroup" % pid).splitlines())
     return found.get(b"devices", found.get(b"", b""))
 
 
@@ -287,7 +276,7 @@ def _own_links() -> tuple[tuple[bytes, bytes], ...]:
 
 
 def _status(pid: int) -> _Status:
-    data = _contents(b"/proc/%d/status" % pid)
+    data = contents(b"/proc/%d/status" % pid)
     return _Status(
         frozenset(map(int, _field(data, b"\nUid:\t").split())),
         int(_field(data, b"\nCapPrm:\t"), 16),
@@ -314,27 +303,15 @@ def _powers(who: Credentials, place: _Place, status: _Status) -> int:
 _USER = list(linux.NAMESPACES).index("user")
 
 
-def _contents(path: bytes) -> bytes:
-    """A file of /proc in one read, so that it is of one moment."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 16384)
-    finally:
-        os.close(fd)
-
-
 def _is_root(who: Credentials, foreign: bool) -> bool:
     """Whether the caller's uid is 0 in its own user namespace."""
     if not foreign:
         return who.uid == 0
-    for line in _contents(b"/proc/%d/uid_map" % who.pid).splitlines():
+    for line in contents(b"/proc/%d/uid_map" % who.pid).splitlines():
         inside, outside, count = map(int, line.split())
         if inside == 0 and count:
             return who.uid == outside
     return False
-
-
-# -- calls from inside a run
 
 
 def _inherit(identity: Identity, pid: int, hosts: Mapping[int, KnownHost]) -> Identity:
@@ -351,72 +328,3 @@ def _inherit(identity: Identity, pid: int, hosts: Mapping[int, KnownHost]) -> Id
         network=own.network,
         delegates=own.delegates,
     )
-
-
-def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
-    """The host that `pid` is or descends from; None for a process of no host. For who has
-    NoNewPrivs only: every host has it, and no descendant can shed it.
-
-    Two witnesses, and either is enough. The cgroup of a host, where there are any, which only uid 0
-    can leave. The chain of parents: a host is a subreaper, and the fork server above it is one too,
-    so that orphans stay below the host or, when it has died, below the fork server. A chain that
-    comes to the daemon without meeting a live host is therefore of a host that has just died: EACCES,
-    as is a chain that cannot be read. A chain that ends elsewhere is of a process that has
-    NoNewPrivs from someone else, systemd or bwrap say, and is not nested.
-
-    What this cannot see: without cgroups, an orphan whose host was inside a container's pid
-    namespace and has died, as the kernel hands it to that container's init. The fork server
-    therefore makes no labelled host in a pid namespace without a cgroup.
-    """
-    number = _cgroup_host(pid)
-    if number is not None:
-        for host in hosts.values():
-            if host.number == number:
-                return host
-        raise _unknown("it began in a run that has ended")
-    for link in _ancestors(pid):
-        if link in hosts:
-            return hosts[link]
-        if link == os.getpid():
-            raise _unknown("it began in a run that has ended")
-    return None
-
-
-def _unknown(reason: str) -> Fault:
-    return Fault("EACCES", f"this call cannot be attributed to a run: {reason}")
-
-
-def _cgroup_host(pid: int) -> int | None:
-    """The number of the host whose cgroup (limits.Groups) holds `pid`."""
-    data = _contents(b"/proc/%d/cgroup" % pid)
-    found = re.search(rb"/cortexfs-%d\.\d+/(\d+)(?:/|$)" % os.getpid(), data, re.MULTILINE)
-    return int(found[1]) if found else None
-
-
-def _ancestors(pid: int) -> list[int]:
-    """`pid` and its parents, up to where they end.
-
-    Read until two readings agree, with the processes' start times: then each link was there at the
-    moment between them, and no parent had died and its pid been given to another.
-    """
-    before = _chain(pid)
-    for _ in range(8):
-        after = _chain(pid)
-        if after == before:
-            return [link for link, _ in after]
-        before = after
-    raise _unknown("its parents change faster than they can be read")
-
-
-def _chain(pid: int) -> list[tuple[int, bytes]]:
-    links: list[tuple[int, bytes]] = []
-    while pid and len(links) < _MAX_ANCESTORS:
-        try:
-            # After the name, which may hold anything: state, parent, and the start time as the 20th.
-            fields = _contents(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            links.append((pid, b""))  # died while being read: the other reading will differ
-            break
-        links.append((pid, fields[19]))
-        pid = int(fields[1])
-    return links

@@ -25,7 +25,6 @@ from cortexfs.core.errors import Fault, code_of
 
 FILE = "config.toml"
 CHOICES = "plugins.json"
-LOCK = "lock"
 REPLACE: Literal["replace"] = "replace"
 # Whether a plugin is enabled, and may take the names of others' tools.
 Choice: TypeAlias = bool | Literal["replace"]
@@ -355,11 +354,3 @@ def create(where: Places) -> None:
             raise Fault(
                 "EACCES", f"others may change {directory}, and so what the daemon does; mend it: {mend}"
             )
-
-
-def holder(state: Path) -> int | None:
-    """The pid in the lock file of a state directory; its process may be gone."""
-    try:
-        return int((state / LOCK).read_text(errors="replace"))
-    except (OSError, ValueError):
-        return None

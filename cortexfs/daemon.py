@@ -19,24 +19,19 @@ mount, in that order (a bound socket pins the mount).
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import gc
 import logging
 import os
-import re
 import resource
-import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import pyfuse3
 import trio
 
-from cortexfs import pluginmodels, shebang, strangers
+from cortexfs import mounttable, pluginmodels, shebang, statelock, strangers
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
@@ -85,30 +80,12 @@ log = logging.getLogger("cortexfs")
 def run(root: Path, config: Config, ready: Callable[[str | None], None], strict: bool = False) -> int:
     """Serve `root` until it is unmounted or the daemon is told to stop; an exit status."""
     try:
-        with _locked(config.state):
+        with statelock.held(config.state):
             daemon = Daemon(root, config, strict)
             return daemon.serve(ready)
     except Fault as fault:
         ready(fault.message)
         return exit_status(fault.code)
-
-
-@contextlib.contextmanager
-def _locked(state: Path) -> Iterator[None]:
-    """Two daemons must not share a state: sessions and logs have one writer."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(state / "lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = f"{state} is in use by the daemon with pid {file.read().strip()}"
-            mend = "end that one with ctx umount, or name another directory with --state"
-            raise Fault("EBUSY", f"{holder}; {mend}") from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
 
 
 class Daemon:
@@ -304,17 +281,8 @@ class Daemon:
 
     async def _unmounted(self) -> None:
         """`umount -l` by hand ends the daemon too; the bound socket would keep the mount alive unseen."""
-        with _mounts() as table, select.epoll() as changes:
-            changes.register(table, select.EPOLLERR | select.EPOLLPRI)
-            while self._is_mounted(table.read()):
-                await trio.lowlevel.wait_readable(changes.fileno())
-                changes.poll(0)
-                table.seek(0)
+        await mounttable.gone(self.root)
         self._stop.set()
-
-    def _is_mounted(self, table: bytes) -> bool:
-        point = _escaped(self.root)
-        return any(b"fuse.cortexfs" in line and line.split()[4] == point for line in table.splitlines())
 
     async def _drain(self) -> None:
         """No new runs; active ones get a moment to end by themselves."""
@@ -404,15 +372,6 @@ def _raise_descriptors() -> int:
 def _report(address: Address, remark: str) -> None:
     """What befell a session's log."""
     log.warning("session %s: %s", "/".join(address.parts), remark)
-
-
-def _mounts() -> BinaryIO:
-    return cast(BinaryIO, open("/proc/self/mountinfo", "rb", buffering=0))
-
-
-def _escaped(path: Path) -> bytes:
-    """A path as mountinfo writes it (proc(5): space, tab, newline and backslash in octal)."""
-    return re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % ord(found[0]), os.fsencode(path))
 
 
 class _Settings:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cortexfs import config
+from cortexfs import config, statelock
 from cortexfs.agents import defaults, records
 from cortexfs.agents.records import Record
 from cortexfs.cli import agent_list, agent_own, mounts, objects, output, parser, reloading
@@ -31,7 +30,6 @@ from cortexfs.core.registry import Object
 from cortexfs.store import Store
 
 CLASS = "agent"
-LOCK = "lock"
 
 
 def declare(into: parser.Parser) -> None:
@@ -87,7 +85,7 @@ def _new(options: argparse.Namespace, state: Path) -> int:
     if name in (defaults.BASE, *records.named(state)) or (root and os.path.lexists(f"{root}/{CLASS}/{name}")):
         raise Fault("EEXIST", f"there is {CLASS}/{name} already; edit the files in its .d/")
     record = _record(options, name, root, _labels(state))
-    with _unserved(state) as alone:
+    with statelock.unserved(state) as alone:
         if alone:
             Store(state / "tree").drop_values((CLASS, name))
         records.put(state, record)
@@ -237,24 +235,11 @@ def _remove(state: Path, chosen: list[str]) -> None:
     """The records, and what was written into the agents: by us where no daemon does it."""
     if not chosen:
         return
-    with _unserved(state) as alone:
+    with statelock.unserved(state) as alone:
         for name in chosen:
             records.remove(state, name)
             if alone:
                 Store(state / "tree").drop_values((CLASS, name))
-
-
-@contextlib.contextmanager
-def _unserved(state: Path) -> Iterator[bool]:
-    """Whether no daemon has this state, and none gets it meanwhile."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(state / LOCK, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
 
 
 def _of_record(state: Path, name: str) -> Object:

@@ -152,7 +152,9 @@ def detach(mount: Mount) -> None:
 
 def _pid_from_lock(options: argparse.Namespace, mount: Mount) -> int | None:
     """The daemon's pid when the mount cannot be asked: its state directory has it."""
-    from cortexfs.config import holder, places  # only a hung mount pays for it
+    # Only a hung mount pays for it.
+    from cortexfs.config import places
+    from cortexfs.statelock import holder
 
     pid = holder(places(os.environ, os.getuid(), state=options.state, config=options.config).state)
     return pid if pid and mounts.owned_by(pid, mount.owner) and _serves(pid, mount.point) else None

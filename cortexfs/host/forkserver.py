@@ -194,7 +194,7 @@ class ForkServer:
         if not whole or len(rights) != expected:
             raise Fault("EHOSTDOWN", "no host can start: file descriptors were lost; too many are open")
         if spawn.identity.label and self._groups is None and identity.enters_pid_namespace(spawn.identity):
-            # caller.ancestor_host says why.
+            # ancestry.ancestor_host says why.
             raise Fault("EACCES", "an agent's run cannot enter a container: there is no cgroup to hold it")
         group = None
         try:

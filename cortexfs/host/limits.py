@@ -102,7 +102,7 @@ class Group:
 class Groups:
     """The directory of cgroups of one fork server, which holds a lock on it while it lives.
 
-    Its name begins with the pid of the daemon, our parent, by which caller.py knows who is in it.
+    Its name begins with the pid of the daemon, our parent, by which ancestry.py knows who is in it.
     """
 
     def __init__(self, path: Path, lock: int) -> None:

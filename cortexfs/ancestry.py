@@ -1,0 +1,104 @@
+"""Which host a process is in: what /proc says of its cgroup and of its parents.
+
+This file must never know of sockets, objects, frames or policy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
+from cortexfs.core.calls import Identity
+from cortexfs.core.errors import Fault
+
+# A chain of parents is as deep as its processes; pids.max is far below.
+_MAX_ANCESTORS = 4096
+
+
+class KnownHost(Protocol):
+    """What is asked of a live host: hosts.Host."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def identity(self) -> Identity: ...
+
+
+def contents(path: bytes) -> bytes:
+    """A file of /proc in one read, so that it is of one moment."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 16384)
+    finally:
+        os.close(fd)
+
+
+def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
+    """The host that `pid` is or descends from; None for a process of no host. For who has
+    NoNewPrivs only: every host has it, and no descendant can shed it.
+
+    Two witnesses, and either is enough. The cgroup of a host, where there are any, which only uid 0
+    can leave. The chain of parents: a host is a subreaper, and the fork server above it is one too,
+    so that orphans stay below the host or, when it has died, below the fork server. A chain that
+    comes to the daemon without meeting a live host is therefore of a host that has just died: EACCES,
+    as is a chain that cannot be read. A chain that ends elsewhere is of a process that has
+    NoNewPrivs from someone else, systemd or bwrap say, and is not nested.
+
+    What this cannot see: without cgroups, an orphan whose host was inside a container's pid
+    namespace and has died, as the kernel hands it to that container's init. The fork server
+    therefore makes no labelled host in a pid namespace without a cgroup.
+    """
+    number = _cgroup_host(pid)
+    if number is not None:
+        for host in hosts.values():
+            if host.number == number:
+                return host
+        raise _unknown("it began in a run that has ended")
+    for link in _ancestors(pid):
+        if link in hosts:
+            return hosts[link]
+        if link == os.getpid():
+            raise _unknown("it began in a run that has ended")
+    return None
+
+
+def _unknown(reason: str) -> Fault:
+    return Fault("EACCES", f"this call cannot be attributed to a run: {reason}")
+
+
+def _cgroup_host(pid: int) -> int | None:
+    """The number of the host whose cgroup (limits.Groups) holds `pid`."""
+    data = contents(b"/proc/%d/cgroup" % pid)
+    found = re.search(rb"/cortexfs-%d\.\d+/(\d+)(?:/|$)" % os.getpid(), data, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def _ancestors(pid: int) -> list[int]:
+    """`pid` and its parents, up to where they end.
+
+    Read until two readings agree, with the processes' start times: then each link was there at the
+    moment between them, and no parent had died and its pid been given to another.
+    """
+    before = _chain(pid)
+    for _ in range(8):
+        after = _chain(pid)
+        if after == before:
+            return [link for link, _ in after]
+        before = after
+    raise _unknown("its parents change faster than they can be read")
+
+
+def _chain(pid: int) -> list[tuple[int, bytes]]:
+    links: list[tuple[int, bytes]] = []
+    while pid and len(links) < _MAX_ANCESTORS:
+        try:
+            # After the name, which may hold anything: state, parent, and the start time as the 20th.
+            fields = contents(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            links.append((pid, b""))  # died while being read: the other reading will differ
+            break
+        links.append((pid, fields[19]))
+        pid = int(fields[1])
+    return links

@@ -1,0 +1,36 @@
+"""Whether our mount is there still, as the kernel's table of mounts says (proc(5), mountinfo).
+
+Rules: nothing here touches the mount itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from io import FileIO
+from pathlib import Path
+
+import trio
+
+TABLE = "/proc/self/mountinfo"
+
+
+async def gone(root: Path) -> None:
+    """Wait until no CortexFS is mounted at `root`."""
+    with FileIO(TABLE) as table, select.epoll() as changes:
+        changes.register(table, select.EPOLLERR | select.EPOLLPRI)
+        while _has(table.readall(), root):
+            await trio.lowlevel.wait_readable(changes.fileno())
+            changes.poll(0)
+            table.seek(0)
+
+
+def _has(table: bytes, root: Path) -> bool:
+    point = _escaped(root)
+    return any(b"fuse.cortexfs" in line and line.split()[4] == point for line in table.splitlines())
+
+
+def _escaped(path: Path) -> bytes:
+    """A path as mountinfo writes it (proc(5): space, tab, newline and backslash in octal)."""
+    return re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % ord(found[0]), os.fsencode(path))

@@ -1,0 +1,55 @@
+"""Who has a state: a daemon, for as long as it runs.
+
+Rules: the lock is the kernel's (flock(2)), so that none outlives its holder; the file says who that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from cortexfs.core.errors import Fault
+
+LOCK = "lock"
+
+
+@contextlib.contextmanager
+def held(state: Path) -> Iterator[None]:
+    """Two daemons must not share a state: sessions and logs have one writer."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(state / LOCK, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = f"{state} is in use by the daemon with pid {file.read().strip()}"
+            mend = "end that one with ctx umount, or name another directory with --state"
+            raise Fault("EBUSY", f"{holder}; {mend}") from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+@contextlib.contextmanager
+def unserved(state: Path) -> Iterator[bool]:
+    """Whether no daemon has this state, and none gets it meanwhile."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(state / LOCK, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def holder(state: Path) -> int | None:
+    """The pid of the daemon that has, or had, this state."""
+    try:
+        return int((state / LOCK).read_text(errors="replace"))
+    except (OSError, ValueError):
+        return None
