@@ -24,6 +24,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -79,6 +80,7 @@ log = logging.getLogger("cortexfs")
 
 def run(root: Path, config: Config, ready: Callable[[str | None], None], strict: bool = False) -> int:
     """Serve `root` until it is unmounted or the daemon is told to stop; an exit status."""
+    sys.setswitchinterval(0.001)  # a thread that makes a large request must not hold the tree up for 5 ms
     try:
         with statelock.held(config.state):
             daemon = Daemon(root, config, strict)
