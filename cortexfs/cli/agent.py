@@ -84,15 +84,15 @@ def _new(options: argparse.Namespace, state: Path) -> int:
         raise Fault("EEXIST", f"{whose}; choose another name, or remove home/{holders[0]}/{CLASS}/{name}")
     if name in (defaults.BASE, *records.named(state)) or (root and os.path.lexists(f"{root}/{CLASS}/{name}")):
         raise Fault("EEXIST", f"there is {CLASS}/{name} already; edit the files in its .d/")
-    record = _record(options, name, root, _labels(state))
+    record, served = _record(options, name, root, _labels(state)), _serves(root, state)
     with statelock.unserved(state) as alone:
         if alone:
             Store(state / "tree").drop_values((CLASS, name))
         records.put(state, record)
-    said = _told(options.root, root, [name], there=True)
+    said = _told(options.root, root, [name], there=True) if served else _elsewhere(root)
     output.say(f"made {CLASS}/{name}; {said}")
     if options.json:
-        output.emit(agent_list.row(_of_record(state, name), "ready" if root else "not mounted"))
+        output.emit(agent_list.row(_of_record(state, name), "ready" if root and served else "not mounted"))
     return EXIT_OK
 
 
@@ -211,7 +211,9 @@ def _rm(options: argparse.Namespace, state: Path) -> int:
         assert root
         agent_own.remove(root, name)
     _remove(state, chosen)
-    said = f"; {_told(options.root, root, chosen, there=False)}" if chosen else ""
+    served = _serves(root, state)
+    said = _told(options.root, root, chosen, there=False) if served else _elsewhere(root)
+    said = f"; {said}" if chosen else ""
     output.say(f"removed {what}; sessions stay, below home/ and in shared/main{said}")
     return EXIT_OK
 
@@ -274,6 +276,19 @@ def _is_of_others(given: str | None) -> bool:
     except Fault:
         return False
     return mount is not None and mount.owner != os.getuid()
+
+
+def _serves(root: str | None, state: Path) -> bool:
+    """Whether the daemon of the mount that answers, if one does, is that of this state."""
+    if root is None:
+        return True
+    pid = mounts.facts(mounts.status_text(root)).get("pid")
+    with statelock.unserved(state) as alone:
+        return not alone and pid == [str(statelock.holder(state))]
+
+
+def _elsewhere(root: str | None) -> str:
+    return f"the mount at {root} has another state, and does not follow: name that with --state"
 
 
 def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -> str:

@@ -6,7 +6,9 @@ import fcntl
 import io
 import json
 import os
+import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from cortexfs.cli.mounts import Mount
 from cortexfs.core import controls
 from cortexfs.core.registry import Object
 from cortexfs.store import Store
-from tests.shell.cli_tree import add, plant
+from tests.shell.cli_tree import STATUS, add, plant
 
 
 @pytest.fixture
@@ -36,6 +38,17 @@ def root(tmp_path: Path, state: Path) -> Path:
     root = plant(tmp_path / "ctx")
     add(root, "tool/fs.list", "List.", "builtin", {})
     return root
+
+
+@pytest.fixture
+def served(state: Path) -> Iterator[None]:
+    """A daemon has the state: that of the mount that is planted."""
+    state.mkdir(mode=0o700, exist_ok=True)
+    with open(state / "lock", "w+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(re.findall(r"pid: (.*)", STATUS)[0])
+        file.flush()
+        yield
 
 
 def new(*words: str) -> int:
@@ -60,6 +73,7 @@ def type_in(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 # new
 
 
+@pytest.mark.usefixtures("served")
 def test_a_new_agent_may_use_what_it_was_given_and_nothing_else(
     root: Path, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -311,6 +325,7 @@ def test_new_prints_what_it_made(state: Path, capsys: pytest.CaptureFixture[str]
 # A mount that was told.
 
 
+@pytest.mark.usefixtures("served")
 def test_the_command_waits_until_the_mount_shows_it(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -327,6 +342,30 @@ def test_the_command_waits_until_the_mount_shows_it(
     assert "does its daemon have another --state?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("holder", [None, 4194998])
+def test_a_mount_with_another_state_is_not_waited_for(
+    root: Path,
+    state: Path,
+    holder: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # agents.md: "A mount that has another state (`--state`) does not see it, which is said at once"
+    monkeypatch.setattr(reloading, "told", None)
+    state.mkdir(mode=0o700)
+    with open(state / "lock", "w+") as file:
+        if holder:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(str(holder))
+            file.flush()
+        assert new("coder") == 0
+        assert main(["agent", "rm", "coder", "--yes"]) == 0
+    said = capsys.readouterr().err
+    assert said.count(f"the mount at {root} has another state, and does not follow") == 2
+    assert records.named(state) == []
+
+
+@pytest.mark.usefixtures("served")
 def test_what_the_mount_says_of_a_broken_one_is_passed_on(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
