@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cortexfs.core import semver
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import Manifest
 from cortexfs.core.manifestjson.needs import Installed, Order, load_order
 from cortexfs.plugins import directory, jsonmanifests
 from cortexfs.plugins.found import FoundPlugin
@@ -28,9 +29,19 @@ def order(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str]) -
     return load_order([every[name] for name in (*enabled, *sorted(every)) if name in every])
 
 
+def any_of(manifest: Manifest) -> bool:
+    """Whether a plugin needs others at all: most do not, and then nobody else's manifest is read."""
+    return jsonmanifests.is_json(manifest) and bool(
+        manifest.json.dependencies or manifest.json.peer_dependencies
+    )
+
+
 def why_not(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str], name: str) -> str | None:
     """Why `name` cannot be enabled beside the others, as a sentence. Two that are each other's peers
     can, though one has to come first."""
+    own = base / name
+    if not own.is_dir() or not any_of(directory.read(own)):
+        return None
     names = [*enabled, name]
     every = _every(base, packaged, names)
     peers = every[name].peers if name in every else ()

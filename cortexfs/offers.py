@@ -60,6 +60,7 @@ class _Seen(NamedTuple):
     plugin: calls.Plugin | None = None  # None: it has no tools
     fault: str | None = None
     withdrawn: bool = False
+    needs: bool = False  # other plugins
 
 
 class _Withdrawn(Fault):
@@ -108,8 +109,10 @@ class Offers:
                 faults[name] = fault
             else:
                 plugins.append(packaged[name].plugin)
-        plugins = self._ordered(plugins, faults, withdrawn, names, list(packaged.values()))
         self._seen = {path: seen for path, seen in self._seen.items() if path.name in names}
+        if any(seen.needs for _, seen in self._seen.values()):
+            plugins = self._ordered(plugins, faults, withdrawn, names, list(packaged.values()))
+        self._loaded = {plugin.name: plugin for plugin in plugins}
         return Offered(tuple(plugins), faults, frozenset(config.consents(self._config)), frozenset(withdrawn))
 
     def _ordered(
@@ -128,7 +131,6 @@ class Offers:
                 faults[name] = why
                 # Nor does it go on as it was; of a new version, the former does.
                 withdrawn |= {name} if self._loaded.get(name) == refused else set()
-        self._loaded = found
         place = {name: position for position, name in enumerate(order.names)}
         return sorted(found.values(), key=lambda plugin: place.get(plugin.name, len(place)))
 
@@ -157,7 +159,7 @@ class Offers:
             self._check_origin(tree, folder)
             place = self._copies.place(tree)
             if jsonmanifests.is_json(tree.manifest):
-                return _Seen(self._joined(tree.manifest, place))
+                return _Seen(self._joined(tree.manifest, place), needs=needs.any_of(tree.manifest))
             return _Seen(declared(tree, place))
         except Fault as fault:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
@@ -233,14 +235,14 @@ def _fingerprint(folder: Path) -> _Fingerprint:
             seen
             for above, below, files in os.walk(folder)
             for name in (*below, *files)
-            for seen in _stat(Path(above, name))
+            for seen in _stat(f"{above}/{name}")
         ),
     )
 
 
-def _stat(path: Path) -> _Fingerprint:
+def _stat(path: Path | str) -> _Fingerprint:
     try:
-        seen = path.lstat()
+        seen = os.lstat(path)
     except OSError:
         return ()
     return ((str(path), seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns),)

@@ -13,9 +13,13 @@ import msgspec
 import pytest
 import wasmtime
 
+from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.test_plugins import broken, origin, said, tools
+from tests.mounted.test_user_daemon import as_user, home
 from tests.shell import wat
+
+__all__ = ["home"]  # a fixture
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 
@@ -122,7 +126,7 @@ def test_what_changed_on_the_disk_is_refused_when_it_is_loaded(mount: Ctx, tmp_p
     mount.ctx("plugin", "uninstall", "flipped", "--purge")
 
 
-COUNTING = {
+KEEPING = {
     "keep": wat.then(
         "(call $set {key} {value})", "(i32.store (local.get $length) (i32.const 0))", "(i32.const 0)"
     ),
@@ -130,12 +134,16 @@ COUNTING = {
 }
 
 
-def test_state_lasts_for_its_user_until_it_is_purged(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: "host_set_state ... Persist state (in-memory + SQLite)"
+def keeper(where: Path) -> Path:
     texts = wat.Texts()
     words = {"key": texts("k"), "value": texts("v"), "buffer": wat.BUFFER, "word": wat.WORD}
-    bodies = {name: body.format(**words) for name, body in COUNTING.items()}
-    folder = plugin(tmp_path, "keeper", wat.text(bodies, texts))
+    bodies = {name: body.format(**words) for name, body in KEEPING.items()}
+    return plugin(where, "keeper", wat.text(bodies, texts))
+
+
+def test_state_lasts_for_its_user_until_it_is_purged(mount: Ctx, tmp_path: Path) -> None:
+    # seed 004: "host_set_state ... Persist state (in-memory + SQLite)"
+    folder = keeper(tmp_path)
     mount.ctx("plugin", "install", str(folder))
     assert said(mount, "keep") == ""
     assert said(mount, "kept") == "v"
@@ -175,3 +183,44 @@ def test_the_tool_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def test_an_agent_uses_it_where_it_is_confined(mount: Ctx, tmp_path: Path) -> None:
+    # the agent's view shows nothing of the daemon's, and yet what it runs, and what its user keeps
+    mount.ctx("plugin", "install", str(keeper(tmp_path)))
+    (mount.config / "policy.toml").write_text('mode = "open"\n')
+    kept = mount.state.with_name(f"{mount.state.name}-kept") / "keeper"
+    with agent(mount, "user", "keep", "kept", "shell.exec") as path:
+        look = f"cat {kept}/{NOBODY}/state.sqlite; echo > {kept}/{NOBODY}/state.sqlite"
+        steps = [[call("keep")], [call("kept")], [call("shell.exec", cmd=look)]]
+        answer = run(mount, path, script(*steps, say("done")), uid=NOBODY, cwd=mount.base)
+        _, got, looked = (result["output"] for result in results(answer.frames))
+        assert got == "v", answer
+        # Nor may it read or change what a plugin keeps of its user's, but by the plugin.
+        assert looked.count("ermission denied") == 2, looked
+    (mount.config / "policy.toml").unlink()
+    assert mount.call("kept", uid=NOBODY).output == "v"
+    mount.ctx("plugin", "uninstall", "keeper", "--purge")
+
+
+def test_a_users_own_daemon_has_it_too(home: Path, python: Path, tmp_path: Path) -> None:
+    source = home.parent / "plugin"
+    keeper(source)
+    done = as_user(
+        home,
+        python,
+        f"""
+        user: $CTX mount ctx
+        user: $CTX plugin install {source}/keeper
+        user: ctx/tool/keep
+        user: $CTX umount ctx
+        user: $CTX mount ctx
+        user: ctx/tool/kept
+        other: ls .local/state/cortexfs-kept/keeper/*
+        user: $CTX plugin uninstall keeper --purge
+        user: $CTX umount ctx
+        """,
+    )
+    parts = [part.strip() for part in done.stdout.split("-> ")]
+    assert [int(part.split()[0]) for part in parts[1:]] == [0, 0, 0, 0, 0, 0, 2, 0, 0], done.stdout
+    assert parts[5].endswith("\nv"), done.stdout
