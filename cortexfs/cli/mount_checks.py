@@ -98,7 +98,8 @@ def plugin_copies(subject: Subject) -> Finding:
 
 
 def allow_other(subject: Subject) -> Finding:
-    if subject.uid == 0:
+    mount = mounts.mounted_at(subject.root)
+    if mount.owner == 0 if mount else subject.uid == 0:
         return ok("root's mount is everyone's")
     try:
         lines = Path("/etc/fuse.conf").read_text().split("\n")

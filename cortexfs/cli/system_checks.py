@@ -15,6 +15,7 @@ from pathlib import Path
 
 import cortexfs
 from cortexfs import shebang
+from cortexfs.cli import mounts
 from cortexfs.cli.checks import Check, Finding, Subject, fail, ok, warn
 from cortexfs.config import FILE, load
 from cortexfs.core.errors import Fault
@@ -34,7 +35,10 @@ def fuse_device(subject: Subject) -> Finding:
             "/dev/fuse is missing", "load the module: modprobe fuse; in a container: --device /dev/fuse"
         )
     except OSError as problem:
-        return fail(f"/dev/fuse cannot be opened: {problem.strerror}", "let this user read and write it")
+        why, mend = f"/dev/fuse cannot be opened: {problem.strerror}", "let this user read and write it"
+        if (mount := mounts.mounted_at(subject.root)) and mount.owner != subject.uid:
+            return warn(f"{why}, so {mount.point} is all there is", mend)
+        return fail(why, mend)
     return ok("/dev/fuse opens")
 
 

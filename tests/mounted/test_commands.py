@@ -7,7 +7,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.mounted.ctx_mount import Ctx, alive, mounted, wait_gone
+import pytest
+
+from tests.mounted.ctx_mount import NOBODY, Ctx, alive, mounted, wait_gone
 
 
 def test_status_in_text_and_json(ctx: Ctx) -> None:
@@ -38,6 +40,14 @@ def test_doctor_finds_nothing_wrong(ctx: Ctx) -> None:
     done = ctx.run(["unshare", "-m", "--propagation", "private", "sh", "-c", script], check=False)
     assert "fail" not in done.stdout, done.stdout
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="asks as somebody else, which only root can")
+def test_doctor_finds_nothing_wrong_for_a_user_of_roots_mount(ctx: Ctx) -> None:
+    doctor = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "doctor"]
+    done = ctx.run(doctor, uid=NOBODY, env={"CTX_STATE": str(ctx.work / "theirs")})
+    assert "root's mount is everyone's" in done.stdout
+    assert (" fail " in done.stdout, done.returncode) == (False, 0), done.stdout
 
 
 def test_ls_and_run(ctx: Ctx) -> None:
