@@ -1,15 +1,16 @@
 """What can be seen and read in the tree, with what only the shell knows: status, logs, sessions, the kernel.
 
 Rules: a generated file is rendered at stat or open, and one rendering serves both for a second, so
-that sizes are exact. Entries that the kernel keeps are built once; `clear` after every change. The
-kernel's lookups are counted for temporary files, and by spaces.py for what is of sessions: nothing else goes
-when nobody knows it.
+that sizes are exact; who opens it with O_RSYNC reads what is so now. Entries that the kernel keeps are built
+once; `clear` after every change. The kernel's lookups are counted for temporary files, and by spaces.py for
+what is of sessions: nothing else goes when nobody knows it.
 This file must never know changes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 
 from pyfuse3 import EntryAttributes
@@ -147,12 +148,13 @@ class Entries:
             self._kept[inode] = entry
         return entry
 
-    async def open(self, inode: int) -> Opened:
+    async def open(self, inode: int, flags: int) -> Opened:
         """For reading only."""
         if inode & BIT:
             return await self._spaces.open(inode)
         if inode == STATUS:
-            return Snapshot(self.status()[1])
+            is_now = flags & os.O_RSYNC == os.O_RSYNC  # for this open alone: to others a size was told
+            return Snapshot(self._render().encode() if is_now else self.status()[1])
         found = self._tree.control_at(inode)
         if found is None:
             raise Fault("ENOENT", "it was removed")

@@ -285,7 +285,7 @@ class Filesystem(pyfuse3.Operations):
         if steady:
             return FileInfo(fh=inode, keep_cache=True)
         writing = flags & WRITING or self._tree.temporary_at(inode) is not None
-        opened = self._changes.open(inode, flags) if writing else await self._entries.open(inode)
+        opened = self._changes.open(inode, flags) if writing else await self._entries.open(inode, flags)
         paged = isinstance(opened, LogFile)
         handle = self._handles.add(opened, self._tree.home_of(inode))
         return FileInfo(fh=handle, direct_io=not paged, keep_cache=paged)

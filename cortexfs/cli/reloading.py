@@ -14,7 +14,7 @@ from collections.abc import Callable
 from cortexfs.cli import mounts
 from cortexfs.core.errors import Fault
 
-# A plugin may take long to import; the status is rendered anew once a second at most.
+# A plugin may take long to import.
 RELOAD_SECONDS = 20.0
 POLL_SECONDS = 0.05
 

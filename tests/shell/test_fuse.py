@@ -38,6 +38,14 @@ async def test_a_rendering_of_status_serves_stat_and_read_for_a_second(world: Wo
     assert (await world.fs.getattr(STATUS, caller())).st_mtime_ns == world.now
 
 
+async def test_whoever_asks_for_what_is_so_now_changes_nothing_for_others(world: World) -> None:
+    # docs/ctx.md: "opened with `O_RSYNC` it says what is so now"
+    size = (await world.fs.getattr(STATUS, caller())).st_size
+    info = await world.fs.open(STATUS, os.O_RDONLY | os.O_RSYNC, caller())
+    assert len(await world.fs.read(info.fh, 0, 1 << 20)) == size + 1
+    assert len(await world.read("status")) == size
+
+
 async def test_a_clock_that_is_set_back_does_not_freeze_status(world: World) -> None:
     await world.read("status")
     world.now -= 1000 * SECOND
