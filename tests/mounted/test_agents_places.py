@@ -1,0 +1,104 @@
+"""Agents where a disk is full, or a directory's file system does not answer. Quotes without a source are of
+docs/agents.md."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.agents import agent, call, results, run, say, script, working
+from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.talking import talk
+from tests.shell.sessions import small_disk
+
+INIT = 26  # <linux/fuse.h>
+REPLY = struct.pack("<IIIIHHIIHH", 7, 31, 0, 0, 12, 12, 4096, 1, 0, 0) + bytes(32)
+
+
+@pytest.fixture
+def small(python: Path, tmp_path: Path) -> Iterator[Ctx]:
+    with small_disk(tmp_path / "disk", 8) as disk, mounted(python, [], state=disk / "state") as ctx:
+        yield ctx
+
+
+def fill(disk: Path, left: int) -> Path:
+    """A file that leaves so many bytes."""
+    ballast = disk / "ballast"
+    room = os.statvfs(disk)
+    ballast.write_bytes(bytes(room.f_bavail * room.f_bsize - left))
+    return ballast
+
+
+def test_an_output_for_which_the_disk_has_no_room(small: Ctx) -> None:
+    # "an output for which the disk has no room is told as far as it fits, and the run goes on"
+    (small.work / "long.txt").write_text("".join(f"line {number}\n" for number in range(90_000)))
+    with agent(small, "full", "fs.*") as path:
+        task = script(call("fs.read", "c1", path="long.txt", limit=100_000), say("went on"))
+        with working(small, path, task, session="before") as client:
+            (kept,) = results(client.until("done", status="ok"))
+        folder = small.root / f"home/0/{path}.d/session"
+        assert len((folder / "before/context/output/c1.txt").read_bytes()) > 600_000
+        ballast = fill(small.state.parent, 300 << 10)
+        with working(small, path, task, session="after") as client:
+            (told,) = results(client.until("done", status="ok"))
+            assert told["output"] == kept["output"]
+            left = [file for file in small.state.rglob("output/*") if "after" in file.parts]
+            assert left == []  # nothing half
+            ballast.unlink()
+            client.send(task, session="after")
+            client.until("done", status="ok")
+            assert os.listdir(folder / "after/context/output") == ["c1.txt"]
+
+
+@contextlib.contextmanager
+def hung(place: Path) -> Iterator[None]:
+    """A file system that answers that it is there, and then nothing."""
+    place.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    assert not libc.mount(b"hung", bytes(place), b"fuse", 0, options), os.strerror(ctypes.get_errno())
+
+    def answer() -> None:
+        request = os.read(fuse, 1 << 17)
+        _, opcode, unique = struct.unpack_from("<IIQ", request)
+        assert opcode == INIT
+        os.write(fuse, struct.pack("<IiQ", 16 + len(REPLY), 0, unique) + REPLY)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    thread.join()
+    try:
+        yield
+    finally:
+        os.close(fuse)  # which ends whatever waits for it
+        assert not libc.umount2(bytes(place), 2)  # MNT_DETACH
+
+
+@pytest.mark.parametrize("below", ["", "/folder"])
+def test_a_directory_that_never_answers_holds_up_its_own_run_alone(python: Path, below: str) -> None:
+    # "A directory whose file system does not answer holds up the calls of its own runs"
+    with mounted(python, []) as ctx, agent(ctx, "stuck", "fs.*") as path:
+        place = ctx.base / "hung"
+        (ctx.root / f"{path}.d/cwd").write_text(f"{place}{below}\n")
+        with hung(place):
+            task = script(call("fs.list", path="."), say("on"))
+            with talk(ctx, f"{path}.sock") as client:
+                client.send(task, session="s")
+                client.until("tool_call")
+                for _ in range(3):  # others work meanwhile, of the same user and agent
+                    there = script(call("fs.list", path=str(ctx.work)), say("there"))
+                    answer = run(ctx, path, there, cwd=ctx.work)
+                    assert (answer.status, answer.output) == (0, "there")
+                (told,) = results(client.until("done", status="ok"))
+                assert told["is_error"]
+                client.send(task, session="s", cwd=f"{place}/folder")
+                assert "does not answer" in client.error()["message"]
+        assert ctx.status["runs"].startswith("0 active")
