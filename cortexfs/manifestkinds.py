@@ -22,7 +22,7 @@ from cortexfs.core.manifestjson import settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
 from cortexfs.core.manifestjson.entry import Entry, entry_of
 from cortexfs.core.manifestjson.fields import Manifest
-from cortexfs.host import wasm
+from cortexfs.host import esm, wasm
 from cortexfs.plugins.jsonsettings import NOTHING, Chosen
 
 
@@ -50,10 +50,28 @@ class Told(NamedTuple):
     sandbox: calls.Sandbox | None = None
 
 
-def _wasm(given: Given) -> Told:
+def _packed(given: Given) -> None:
     if given.entry.form != "relative":
         mend = "put the module into the package and name its path"
         raise Fault("EINVAL", f"its entryPoint {shown(given.entry.text)} is not fetched; {mend}")
+
+
+def _esm(given: Given) -> Told:
+    _packed(given)
+    module = esm.module(
+        os.path.normpath(given.file),
+        str(given.place),
+        capabilities=given.capabilities.capabilities,
+        config=dict(given.settings),
+        private=given.private,
+        events=given.manifest.events,
+        providers={one.kind: one.default_model for one in given.manifest.config.providers},
+    )
+    return Told(esm.target(module))
+
+
+def _wasm(given: Given) -> Told:
+    _packed(given)
     module = wasm.module(
         str(given.file),
         capabilities=given.capabilities.capabilities,
@@ -65,11 +83,18 @@ def _wasm(given: Given) -> Told:
 
 
 KINDS: Mapping[str, Callable[[Given], Told]] = {
+    esm.KIND: _esm,
     wasm.KIND: _wasm,
 }
 
 # What holds a plugin of each kind, for a review.
 HELD: Mapping[str, tuple[str, ...]] = {
+    esm.KIND: (
+        "its own folder and, as its capabilities say, the caller's directory: held by Deno and Landlock",
+        "requests as far as its capabilities say, to public addresses: held by Deno",
+        "some 1 GiB of memory and 30 s a call: held by the host",
+        "with shell:run it may do what its caller may: nothing holds the programs that it runs",
+    ),
     wasm.KIND: (
         "no files, no programs and no system calls: held by the WebAssembly engine",
         "32 MiB of memory and 120 s a call: held by the WebAssembly engine",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
 import sys
 import threading
 import time
@@ -167,6 +168,8 @@ class _Plugin:
             self._state = State(declared.state, name)
         except Fault as fault:
             raise self._fault(fault.code, fault.message) from None
+        except sqlite3.Error as error:
+            raise self._fault("EIO", f"its state cannot be read or written: {error}") from None
 
     def ask(
         self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None

@@ -12,12 +12,13 @@ This file must never know what a tool is asked to do.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import os
 import shutil
 import stat
-import sysconfig
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cortexfs.core.errors import Fault
@@ -51,11 +52,17 @@ _NETWORK: View = tuple(
 _MISSING = "this is a JavaScript plugin, and there is no deno: pip install 'cortexfs[esm]'"
 
 
+@functools.cache
 def found() -> str:
     """Deno, as the package of that name brings it, or on PATH."""
-    beside = Path(sysconfig.get_path("scripts")) / "deno"
-    path = str(beside) if os.access(beside, os.X_OK) else shutil.which("deno")
-    if path is None:
+    from importlib import metadata  # 20 ms, in hosts of other kinds for nothing
+
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("deno") or ():
+            path = os.path.realpath(str(file.locate()))
+            if file.name == "deno" and os.access(path, os.X_OK) and os.path.isfile(path):
+                return path
+    if (path := shutil.which("deno") or "") == "":
         raise Fault("EHOSTDOWN", _MISSING)
     return os.path.realpath(path)
 

@@ -22,7 +22,10 @@ MAX_TOTAL = 16 << 20
 _BUSY_SECONDS = 2.0  # another host of the same user writes, for some ms
 _STATE, _SETTING, _TOLD = "state", "setting", "told"
 _TABLE = """CREATE TABLE IF NOT EXISTS kept
-    (plugin TEXT, kind TEXT, key TEXT, value TEXT, PRIMARY KEY (plugin, kind, key)) WITHOUT ROWID"""
+    (plugin TEXT, kind TEXT, key TEXT, size INTEGER, value TEXT, PRIMARY KEY (plugin, kind, key))
+    WITHOUT ROWID"""
+
+_UNKNOWN = (-1, 0, 0)  # version, keys and bytes
 
 
 class Refused(Exception):
@@ -42,6 +45,7 @@ class State:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.execute(_TABLE)
+        self._room = _UNKNOWN
         self._answers: dict[str, Callable[..., Any]] = {
             "state.get": self.get,
             "state.set": self.set,
@@ -69,6 +73,7 @@ class State:
         with self._lock:
             gone = "DELETE FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
             self._database.execute(gone, (self._plugin, _STATE, _key(key)))
+            self._room = _UNKNOWN
 
     def list(self) -> dict[str, str]:
         return self._all(_STATE)
@@ -87,7 +92,7 @@ class State:
 
     def tell(self, what: str, value: Any) -> None:
         with self._lock:
-            self._put(_TOLD, what, msgspec.json.encode(value).decode())
+            self._put(_TOLD, what, msgspec.json.encode(value).decode(), 0)
 
     # -- the table
 
@@ -103,24 +108,34 @@ class State:
             return dict(self._database.execute(wanted, (self._plugin, kind)).fetchall())
 
     def _set(self, kind: str, key: str, value: str) -> None:
-        if not isinstance(value, str) or len(value.encode(errors="replace")) > MAX_VALUE:
+        if not isinstance(value, str) or (size := len(value.encode(errors="replace"))) > MAX_VALUE:
             raise Refused(f"a value of its state is no text, or over the limit of {MAX_VALUE} bytes")
+        size += len(key.encode(errors="replace"))
         with self._lock:
             self._database.execute("BEGIN IMMEDIATE")
             with self._database:
-                self._put(kind, key, value)
-                self._check()
+                wanted = "SELECT size FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
+                before = self._database.execute(wanted, (self._plugin, kind, key)).fetchone()
+                keys, total = self._counted()
+                keys, total = keys + (before is None), total + size - (before[0] if before else 0)
+                if keys > MAX_KEYS or total > MAX_TOTAL:
+                    raise Refused(f"its state is over {MAX_KEYS} keys or {MAX_TOTAL >> 20} MiB")
+                self._put(kind, key, value, size)
+            self._room = (self._version(), keys, total)
 
-    def _put(self, kind: str, key: str, value: str) -> None:
-        put = "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?)"
-        self._database.execute(put, (self._plugin, kind, key, value))
+    def _put(self, kind: str, key: str, value: str, size: int) -> None:
+        put = "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, ?, ?)"
+        self._database.execute(put, (self._plugin, kind, key, size, value))
 
-    def _check(self) -> None:
-        """Within a transaction, which the exception takes back."""
-        size = "SELECT count(*), coalesce(sum(length(key) + length(value)), 0) FROM kept WHERE plugin = ?"
-        keys, total = self._database.execute(size, (self._plugin,)).fetchone()
-        if keys > MAX_KEYS or total > MAX_TOTAL:
-            raise Refused(f"its state is over {MAX_KEYS} keys or {MAX_TOTAL >> 20} MiB")
+    def _counted(self) -> tuple[int, int]:
+        """Keys and bytes, which are counted anew when another connection has written."""
+        if self._room[0] != self._version():
+            every = "SELECT count(*), coalesce(sum(size), 0) FROM kept WHERE plugin = ? AND kind != ?"
+            self._room = (self._version(), *self._database.execute(every, (self._plugin, _TOLD)).fetchone())
+        return self._room[1:]
+
+    def _version(self) -> int:
+        return int(self._database.execute("PRAGMA data_version").fetchone()[0])
 
 
 def _key(key: object) -> str:
