@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
 from cortexfs.core.manifestjson.entry import Entry, entry_of
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.host import esm, wasm
 from cortexfs.plugins.jsonsettings import NOTHING, Chosen
+from cortexfs.plugins.manifesthash import FETCHED
 
 
 class Given(NamedTuple):
@@ -39,8 +39,8 @@ class Given(NamedTuple):
 
     @property
     def file(self) -> Path:
-        """The entry point that is a file of the plugin's."""
-        return self.place / self.entry.text
+        """The entry point that is a file of the plugin's, or was fetched when it was installed."""
+        return self.place / (FETCHED if self.entry.form == "https" else self.entry.text)
 
 
 class Told(NamedTuple):
@@ -51,9 +51,9 @@ class Told(NamedTuple):
 
 
 def _packed(given: Given) -> None:
-    if given.entry.form != "relative":
-        mend = "put the module into the package and name its path"
-        raise Fault("EINVAL", f"its entryPoint {shown(given.entry.text)} is not fetched; {mend}")
+    if not given.file.is_file():
+        told = f"its module is at {given.entry.text} and is fetched when it is installed"
+        raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
 
 
 def _esm(given: Given) -> Told:

@@ -39,8 +39,10 @@ def any_of(manifest: Manifest) -> bool:
 def why_not(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str], name: str) -> str | None:
     """Why `name` cannot be enabled beside the others, as a sentence. Two that are each other's peers
     can, though one has to come first."""
-    own = base / name
-    if not own.is_dir() or not any_of(directory.read(own)):
+    try:
+        if not any_of(directory.read(base / name)):
+            return None
+    except Fault:  # which is for the daemon to say
         return None
     names = [*enabled, name]
     every = _every(base, packaged, names)

@@ -24,6 +24,7 @@ from cortexfs.core.manifest import ProcessTool
 from cortexfs.host.validation import Validator
 from cortexfs.plugins import (
     directory,
+    fetching,
     forgetting,
     installing,
     jsonmanifests,
@@ -42,6 +43,7 @@ CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
 
 def install(options: argparse.Namespace, where: config.Places) -> int:
     source = sources.read(options.source)
+    source = source._replace(tree=fetching.completed(source.tree))
     name = source.tree.manifest.name
     check(source.tree)
     config.create(where)

@@ -20,6 +20,7 @@ _COVERS = {
     "package": "hash of every file",
     "entry": "hash of the entry point alone: it covers no other file",
     "nothing": "no hash in the manifest",
+    "later": "its module is fetched when it is installed",
 }
 
 

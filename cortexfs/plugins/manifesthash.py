@@ -24,25 +24,35 @@ from cortexfs.core.manifestjson.entry import entry_of
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.core.manifestjson.problems import Problem
 
-# What a matching hash says: all files, the entry point's alone, or that the manifest has none.
-Covers: TypeAlias = Literal["package", "entry", "nothing"]
+FETCHED = ".fetched/entry.wasm"  # beside the files: what fetching.py has fetched
+
+# What a matching hash says: all files, the entry point's alone, that the manifest has none, or that there is
+# nothing yet that it could be of.
+Covers: TypeAlias = Literal["package", "entry", "nothing", "later"]
 
 
 def check(manifest: Manifest, files: Mapping[str, bytes]) -> Covers:
     """Refuse a package without its entry point, and one that is not what the manifest's hash says."""
     entry = entry_of(manifest.entry_point)
-    data = files.get(entry.text) if entry and entry.form == "relative" else None
-    if entry and entry.form == "relative" and data is None:
+    is_file = entry is not None and entry.form == "relative"
+    data = files.get(entry.text if entry and is_file else FETCHED)
+    if entry and is_file and data is None:
         told = f"{jsontext.shown(entry.text)} is not among its files"
         raise Fault("ENOENT", f"{FILE}: entryPoint: {told}; put it there, or name the file that is")
-    return verify(manifest.hash, package_digest(files), entry_digest(data) if data is not None else None)
+    if manifest.kind == "wasm" and data is None:
+        return "later"
+    covers = verify(manifest.hash, package_digest(files), None if data is None else entry_digest(data))
+    if covers == "package" and not is_file and data is not None:
+        mend = "write the SHA-256 of what is there as its hash"
+        raise Fault("EBADMSG", f"{FILE}: hash: does not cover {manifest.entry_point}; {mend}")
+    return covers
 
 
 def package_digest(files: Mapping[str, bytes]) -> str:
     """sha256:... of the files, by their paths."""
     digest = hashlib.sha256()
     for path in sorted(files, key=str.encode):
-        if path != PACKAGE_FILE:
+        if path not in (PACKAGE_FILE, FETCHED):
             data = _without_hash(files[path]) if path == FILE else files[path]
             digest.update(b"%s\0%d\0" % (path.encode(), len(data)))
             digest.update(data)

@@ -14,9 +14,18 @@ from cortexfs import config, manifestkinds
 from cortexfs.config import Config
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import Package
 from cortexfs.host import programs, wasm
 from cortexfs.offers import Offers
-from cortexfs.plugins import installing, manifesthash, package, records
+from cortexfs.plugins import (
+    fetching,
+    installing,
+    jsonmanifests,
+    manifesthash,
+    package,
+    records,
+    signing,
+)
 
 MODULE = b"\0asm\1\0\0\0"
 MANIFEST = {
@@ -163,3 +172,61 @@ def test_a_kind_that_nobody_runs_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(manifestkinds, "KINDS", {"esm": manifestkinds.KINDS["wasm"]})
     with pytest.raises(Fault, match=r"no plugin of kind wasm runs in this version; there is esm$"):
         manifestkinds.plugin(tree.manifest.json, tmp_path)  # type: ignore[attr-defined]
+
+
+# -- a module at an address
+
+ADDRESS = "https://example.com/count.wasm"
+DIGEST = f"sha256:{hashlib.sha256(MODULE).hexdigest()}"
+
+
+def fetch(address: str, most: int) -> bytes:
+    assert (address, most) == (ADDRESS, fetching.MAX_MODULE)
+    return MODULE
+
+
+def remote(where: Path, **changes: Any) -> package.Tree:
+    return package.read(plugin(where, entryPoint=ADDRESS, **changes))
+
+
+def test_a_module_at_an_address_is_fetched_once(tmp_path: Path) -> None:
+    # seed 004: "entryPoint can be a relative path to a .wasm file or an https:// URL"
+    tree = remote(tmp_path / "p")
+    assert jsonmanifests.is_json(tree.manifest)
+    with pytest.raises(Fault, match=f"its module is at {ADDRESS} and is fetched when it is installed"):
+        manifestkinds.plugin(tree.manifest.json, tmp_path / "p")
+    whole = fetching.completed(tree, fetch)
+    place = tmp_path / "installed"
+    installing.write(place, whole.files)
+    assert package.read(place).files == whole.files
+    assert Path(told(manifestkinds.plugin(tree.manifest.json, place)).path).read_bytes() == MODULE
+
+
+def test_the_hash_of_what_is_fetched_holds(tmp_path: Path) -> None:
+    assert fetching.completed(remote(tmp_path / "p", hash=DIGEST), fetch).files
+    with pytest.raises(Fault, match=r"manifest\.json: hash: says sha256:000"):
+        fetching.completed(remote(tmp_path / "p", hash=f"sha256:{'0' * 64}"), fetch)
+    # one of the package says nothing of it
+    package_hash = manifesthash.package_digest(
+        {name: file.data for name, file in remote(tmp_path / "q").files.items()}
+    )
+    with pytest.raises(Fault, match=f"hash: does not cover {ADDRESS}; write the SHA-256 of what is there"):
+        fetching.completed(remote(tmp_path / "q", hash=package_hash), fetch)
+
+
+def test_a_signature_needs_the_hash_of_what_is_fetched(tmp_path: Path) -> None:
+    signing.write_package(plugin(tmp_path / "p"), Package())
+    for changes in ({"hash": DIGEST}, {}):
+        tree = remote(tmp_path / "p", **changes)
+        signed = signing.signed(tree, signing.sign(tree, b"s" * 32, "example.dev"))
+        if not changes:
+            with pytest.raises(Fault, match=f"its signature does not cover {ADDRESS}, from where its code"):
+                fetching.completed(signed, fetch)
+            continue
+        whole = fetching.completed(signed, fetch)
+        assert signing.verify(whole).status == "verified"
+    # what a package brings along in that place is thrown away, as no signature is of it
+    smuggled = package.File(b"evil")
+    tree = package.read(plugin(tmp_path / "r"))
+    carrying = package.Tree({**tree.files, manifesthash.FETCHED: smuggled}, tree.manifest)
+    assert fetching.completed(carrying, fetch).files == tree.files
