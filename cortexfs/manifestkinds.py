@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
 from cortexfs.core.manifestjson.entry import Entry, entry_of
@@ -51,9 +52,9 @@ class Told(NamedTuple):
 
 
 def _packed(given: Given) -> None:
-    if not given.file.is_file():
-        told = f"its module is at {given.entry.text} and is fetched when it is installed"
-        raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
+    if given.entry.form != "relative":
+        mend = "put the module into the package and name its path"
+        raise Fault("EINVAL", f"its entryPoint {shown(given.entry.text)} is not fetched; {mend}")
 
 
 def _esm(given: Given) -> Told:
@@ -71,7 +72,9 @@ def _esm(given: Given) -> Told:
 
 
 def _wasm(given: Given) -> Told:
-    _packed(given)
+    if not given.file.is_file():
+        told = f"its module is at {given.entry.text} and is fetched when it is installed"
+        raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
     module = wasm.module(
         str(given.file),
         capabilities=given.capabilities.capabilities,
