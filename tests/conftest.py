@@ -10,8 +10,14 @@ import signal
 
 import pytest
 import trio
+from hypothesis import settings
 
 from tests import opened
+
+# The same few examples each time, as long as the machine takes for them; `make soak` tries many others.
+settings.register_profile("short", max_examples=25, deadline=None, derandomize=True)
+settings.register_profile("soak", max_examples=1000, deadline=None)
+settings.load_profile("soak" if os.environ.get("CTX_SOAK") else "short")
 
 
 def pytest_configure(config: pytest.Config) -> None:
