@@ -1,0 +1,158 @@
+"""A run of an agent in a world that tests play: its model, its tools and its session's files."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import trio
+
+from cortexfs.agents.context import Files, Kept, Summary
+from cortexfs.agents.driver import Agents
+from cortexfs.agents.setup import Begun
+from cortexfs.agents.world import Outcome
+from cortexfs.core import calls, controls
+from cortexfs.core.frames import Delta, Frame, Message, Text, ToolCall
+from cortexfs.core.registry import Object
+from cortexfs.core.requests import Input
+from cortexfs.core.risksettings import DEFAULT, Settings
+from cortexfs.models.driver import Driver, Who
+from cortexfs.models.driver import Turn as Question
+from tests.shell.asking import Turn
+
+MODEL = Object(class_="model", name="p/m", description="", extra={"cap": "tool_call_syntax", "limit": "2000"})
+READS = calls.Effect("read_file", "reversible", "never", "not_supported")
+TOOL = Object(
+    class_="tool",
+    name="fs.read",
+    description="Reads.",
+    schema=b'{"type":"object"}',
+    capabilities=calls.Capabilities(effects=(READS,)),
+)
+AGENT = Object(
+    class_="agent",
+    name="coder",
+    description="",
+    extra={
+        "label": "user_u:agent_r:coder_t:s0\n",
+        "model": "p/m\n",
+        "tools": "fs.read\n",
+        "policy": "allow coder_t model:p/m use\nallow coder_t tool:fs.read execute\n",
+    },
+)
+CALL = ToolCall(call="c1", name="fs.read", input={})
+
+
+class Limits(NamedTuple):
+    steps: int = 64
+    tokens: int = 1_000_000
+    secs: float = 3600.0
+    repeats: int = 3
+
+
+class InMemory(Files):
+    """The files of a session; a test may block in one of its methods, which run in a thread."""
+
+    def __init__(self) -> None:
+        self.outputs: list[str] = []
+        self.summaries: list[Summary] = []
+
+    def load(self) -> Kept:
+        return Kept()
+
+    def write_summary(self, summary: Summary) -> None:
+        self.summaries.append(summary)
+
+    def write_pack(self, pack: bytes) -> None: ...
+
+    def spill(self, call: str, text: str) -> str:
+        self.outputs.append(text)
+        return f"/ctx/{call}.txt"
+
+    def grown(self) -> int:
+        return sum(map(len, self.outputs))
+
+    def pin(self, text: str) -> str:
+        raise NotImplementedError
+
+
+class Played:
+    """agents.world.World, as far as a run needs it. `answer` is the model's, `output` the tool's."""
+
+    root = "/ctx"
+    serves: int | None = None
+    limits = Limits()
+    settings: Settings = DEFAULT
+    protected: tuple[str, ...] = ()
+    caps: tuple[tuple[str, str], ...] = ()
+
+    def __init__(
+        self,
+        answer: Callable[[Question], Awaitable[None]],
+        output: Callable[[], Awaitable[str]],
+        files: Files | None = None,
+        **extra: str,
+    ) -> None:
+        self.begun = Begun()
+        self.agent = AGENT
+        self.ran = 0
+        self.grown = 0
+        self._answer, self._output, self._files = answer, output, files
+        self._extra = extra
+
+    def find(self, class_: str, name: str) -> Object | None:
+        found = {each.key: each for each in (AGENT, MODEL, TOOL)}
+        return found.get((class_, name))
+
+    def control(self, object_: Object, name: str) -> str:
+        if object_ == AGENT and name in self._extra:
+            return self._extra[name]
+        found = controls.find(object_.class_, name)
+        assert found
+        return object_.extra.get(name) or found.render(object_)
+
+    def model(self, name: str) -> Object:
+        return MODEL
+
+    def driver(self, model: Object) -> Driver:
+        return self._answer
+
+    def context(self, who: Who) -> Files | None:
+        return self._files
+
+    def grew(self, who: Who, size: int) -> None:
+        self.grown += size
+
+    async def call(self, tool: Object, identity: calls.Identity, asked: calls.Call, say: Any) -> Outcome:
+        self.ran += 1
+        return Outcome(await self._output())
+
+
+async def run(world: Played, given: Input = "go", history: Sequence[Message] = ()) -> Turn:
+    """To its end, or to the end of the cancel scope around it."""
+    turn = Turn(given, history)
+    await Agents(world).driver(AGENT)(turn)
+    return turn
+
+
+def turns(count: int, size: int) -> list[Message]:
+    """So much was said before."""
+    roles = ("user", "assistant")
+    return [
+        Message(id=str(number + 1), role=roles[number % 2], content=[Text("x" * size)])
+        for number in range(count)
+    ]
+
+
+def says(*frames: Frame) -> Callable[[Question], Awaitable[None]]:
+    async def answer(turn: Question) -> None:
+        await turn.say(*frames)
+
+    return answer
+
+
+async def hangs(*_anything: object) -> Any:
+    await trio.sleep_forever()
+
+
+ANSWER = says(Delta(text="done"))
