@@ -65,8 +65,9 @@ class Ctx:
 
     @property
     def status(self) -> dict[str, str]:
-        lines = (self.root / "status").read_text().splitlines()
-        return dict(line.split(": ", 1) for line in lines)
+        """As it is now: what a plain read gives may be a second old."""
+        with open(self.root / "status", opener=lambda path, flags: os.open(path, flags | os.O_RSYNC)) as file:
+            return dict(line.rstrip("\n").split(": ", 1) for line in file)
 
     def run(
         self,
