@@ -11,6 +11,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path, PurePosixPath
 
+import msgspec
 from msgspec.structs import replace
 
 from cortexfs.agents.context import Files
@@ -18,7 +19,7 @@ from cortexfs.agents.powers import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.world import Outcome
 from cortexfs.config import Agent, Config
-from cortexfs.core import calls, risksettings
+from cortexfs.core import calls, dryrun, risksettings
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.frames import Frame
 from cortexfs.core.registry import Key, Object
@@ -153,8 +154,15 @@ class AgentWorld:
         if not is_agents(identity.label):
             raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
         words = [os.fsdecode(argument) for argument in arguments]
-        decision = Powers(self, identity.label, identity.uid).decide(object_, identity, words)
-        if not decision.allowed or decision.dry_run_first:
+        dry = (
+            object_.class_ == "tool"
+            and dryrun.is_offered(object_.capabilities.effects, msgspec.json.decode(object_.schema))
+            and dryrun.is_among(arguments)
+        )
+        # Whether there was a dry run knows the host, which asks for it where one has to come first.
+        powers = Powers(self, identity.label, identity.uid)
+        decision = powers.decide(object_, identity, words, dry_run=dry, tried_dry=True)
+        if not decision.allowed:
             raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
 
 

@@ -30,6 +30,7 @@ from cortexfs.agents.powers import NETWORK, Powers, delegates, effects_in_words,
 from cortexfs.agents.question import Question, message, spoken
 from cortexfs.agents.standing import Standing
 from cortexfs.agents.toolbox import Toolbox, meant
+from cortexfs.agents.trying import FIRST, Trials, Wanted
 from cortexfs.agents.view import view, within
 from cortexfs.agents.window import Names, Window
 from cortexfs.agents.world import Outcome, World
@@ -98,6 +99,7 @@ class _Run:
         self._reserve = 0
         self._asking = trio.Lock()
         self._standing = Standing(turn.session_memory, self._setup.made)
+        self._trials = Trials()
         self._ids: set[str] = set()
 
     # What it is made of.
@@ -285,25 +287,47 @@ class _Run:
         tool = self._tools.now(call.name)
         if tool is None:
             return await self._told(call, wording.unknown(call.name, known(self._tools.names)), True)
-        input_ = call.input
-        decision = await self._decide(call, tool, input_)
-        if decision.allowed and decision.confirm and not self._standing.always(tool):
+        wanted = self._trials.wanted(tool, call.input, trio.current_time())
+        decision = await self._decide(call, tool, wanted)
+        refusal = await self._refusal(call, decision, wanted)
+        if refusal is None and decision.confirm and not self._standing.always(tool):
             verdict = await self._approved(call, tool, decision)
             if verdict is None:
                 return await self._denied(call, "the user did not allow it")
             # What counts is what there is now: the answer took its time.
             if (now := self._tools.now(call.name)) is None or meant(now) != meant(tool):
                 return await self._denied(call, "the tool has changed since its user was asked, or is gone")
-            tool, input_ = now, verdict
-            decision = await self._decide(call, tool, input_)
-        if not decision.allowed or decision.dry_run_first:
-            return await self._denied(call, decision.reason)
+            tool = now
+            if verdict is not call.input:
+                wanted = self._trials.wanted(tool, verdict, trio.current_time())
+            decision = await self._decide(call, tool, wanted)
+            refusal = await self._refusal(call, decision, wanted)
+        if refusal is not None:
+            return refusal
         self._standing.count(denied=False)
-        outcome = await self._run(call, tool, input_)
+        outcome = await self._run(call, tool, wanted)
+        if wanted.dry and outcome.fault is None:
+            self._trials.ended(tool, wanted, trio.current_time())
         return await self._told_outcome(call, outcome, window)
 
-    async def _decide(self, call: frames.ToolCall, tool: Object, input_: Any) -> Decision:
-        decision = self._powers.decide(tool, self._identity, input_, can_ask=True)
+    async def _refusal(self, call: frames.ToolCall, decision: Decision, wanted: Wanted) -> Said | None:
+        if not decision.allowed:
+            return await self._denied(call, decision.reason)
+        if wanted.wrong:
+            return await self._told(call, wording.failed("EINVAL", wanted.wrong), True)
+        if decision.dry_run_first:
+            return await self._told(call, wording.failed("EPERM", FIRST), True)
+        return None
+
+    async def _decide(self, call: frames.ToolCall, tool: Object, wanted: Wanted) -> Decision:
+        decision = self._powers.decide(
+            tool,
+            self._identity,
+            wanted.input,
+            can_ask=True,
+            dry_run=wanted.dry,
+            tried_dry=wanted.tried,
+        )
         said = {
             "call": call.call,
             "name": call.name,
@@ -333,7 +357,8 @@ class _Run:
                 self._standing.allow(tool)
         return call.input if verdict.input is None else verdict.input
 
-    async def _run(self, call: frames.ToolCall, tool: Object, input_: Any) -> Outcome:
+    async def _run(self, call: frames.ToolCall, tool: Object, wanted: Wanted) -> Outcome:
+        args, input_ = wanted.arguments
         who = self._turn.who
         invocation = calls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
         own = {"CTX_ROOT": self._world.root, "PATH": PATH, "LANG": "C.UTF-8"}
@@ -343,8 +368,8 @@ class _Run:
         asked_ = calls.Call(
             run=call.call,
             invocation=invocation,
-            args=None,
-            input=msgspec.json.encode(input_),
+            args=args,
+            input=input_,
             umask=UMASK,
             environment={key.encode(): value.encode() for key, value in environment.items()},
             directory=self._cwd,

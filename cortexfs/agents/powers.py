@@ -17,7 +17,7 @@ This file must never know of models' answers, sockets or sessions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from cortexfs.agents.setup import Setup
 from cortexfs.agents.world import World
@@ -81,6 +81,14 @@ def is_agents(label: str) -> bool:
     return key_of(label.partition(" ")[0])[0] == "agent"
 
 
+class How(NamedTuple):
+    """How an object is to be run."""
+
+    can_ask: bool
+    dry_run: bool
+    tried_dry: bool
+
+
 class Powers:
     """What runs under a label may. `own` is the agent that runs last, as it was when its run began. Of the
     others, and where nobody says, all runs of theirs count that go on for this user."""
@@ -129,16 +137,19 @@ class Powers:
         *,
         can_ask: bool = False,
         alias: str = "",
+        dry_run: bool = False,
+        tried_dry: bool = False,
     ) -> Decision:
         """Whether they may run an object. An alias by which it was named may stand in a policy line, too."""
+        how = How(can_ask, dry_run, tried_dry)
         circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
         chain = self.chain
         last, *before = reversed(chain)
-        decision = self._one(last, object_, alias, identity, circumstances, can_ask)
+        decision = self._one(last, object_, alias, identity, circumstances, how)
         for setup in (*before, *self._began(chain)):
             if not decision.allowed:
                 break
-            other = self._one(setup, object_, alias, identity, circumstances, can_ask)
+            other = self._one(setup, object_, alias, identity, circumstances, how)
             if setup not in chain:
                 other = other._replace(reason=f"{other.reason}{BEGAN}")
             decision = other if not other.allowed or other.confirm else decision
@@ -151,7 +162,7 @@ class Powers:
         alias: str,
         identity: calls.Identity,
         circumstances: Circumstances,
-        can_ask: bool,
+        how: How,
     ) -> Decision:
         where = f"{object_.path}.d/policy"
         caller = Caller(
@@ -164,7 +175,7 @@ class Powers:
             rules=setup.rules,
             file=setup.file,
             always_ask=setup.asks,
-            can_ask=can_ask,
+            can_ask=how.can_ask,
         )
         thing = Thing(
             class_=object_.class_,
@@ -184,6 +195,8 @@ class Powers:
                 serves=self._world.serves,
                 settings=self._world.settings,
                 call=circumstances,
+                dry_run=how.dry_run,
+                tried_dry=how.tried_dry,
             )
         )
 

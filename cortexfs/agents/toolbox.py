@@ -12,11 +12,12 @@ This file must never know what is called, or whether it may be.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from cortexfs.agents.world import World
+from cortexfs.core import dryrun
 from cortexfs.core.calls import Effect, Plugin
 from cortexfs.core.registry import Object
 from cortexfs.models.asked import Tool
@@ -41,7 +42,17 @@ class Toolbox:
         return self._world.find("tool", name) if name in self._names else None
 
     def shown(self) -> list[Tool]:
-        return [Tool(tool.name, tool.description, msgspec.json.decode(tool.schema)) for tool in self]
+        return [Tool(tool.name, tool.description, _shown(tool)) for tool in self]
+
+
+def _shown(tool: Object) -> dict[str, Any]:
+    schema = schema_of(tool)
+    return dryrun.shown(schema) if dryrun.is_offered(tool.capabilities.effects, schema) else schema
+
+
+def schema_of(tool: Object) -> dict[str, Any]:
+    schema: dict[str, Any] = msgspec.json.decode(tool.schema)
+    return schema
 
 
 def meant(tool: Object) -> Meant:

@@ -186,9 +186,9 @@ class _Host:
         else:
             self._trials.admit(tool, value)
         result = sdk.run(tool, value, runtime)
-        runtime.done(result)
         if dry:
-            self._trials.ended(tool, value, result)
+            self._trials.ended(tool, value, result)  # who hears the end may call at once
+        runtime.done(result)
 
     def _tool(self, name: str) -> tuple[sdk.Tool, Validator]:
         try:

@@ -19,11 +19,10 @@ from typing import Any
 import msgspec
 
 from cortexfs import sdk
+from cortexfs.core import dryrun
 from cortexfs.core.confirming import OFFERED, REQUIRED, DryRuns
 from cortexfs.core.errors import Fault
 
-OPTION = b"--dry-run"
-_NAMES = ("dry-run", "dry_run")
 _OFFERED = tuple(map(sdk.DryRunSupport, (OFFERED, REQUIRED)))
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -57,16 +56,10 @@ class Trials:
 
 def parted(tool: sdk.Tool, schema: Mapping[str, Any], args: Sequence[bytes]) -> tuple[Sequence[bytes], bool]:
     """The arguments without the word, and whether it was there and meant this."""
-    end = args.index(b"--") if b"--" in args else len(args)
     offered = any(each in _OFFERED for each in _support(tool))
-    if OPTION not in args[:end] or not offered or _is_taken(schema):
+    if not dryrun.is_among(args) or not offered or dryrun.is_taken(schema):
         return args, False
-    return [*(word for word in args[:end] if word != OPTION), *args[end:]], True
-
-
-def _is_taken(schema: Mapping[str, Any]) -> bool:
-    properties = schema.get("properties")
-    return isinstance(properties, dict) and any(name in properties for name in _NAMES)
+    return dryrun.without(args), True
 
 
 def _support(tool: sdk.Tool) -> list[sdk.DryRunSupport]:

@@ -1,0 +1,132 @@
+"""Dry runs by agents: a model says so in its input, a program of its shell with --dry-run."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted import plugins
+from tests.mounted.agents import agent, call, results, run, say, script, working
+from tests.mounted.ctx_mount import Ctx, mounted
+from tests.mounted.talking import Frame
+
+DRY = """#!/bin/sh
+read line
+case "$line" in *'"dry_run":true'*) echo '"would"' ;; *) echo '"did"' ;; esac
+"""
+EFFECT = (
+    '[[native.tools.effects]]\nkind = "{}"\nreversibility = "irreversible"\n'
+    'confirmation = "always"\ndry_run = "{}"\n'
+)
+
+
+@pytest.fixture(scope="module")
+def mount(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ctx]:
+    """One with tools that want a dry run, and that offer one."""
+    where = tmp_path_factory.mktemp("plugins")
+    with mounted(python) as ctx:
+        for name, support in (
+            ("wants", "required_before_execute"),
+            ("offers", "supported"),
+        ):
+            folder = plugins.program(where, name, DRY)
+            with open(folder / "manifest.toml", "a") as manifest:
+                manifest.write(EFFECT.format("write_file", support))
+            ctx.ctx("plugin", "install", str(folder))
+        yield ctx
+
+
+@pytest.fixture
+def unasked(mount: Ctx) -> Iterator[Ctx]:
+    (mount.config / "policy.toml").write_text('mode = "open"\n')
+    yield mount
+    (mount.config / "policy.toml").unlink()
+
+
+def told(frames: list[Frame]) -> list[tuple[str, bool]]:
+    return [(frame["output"], frame["is_error"]) for frame in results(frames)]
+
+
+def test_a_tool_that_wants_a_dry_run_can_be_used_by_an_agent(unasked: Ctx) -> None:
+    # docs/policy.md: "refused, for people too, unless the same caller has run it dry before, with the same
+    # input ... each dry run is good for one call"
+    with agent(unasked, "trying", "wants") as path:
+        task = script(
+            [call("wants", "a", text="x")],
+            [call("wants", "b", text="x", dry_run=True)],
+            [call("wants", "c", text="y")],
+            [call("wants", "d", text="x", dry_run=False)],
+            [call("wants", "e", text="x")],
+            say("done"),
+        )
+        frames = run(unasked, path, task).frames
+    first, dry, other, real, again = told(frames)
+    assert (dry, real) == (("would", False), ("did", False))
+    for refused, is_error in (first, other, again):
+        assert is_error
+        assert "must be run dry first: call it with the same input and" in refused
+        assert "EPERM" in refused
+
+
+def test_what_is_no_boolean_runs_nothing(unasked: Ctx) -> None:
+    with agent(unasked, "unclear", "offers") as path:
+        task = script(
+            [call("offers", "a", dry_run="true")],
+            [call("offers", "b", dry_run=True)],
+            say("done"),
+        )
+        unclear, dry = told(run(unasked, path, task).frames)
+    assert unclear[1]
+    assert "dry_run: expected boolean" in unclear[0]
+    assert dry == ("would", False)
+
+
+PYTHON = """
+from cortexfs.sdk import ToolEffect, ToolRuntime, tool
+
+WRITES = ToolEffect("write_file", dry_run="required_before_execute")
+
+@tool(name="shows", effects=(WRITES,))
+def run(runtime: ToolRuntime) -> str:
+    "For tests."
+    return "would" if runtime.invocation.dry_run else "did"
+
+plugin = [run]
+"""
+CALM = "[tools.shows]\ntool_risk = 0.1\nblast_radius = 0.1\nirreversibility = 0.1\n"
+
+
+def test_a_dry_run_is_not_asked_about_and_the_call_is(mount: Ctx, tmp_path: Path) -> None:
+    # docs/policy.md: "A dry run itself is not asked about for the effects that it shows."
+    folder = plugins.python(tmp_path, "shows")
+    (folder / "lib" / "shows_plugin.py").write_text(PYTHON)
+    mount.ctx("plugin", "install", str(folder))
+    (mount.config / "policy.toml").write_text(CALM)
+    with agent(mount, "asking", "shows") as path:
+        task = script(
+            [call("shows", "a")], [call("shows", "b", dry_run=True)], [call("shows", "c")], say("done")
+        )
+        with working(mount, path, task) as client:
+            frames = client.until("approval")
+            assert frames[-1]["call"] == "c"
+            assert [(frame["call"], frame["is_error"]) for frame in results(frames)] == [
+                ("a", True),
+                ("b", False),
+            ]
+            client.ask("approve", run=frames[-1]["run"], call="c", decision="allow_once")
+            assert told(client.until("done")) == [("did", False)]
+    (mount.config / "policy.toml").unlink()
+
+
+def test_a_program_of_an_agent_is_held_to_the_same(unasked: Ctx) -> None:
+    tool = unasked.tool("wants")
+    shell = f"{tool} text=x; {tool} --dry-run text=x; {tool} text=x; {tool} text=x"
+    with agent(unasked, "shelling", "wants", "shell.exec") as path:
+        task = script([call("shell.exec", cmd=shell)], say("done"))
+        ((said, _),) = told(run(unasked, path, task).frames)
+    found = re.findall(r"EPERM|would|did", said)
+    assert [word for word, _ in itertools.groupby(found)] == ["EPERM", "would", "did", "EPERM"], said
