@@ -114,8 +114,22 @@ class _Reader:
         self._items -= count
         if self._items < 0:
             raise self._bad(f"has lists of more than {MAX_ITEMS} texts")
+        self._skip_texts(count)
+
+    def _skip_texts(self, count: int) -> None:
+        """As `_skip` would, in a third of its time: a vocabulary is a hundred thousand, at every start."""
+        read, seek, left = self._file.read, self._file.seek, self._left
         for _ in range(count):
-            self._skip(self._number(_U64))
+            data = read(_U64.size)
+            if len(data) < _U64.size:
+                raise self._bad("ends in the middle of its facts")
+            length = int.from_bytes(data, "little")
+            left -= _U64.size + length
+            if left < 0:
+                break
+            seek(length, 1)
+        self._left = left
+        self._spend(0)
 
     def _words(self) -> str:
         length = self._number(_U64)

@@ -10,6 +10,7 @@ This file must never know how an engine runs.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -103,10 +104,23 @@ def named(facts: gguf.Facts, path: Path) -> str:
 CAP = ("chat", "stream", "session", "json_schema", "temperature")
 
 
+def _facts(path: Path) -> gguf.Facts:
+    with suppress(OSError):  # which reading it will say better
+        seen = path.stat()
+        return _read(path, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_ctime_ns))
+    return gguf.facts(path)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, seen: tuple[int, ...]) -> gguf.Facts:
+    """Once for each file as it is: a vocabulary is a hundred thousand texts, and every reload asks."""
+    return gguf.facts(path)
+
+
 def _local(name: str, path: Path, most: int, why: str) -> Local:
     known, context, registered = None, most, 0.0
     try:
-        known = gguf.facts(path)
+        known = _facts(path)
         context = min(most, known.context or most)
         registered = path.stat().st_mtime
     except (Fault, OSError) as problem:

@@ -144,6 +144,20 @@ def test_files_that_were_added(tmp_path: Path) -> None:
         weights.add(config, "../x", path)
 
 
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    # models/weights.py: "Once for each file as it is"
+    path = tmp_path / "m.gguf"
+    weights.add(tmp_path, "my/model", path)
+    for data, begins in (
+        (file(*WHOLE), "ready"),
+        (b"no model any more", "broken: "),
+        (file(*WHOLE), "ready"),
+    ):
+        path.write_bytes(data)
+        found = {each.object.name: each.object.status for each in weights.found(tmp_path, 1024)}
+        assert found["my/model"].startswith(begins)
+
+
 def test_a_missing_engine_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(file(*WHOLE))
