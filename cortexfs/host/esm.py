@@ -31,7 +31,8 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam
 from cortexfs.core.manifestjson.tools import input_schema, tool_result
-from cortexfs.host import esmchild, esmrights, keeping, programs
+from cortexfs.host import esmcalls, esmchild, esmrights, keeping, programs
+from cortexfs.host.esmmodels import EsmModel
 from cortexfs.host.esmstate import State
 
 KIND = "esm"  # calls.Plugin.kind
@@ -100,10 +101,19 @@ def tools(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
     made = _Plugin(plugin.name, declared)
     _plugins.append(made)
     found = made.described()
-    if "tools" not in declared.capabilities:
-        return []
     has = permissions.effective(declared.capabilities, (), ())
-    return list(_admitted(made, found, has))
+    tools = _admitted(made, found, has) if has.has("tools") else ()
+    models = _models(made) if has.has("config:provider") else ()
+    return [*tools, *models]
+
+
+def _models(plugin: _Plugin) -> Iterable[sdk.Tool]:
+    """seed 004: the kind of a provider "matches key in module 'providers' export"."""
+    for kind, model in plugin.declared.providers.items():
+        if kind in plugin.providers:
+            yield EsmModel(plugin.ask, kind, model)
+        else:
+            print(f"{plugin.name}: its module exports no provider {kind}", file=sys.stderr)
 
 
 def _admitted(plugin: _Plugin, found: Iterable[_Definition], has: permissions.Effective) -> Iterable[EsmTool]:
@@ -130,7 +140,7 @@ class EsmTool(sdk.Tool):
         request = {"do": "call", "call": self.name, "args": input, "context": _context(runtime, directory)}
         try:
             said = self._plugin.ask(directory, request, self._seconds - EARLY_SECONDS, runtime)
-        except esmchild.Failed as failed:  # "Throw from execute": a failed result
+        except esmcalls.Failed as failed:  # "Throw from execute": a failed result
             return sdk.ToolResult.error(str(failed))
         result = tool_result(said, self.name)
         if result.success:
@@ -160,6 +170,7 @@ class _Plugin:
         self.name = name
         self.declared = declared
         self._who = f'ESM plugin "{name}"'
+        self.providers: tuple[str, ...] = ()  # that the module has
         self._lock = threading.Lock()
         self._processes: dict[str, esmchild.Process] = {}  # the one that was used last is the last
         self._scoped = esmrights.is_scoped(declared.capabilities)
@@ -247,7 +258,8 @@ class _Plugin:
             "config": config,
         }
         said = self._told(process, request, declared.loading)
-        exports = msgspec.convert(said, _Loaded).exports
+        loaded = msgspec.convert(said, _Loaded)
+        exports, self.providers = loaded.exports, loaded.providers
         before = self._state.told("config")
         hooks = ("onInstall", "onLoad", "onActivate") if before is None else ("onLoad", "onActivate")
         for name in hooks:
@@ -267,7 +279,7 @@ class _Plugin:
     def _end(self, process: esmchild.Process, seconds: float) -> None:
         """seed 004: "onDeactivate", "onUnload"; whatever they do, it ends."""
         for name in ("onDeactivate", "onUnload"):
-            with suppress(Fault, esmchild.Failed, sdk.ExecutionFailed):
+            with suppress(Fault, esmcalls.Failed, sdk.ExecutionFailed):
                 process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
         process.close()
 
@@ -275,7 +287,7 @@ class _Plugin:
         """The answer where only the plugin can be at fault."""
         try:
             return process.ask(request, seconds)
-        except esmchild.Failed as failed:
+        except esmcalls.Failed as failed:
             raise self._fault("EPROTO", str(failed)) from None
         except sdk.ExecutionFailed as failed:
             raise self._fault(failed.code, f"{request['do']} {failed.args[0]}") from None

@@ -29,12 +29,12 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.host import children, linux
+from cortexfs.host.esmcalls import OUTPUT_BYTES, Call, Said
 from cortexfs.host.esmstate import Refused
 from cortexfs.host.process import status_text
 from cortexfs.host.runtime import sentence
 
 LET_GO_SECONDS = 0.5  # a cancelled run must end within one
-OUTPUT_BYTES = 16 << 20  # of one call, in all its lines
 _LINE = OUTPUT_BYTES + (64 << 10)
 _ATOMIC = select.PIPE_BUF  # what a pipe takes whole or not at all
 _BACKLOG = 64 << 20  # for a process that does not read
@@ -44,35 +44,8 @@ _CLONE_FS = 0x200  # unshare(2)
 
 Answer: TypeAlias = Callable[[str, tuple[Any, ...]], Any]
 
-
-class _Said(msgspec.Struct, frozen=True):
-    id: int = 0
-    result: Any = msgspec.UNSET
-    error: str | None = None
-    delta: str | None = None
-    progress: str | None = None
-    ack: int = 0
-    ask: int = 0
-    what: str = ""
-    args: tuple[Any, ...] = ()
-    fatal: str | None = None
-
-    @property
-    def is_last(self) -> bool:
-        return self.result is not msgspec.UNSET or self.error is not None
-
-
-class Failed(Exception):
-    """What the plugin's code has thrown."""
-
-
-class _Cancelled(NamedTuple):
-    pass
-
-
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Said).decode
-_Item: TypeAlias = _Said | Fault | _Cancelled
+_decode = msgspec.json.Decoder(Said).decode
 
 
 class Start(NamedTuple):
@@ -84,53 +57,6 @@ class Start(NamedTuple):
     confine: Callable[[], None]
 
 
-class _Call:
-    """One request, and what was said to it that was not yet passed on."""
-
-    def __init__(self) -> None:
-        self.id = 0
-        self.is_sent = False
-        self.ended = False
-        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
-        self._heard = 0
-
-    def cancel(self) -> None:
-        """Called from another thread, at any time."""
-        self._items.put(_Cancelled())
-
-    def put(self, item: _Said | Fault, size: int = 0) -> None:
-        """From the process's thread. What is over the limit is not kept."""
-        if self._heard > OUTPUT_BYTES:
-            return
-        self._heard += size
-        if self._heard > OUTPUT_BYTES:
-            item = Fault("EIO", f"it said over {OUTPUT_BYTES >> 20} MiB to one call")
-        self._items.put(item)
-
-    def follow(self, runtime: sdk.ToolRuntime | None, until: float) -> Any:
-        while True:
-            said = self._next(until)
-            if runtime is not None and said.progress is not None:
-                runtime.emit_progress(said.progress)
-            if runtime is not None and said.delta is not None:
-                runtime.emit(said.delta)
-            if said.error is not None:
-                raise Failed(said.error)
-            if said.is_last:
-                return said.result
-
-    def _next(self, until: float) -> _Said:
-        try:
-            item = self._items.get(timeout=max(0.0, until - time.monotonic()))
-        except queue.Empty:
-            raise sdk.ExecutionFailed("timed out", "ETIMEDOUT") from None
-        if isinstance(item, Fault):
-            raise item
-        if isinstance(item, _Cancelled):
-            raise sdk.ExecutionFailed("cancelled", "ECANCELED")
-        return item
-
-
 class Process:
     def __init__(self, start: Start, answer: Answer, who: str) -> None:
         self._how = start
@@ -139,7 +65,7 @@ class Process:
         self._secret = secrets.token_hex(32).encode()
         self._lock = threading.Lock()
         self._running = self._closing = False
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, Call] = {}
         self._owed: dict[int, float] = {}  # calls that nobody wants any more, and when they must have ended
         self._heard_of: set[int] = set()  # of these, those whose cancel was heard
         self._last = 0
@@ -186,7 +112,7 @@ class Process:
         None of it was done where the answer is EAGAIN.
         """
         until = time.monotonic() + seconds
-        call = _Call()
+        call = Call()
         if runtime is not None:
             runtime.on_cancel(call.cancel)
         try:
@@ -205,7 +131,7 @@ class Process:
             if self.is_open:
                 self._put(message)
 
-    def _begin(self, call: _Call, request: dict[str, Any]) -> bool:
+    def _begin(self, call: Call, request: dict[str, Any]) -> bool:
         with self._lock:
             if not self.is_open:
                 return False
@@ -230,7 +156,7 @@ class Process:
         self._outbox += line
         self._wake()
 
-    def _leave(self, call: _Call) -> None:
+    def _leave(self, call: Call) -> None:
         """The call is over for its caller. May be repeated."""
         with self._lock:
             if call.id not in self._calls:
@@ -373,7 +299,7 @@ class Process:
             with self._lock:
                 self._sort(said, len(line))
 
-    def _sort(self, said: _Said, size: int) -> None:
+    def _sort(self, said: Said, size: int) -> None:
         if said.ack:
             self._heard_of |= {said.ack} & self._owed.keys()
             return
@@ -384,7 +310,7 @@ class Process:
         else:
             self._ignore(said, size)
 
-    def _ignore(self, said: _Said, size: int) -> None:
+    def _ignore(self, said: Said, size: int) -> None:
         """Words for a call that is over. While it has time to let go there may be any; later, no flood."""
         if said.id not in self._owed:
             self._ignored += size
@@ -396,7 +322,7 @@ class Process:
         if self._ignored > _LINE:
             raise Fault("EPROTO", "goes on about calls that were cancelled")
 
-    def _reply(self, said: _Said) -> None:
+    def _reply(self, said: Said) -> None:
         answer: dict[str, Any] = {"answer": said.ask}
         try:
             answer["value"] = self._answer(said.what, said.args)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.agents import agent, call, results, run, say, script
+from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.test_manifestjson_plugins import blocks, row
 from tests.mounted.test_plugins import said, tools
 from tests.shell import esmodules
@@ -55,3 +58,95 @@ def test_the_tool_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
     assert (one["boundary"], one["status"], one["tools"]) == ("esm", "loaded", ["shout"])
     mount.ctx("plugin", "uninstall", "shout", "--purge")
     assert "shout" not in tools(mount)
+
+
+def test_what_is_granted_and_denied_counts_at_once(mount: Ctx, tmp_path: Path) -> None:
+    # issue 6: "effective = declared ... applied to the running plugin"
+    body = "try { return Deno.readTextFileSync('/proc/../etc/passwd').length } catch (e) { return e.name }"
+    here = "try { return [...Deno.readDirSync('.')].length } catch (e) { return e.name }"
+    folder = plugin(tmp_path, "looking", {"look": body, "list": here}, capabilities=["tools", "fs:list"])
+    mount.ctx("plugin", "install", str(folder))
+    assert said(mount, "look", NOBODY) == "NotCapable"
+    assert said(mount, "list", NOBODY).isdigit()
+    mount.ctx("plugin", "permissions", "looking", "--set", "fs:list=deny")
+    assert said(mount, "list", NOBODY) == "NotCapable"
+    mount.ctx("plugin", "permissions", "looking", "--set", "fs:list=grant")
+    assert said(mount, "list", NOBODY).isdigit()
+    mount.ctx("plugin", "uninstall", "looking", "--purge")
+
+
+def test_settings_and_state_are_each_users(mount: Ctx, tmp_path: Path) -> None:
+    # issue 6: "onConfigChange (`ctx plugin config NAME [KEY [VALUE]]`, defaults from config.settings)"
+    hooks = """
+    let heard = "";
+    export const onInstall = () => void (heard += "install ");
+    export const onConfigChange = (key, value) => void (heard += key + "=" + value);
+    """
+    bodies = {
+        "heard": "return heard",
+        "theme": "return await ctx.config.get('theme')",
+        "count": "const n = Number(await ctx.state.get('n')) + 1; await ctx.state.set('n', n); return n",
+    }
+    folder = plugin(tmp_path, "keeping", bodies, hooks, config={"settings": {"theme": "light"}})
+    mount.ctx("plugin", "install", str(folder))
+    assert [said(mount, "count") for _ in range(2)] == ["1", "2"]
+    assert said(mount, "count", NOBODY) == "1"
+    assert (said(mount, "theme"), said(mount, "heard")) == ("light", "install ")
+    mount.ctx("plugin", "config", "keeping", "theme", "dark")
+    assert (said(mount, "theme"), said(mount, "heard")) == ("dark", "theme=dark")
+    assert said(mount, "count") == "3"
+    mount.umount()
+    mount.mount()
+    assert (said(mount, "count"), said(mount, "heard")) == ("4", "")
+    mount.ctx("plugin", "uninstall", "keeping", "--purge")
+
+
+def test_a_provider_is_a_model(mount: Ctx, tmp_path: Path) -> None:
+    # issue 6: "a `config:provider` kind becomes models under /ctx/model/<kind>/..."
+    more = """
+    export const providers = {
+      parrot: () => ({
+        async *stream(options) {
+          for (const word of options.messages.at(-1).content.split(" ")) yield word + " ";
+        },
+      }),
+    };
+    """
+    provides = {"providers": [{"kind": "parrot", "label": "Parrot", "defaultModel": "grey"}]}
+    folder = plugin(tmp_path, "parrots", {}, more, capabilities=["config:provider"], config=provides)
+    mount.ctx("plugin", "install", str(folder))
+    answer = Answer(mount.run([str(mount.root / "model" / "parrot/grey"), "to be"], text=False, uid=NOBODY))
+    assert (answer.status, answer.output) == (0, "to be ")
+    mount.ctx("plugin", "uninstall", "parrots", "--purge")
+
+
+def test_a_killed_process_is_back_with_the_next_call(mount: Ctx, tmp_path: Path) -> None:
+    # issue 6: "Deno or a server killed in mid-call (error frame, 70 or 69, back within 1 s)"
+    bodies = {
+        "mortal": "return Deno.pid",
+        "waiting": "ctx.emit(Deno.pid + ' '); await new Promise(() => {})",
+    }
+    mount.ctx("plugin", "install", str(plugin(tmp_path, "mortals", bodies)))
+    words = [mount.tool("waiting")]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        line = next(line for line in running.stdout if b'"delta"' in line)
+        os.kill(int(json.loads(line)["text"]), signal.SIGKILL)
+        last = json.loads(running.stdout.read().splitlines()[-1])
+        assert (last["code"], running.wait()) == ("EPROTO", 70)
+    assert said(mount, "mortal").isdigit()
+    mount.ctx("plugin", "uninstall", "mortals", "--purge")
+
+
+def test_an_agents_calls_see_what_the_agent_sees(mount: Ctx, tmp_path: Path) -> None:
+    # docs/agents.md: its tools run in hosts that are confined to its view
+    body = "try { return Deno.readTextFileSync(args.text) } catch (e) { return 'no: ' + e.name }"
+    folder = plugin(tmp_path, "reading", {"read-it": body}, capabilities=["tools", "fs:read"])
+    mount.ctx("plugin", "install", str(folder))
+    (mount.config / "policy.toml").write_text('mode = "open"\n')
+    with agent(mount, "user", "read-it") as path:
+        task = script([call("read-it", text="/etc/passwd")], say("done"))
+        (result,) = results(run(mount, path, task, uid=NOBODY).frames)
+        assert result["output"].startswith("no: "), result
+    (mount.config / "policy.toml").unlink()
+    mount.ctx("plugin", "uninstall", "reading", "--purge")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.host import esmchild, esmrights
+from cortexfs.host import esmcalls, esmrights
 from tests.shell import esmodules
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -413,7 +413,7 @@ async def test_memory_has_an_end(tmp_path: Path, place: Path, body: str) -> None
 
 
 async def test_answers_have_an_end(tmp_path: Path, place: Path) -> None:
-    size = esmchild.OUTPUT_BYTES
+    size = esmcalls.OUTPUT_BYTES
     bodies = {"much": f"return 'x'.repeat({size})", "fine": "return 1"}
     plugin = esmodules.plugin(place / "p", esmodules.source(bodies))
     async with serving(tmp_path) as world:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cortexfs import sdk
 from cortexfs.core import calls
 from cortexfs.host import esm, esmstate
 from tests.shell import esmodules
@@ -267,5 +268,55 @@ def test_no_tools_without_the_capability(place: Path) -> None:
     plugin = esmodules.plugin(place / "p", esmodules.source({"a": "return 1"}), capabilities=())
     try:
         assert list(esm.tools(plugin)) == []
+    finally:
+        esm.drop_all()
+
+
+# -- providers
+
+PROVIDERS = """
+export const providers = {
+  parrot: (config) => ({
+    name: "parrot",
+    defaultModel: "grey",
+    async *stream(options) {
+      const said = options.messages.at(-1).content.split(" ");
+      for (const word of said) yield { content: config.prefix + word + " " };
+      yield { usage: { tokensIn: 3, tokensOut: options.messages.length } };
+    },
+  }),
+  oracle: () => ({
+    async complete(options) {
+      return { content: options.model + " " + options.messages[0].content, tokensIn: 1, tokensOut: 2 };
+    },
+  }),
+  mute: () => ({ complete: async () => { throw new Error("no key") } }),
+};
+"""
+
+
+def asked(model: sdk.Tool, text: str, **fields: Any) -> sdk.MemoryRuntime:
+    runtime = sdk.MemoryRuntime(model.name)
+    result = sdk.run(model, {"messages": [{"role": "user", "text": text}], **fields}, runtime)
+    runtime.emit(result.output)
+    return runtime
+
+
+def test_providers_are_models(place: Path) -> None:
+    # seed 004: "providers: Record<string, ProviderFactory> | Register LLM provider factories"
+    wanted = {"parrot": "grey", "oracle": "old", "mute": "one", "none": "x"}
+    fields: dict[str, Any] = {"providers": wanted, "config": {"prefix": "~"}}
+    plugin = esmodules.plugin(place / "p", PROVIDERS, capabilities=("config:provider",), **fields)
+    try:
+        models = {model.name: model for model in esm.tools(plugin)}
+        assert list(models) == ["parrot/grey", "oracle/old", "mute/one"]
+        said = asked(models["parrot/grey"], "one two", system="be brief")
+        assert (said.text, said.events) == ("~one ~two ", [sdk.Usage(3, 2)])
+        said = asked(models["oracle/old"], "when?")
+        assert (said.text, said.events) == ("old when?", [sdk.Usage(1, 2)])
+        with pytest.raises(sdk.ExecutionFailed, match="no key"):
+            asked(models["mute/one"], "?")
+        closed = esmodules.plugin(place / "p", PROVIDERS, capabilities=("tools",), **fields)
+        assert list(esm.tools(closed)) == []
     finally:
         esm.drop_all()

@@ -204,19 +204,33 @@ function hook(message) {
   return apply(chosen, undefined, given);
 }
 
+const made = { __proto__: null };
+
 async function provider(message) {
-  const made = await module.providers[message.provider](message.config ?? { ...config });
+  const kind = message.provider;
+  made[kind] ??= await module.providers[kind]({ ...config });
   const options = { ...message.options, signal: running[message.id].signal };
-  if (typeof made.stream !== "function") return await made.complete(options);
+  if (typeof made[kind].stream !== "function") return answered(await made[kind].complete(options));
   const { emit } = voice(message.id);
-  let last = null;
-  for await (const piece of await made.stream(options)) {
-    if (typeof piece === "string") emit(piece);
-    else if (typeof (piece?.delta ?? piece?.text ?? piece?.content) === "string") {
-      emit(piece.delta ?? piece.text ?? piece.content);
-    } else last = piece;
+  let usage;
+  for await (const piece of await made[kind].stream(options)) {
+    emit(content(piece));
+    usage = piece?.usage ?? usage;
   }
-  return last;
+  return answered({ usage });
+}
+
+function content(piece) {
+  if (typeof piece === "string") return piece;
+  for (const name of ["content", "text", "delta"]) if (typeof piece?.[name] === "string") return piece[name];
+  return "";
+}
+
+function answered(answer) {
+  const usage = answer?.usage ?? answer;
+  const [input, output] = [usage?.tokensIn ?? usage?.inputTokens, usage?.tokensOut ?? usage?.outputTokens];
+  const counted = typeof input === "number" && typeof output === "number" ? [input, output] : null;
+  return { text: content(answer), usage: counted };
 }
 
 // -- its end, and the beginning
