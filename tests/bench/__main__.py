@@ -1,4 +1,5 @@
 """`make bench`: every figure that is promised, in one run, as JSON and as docs/performance.md's table.
+`python -m tests.bench plugins scale` measures these parts of it alone, and shows them.
 
 Each row says what was measured, the figure, the goal, and whether it is met. Figures are medians and
 ratios of this run on this machine; nothing here is a test that can fail a build.
@@ -14,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.bench import engine, measure, providers, streams, talking
+from tests.bench import engine, measure, plugins, providers, streams, talking
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
+from tests.mounted.plugins import KINDS
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
 MARK = "<!-- make bench writes below this line -->\n"
@@ -187,6 +189,26 @@ def scale(python: Path) -> Iterator[Row]:
     yield below("the daemon's memory with 10,000 tools", memory, "MiB", 150)
 
 
+def plugged(python: Path) -> Iterator[Row]:
+    with mounted(python) as ctx:
+        for kind, found in plugins.through_the_mount(ctx).items():
+            what = f"a tool of a {kind} plugin, spawn to exit"
+            if kind != "process":
+                yield below(f"{what}, over cat", found.over, "x", 2.0)
+            yield fact(what, found.took, "ms")
+    inside = plugins.in_a_host()
+    yield below("a call of a library, in its host", inside.native, "µs", 60)
+    yield fact(
+        "the same, from a request on a socket of its own to the last answer", inside.native_round, "µs"
+    )
+    yield below("process JSON: a call, in its host, over the bare child", inside.process_over, "ms", 2)
+    many, which = plugins.many(python, KINDS["process"]), f"{plugins.MANY:,} plugins"
+    yield below(f"ctx mount with {which}", many.again, "s", 3)
+    yield fact("the same for the first time, when they are copied", many.first, "s")
+    yield below(f"one more, from telling the daemon to its first answer, with {which}", many.applied, "s", 1)
+    yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.05)
+
+
 def table(rows: list[Row]) -> str:
     lines = ["| what | figure | goal | |", "|---|---|---|---|"]
     mark = {True: "met", False: "**short**", None: ""}
@@ -202,16 +224,40 @@ def machine() -> str:
     )
 
 
-def main() -> int:
+# Each on one mount, and each that makes its own.
+SHARED: Mapping[str, Callable[[Ctx], Iterable[Row]]] = {
+    part.__name__: part for part in (calls, stream, metadata, talk, proxied, crowded, life)
+}
+OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
+    "plugins": plugged,
+    "local_model": local_model,
+    "scale": scale,
+}
+
+
+def measured(wanted: set[str]) -> list[Row]:
     rows: list[Row] = []
     with interpreter() as python:
-        with mounted(python) as ctx:
-            for part in (calls, stream, metadata, talk, proxied, crowded, life):
-                rows += part(ctx)
-        rows += local_model(python)
-        rows += scale(python)
+        if wanted & SHARED.keys():
+            with mounted(python) as ctx:
+                for name in filter(wanted.__contains__, SHARED):
+                    rows += SHARED[name](ctx)
+        for name in filter(wanted.__contains__, OWN):
+            rows += OWN[name](python)
+    return rows
+
+
+def main() -> int:
+    everything = {*SHARED, *OWN}
+    words = set(sys.argv[1:]) - {"--write"}
+    if strange := words - everything:
+        print(f"there is no part {min(strange)}; there are {', '.join(sorted(everything))}", file=sys.stderr)
+        return 2
+    rows = measured(words or everything)
     text = table(rows)
     print(text)
+    if words:
+        return 0
     Path("build").mkdir(exist_ok=True)
     Path("build/bench.json").write_text(json.dumps([vars(row) for row in rows], indent=1))
     if "--write" in sys.argv and DOCUMENT.exists():

@@ -1,0 +1,215 @@
+"""What plugins cost: a call of each kind through the mount and in its host, and a thousand installed ones.
+
+A host here is what the fork server would have forked, without its becoming somebody else: `serve` in a child,
+with calls as the daemon makes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cortexfs import config, offers, sdk
+from cortexfs.core import arguments, calls, wire
+from cortexfs.host import loading, serve
+from cortexfs.host.runtime import Runtime
+from cortexfs.hosts import announce
+from cortexfs.plugins import directory, installing, package, records
+from tests.bench import measure
+from tests.mounted import plugins
+from tests.mounted.ctx_mount import Ctx, mounted
+
+PAIRS = 300
+MANY = 1000
+ROUNDS = 2000
+INPUT = b'{"text":"x"}'
+DONE = wire.message(wire.DONE)
+
+
+class Calls(NamedTuple):
+    """Spawn to exit, over /bin/cat of 1 KiB; milliseconds."""
+
+    over: float
+    took: float
+
+
+def through_the_mount(ctx: Ctx) -> dict[str, Calls]:
+    """By the name of the kind."""
+    small = ctx.work / "small"
+    small.write_text("x" * 1023 + "\n")
+    found = {}
+    for kind, made in plugins.KINDS.items():
+        ctx.ctx("plugin", "install", str(made(ctx.work, f"bench-{kind}")))
+        words = [ctx.tool(f"bench-{kind}"), "{}"]
+        ours, _, over = measure.paired(
+            functools.partial(measure.spawn, words, ctx.environ),
+            lambda: measure.spawn(["/bin/cat", str(small)], ctx.environ),
+            PAIRS,
+        )
+        found[kind] = Calls(over, ours)
+    return found
+
+
+class InHost(NamedTuple):
+    native: float  # µs: the input parsed and checked, the library called, its answer parsed
+    native_round: float  # µs: with a call of its own, from the request to the last message
+    process_over: float  # ms: a call, over the bare child
+
+
+def in_a_host() -> InHost:
+    with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
+        native = _plugin(plugins.native(Path(folder), "native"))
+        program = plugins.program(Path(folder), "program", "#!/bin/sh\nread line\nprintf '\"hello\"'\n")
+        with _hosted(native) as host:
+            around = measure.per_call(lambda: host("native"), ROUNDS)
+        with _hosted(_plugin(program)) as host:
+            over = _over_the_child(host, [str(program / "bin" / "run")])
+        return InHost(_inside(native), around, over)
+
+
+def _plugin(folder: Path) -> calls.Plugin:
+    declared = offers.declared(package.read(folder), folder)
+    assert declared
+    return declared
+
+
+def _inside(plugin: calls.Plugin) -> float:
+    tool, validator = loading.loaded(plugin)["native"]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        runtime = Runtime(theirs)
+        runtime.begin(_call("native"))
+
+        def once() -> None:
+            value = arguments.json_object(INPUT)
+            validator.check(value)
+            assert not sdk.run(tool, value, runtime).is_error
+
+        return measure.per_call(once, ROUNDS)
+
+
+def _call(tool: str) -> calls.Call:
+    return calls.Call("r", calls.Invocation(tool), None, INPUT, 0o22, {})
+
+
+Host = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def _hosted(plugin: calls.Plugin) -> Iterator[Host]:
+    """A function that calls one of its tools."""
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if not pid:
+        control.close()
+        serve.serve(theirs, plugin)
+    theirs.close()
+    place = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+
+    def call(tool: str) -> None:
+        ours, its = socket.socketpair()
+        with ours:
+            with its:
+                socket.send_fds(control, [b"c"], [its.fileno(), place])
+            ours.sendall(announce(_call(tool)))
+            said = b""
+            while not said.endswith(DONE):
+                said += (data := ours.recv(1 << 16))
+                assert data, said
+
+    try:
+        yield call
+    finally:
+        os.close(place)
+        control.close()
+        os.waitpid(pid, 0)
+
+
+def _over_the_child(host: Host, words: list[str]) -> float:
+    rows = []
+    for _ in range(PAIRS):
+        began = time.perf_counter()
+        host("program")
+        middle = time.perf_counter()
+        _child(words)
+        rows.append((middle - began) - (time.perf_counter() - middle))
+    return statistics.median(rows) * 1e3
+
+
+def _child(words: list[str]) -> None:
+    """The same child with the same input and output, and nothing around it."""
+    (read, to), (out, write) = os.pipe(), os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, read, 0), (os.POSIX_SPAWN_DUP2, write, 1)]
+    pid = os.posix_spawn(words[0], words, {"PATH": os.defpath}, file_actions=actions)
+    os.close(read)
+    os.close(write)
+    os.write(to, b'{"tool":"program","input":%s}\n' % INPUT)
+    os.close(to)
+    while os.read(out, 1 << 16):
+        pass
+    os.close(out)
+    os.waitpid(pid, 0)
+
+
+class Many(NamedTuple):
+    first: float  # s: `ctx mount` with plugins that it has never seen
+    again: float  # s: and once more
+    applied: float  # s: from telling the daemon of one more to its first answer
+    over: float  # fs.read with them, over fs.read without
+
+
+def many(python: Path, made: plugins.Maker) -> Many:
+    with mounted(python) as few, mounted(python) as ctx:
+        ctx.umount()
+        _install(ctx, made)
+        first, again = _mounting(ctx), _mounting(ctx)
+        _put(ctx, made, "one-more")
+        config.choose(ctx.config, "one-more", True)
+        pid, began = ctx.pid, time.perf_counter()
+        os.kill(pid, signal.SIGHUP)  # as every command does that changes something
+        while not os.path.exists(ctx.tool("one-more")):
+            time.sleep(0.002)
+        assert ctx.call("one-more").status == 0
+        applied = time.perf_counter() - began
+        small = ctx.work / "small"
+        small.write_text("x" * 1023 + "\n")
+        mine, its = ([each.tool("fs.read"), str(small)] for each in (ctx, few))
+        *_, over = measure.paired(
+            lambda: measure.spawn(mine, ctx.environ), lambda: measure.spawn(its, few.environ), PAIRS
+        )
+        return Many(first, again, applied, over)
+
+
+def _mounting(ctx: Ctx) -> float:
+    ctx.umount()
+    began = time.perf_counter()
+    ctx.mount()
+    took = time.perf_counter() - began
+    assert ctx.call(f"many-{MANY - 1}").status == 0
+    return took
+
+
+def _install(ctx: Ctx, made: plugins.Maker) -> None:
+    for number in range(MANY):
+        _put(ctx, made, f"many-{number}")
+    chosen = {f"many-{number}": True for number in range(MANY)}
+    (ctx.config / config.CHOICES).write_text(json.dumps(chosen))
+
+
+def _put(ctx: Ctx, made: plugins.Maker, name: str) -> None:
+    """As `ctx plugin install` does, without a process and a sync for each."""
+    tree = package.read(made(ctx.work / "sources", name))
+    record = records.file(records.Record("bench", records.files_of(tree)))
+    base = ctx.state / directory.FOLDER
+    base.mkdir(exist_ok=True)
+    installing.write(base / name, {**tree.files, records.FILE: record}, durable=False)
