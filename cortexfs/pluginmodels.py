@@ -4,7 +4,9 @@ Main path: `answer` takes a host from the pool, sends what is asked (models/aske
 session as the model's limit holds), and says what the host says until it is done. In a host, cortexfs.sdk
 turns the request into a ModelRequest and the model's pieces into messages (sdk/models.py).
 
-Rules: what a host says is a stranger's word: bounded, checked, and said as frames that are made here.
+Rules: it runs as the turn's identity says, confined where an agent asks. What a host says is a stranger's
+word: bounded, checked, and said as frames that are made here. One that broke the protocol, or does not let go
+of a call that is given up, is replaced.
 This file must never know sockets, sessions or runners.
 """
 
@@ -21,13 +23,14 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, Text, ToolCall, Usage
 from cortexfs.core.registry import Object
 from cortexfs.core.requests import Input
-from cortexfs.hosts import Pool
+from cortexfs.hosts import Host, Pool
 from cortexfs.hostside import HostCall
 from cortexfs.models.asked import Asked, Media, Said, asked
 from cortexfs.models.driver import Driver, Turn
 from cortexfs.models.model import Model, Unanswered, model_of
 from cortexfs.models.structured import Schema
 from cortexfs.models.window import Window
+from cortexfs.turnstile import Turnstile
 
 DRIVER = "plugin"
 UMASK = 0o077  # of files that a model makes, for whoever asked
@@ -52,6 +55,7 @@ class PluginModels:
 
     def __init__(self, pool: Pool, control: Callable[[Object, str], str], default_seconds: float) -> None:
         self._pool = pool
+        self._turnstile = Turnstile(pool)
         self._control = control
         self._seconds = default_seconds
 
@@ -108,10 +112,19 @@ class PluginModels:
                 raise Fault("EFBIG", f"the answer is over {MAX_ANSWER >> 20} million characters")
 
         one = HostCall(said.hear, heard)
-        await one.run(self._pool, await self._pool.acquire(plugin, who, []), asked_, seconds)
+        try:
+            await one.run(self._pool, await self._host(plugin, who), asked_, seconds)
+        finally:
+            self._turnstile.freed(who.uid)
         if one.fault is not None:
             # The words are those of tools, which is what hosts run.
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the model", 1))
+
+    async def _host(self, plugin: calls.Plugin, who: calls.Identity) -> Host:
+        """An agent waits for one as its tools do; a person hears at once that he has too many at work."""
+        if who.view is None:
+            return await self._pool.acquire(plugin, who, [])
+        return await self._turnstile.host(plugin, who)
 
 
 class _Said:

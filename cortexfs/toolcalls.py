@@ -10,23 +10,19 @@ This file must never know why a tool is called, or whether it may be.
 from __future__ import annotations
 
 from collections import Counter
-from weakref import WeakValueDictionary
 
 import msgspec
-import trio
 
 from cortexfs.agents.world import Outcome
 from cortexfs.core import calls, frames, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
-from cortexfs.hosts import Host, Pool
+from cortexfs.hosts import Pool
 from cortexfs.hostside import HostCall, Say, heard_observers
+from cortexfs.turnstile import Turnstile
 
 MAX_KEPT = 2 << 20  # bytes of one output; what a model is told of it is far less
 MAX_HELD = 64 << 20  # and of all that are kept at a time for one user
-
-PATIENCE = 30.0  # seconds that a call waits for a host
-LOOK = 1.0  # and after which it looks by itself
 
 
 class ToolCalls:
@@ -36,7 +32,7 @@ class ToolCalls:
         self._pool = pool
         self._seconds = default_seconds
         self._held: Counter[int] = Counter()  # by uid
-        self._waiting: WeakValueDictionary[int, trio.lowlevel.ParkingLot] = WeakValueDictionary()
+        self._turnstile = Turnstile(pool)
 
     async def call(self, tool: Object, identity: calls.Identity, asked: calls.Call, say: Say) -> Outcome:
         """Run it to its end. A fault of the tool is in the outcome; one of ours is, too."""
@@ -46,28 +42,14 @@ class ToolCalls:
         output = _Output(tool.name, identity.uid, self._held)
         one = HostCall(output.hear, say)
         try:
-            host = await self._host(tool.plugin, identity)
+            host = await self._turnstile.host(tool.plugin, identity)
             await one.run(self._pool, host, asked, seconds)
             return output.outcome(one.fault)
         except Fault as fault:
             return output.outcome(fault)
         finally:
             output.forget()
-            if waiting := self._waiting.get(identity.uid):
-                waiting.unpark()
-
-    async def _host(self, plugin: calls.Plugin, identity: calls.Identity) -> Host:
-        """One of this user's; while all that he may have are at work, it is waited for."""
-        deadline = trio.current_time() + PATIENCE
-        while True:
-            try:
-                return await self._pool.acquire(plugin, identity, [])
-            except Fault as fault:
-                if fault.code != "EAGAIN" or trio.current_time() >= deadline:
-                    raise
-            # Hosts of his that are at work otherwise, or have yet to end, wake nobody here.
-            with trio.move_on_at(min(deadline, trio.current_time() + LOOK)):
-                await self._waiting.setdefault(identity.uid, trio.lowlevel.ParkingLot()).park()
+            self._turnstile.freed(identity.uid)
 
 
 class _Output:

@@ -208,7 +208,7 @@ class _Run:
 
     async def _ask(self, pack: Pack) -> _Reply:
         """Have the model answer once."""
-        inner = Question(self._turn, self._request(pack), self._budget, quiet=self._in_text)
+        inner = Question(self._turn, self._identity, self._request(pack), self._budget, quiet=self._in_text)
         fault = await answered(self._driver, inner)
         if fault and not (self._in_text and fault.code == "EBADMSG"):  # it did not fit the form
             raise fault
@@ -227,7 +227,7 @@ class _Run:
 
     async def _summarise(self, request: dict[str, Any]) -> str:
         await self._turn.say(frames.Progress(message="summing up what was said before"))
-        inner = Question(self._turn, request, self._budget, quiet=True)
+        inner = Question(self._turn, self._identity, request, self._budget, quiet=True)
         if fault := await answered(self._driver, inner):
             raise fault
         return inner.text

@@ -15,6 +15,7 @@ import trio
 
 from cortexfs.agents.budget import Budget
 from cortexfs.core import frames
+from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.models.asked import Part, Said, Text
 from cortexfs.models.driver import Turn
@@ -23,12 +24,15 @@ MAX_ANSWER = 1 << 20  # characters of one answer: several times of what a model 
 
 
 class Question:
-    """The turn that the model's driver sees. A quiet one passes no text on."""
+    """The turn that the model's driver sees. A quiet one passes no text on. A process that the model takes is
+    one of `identity`, as confined as the agent's tools are."""
 
-    def __init__(self, turn: Turn, request: dict[str, Any], budget: Budget, *, quiet: bool) -> None:
+    def __init__(
+        self, turn: Turn, identity: Identity, request: dict[str, Any], budget: Budget, *, quiet: bool
+    ) -> None:
         self.input = request
         self.uid = turn.uid
-        self.who = turn.who
+        self.who = turn.who._replace(identity=identity)
         self.session_memory: dict[str, object] = {}
         self.calls: list[frames.ToolCall] = []
         self._turn = turn

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs import toolcalls
+from cortexfs import toolcalls, turnstile
 from cortexfs.agents.world import Outcome
 from cortexfs.core import calls, frames, wire
 from cortexfs.core.errors import Fault
@@ -122,7 +122,7 @@ def test_a_call_waits_for_a_host() -> None:
                 nursery.start_soon(one)
             await trio.sleep(1)
             host.end()  # so that one of the others has it
-            await trio.sleep(toolcalls.PATIENCE)
+            await trio.sleep(turnstile.PATIENCE)
             host.end()
         return found
 
