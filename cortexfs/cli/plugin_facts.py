@@ -35,7 +35,7 @@ def told(plugin: Plugin, state: Path) -> Plugin:
         governance=wrong,
         gaps=tuple(governance.warnings(manifest)),
         trust=manifest.trust,
-        native=manifest.native is not None,
+        native=manifest.native is not None and manifest.native.isolation == "trusted_in_process",
         profiled=bool(manifest.package.risk_profile),
         secrets=manifest.capabilities.secrets,
         background=manifest.capabilities.background,

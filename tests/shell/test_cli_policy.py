@@ -269,6 +269,7 @@ background = true
 [sandbox]
 uid_drop = true
 [native]
+isolation = "trusted_in_process"
 """
 
 
