@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -34,6 +34,7 @@ from cortexfs.core.manifestjson.tools import input_schema, tool_result
 from cortexfs.host import esmcalls, esmchild, esmrights, keeping, programs
 from cortexfs.host.esmmodels import EsmModel
 from cortexfs.host.esmstate import State
+from cortexfs.host.runtime import sentence
 
 KIND = "esm"  # calls.Plugin.kind
 TOOL_SECONDS = 30
@@ -44,6 +45,7 @@ MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
 # The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
 EARLY_SECONDS = 0.05
 _TRIES = 3  # to meet a process that has not just ended
+_LOOK_SECONDS = 0.1  # between two looks of who waits for a start, whether he is to leave
 
 
 class Module(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -163,6 +165,48 @@ def _context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
     }
 
 
+class _Place(NamedTuple):
+    """What of a call decides which process may have it."""
+
+    directory: str
+    umask: int
+
+
+_ANYWHERE = _Place("", 0o077)
+
+
+def _place(directory: str) -> _Place:
+    umask = os.umask(0o077)  # of this thread alone
+    os.umask(umask)
+    return _Place(directory, umask)
+
+
+class _Started:
+    """A process, as soon as there is one."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._process: esmchild.Process | None = None
+        self._fault: Fault | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return not self._done.is_set() or (self._process is not None and self._process.is_open)
+
+    def end(self, process: esmchild.Process | None, fault: Fault | None) -> None:
+        self._process, self._fault = process, fault
+        self._done.set()
+
+    def process(self, runtime: sdk.ToolRuntime | None) -> esmchild.Process:
+        while not self._done.wait(_LOOK_SECONDS):
+            if runtime is not None and runtime.cancelled:
+                raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+        if self._process is None:
+            assert self._fault is not None
+            raise Fault(self._fault.code, self._fault.message)
+        return self._process
+
+
 class _Plugin:
     """One plugin in this host, and its processes by the directory of their callers."""
 
@@ -172,7 +216,7 @@ class _Plugin:
         self._who = f'ESM plugin "{name}"'
         self.providers: tuple[str, ...] = ()  # that the module has
         self._lock = threading.Lock()
-        self._processes: dict[str, esmchild.Process] = {}  # the one that was used last is the last
+        self._places: dict[_Place, _Started] = {}  # the one that was used last is the last
         self._scoped = esmrights.is_scoped(declared.capabilities)
         try:
             esmrights.check(declared.folder)
@@ -187,7 +231,7 @@ class _Plugin:
     ) -> Any:
         until = time.monotonic() + seconds
         for _ in range(_TRIES):
-            process = self._process(directory if self._scoped else "")
+            process = self._process(_place(directory) if self._scoped else _ANYWHERE, runtime)
             try:
                 return process.ask(request, until - time.monotonic(), runtime)
             except Fault as fault:
@@ -198,7 +242,7 @@ class _Plugin:
         raise self._fault("EPROTO", "its process ends as soon as it is started")
 
     def described(self) -> list[_Definition]:
-        process = self._process("")
+        process = self._process(_ANYWHERE, None)
         said = self._told(process, {"do": "list"}, HOOK_SECONDS)
         try:
             return msgspec.convert(said, list[_Definition])
@@ -207,7 +251,7 @@ class _Plugin:
 
     def leave(self, seconds: float) -> None:
         with self._lock:
-            left, self._processes = [*self._processes.values()], {}
+            left, self._places = [*self._places.values()], {}
         threads = [threading.Thread(target=self._end, args=(each, seconds), daemon=True) for each in left]
         for thread in threads:
             thread.start()
@@ -216,27 +260,37 @@ class _Plugin:
 
     # -- processes
 
-    def _process(self, directory: str) -> esmchild.Process:
+    def _process(self, place: _Place, runtime: sdk.ToolRuntime | None) -> esmchild.Process:
         with self._lock:
-            found = self._processes.pop(directory, None)
+            found = self._places.pop(place, None)
             if found is None or not found.is_open:
-                found = self._started(directory)
-            self._processes[directory] = found
-            over = [*self._processes][:-MAX_PROCESSES]
-            ended = [self._processes.pop(each) for each in over]
-        for each in ended:
+                found = _Started()
+                threading.Thread(target=self._start, args=(found, place), daemon=True).start()
+            self._places[place] = found
+            over = [self._places.pop(each) for each in [*self._places][:-MAX_PROCESSES]]
+        for each in over:
             threading.Thread(target=self._end, args=(each, HOOK_SECONDS), daemon=True).start()
-        return found
+        return found.process(runtime)
 
-    def _started(self, directory: str) -> esmchild.Process:
+    def _start(self, started: _Started, place: _Place) -> None:
+        """In a thread of its own, so that whoever waits can leave."""
+        try:
+            started.end(self._begun(place), None)
+        except Fault as fault:
+            started.end(None, fault)
+        except Exception as error:
+            started.end(None, self._fault("EIO", f"its process does not start: {sentence(error)}"))
+
+    def _begun(self, place: _Place) -> esmchild.Process:
         declared = self.declared
         may = declared.capabilities
         hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
         start = esmchild.Start(
-            esmrights.command(declared.folder, directory, may, declared.private, hidden),
+            esmrights.command(declared.folder, place.directory, may, declared.private, hidden),
             esmrights.environment(may),
-            directory,
-            lambda: esmrights.confine(declared.folder, directory, may),
+            place.directory,
+            place.umask,
+            lambda: esmrights.confine(declared.folder, place.directory, may),
         )
         process = esmchild.Process(start, self._state.answer, self._who)
         try:
@@ -276,12 +330,14 @@ class _Plugin:
             except Fault as fault:
                 raise Fault(fault.code, f"{fault.message} (in {name})") from None
 
-    def _end(self, process: esmchild.Process, seconds: float) -> None:
+    def _end(self, started: _Started, seconds: float) -> None:
         """seed 004: "onDeactivate", "onUnload"; whatever they do, it ends."""
-        for name in ("onDeactivate", "onUnload"):
-            with suppress(Fault, esmcalls.Failed, sdk.ExecutionFailed):
-                process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
-        process.close()
+        with suppress(Fault):
+            process = started.process(None)
+            for name in ("onDeactivate", "onUnload"):
+                with suppress(Fault, esmcalls.Failed, sdk.ExecutionFailed):
+                    process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
+            process.close()
 
     def _told(self, process: esmchild.Process, request: dict[str, Any], seconds: float) -> Any:
         """The answer where only the plugin can be at fault."""

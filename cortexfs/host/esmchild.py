@@ -6,8 +6,8 @@ lists the lines.
 
 Rules: a line counts only with the secret that the process was given before any of the plugin's code ran; a
 plugin that writes to the channel itself ends its process. Whoever does not let go of a cancelled call within
-LET_GO_SECONDS gets no new ones and is killed when its others have ended, or at once where it does not even
-say that it has heard, as then its one thread is stuck. Ids are never used again.
+LET_GO_SECONDS gets no new ones and is killed when its others have ended; those of which it has not even
+heard, as its one thread is stuck, are told EAGAIN. Ids are never used again.
 This file must never know what tools or hooks are, nor what a plugin may do.
 """
 
@@ -54,6 +54,7 @@ class Start(NamedTuple):
     argv: Sequence[str]
     environment: Mapping[str, str]
     directory: str
+    umask: int
     confine: Callable[[], None]
 
 
@@ -109,7 +110,7 @@ class Process:
     def ask(self, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None = None) -> Any:
         """The result; `Failed` with what the plugin threw, `Fault` where there is no answer.
 
-        None of it was done where the answer is EAGAIN.
+        None of it was done where that is EAGAIN.
         """
         until = time.monotonic() + seconds
         call = Call()
@@ -206,6 +207,7 @@ class Process:
         """In a thread of its own, as what it gives up is gone for good, and goes on to what it starts."""
         try:
             linux.unshare(_CLONE_FS)
+            os.umask(self._how.umask)
             os.chdir(self._how.directory or "/")
             self._how.confine()
             self._child.start(self._how.argv, self._how.environment)
@@ -264,10 +266,13 @@ class Process:
     def _look_for_the_overdue(self) -> None:
         now = time.monotonic()
         overdue = [call for call, due in self._owed.items() if due <= now]
-        if any(call not in self._heard_of for call in overdue):
-            raise Fault("EPROTO", "was stuck in a call that nobody wanted any more")
         if overdue:
             self._closing = True
+            stuck = min((call for call in overdue if call not in self._heard_of), default=self._last)
+            for call in self._calls.values():
+                if call.id > stuck and not call.ended:  # lines are read in their order
+                    call.ended = True
+                    call.put(Fault("EAGAIN", f"{self._who} has not begun with it"))
             self._owed.clear()
 
     def _read(self) -> bool:

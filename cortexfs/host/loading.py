@@ -18,7 +18,8 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import esm, jsonl, native, process, programs, wasm
+from cortexfs.core.mcpserver import KIND as MCP_SERVER
+from cortexfs.host import esm, jsonl, mcptools, native, process, programs, rpc, wasm
 from cortexfs.host.runtime import Cancelled, sentence
 from cortexfs.host.validation import Validator
 
@@ -58,7 +59,21 @@ _LOADERS: Mapping[str, Callable[[calls.Plugin], Iterable[sdk.Tool]]] = {
     programs.NATIVE: native.tools,
     wasm.KIND: wasm.tools,
     esm.KIND: esm.tools,
+    MCP_SERVER: mcptools.tools,
+    rpc.KIND: rpc.tools,
 }
+
+
+def has_changed(plugin: calls.Plugin) -> bool:
+    """Whether it has other tools now than when it was loaded."""
+    return plugin.kind == MCP_SERVER and mcptools.has_changed(plugin)
+
+
+def await_change(plugin: calls.Plugin, runtime: sdk.ToolRuntime) -> None:
+    """Wait for other tools; it may return without."""
+    if plugin.kind != MCP_SERVER:
+        raise Fault("EINVAL", f"the tools of the plugin {plugin.name} do not change")
+    mcptools.await_change(plugin, runtime)
 
 
 def described(tool: sdk.Tool) -> bytes:
@@ -74,5 +89,6 @@ def leave() -> NoReturn:
         native.drop_all()
         wasm.drop_all()
         esm.drop_all()
+        mcptools.drop_all()
     finally:
         os._exit(os.EX_OK)

@@ -163,8 +163,7 @@ class _Host:
     def _run(self, runtime: Runtime, rights: list[int]) -> None:
         request = runtime.request()
         if isinstance(request, calls.Describe):
-            tools = [loading.described(tool) for tool, _ in self._loaded().values()]
-            runtime.send(wire.message(wire.DESCRIPTORS, b"[" + b",".join(tools) + b"]"))
+            runtime.send(wire.message(wire.DESCRIPTORS, self._described(request.unlike, runtime)))
             runtime.done()
             return
         if isinstance(request, calls.Enter):
@@ -190,6 +189,16 @@ class _Host:
             self._trials.ended(tool, value, result)  # who hears the end may call at once
         runtime.done(result)
 
+    def _described(self, unlike: str, runtime: Runtime) -> bytes:
+        while True:
+            tools = [loading.described(tool) for tool, _ in self._loaded().values()]
+            said = b"[" + b",".join(tools) + b"]"
+            if calls.mark(said) != unlike:
+                return said
+            loading.await_change(self._plugin, runtime)
+            if runtime.cancelled:
+                raise Cancelled
+
     def _tool(self, name: str) -> tuple[sdk.Tool, Validator]:
         try:
             return self._loaded()[name]
@@ -197,9 +206,9 @@ class _Host:
             raise Fault("ENOENT", f"the plugin {self._plugin.name} no longer has a tool {name}") from None
 
     def _loaded(self) -> dict[str, tuple[sdk.Tool, Validator]]:
-        if self._tools is None:
+        if self._tools is None or loading.has_changed(self._plugin):
             with self._loading:
-                if self._tools is None:
+                if self._tools is None or loading.has_changed(self._plugin):
                     self._tools = loading.loaded(self._plugin)
         return self._tools
 

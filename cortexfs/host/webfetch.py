@@ -56,10 +56,15 @@ class _Refused(Exception):
 
 
 def fetch(
-    request: Request, private: tuple[str, ...], wake: queue.SimpleQueue[Answer | None]
+    request: Request,
+    private: tuple[str, ...],
+    wake: queue.SimpleQueue[Answer | None],
+    *,
+    most: int = MAX_BODY,
+    redirects: int = MAX_REDIRECTS,
 ) -> Answer | None:
     """The answer; None where `wake`, of this request alone, was told that nobody wants it any more."""
-    exchange = _Exchange(request, private, time.monotonic() + SECONDS)
+    exchange = _Exchange(request, private, time.monotonic() + SECONDS, most, redirects)
     threading.Thread(target=lambda: wake.put(exchange.answer()), daemon=True).start()
     try:
         return wake.get(timeout=SECONDS)
@@ -70,8 +75,12 @@ def fetch(
 
 
 class _Exchange:
-    def __init__(self, request: Request, private: tuple[str, ...], until: float) -> None:
+    def __init__(
+        self, request: Request, private: tuple[str, ...], until: float, most: int, redirects: int
+    ) -> None:
         self._request = request
+        self._most = most
+        self._redirects = redirects
         self._private = tuple(ipaddress.ip_network(each, strict=False) for each in private)
         self._until = until
         self._sockets: list[socket.socket] = []
@@ -100,12 +109,12 @@ class _Exchange:
 
     def _followed(self) -> Answer:
         request = self._request
-        for _ in range(MAX_REDIRECTS + 1):
+        for _ in range(self._redirects + 1):
             answer, target = self._once(request)
             if target is None:
                 return answer
             request = _redirected(request, answer.status, urljoin(request.url, target))
-        raise _Refused(500, f"more than {MAX_REDIRECTS} redirects")
+        raise _Refused(500, f"more than {self._redirects} redirects")
 
     def _once(self, request: Request) -> tuple[Answer, str | None]:
         scheme, host, port, path = _parts(request.url)
@@ -115,7 +124,7 @@ class _Exchange:
             connection.request(request.method, path, request.body or None, dict(request.headers))
             response = connection.getresponse()
             target = response.getheader("location") if response.status in _REDIRECTS else None
-            return Answer(response.status, response.read(MAX_BODY)), target
+            return Answer(response.status, response.read(self._most)), target
         finally:
             connection.close()
 

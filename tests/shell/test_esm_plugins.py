@@ -169,6 +169,52 @@ async def test_a_call_ends_at_its_deadline(tmp_path: Path, place: Path, name: st
         assert await asked.said("calls") == "1"
 
 
+async def test_what_a_stuck_process_has_not_heard_of_another_does(tmp_path: Path, place: Path) -> None:
+    plugin = esmodules.plugin(place / "p", esmodules.source(TOOLS), timeout=10)
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        first = await asked.said("pid")
+        async with world.begun(world.inode("spin", plugin), "{}") as runner:
+            await runner.until(b"start")
+            runner.stream.shutdown(socket.SHUT_WR)
+            assert (await runner.answer()).code == "ECANCELED"
+        # asked at once, while the first still spins
+        assert await asked.said("echo", text="a") == "a"
+        assert await asked.said("pid") != first
+
+
+async def test_a_call_can_be_cancelled_while_its_process_starts(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = esmodules.source(TOOLS, "if (Deno.cwd() !== '/') await new Promise(() => {});")
+    plugin = esmodules.plugin(place / "p", text, capabilities=("tools", "fs:read"))
+    monkeypatch.chdir(place)
+    async with serving(tmp_path) as world:
+        (host,) = [await world.pid()] and world.pool.by_pid
+        async with world.begun(world.inode("echo", plugin), "{}") as runner:
+            await runner.until(b"start")
+            await until(lambda: len(esmodules.deno(world)) == 2)
+            runner.stream.shutdown(socket.SHUT_WR)
+            assert (await runner.answer()).code == "ECANCELED"
+        assert host in world.pool.by_pid
+        assert len(world.pool.by_pid) == 2
+
+
+async def test_files_are_made_with_the_callers_umask(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md: a tool runs with the umask of its caller
+    monkeypatch.chdir(place)
+    body = "Deno.writeTextFileSync(args.text, ''); return (Deno.statSync(args.text).mode & 0o777).toString(8)"
+    may = ("tools", "fs:read", "fs:write")
+    plugin = esmodules.plugin(place / "p", esmodules.source({"make": body}), capabilities=may)
+    async with serving(tmp_path) as world:
+        for umask, mode in ((0o22, "644"), (0o77, "600"), (0o7, "660")):
+            inode = world.inode("make", plugin)
+            answer = await world.call(inode, f'{{"text":"{mode}"}}', umask=umask)
+            assert answer.output == mode
+
+
 async def test_a_flood_ends(tmp_path: Path, place: Path) -> None:
     plugin = esmodules.plugin(place / "p", esmodules.source(TOOLS))
     async with serving(tmp_path) as world:
