@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.bench import engine, measure, plugins, providers, streams, talking
+from tests.bench import engine, measure, plugins, providers, streams, talking, wasm
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 from tests.mounted.plugins import KINDS
 
@@ -209,6 +209,17 @@ def plugged(python: Path) -> Iterator[Row]:
     yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.05)
 
 
+def webassembly(python: Path) -> Iterator[Row]:
+    with mounted(python) as ctx:
+        found = wasm.through_the_mount(ctx)
+        yield below("a tool in WebAssembly, spawn to exit, over cat", found.over, "x", 2.5)
+        yield fact("a tool in WebAssembly, spawn to exit", found.took, "ms")
+        yield fact("a user's first call of it, for whom it is compiled", found.first, "ms")
+    inside = wasm.in_its_host()
+    yield below("a call of a module, over one of Python that does nothing", inside.over, "µs", 150)
+    yield fact("a call of a module, in its host", inside.took, "µs")
+
+
 def table(rows: list[Row]) -> str:
     lines = ["| what | figure | goal | |", "|---|---|---|---|"]
     mark = {True: "met", False: "**short**", None: ""}
@@ -230,6 +241,7 @@ SHARED: Mapping[str, Callable[[Ctx], Iterable[Row]]] = {
 }
 OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "plugins": plugged,
+    "wasm": webassembly,
     "local_model": local_model,
     "scale": scale,
 }
