@@ -55,6 +55,9 @@ class FakePool:
     async def acquire(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> FakeHost:
         return FakeHost(self._said[plugin.name], identity, self.kept)
 
+    def retire(self, host: FakeHost) -> None:
+        pass
+
     def release(self, host: FakeHost, stuck: bool = False) -> None:
         self.stuck.append(stuck)
 
