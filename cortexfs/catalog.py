@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -123,6 +124,27 @@ class Catalog:
             origin += f" (kept, as what is there now is refused: {one_line(why)[:MAX_TOLD]})"
         return [_object(plugin, origin, registered, descriptor) for descriptor in descriptors]
 
+    async def follow(self, plugin: calls.Plugin, unlike: str) -> tuple[str, bool]:
+        """Wait until a plugin says other things of itself than those of this mark; the mark of what it says,
+        and whether the next registry will be another one."""
+        host = await self._pool.acquire(plugin, describer(), [])
+        said = None
+        try:
+            said = await _asked(host, unlike)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Fault("EPROTO", f"its description cannot be read: {error}") from None
+        finally:
+            if host.identity.label:
+                self._pool.retire(host)
+            self._pool.release(host)
+        if said is None:
+            raise Fault("EPROTO", f"its process {host.describe_end()}")
+        known = self._known.get(plugin)
+        is_new = known is None or known[1] != said.descriptors
+        if is_new:
+            self._known[plugin] = (time.time(), said.descriptors)
+        return said.mark, is_new
+
     async def _describe(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
         if plugin.kind == programs.PROCESS:  # its manifest has said it all
             return _checked(msgspec.json.encode(programs.descriptors(plugin)))
@@ -130,7 +152,8 @@ class Catalog:
         descriptors = None
         try:
             with trio.move_on_after(DESCRIBE_SECONDS) as clock:
-                descriptors = await _asked(host)
+                said = await _asked(host)
+                descriptors = said.descriptors if said else None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Fault("EPROTO", f"its description cannot be read: {error}") from None
         finally:
@@ -146,17 +169,22 @@ class Catalog:
         return descriptors
 
 
-async def _asked(host: Host) -> list[calls.Descriptor] | None:
+class _Said(NamedTuple):
+    mark: str
+    descriptors: list[calls.Descriptor]
+
+
+async def _asked(host: Host, unlike: str = "") -> _Said | None:
     """What the host says of its plugin; None when it breaks off."""
     with strangers.closing(host.call(None)) as call:
-        await send(call, announce(calls.Describe()))
+        await send(call, announce(calls.Describe(unlike)))
         splitter = wire.Splitter(wire.MAX_STRINGS)
         while data := await receive(call):
             for kind, payload in splitter.feed(data):
                 if kind == wire.FAULT:
                     raise Fault(*_faults.decode(payload))
                 if kind == wire.DESCRIPTORS:
-                    return _checked(payload)
+                    return _Said(calls.mark(payload), _checked(payload))
             await trio.lowlevel.checkpoint()
     return None
 

@@ -32,7 +32,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from cortexfs import mounttable, pluginmodels, shebang, statelock, strangers
+from cortexfs import mcpservers, mounttable, pluginmodels, shebang, statelock, strangers
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
@@ -105,6 +105,8 @@ class Daemon:
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
         self.catalog = Catalog(self.pool)
         self.offers = Offers(config)
+        self.servers = mcpservers.Servers(config.directory, config.state)
+        self.watch = mcpservers.Watch(self.catalog, self._renew)
         self._connections = min(limits.connections, _raise_descriptors() // 4)  # of each kind, at most
         self.sessions = Sessions(
             config.state / "sessions", _report, grew=self._grew, removed=self._removed, most=_most(config)
@@ -185,6 +187,7 @@ class Daemon:
             await services.start(self.sessions.run)
             await services.start(self.conversations.run)
             await services.start(self.sockets.run)
+            await services.start(self.watch.run)
             services.start_soon(self._retain)
             await trio.to_thread.run_sync(self.offers.settle)
             await self.reload()
@@ -211,24 +214,30 @@ class Daemon:
     async def reload(self) -> None:
         """Take over what is enabled now; what did not change keeps its hosts."""
         async with self._applying:
+            self._reloads += await self._reload()
+
+    async def _renew(self) -> None:
+        """A plugin has other tools, without anybody's having told us."""
+        async with self._applying:
             await self._reload()
 
-    async def _reload(self) -> None:
+    async def _reload(self) -> bool:
         try:
             offered = await trio.to_thread.run_sync(self.offers.load)
+            servers = await trio.to_thread.run_sync(self.servers.load)
             models = await trio.to_thread.run_sync(served, self.providers, self.secrets)
             agents = await trio.to_thread.run_sync(records.load, self.config.state, self.began)
         except Fault as fault:  # a damaged file must not end what works
             self.runs.last_error = fault.message
-            return
+            return False
         here = await trio.to_thread.run_sync(found, self.config.directory, self.config.engine.context_tokens)
         self.locals.apply(here)
         own = [each.object for each in here]
         registry = await self.catalog.registry(
-            offered.plugins,
+            [*offered.plugins, *servers.plugins],
             [*models.objects, *own, *agents.objects],
             consents=offered.consents,
-            faults=offered.faults,
+            faults={**offered.faults, **servers.faults},
             withdrawn=offered.withdrawn,
         )
         self.broken_providers = models.broken
@@ -243,7 +252,8 @@ class Daemon:
         await trio.to_thread.run_sync(self.offers.sweep, wanted | self.pool.plugins)
         await self._check_agents(None)
         await self.sockets.reconcile(self.fs.registry)
-        self._reloads += 1
+        self.watch.reconcile(servers.plugins)
+        return True
 
     def _changed(self, key: Key) -> None:
         """Somebody has written a control."""

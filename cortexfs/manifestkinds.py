@@ -22,7 +22,7 @@ from cortexfs.core.manifestjson import settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
 from cortexfs.core.manifestjson.entry import Entry, entry_of
 from cortexfs.core.manifestjson.fields import Manifest
-from cortexfs.host import esm, wasm
+from cortexfs.host import esm, rpc, wasm
 from cortexfs.plugins.jsonsettings import NOTHING, Chosen
 from cortexfs.plugins.manifesthash import FETCHED
 
@@ -85,8 +85,21 @@ def _wasm(given: Given) -> Told:
     return Told(wasm.target(module))
 
 
+def _mcp(given: Given) -> Told:
+    manifest = given.manifest
+    endpoint = rpc.Endpoint(
+        given.entry.text,
+        manifest.description,
+        tuple(tool.name for tool in manifest.tools),
+        given.capabilities.capabilities,
+        given.private,
+    )
+    return Told(rpc.target(endpoint))
+
+
 KINDS: Mapping[str, Callable[[Given], Told]] = {
     esm.KIND: _esm,
+    rpc.KIND: _mcp,
     wasm.KIND: _wasm,
 }
 
@@ -97,6 +110,10 @@ HELD: Mapping[str, tuple[str, ...]] = {
         "requests as far as its capabilities say, to public addresses: held by Deno",
         "some 1 GiB of memory and 30 s a call: held by the host",
         "with shell:run it may do what its caller may: nothing holds the programs that it runs",
+    ),
+    rpc.KIND: (
+        "no code: requests to its entryPoint alone, without redirects, held by the host",
+        "16 MiB and 30 s an answer: held by the host",
     ),
     wasm.KIND: (
         "no files, no programs and no system calls: held by the WebAssembly engine",

@@ -27,6 +27,7 @@ VERBS = {
     "disable": ("plugin_install.disable", "take a plugin's objects out of the mount"),
     "permissions": ("plugin_permissions.permissions", "say or change what a plugin may do"),
     "config": ("plugin_config.settings_verb", "say or change the settings of a plugin"),
+    "import-mcp": ("plugin_mcp.import_mcp", "take over the MCP servers of another client's file"),
     "new": ("plugin_new.new", "make a plugin that works, to begin with"),
     "review": ("plugin_review.review", "say what a plugin asks for, and what holds it to what it claims"),
     "test": ("plugin_review.test", "check a plugin, open its library, and call its tools with --run"),
@@ -35,7 +36,8 @@ VERBS = {
     "pack": ("plugin_sign.pack", "make a package of a plugin's directory"),
     "trust": ("plugin_trust.trust", "list the publishers that are trusted, or trust one no longer"),
 }
-WITH_MOUNT = ("list", "install", "uninstall", "enable", "disable", "permissions", "config", "trust")
+WITHOUT_MOUNT = ("new", "review", "test", "keygen", "sign", "pack")
+WITH_MOUNT = tuple(verb for verb in VERBS if verb not in WITHOUT_MOUNT)
 
 
 def declare(into: parser.Parser) -> None:
@@ -119,6 +121,12 @@ def _config(one: argparse.ArgumentParser) -> None:
     )
 
 
+def _import_mcp(one: argparse.ArgumentParser) -> None:
+    one.add_argument("file", metavar="FILE", help='the JSON with "mcpServers", as other clients have it')
+    one.add_argument("--replace", action="store_true", help="take the place of servers of the same names")
+    parser.examples(one, "ctx plugin import-mcp ~/.config/Claude/claude_desktop_config.json")
+
+
 def _new(one: argparse.ArgumentParser) -> None:
     one.add_argument("name", metavar="NAME", help="what the plugin is to be called")
     one.add_argument("directory", metavar="DIR", nargs="?", help="where (default: cortex-plugin-NAME)")
@@ -179,6 +187,7 @@ ARGUMENTS = {
     "disable": _disable,
     "permissions": _permissions,
     "config": _config,
+    "import-mcp": _import_mcp,
     "new": _new,
     "review": _review,
     "test": _test,

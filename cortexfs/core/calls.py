@@ -9,6 +9,7 @@ A call has a socket of its own so that one slow reader never holds another up.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, TypeAlias
 
 import msgspec
@@ -37,7 +38,14 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
 
 
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
-    """Answer with the plugin's tools, as DESCRIPTORS."""
+    """Answer with the plugin's tools, as DESCRIPTORS; not before they are others than those of a `mark`."""
+
+    unlike: str = ""
+
+
+def mark(descriptors: bytes) -> str:
+    """What tells one answer from another."""
+    return hashlib.sha256(descriptors).hexdigest()
 
 
 class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):

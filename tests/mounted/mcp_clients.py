@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.mounted.ctx_mount import Ctx
 
-SDK = "@modelcontextprotocol/sdk@1.32.2"
+PACKAGES = ("@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/server-everything@2026.8.31")
 INSTALL_SECONDS = 120
 
 
@@ -77,24 +77,30 @@ def served(ctx: Ctx, *more: str, token: str = "") -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
-def node_client(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
-    """Runs the client for Node.js, which npm brings; its answers to each thing asked."""
+def npm_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the official packages for Node.js, if npm brings them."""
     folder = tmp_path_factory.mktemp("node")
     if not (shutil.which("node") and shutil.which("npm")):
-        pytest.skip("there is no npm here, which the MCP client for Node.js comes from")
-    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent", SDK]
+        pytest.skip("there is no npm here, which the MCP packages for Node.js come from")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent", *PACKAGES]
     try:
         done = subprocess.run(
             install, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        pytest.skip("npm does not answer: no MCP client for Node.js")
+        pytest.skip("npm does not answer: no MCP packages for Node.js")
     if done.returncode:
-        pytest.skip(f"npm gives no {SDK}: {done.stderr[-200:]}")
-    shutil.copy(Path(__file__).parent / "mcp_client.mjs", folder)
+        pytest.skip(f"npm gives no {' '.join(PACKAGES)}: {done.stderr[-200:]}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def node_client(npm_packages: Path) -> Callable[..., dict[str, Any]]:
+    """Runs the client for Node.js; its answers to each thing asked."""
+    shutil.copy(Path(__file__).parent / "mcp_client.mjs", npm_packages)
 
     def run(ctx: Ctx, **asked: Any) -> dict[str, Any]:
-        said = ctx.run(["node", str(folder / "mcp_client.mjs"), json.dumps(asked)])
+        said = ctx.run(["node", str(npm_packages / "mcp_client.mjs"), json.dumps(asked)])
         assert said.returncode == 0, said.stderr
         found: dict[str, Any] = json.loads(said.stdout)
         return found

@@ -21,9 +21,9 @@ from mcp_types import ImageContent, ResourceLink, TextContent, ToolListChangedNo
 
 from tests.mounted import plugins
 from tests.mounted.ctx_mount import NOBODY, Ctx
-from tests.mounted.mcp_clients import node_client, over_stdio, served, words
+from tests.mounted.mcp_clients import node_client, npm_packages, over_stdio, served, words
 
-__all__ = ["node_client"]  # a fixture
+__all__ = ["node_client", "npm_packages"]  # fixtures
 
 ERAS = ["legacy", "auto"]  # with the handshake, and as of 2026-07-28
 PIXEL = base64.b64decode(

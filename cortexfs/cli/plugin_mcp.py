@@ -1,0 +1,51 @@
+"""`ctx plugin import-mcp`: the MCP servers of another client's file, as servers of this mount.
+
+Rules: all of a file is taken over, or nothing. What looks like a secret goes to the secrets, and is never
+printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from cortexfs import config
+from cortexfs.cli import reloading
+from cortexfs.config import Places
+from cortexfs.core import mcpserver
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.mcpservers import MAX_FILE, PREFIX, Servers
+
+
+def import_mcp(options: argparse.Namespace, where: Places) -> int:
+    found = mcpserver.imported(_read(Path(options.file)))
+    config.create(where)  # which closes the state to others
+    servers = Servers(where.config, where.state)
+    there = [name for name in found if servers.path(name).exists()]
+    if there and not options.replace:
+        why = f"there is an MCP server {there[0]} already; --replace takes its place"
+        raise Fault("EEXIST", why)
+    for name, server in found.items():
+        servers.write(name, server, replace=options.replace)
+        print(f"{name}: {servers.path(name)}")
+    print(reloading.told(options.root, lambda facts: _outcome(facts, list(found))))
+    return EXIT_OK
+
+
+def _read(path: Path) -> object:
+    with open(path, "rb") as file:
+        data = file.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB")
+    try:
+        value: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Fault("EINVAL", f"{path} is no JSON: {error}") from None
+    return value
+
+
+def _outcome(facts: dict[str, list[str]], names: list[str]) -> str | None:
+    rows = dict(line.partition(": ")[::2] for line in facts.get("broken plugin", []))
+    broken = [f"{name}: {rows[PREFIX + name]}" for name in names if PREFIX + name in rows]
+    return "; ".join(broken) or None

@@ -1,0 +1,145 @@
+"""An MCP server as its file declares it, and as a host is told of it.
+
+Rules: a server has a command or a URL, and not both. Plain HTTP is for this machine alone, as what is sent
+has secrets in it. A value that another client would fill in (`${...}`) is no value.
+This file must never know where files and secrets are, nor how a server is talked to.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+
+KIND = "mcp-server"  # calls.Plugin.kind; "mcp" is manifest.json's
+MAX_NAME = 32  # of the server: its tools' names have 64 characters, this among them
+MAX_SECONDS = 604_800  # a week, as for limits in config.toml
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
+
+
+class Server(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """<config>/mcp/NAME.toml."""
+
+    command: str = ""
+    args: tuple[str, ...] = ()
+    cwd: str = ""  # where it runs; its user's home without it
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    secret_env: dict[str, str] = msgspec.field(default_factory=dict)  # variable: name of a secret
+    url: str = ""
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    secret_headers: dict[str, str] = msgspec.field(default_factory=dict)
+    tools: tuple[str, ...] = ()  # patterns of their names on the server; all without them
+    timeout_secs: int | None = None
+    enabled: bool = True
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a host has to know: `calls.Plugin.target`, as JSON."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    cwd: str = ""
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    url: str = ""
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+    timeout: int | None = None
+    client: str = ""  # our own version
+
+
+def check_name(name: str) -> str:
+    names.check(name)
+    if len(name) > MAX_NAME:
+        raise Fault("EINVAL", f"the name {name!r} of an MCP server is longer than {MAX_NAME} characters")
+    return name
+
+
+def checked(server: Server) -> Server:
+    """The server, if it can be one; EINVAL says what is wrong."""
+    if bool(server.command) == bool(server.url):
+        raise Fault("EINVAL", "it needs command, for a program, or url, for a server that runs; one of them")
+    if server.url:
+        _check_url(server.url)
+    if server.timeout_secs is not None and not 0 < server.timeout_secs <= MAX_SECONDS:
+        raise Fault("EINVAL", f"timeout_secs is from 1 to {MAX_SECONDS}")
+    for field, grammar in (("env", _VARIABLE), ("secret_env", _VARIABLE), ("headers", _HEADER),
+                           ("secret_headers", _HEADER)):  # fmt: skip
+        for key, value in getattr(server, field).items():
+            if not grammar.fullmatch(key):
+                raise Fault("EINVAL", f"{field}: {key!r} cannot be a name there")
+            _check_text(f"{field}.{key}", value, header=grammar is _HEADER)
+    for word in (server.command, *server.args, server.cwd):
+        _check_text("a word of its command", word)
+    return server
+
+
+def _check_text(what: str, text: str, *, header: bool = False) -> None:
+    if "${" in text:
+        raise Fault("EINVAL", f"{what} has a ${{...}}, which another client would fill in; write the value")
+    if "\0" in text or (header and not text.isprintable()):
+        raise Fault("EINVAL", f"{what} has characters that cannot be there")
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        host = ""
+    if not host or parts.scheme not in ("http", "https"):
+        raise Fault("EINVAL", f"{url!r} is no http or https address")
+    if parts.username or parts.password:
+        raise Fault("EINVAL", "a password is no part of url; write headers or secret_headers")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise Fault("EINVAL", f"{host} is not this machine: its url has to begin with https://")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# The JSON that other clients use: {"mcpServers": {NAME: {...}}}, "servers" in VS Code.
+_CONTAINERS = ("mcpServers", "servers")
+_KNOWN = {"command", "args", "cwd", "env", "url", "headers"}
+_ADDRESSES = ("url", "serverUrl", "httpUrl")
+_SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
+
+
+def imported(value: Any) -> dict[str, Server]:
+    """The servers of such a file; a Fault names what of it cannot be taken over."""
+    table = value if isinstance(value, dict) else {}
+    found = next((table[name] for name in _CONTAINERS if isinstance(table.get(name), dict)), None)
+    if not found:
+        raise Fault("EINVAL", 'it has no servers; what is wanted is {"mcpServers": {"NAME": {...}}}')
+    return {names.clean(name)[:MAX_NAME]: _imported(name, one) for name, one in found.items()}
+
+
+def _imported(name: str, one: Any) -> Server:
+    if not isinstance(one, dict):
+        raise Fault("EINVAL", f"{name}: a server is an object with command or url")
+    if one.get("type") == "sse" or one.get("transport") == "sse":
+        raise Fault("EINVAL", f"{name}: the old transport sse is not spoken; ask for its streamable HTTP")
+    given = {key: one[key] for key in _KNOWN if one.get(key) is not None}
+    given["url"] = next((one[key] for key in _ADDRESSES if one.get(key)), "")
+    given["enabled"] = not one.get("disabled", False)
+    try:
+        return checked(msgspec.convert(given, Server))
+    except msgspec.ValidationError as error:
+        raise Fault("EINVAL", f"{name}: {error}") from None
+    except Fault as fault:
+        raise Fault(fault.code, f"{name}: {fault.message}") from None
+
+
+def is_secret(key: str) -> bool:
+    """Whether what is called so is one that nobody else should read."""
+    return bool(_SECRET.search(key))

@@ -1,0 +1,264 @@
+"""One connection to an MCP server, in a thread of its own that runs the SDK's client.
+
+Main path: `Link.call` puts a call to the thread and follows what comes of it in the tool's own thread.
+`Link.open` has greeted the server and listed its tools when it returns.
+
+Rules: whatever goes wrong is a Fault that names the server, and ends the calls that it concerns. Nobody can
+be asked anything in a run, so the client offers no elicitation, sampling or roots, and servers are told so.
+This file must never know how a tool is called in the tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeAlias
+
+import anyio
+import httpx2
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    CallToolResult,
+    Implementation,
+    Tool,
+    ToolListChangedNotification,
+)
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+from cortexfs.core.mcpserver import Told
+from cortexfs.host import linux
+from cortexfs.host.mcppipe import Pipe
+
+START_SECONDS = 12.0  # to greet and to list its tools; whoever describes plugins waits for 15
+CLOSE_SECONDS = 1.5
+MAX_TOOLS = 1000
+MAX_PAGES = 100
+MAX_PROGRESS = 1000  # what waits for a caller who is slow to read
+LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
+HTTP_SECONDS = 30.0  # to connect; answers have the time of their call
+_CLONE_FS = 0x200  # unshare(2)
+_ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
+
+_Item: TypeAlias = CallToolResult | Fault | str | None  # a text is progress, None a cancellation
+
+
+class Link:
+    """Open from `open` to `close`, or to the server's end."""
+
+    def __init__(self, told: Told, changed: Callable[[list[Tool]], None]) -> None:
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log
+        self._told = told
+        self._changed = changed
+        self._opened: Future[list[Tool]] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Client | None = None
+        self._pipe: Pipe | None = None
+        self._closing: asyncio.Event | None = None
+        self._relist: asyncio.Event | None = None
+        self.is_open = True
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    # -- from the threads of calls
+
+    def open(self) -> list[Tool]:
+        self._thread.start()
+        try:
+            return self._opened.result(START_SECONDS)
+        except TimeoutError:
+            self.close()
+            raise self._fault("EHOSTDOWN", f"did not greet within {START_SECONDS:g} s") from None
+
+    def call(self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> CallToolResult:
+        items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        assert self._loop is not None
+        try:
+            work = asyncio.run_coroutine_threadsafe(self._call(name, input, items), self._loop)
+        except RuntimeError:  # its loop has ended just now
+            raise self._lost() from None
+        runtime.on_cancel(lambda: items.put(None))
+        work.add_done_callback(lambda _: items.put(self._lost()))  # the last word, if there was no other
+        try:
+            while isinstance(item := items.get(), str):
+                runtime.emit_progress(item)
+        finally:
+            work.cancel()
+        if item is None:
+            raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+        if isinstance(item, Fault):
+            raise item
+        return item
+
+    def close(self) -> None:
+        self.is_open = False
+        if self._loop is not None and self._closing is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._closing.set)
+
+    def join(self) -> None:
+        self._thread.join(CLOSE_SECONDS)
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        try:
+            linux.unshare(_CLONE_FS)  # it was begun by a call, whose directory and umask are not its own
+            os.chdir("/")
+            os.umask(0o077)
+            asyncio.run(self._main())
+        except BaseException as error:  # nobody above would tell the callers
+            if not self._opened.done():
+                self._opened.set_exception(self._failure(error))
+        finally:
+            self.is_open = False
+            if not self._opened.done():
+                self._opened.set_exception(self._lost())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closing, self._relist = asyncio.Event(), asyncio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._serve)
+            await self._closing.wait()
+            self.is_open = False
+            tasks.cancel_scope.cancel()
+
+    async def _serve(self) -> None:
+        assert self._closing is not None
+        try:
+            async with self._transport() as transport, self._connected(transport) as client:
+                tools = await self._list(client)
+                self._client = client
+                self._opened.set_result(tools)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._follow, client)
+                    if client.protocol_version >= "2026":
+                        tasks.start_soon(self._listen, client)
+                    if self._pipe is not None:
+                        await self._pipe.ended.wait()
+                        self.is_open = False
+                        await asyncio.sleep(0)  # the calls hear of it first
+                    else:
+                        await anyio.sleep_forever()
+                    tasks.cancel_scope.cancel()
+        except Exception as error:
+            if not self._opened.done():
+                self._opened.set_exception(self._failure(error))
+        finally:
+            self._closing.set()
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Any]:
+        told = self._told
+        if told.command:
+            self._pipe = Pipe(told)
+            yield self._pipe
+            return
+        timeout = httpx2.Timeout(HTTP_SECONDS, read=None)
+        async with httpx2.AsyncClient(headers=told.headers, timeout=timeout, trust_env=False) as http:
+            yield streamable_http_client(told.url, http_client=http)
+
+    def _connected(self, transport: Any) -> Client:
+        return Client(
+            transport,
+            message_handler=self._heard,
+            client_info=Implementation(name="cortexfs", version=self._told.client),
+            cache=None,
+        )
+
+    async def _list(self, client: Client) -> list[Tool]:
+        found: list[Tool] = []
+        cursor = None
+        for _ in range(MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            found += page.tools
+            cursor = page.next_cursor
+            if cursor is None or len(found) > MAX_TOOLS:
+                break
+        if cursor is not None or len(found) > MAX_TOOLS:
+            raise self._fault("EPROTO", f"has over {MAX_TOOLS} tools, or {MAX_PAGES} pages of them")
+        return found
+
+    async def _heard(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification) and self._relist is not None:
+            self._relist.set()
+
+    async def _listen(self, client: Client) -> None:
+        """As of 2026-07-28, changes are told to those who listen for them."""
+        with suppress(Exception):  # a server that does not serve it never changes
+            async with client.listen(tools_list_changed=True) as events:
+                async for _ in events:
+                    assert self._relist is not None
+                    self._relist.set()
+
+    async def _follow(self, client: Client) -> None:
+        assert self._relist is not None
+        while True:
+            await self._relist.wait()
+            self._relist.clear()
+            with suppress(MCPError, Fault):  # the former list counts
+                self._changed(await self._list(client))
+            await asyncio.sleep(LIST_PAUSE)
+
+    async def _call(self, name: str, input: dict[str, Any], items: queue.SimpleQueue[_Item]) -> None:
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            if items.qsize() < MAX_PROGRESS:
+                items.put(_told(progress, total, message))
+
+        assert self._client is not None
+        try:
+            items.put(await self._client.call_tool(name, input, progress_callback=progress))
+        except Exception as error:
+            items.put(self._failure(error))
+
+    # -- sentences
+
+    def _failure(self, error: BaseException) -> Fault:
+        if isinstance(error, BaseExceptionGroup):
+            return self._failure(error.exceptions[0])
+        if isinstance(error, Fault):
+            return Fault(error.code, f"the MCP server {self._told.name}: {error.message}")
+        if isinstance(error, MCPError):
+            return self._refusal(error)
+        if isinstance(error, httpx2.HTTPStatusError) and error.response.status_code in (401, 403):
+            return self._fault("EACCES", f"answers {error.response.status_code}; see its headers and secrets")
+        if isinstance(error, httpx2.HTTPError | OSError):
+            self.is_open = False
+            return self._fault("EHOSTDOWN", f"cannot be reached: {error or type(error).__name__}")
+        if self._pipe is not None and self._pipe.why:
+            return self._lost()
+        return self._fault("EPROTO", f"does not speak the protocol: {type(error).__name__}: {error}")
+
+    def _refusal(self, error: MCPError) -> Fault:
+        if error.code == CONNECTION_CLOSED:
+            return self._lost()
+        if self._pipe is None and error.code not in _ANSWERS:
+            self.is_open = (
+                False  # of a session that has ended nothing else is told; the next call begins another
+            )
+        code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
+        return self._fault(code, f"says: {error}")
+
+    def _lost(self) -> Fault:
+        if self._pipe is None:
+            self.is_open = False
+            return self._fault("EHOSTDOWN", "cannot be reached any more")
+        return self._fault("EPROTO", self._pipe.why or "ended the connection")
+
+    def _fault(self, code: str, what: str) -> Fault:
+        return Fault(code, f"the MCP server {self._told.name} {what}")
+
+
+def _told(progress: float, total: float | None, message: str | None) -> str:
+    done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+    return f"{message} ({done})" if message and total else message or done

@@ -1,0 +1,215 @@
+"""The MCP servers of a configuration, as plugins for the catalog, and what they say of new tools.
+
+    <config>/mcp/NAME.toml        one server (core/mcpserver.py)
+    <state>/secrets/NAME          what its file names as secrets
+
+Main path: `Servers.load` reads the files; `Watch.run` keeps one call open to a host of each server, which is
+answered when the server lists other tools, and then has the daemon look again.
+
+Rules: a file that is wrong is a sentence in `faults`, and the others work. A file that others may write is
+not read: it names programs. What a server says is judged by the catalog.
+This file must never know the protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+
+from cortexfs.catalog import Catalog
+from cortexfs.core import calls, mcpserver
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.mcpserver import KIND, Server, Told
+from cortexfs.models.secrets import FOLDER as FOLDER_OF_SECRETS
+from cortexfs.models.secrets import Secrets
+from cortexfs.version import VERSION
+
+FOLDER = "mcp"
+SUFFIX = ".toml"
+PREFIX = "mcp:"  # of the plugin's name; no installed plugin can be called so
+MAX_FILE = 1 << 20
+RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by how often in a row a server could not be asked
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Found(NamedTuple):
+    plugins: list[calls.Plugin]
+    faults: dict[str, str]  # by the names of the plugins
+
+
+class Servers:
+    """The files of one configuration, and how they are told to hosts."""
+
+    def __init__(self, config: Path, state: Path) -> None:
+        self._folder = config / FOLDER
+        self._secrets = Secrets(state)
+
+    def path(self, name: str) -> Path:
+        return self._folder / f"{mcpserver.check_name(name)}{SUFFIX}"
+
+    def load(self, environ: Mapping[str, str] = os.environ) -> Found:
+        found = Found([], {})
+        for path in self._paths():
+            name = path.name.removesuffix(SUFFIX)
+            try:
+                server = self._read(path)
+                if server.enabled:
+                    found.plugins.append(self._plugin(mcpserver.check_name(name), server, environ))
+            except Fault as fault:
+                found.faults[PREFIX + name] = fault.message
+        return found
+
+    def write(self, name: str, server: Server, *, replace: bool) -> None:
+        """Keep a server; its secrets go where secrets are."""
+        path = self.path(name)
+        if path.exists() and not replace:
+            raise Fault("EEXIST", f"there is an MCP server {name} already; --replace takes its place")
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        server = self._parted(name, server)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(number, "w", encoding="utf-8") as file:
+                file.write(text(server))
+                file.flush()
+                os.fsync(number)
+            draft.rename(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _parted(self, name: str, server: Server) -> Server:
+        """Without the secrets, which it names instead."""
+        kept: dict[str, dict[str, str]] = {"env": {}, "headers": {}}
+        named = {"env": dict(server.secret_env), "headers": dict(server.secret_headers)}
+        for field in kept:
+            for key, value in getattr(server, field).items():
+                if mcpserver.is_secret(key) and value:
+                    secret = f"mcp.{name}.{key}"
+                    self._secrets.set(secret, value.encode())
+                    named[field][key] = secret
+                else:
+                    kept[field][key] = value
+        return msgspec.structs.replace(
+            server,
+            env=kept["env"],
+            headers=kept["headers"],
+            secret_env=named["env"],
+            secret_headers=named["headers"],
+        )
+
+    def _paths(self) -> list[Path]:
+        try:
+            names = sorted(os.listdir(self._folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as problem:
+            raise Fault(code_of(problem.errno), f"{self._folder}: {problem.strerror}") from None
+        return [self._folder / name for name in names if name.endswith(SUFFIX) and name[0] != "."]
+
+    def _read(self, path: Path) -> Server:
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                seen = os.fstat(file.fileno())
+                if not stat.S_ISREG(seen.st_mode) or seen.st_size > MAX_FILE:
+                    raise Fault("EINVAL", f"{path} is no file of a server")
+                if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
+                    why = f"others may write {path}, which names a program; do: chmod go-w {path}"
+                    raise Fault("EPERM", why)
+                return parsed(file.read(MAX_FILE), str(path))
+        except OSError as problem:
+            raise Fault(code_of(problem.errno), f"{path}: {problem.strerror}") from None
+
+    def _plugin(self, name: str, server: Server, environ: Mapping[str, str]) -> calls.Plugin:
+        base = {key: environ[key] for key in ("LANG", "TZ") if key in environ}
+        base["PATH"] = environ.get("PATH", PATH)
+        told = Told(
+            name,
+            command=(server.command, *server.args) if server.command else (),
+            cwd=server.cwd,
+            environment=base | server.env | self._named(server.secret_env),
+            url=server.url,
+            headers=server.headers | self._named(server.secret_headers),
+            tools=server.tools,
+            timeout=server.timeout_secs,
+            client=VERSION,
+        )
+        return calls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(told).decode())
+
+    def _named(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        found = {key: self._secrets.get(secret) for key, secret in wanted.items()}
+        for key, secret in wanted.items():
+            if not found[key]:
+                mend = f"put it into {FOLDER_OF_SECRETS}/{secret} of the state directory, with mode 0600"
+                raise Fault("ENOENT", f"there is no secret {secret}; {mend}")
+        return found
+
+
+def parsed(data: bytes, where: str) -> Server:
+    try:
+        return mcpserver.checked(msgspec.convert(tomllib.loads(data.decode()), Server))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise Fault("EINVAL", f"{where}: {error}") from None
+    except Fault as fault:
+        raise Fault(fault.code, f"{where}: {fault.message}") from None
+
+
+def text(server: Server) -> str:
+    """The server as its file says it."""
+    said = msgspec.to_builtins(server)
+    tables = {key: said.pop(key) for key in list(said) if isinstance(said[key], dict)}
+    lines = [f"{key} = {_toml(value)}" for key, value in said.items()]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(f"{_toml(key)} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A JSON value is one of TOML, but for the one character that JSON leaves as it is."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+class Watch:
+    """Hears of the tools that servers have, while they are served."""
+
+    def __init__(self, catalog: Catalog, changed: Callable[[], Awaitable[None]]) -> None:
+        self._catalog = catalog
+        self._changed = changed
+        self._scopes: dict[calls.Plugin, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def reconcile(self, plugins: Iterable[calls.Plugin]) -> None:
+        """Watch these, and no others."""
+        assert self._nursery is not None
+        wanted = {plugin for plugin in plugins if plugin.kind == KIND}
+        for plugin in [*self._scopes]:
+            if plugin not in wanted:
+                self._scopes.pop(plugin).cancel()
+        for plugin in wanted - self._scopes.keys():
+            self._scopes[plugin] = trio.CancelScope()
+            self._nursery.start_soon(self._follow, plugin, self._scopes[plugin])
+
+    async def _follow(self, plugin: calls.Plugin, scope: trio.CancelScope) -> None:
+        with scope:
+            seen, failures = "", 0
+            while True:
+                try:
+                    seen, is_new = await self._catalog.follow(plugin, seen)
+                    failures = 0
+                    if is_new:
+                        await self._changed()
+                except Fault:
+                    await trio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
+                    failures += 1

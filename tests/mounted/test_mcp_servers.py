@@ -1,0 +1,308 @@
+"""MCP servers as tools of the mount (docs/mcp.md): official ones, and one that is a bad neighbour."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted, wait_gone
+from tests.mounted.mcp_clients import npm_packages
+
+__all__ = ["npm_packages"]  # a fixture
+
+HOSTILE = Path(__file__).parent / "mcp_server.py"
+SECONDS = 20.0
+
+
+def declare(ctx: Ctx, name: str, text: str) -> None:
+    folder = ctx.config / "mcp"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.toml").write_text(text)
+    os.kill(ctx.pid, signal.SIGHUP)
+
+
+def until(ctx: Ctx, name: str, there: bool = True) -> None:
+    """Wait for a tool."""
+    end = time.monotonic() + SECONDS
+    while os.path.exists(ctx.tool(name)) != there:
+        assert time.monotonic() < end, ctx.run(["cat", str(ctx.root / "status")]).stdout
+        select.select([], [], [], 0.05)
+
+
+def command(*words: str) -> str:
+    first, *rest = words
+    return f"command = {json.dumps(first)}\nargs = {json.dumps(rest)}\n"
+
+
+@pytest.fixture(scope="module")
+def served(python: Path) -> Iterator[Ctx]:
+    """A mount with the test's server, and an official one."""
+    with mounted(python) as ctx:
+        shutil.copy(HOSTILE, ctx.work)
+        (ctx.config / "mcp").mkdir()
+        text = command("/usr/bin/python3", str(ctx.work / "mcp_server.py"))
+        (ctx.config / "mcp" / "test.toml").write_text(text + '[env]\nPLAIN = "seen"\n')
+        text = command(str(python), "-I", "-m", "mcp_server_time")
+        (ctx.config / "mcp" / "time.toml").write_text(text)
+        os.kill(ctx.pid, signal.SIGHUP)
+        until(ctx, "test.echo")
+        until(ctx, "time.get_current_time")
+        yield ctx
+        left = servers(ctx)
+        assert left
+    assert all(wait_gone(pid) for pid in left)
+
+
+def servers(ctx: Ctx) -> list[int]:
+    """The processes of the test's server in this mount."""
+    wanted = os.fsencode(ctx.work / "mcp_server.py")
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_an_official_server_over_stdio(served: Ctx) -> None:
+    # issue: "At least one official MCP server over stdio"
+    said = served.call("time.get_current_time", "--timezone", "Europe/Berlin")
+    assert said.status == 0, said
+    assert json.loads(said.output)["timezone"] == "Europe/Berlin"
+    wrong = served.call("time.get_current_time", "--timezone", "Nowhere/Land")
+    assert (wrong.status, wrong.code) == (1, "EIO")
+    assert "Nowhere/Land" in wrong.message
+    # the schema is the server's, and is checked here
+    assert served.call("time.get_current_time").code == "EINVAL"
+
+
+def test_tools_are_listed_page_by_page_with_names_of_the_tree(served: Ctx) -> None:
+    names = {name for name in os.listdir(served.root / "tool") if name.startswith("test.")}
+    names = {name.removeprefix("test.") for name in names if not name.endswith(".d")}
+    assert {"echo", "garbage", "odd-name-with-..-things", "odd-name-with----things"} <= names
+    assert "huge" not in names  # whose schema is too long, and the others are there all the same
+    assert served.call("test.bad-schema").message.startswith("the tool's schema is wrong")
+    assert {name for name in names if name.startswith("xxx")} == {"x" * 59}
+
+
+def test_hints_are_effects(served: Ctx) -> None:
+    # issue: "annotations as effects"
+    def effects(name: str) -> list[str]:
+        return (served.root / "tool" / f"{name}.d" / "effects").read_text().split()
+
+    assert effects("test.echo")[0] == "read_file"
+    assert effects("test.echo")[2] == "reversible"
+    assert (effects("test.add")[0], effects("test.add")[2]) == ("run_process", "partially_reversible")
+    # the protocol: who gives no hints may destroy
+    assert (effects("test.shell")[0], effects("test.shell")[2]) == ("run_process", "irreversible")
+    origin = (served.root / "tool" / "test.echo.d" / "origin").read_text()
+    assert origin == "plugin:mcp:test@1\n"
+
+
+def test_progress_media_and_soft_errors(served: Ctx) -> None:
+    said = served.call("test.echo", "--text", "hello")
+    assert (said.status, said.output) == (0, "hello")
+    assert [frame["message"] for frame in said.frames if frame["type"] == "progress"] == ["half way (1/2)"]
+    made = served.call("test.picture")
+    assert made.output == "made\ninside"
+    media = [frame["attachment"] for frame in made.frames if frame["type"] == "media"]
+    assert [one["mime_type"] for one in media] == ["image/png", "application/zip", "image/png"]
+    assert Path(media[0]["url"]).read_bytes().startswith(b"\x89PNG")
+    assert Path(media[1]["url"]).read_bytes() == b"zip"
+    assert Path(media[0]["url"]).parent.stat().st_mode & 0o777 == 0o700
+    assert media[2]["url"] == "https://example.com/a.png"
+    soft = served.call("test.soft")
+    assert (soft.status, soft.code, soft.message) == (1, "EIO", "it did not work")
+
+
+def test_a_server_is_its_caller(served: Ctx) -> None:
+    # issue: "A stdio server runs in a host as the caller", and sees the environment of its file alone
+    mine = json.loads(served.call("test.whoami", env={"STRAY": "1"}).output)
+    assert mine["uid"] == os.getuid()
+    assert mine["environ"]["PLAIN"] == "seen"
+    assert not {"STRAY", "CTX_STATE"} & mine["environ"].keys()
+    if os.getuid() == 0:
+        theirs = json.loads(served.call("test.whoami", uid=NOBODY).output)
+        assert theirs["uid"] == NOBODY
+
+
+def test_questions_to_users_are_refused(served: Ctx) -> None:
+    # issue: "elicitation refused clearly"
+    refused = json.loads(served.call("test.ask").output)
+    assert "licitation" in refused["message"]
+
+
+@pytest.fixture(scope="module")
+def everything(npm_packages: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The official server that has everything, over streamable HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    program = npm_packages / "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+    process = subprocess.Popen(
+        ["node", str(program), "streamableHttp"],
+        env={"PATH": os.environ["PATH"], "PORT": str(port)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        while "listening" not in process.stderr.readline():
+            assert process.poll() is None
+        yield f"http://127.0.0.1:{port}/mcp", process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_official_server_over_http(served: Ctx, everything: tuple[str, subprocess.Popen[str]]) -> None:
+    # issue: "At least one official MCP server ... over streamable HTTP"
+    url, process = everything
+    declare(served, "all", f"url = {json.dumps(url)}\n")
+    until(served, "all.echo")
+    assert served.call("all.echo", "--message", "hello").output == "Echo: hello"
+    long = served.call("all.trigger-long-running-operation", "duration=1", "steps=2")
+    assert [frame["message"] for frame in long.frames if frame["type"] == "progress"] == ["1/2", "2/2"]
+    media = [
+        frame["attachment"] for frame in served.call("all.get-tiny-image").frames if frame["type"] == "media"
+    ]
+    assert Path(media[0]["url"]).read_bytes().startswith(b"\x89PNG")
+    process.kill()
+    process.wait()
+    gone = served.call("all.echo", "--message", "hello")
+    assert (gone.status, gone.code) == (69, "EHOSTDOWN"), gone
+
+
+HOSTILITIES = [
+    ("die", "was killed by SIGKILL"),
+    ("wrong", "answered the request 99999, which there never was"),
+    ("flood", "floods with messages that nobody asked for"),
+    ("endless", "said a line of over 32 MiB"),
+    ("garbage", "says what is no protocol"),
+]
+
+
+@pytest.mark.parametrize(("name", "why"), HOSTILITIES)
+def test_hostile_servers(served: Ctx, name: str, why: str) -> None:
+    # issue: "slow, flooding, never answering, answering the wrong id": "error frame, 70"
+    said = served.call(f"test.{name}")
+    assert (said.status, said.code) == (70, "EPROTO"), said
+    assert said.message == f"the MCP server test {why}"
+    again = served.call("test.echo", "--text", "again")  # it is started again
+    assert (again.status, again.output) == (0, "again"), again
+
+
+def test_one_that_never_answers_is_cancelled(served: Ctx) -> None:
+    with subprocess.Popen(
+        [served.tool("test.sleep")], env=served.environ, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert '"start"' in process.stdout.readline()
+        assert '"progress"' in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest = [json.loads(line) for line in process.stdout]
+    assert rest[-1]["status"] == "cancelled"
+    assert process.returncode == 130
+    assert served.call("test.echo", "--text", "on").output == "on"
+
+
+def test_new_tools_appear_while_a_call_runs(served: Ctx) -> None:
+    # issue: "list_changed applied live", "changing its tool list while a call runs"
+    assert served.call("test.grow").output == "grown"
+    with subprocess.Popen([served.tool("test.sleep")], env=served.environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b'"start"' in process.stdout.readline()
+        assert b'"progress"' in process.stdout.readline()
+        for pid in servers(served):
+            os.kill(pid, signal.SIGUSR1)
+        until(served, "test.grown")
+        process.send_signal(signal.SIGINT)
+        assert b'"cancelled"' in process.stdout.read()
+
+
+def test_one_that_died_while_nobody_called_is_there_again(served: Ctx) -> None:
+    # issue: "restart with backoff"
+    killed = servers(served)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    assert all(wait_gone(pid) for pid in killed)
+    assert served.call("test.echo", "--text", "again").output == "again"
+    end = time.monotonic() + SECONDS
+    while not set(servers(served)) - set(killed):
+        assert time.monotonic() < end
+        select.select([], [], [], 0.1)
+
+
+def test_a_server_that_cannot_start_is_said_and_the_others_work(fresh: Ctx) -> None:
+    declare(fresh, "exits", command("/usr/bin/python3", str(HOSTILE), "exits"))
+    declare(fresh, "missing", command("/no/such/program"))
+    declare(fresh, "wrong", "commnd = 1\n")
+    declare(fresh, "open", 'url = "http://example.com/mcp"\n')
+    end = time.monotonic() + SECONDS
+    while (text := (fresh.root / "status").read_text()).count("broken plugin: mcp:") < 4:
+        assert time.monotonic() < end, text
+        select.select([], [], [], 0.1)
+    broken = dict(line.split(": ", 2)[1:] for line in text.splitlines() if line.startswith("broken plugin"))
+    assert "exited with status 3" in broken["mcp:exits"] or "cannot" in broken["mcp:exits"]
+    assert "it cannot be started: /no/such/program" in broken["mcp:missing"]
+    assert "unknown field `commnd`" in broken["mcp:wrong"]
+    assert "has to begin with https://" in broken["mcp:open"]
+    assert fresh.call("text.word_count", "still here").output == "2 words"
+
+
+def test_import_of_another_clients_file(fresh: Ctx, tmp_path: Path) -> None:
+    # issue: "by importing the `mcpServers` JSON that other clients use"
+    shutil.copy(HOSTILE, fresh.work)
+    server = {
+        "command": "/usr/bin/python3",
+        "args": [str(fresh.work / "mcp_server.py")],
+        "env": {"PLAIN": "1", "API_KEY": "very-secret"},
+    }
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"mcpServers": {"My Server": server}}))
+    done = fresh.ctx("plugin", "import-mcp", str(file))
+    assert "very-secret" not in done.stdout + done.stderr
+    until(fresh, "My-Server.echo")
+    told = (fresh.config / "mcp" / "My-Server.toml").read_text()
+    assert "very-secret" not in told
+    secret = fresh.state / "secrets" / "mcp.My-Server.API_KEY"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    environ = json.loads(fresh.call("My-Server.whoami").output)["environ"]
+    assert (environ["PLAIN"], environ["API_KEY"]) == ("1", "very-secret")
+    again = fresh.ctx("plugin", "import-mcp", str(file), check=False)
+    assert "there is an MCP server My-Server already; --replace takes its place" in again.stderr
+    (fresh.config / "mcp" / "My-Server.toml").unlink()
+    os.kill(fresh.pid, signal.SIGHUP)
+    until(fresh, "My-Server.echo", there=False)
+
+
+BAD_FILES = [
+    ("[]", "it has no servers"),
+    ("{", "is no JSON"),
+    ('{"mcpServers": {"a": {"command": "x", "env": {"A": "${input:a}"}}}}', "another client would fill in"),
+    ('{"mcpServers": {"a": {"type": "sse", "url": "https://x"}}}', "the old transport sse is not spoken"),
+    ('{"servers": {"a": {}}}', "it needs command"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), BAD_FILES)
+def test_a_file_that_cannot_be_taken_over_changes_nothing(
+    served: Ctx, tmp_path: Path, text: str, why: str
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    done = served.ctx("plugin", "import-mcp", str(file), check=False)
+    assert done.returncode == 2
+    assert why in done.stderr
+    assert not (served.config / "mcp" / "a.toml").exists()

@@ -1,0 +1,209 @@
+"""The kind mcp of manifest.json (seed 004: "Wraps an external JSON-RPC 2.0 server"), as its host has it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cortexfs import manifestkinds, sdk
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import fields
+from cortexfs.host import rpc
+from cortexfs.plugins import jsonmanifests
+from cortexfs.plugins.jsonsettings import NOTHING
+
+FETCH = ("tools", "network:fetch")
+Answer = Callable[[dict[str, Any]], Any]
+
+
+class Server(http.server.ThreadingHTTPServer):
+    status = 200
+    location = ""
+    answer: Answer = staticmethod(lambda asked: {"jsonrpc": "2.0", "id": asked["id"], "result": asked})
+    heard: list[tuple[dict[str, str], Any]]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.heard.append((dict(self.headers), asked))
+        said = self.server.answer(asked)
+        data = said if isinstance(said, bytes) else json.dumps(said).encode()
+        self.send_response(self.server.status)
+        if self.server.location:
+            self.send_header("Location", self.server.location)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), _Handler) as one:
+        one.heard = []
+        thread = threading.Thread(target=one.serve_forever, args=(0.01,))
+        thread.start()
+        yield one
+        one.shutdown()
+        thread.join()
+
+
+def url(server: Server) -> str:
+    return f"http://127.0.0.1:{server.server_port}/rpc"
+
+
+def tool(url: str, capabilities: tuple[str, ...] = FETCH, **more: Any) -> rpc.RpcTool:
+    endpoint = rpc.Endpoint(url, capabilities=capabilities, **more)
+    plugin = calls.Plugin("my-plugin", "1.0.0", rpc.KIND, rpc.target(endpoint))
+    (made,) = rpc.tools(plugin)
+    assert isinstance(made, rpc.RpcTool)
+    return made
+
+
+def run(tool: sdk.Tool, method: str = "greet", **params: Any) -> sdk.ToolResult:
+    return sdk.run(tool, {"method": method, "params": params}, sdk.MemoryRuntime())
+
+
+def test_a_call_is_passed_on(server: Server) -> None:
+    # seed 004: 'a synthetic tool named mcp_<name> that proxies calls', 'POST <entryPoint> { "jsonrpc": "2.0",
+    # "id": 1, "method": "<tool.name>", "params": { ... } }'
+    made = tool(url(server))
+    assert made.name == "mcp_my-plugin"
+    assert made.description == "MCP plugin: my-plugin"
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "greet", "params": {"name": "Ann"}}
+    assert json.loads(run(made, name="Ann").output) == asked
+    headers, heard = server.heard[0]
+    assert heard == asked
+    assert headers["Content-Type"] == "application/json"
+    sdk.run(made, {"method": "bare"}, sdk.MemoryRuntime())
+    assert server.heard[1][1]["params"] == {}
+
+
+def test_an_error_is_the_tools(server: Server) -> None:
+    server.answer = lambda asked: {"jsonrpc": "2.0", "id": 1, "error": {"code": -32000, "message": "no luck"}}
+    assert run(tool(url(server))) == sdk.ToolResult.error("no luck")
+
+
+WRONG: list[tuple[Any, str]] = [
+    ({"jsonrpc": "2.0", "id": 2, "result": 1}, "another request"),
+    ({"jsonrpc": "1.0", "id": 1, "result": 1}, "another request"),
+    ({"jsonrpc": "2.0", "id": "1", "result": 1}, "does not answer in JSON-RPC"),
+    ({"jsonrpc": "2.0", "result": 1}, "does not answer in JSON-RPC"),
+    ({"jsonrpc": "2.0", "id": 1}, "neither a result nor an error"),
+    (b"<html>", "does not answer in JSON-RPC"),
+    (b"", "does not answer in JSON-RPC"),
+    (b"[" * 100_000, "does not answer in JSON-RPC"),
+    (b"\xff", "does not answer in JSON-RPC"),
+]
+
+
+@pytest.mark.parametrize(("said", "why"), WRONG)
+def test_what_is_no_answer_is_eproto(server: Server, said: Any, why: str) -> None:
+    # seed 004: 'The server must respond with { "jsonrpc": "2.0", "id": 1, "result": { ... } }'
+    server.answer = lambda asked: said
+    with pytest.raises(sdk.ExecutionFailed, match=why) as caught:
+        run(tool(url(server)))
+    assert caught.value.code == "EPROTO"
+
+
+def test_a_status_that_is_no_success_is_none(server: Server) -> None:
+    server.status = 500
+    with pytest.raises(sdk.ExecutionFailed, match="answers HTTP 500") as caught:
+        run(tool(url(server)))
+    assert caught.value.code == "EREMOTEIO"
+
+
+def test_no_redirect_is_followed(server: Server) -> None:
+    server.status, server.location = 307, "/elsewhere"
+    with pytest.raises(sdk.ExecutionFailed, match="more than 0 redirects"):
+        run(tool(url(server)))
+    assert len(server.heard) == 1
+
+
+def test_an_answer_has_a_bound(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "MAX_ANSWER", 1000)
+    server.answer = lambda asked: {"jsonrpc": "2.0", "id": 1, "result": "x" * 1000}
+    with pytest.raises(sdk.ExecutionFailed) as caught:
+        run(tool(url(server)))
+    assert caught.value.code == "EMSGSIZE"
+
+
+def test_without_the_capability_there_is_no_request(server: Server) -> None:
+    with pytest.raises(Fault, match="network:fetch") as caught:
+        run(tool(url(server), ("tools",)))
+    assert caught.value.code == "EACCES"
+    assert not server.heard
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(sdk.ExecutionFailed) as caught:
+        run(tool("http://127.0.0.1:1/rpc"))
+    assert caught.value.code == "EHOSTDOWN"
+
+
+def test_private_addresses_are_refused_unless_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(2, 1, 6, "", ("10.1.2.3", 443))]
+    monkeypatch.setattr("cortexfs.host.webfetch.socket.getaddrinfo", lambda *_, **__: found)
+    with pytest.raises(sdk.ExecutionFailed, match="private address") as caught:
+        run(tool("https://inside.example/rpc"))
+    assert caught.value.code == "EACCES"
+
+
+def test_a_cancelled_call_waits_for_nothing(server: Server) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def answer(_: Any) -> Any:
+        asked.set()
+        answered.wait()
+        return {}
+
+    server.answer = answer
+    runtime = sdk.MemoryRuntime()
+
+    def cancel() -> None:
+        asked.wait()
+        runtime.cancel()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    with pytest.raises(sdk.ExecutionFailed) as caught:
+        sdk.run(tool(url(server)), {"method": "m"}, runtime)
+    answered.set()
+    canceller.join()
+    assert caught.value.code == "ECANCELED"
+
+
+MANIFEST = {
+    "name": "my-plugin",
+    "version": "1.0.0",
+    "description": "Asks a server",
+    "kind": "mcp",
+    "entryPoint": "https://example.com/rpc",
+    "runtime": "deno",
+    "capabilities": ["tools", "network:fetch"],
+    "tools": [{"name": "greet", "description": "Greets", "params": []}],
+}
+
+
+def test_a_manifest_becomes_the_tool(tmp_path: Path) -> None:
+    # seed 004: 'MCP (kind: "mcp", runtime: "deno")'
+    made = jsonmanifests.parse(json.dumps(MANIFEST).encode(), None, "manifest.json")
+    manifest = made.json
+    assert isinstance(manifest, fields.Manifest)
+    plugin = manifestkinds.plugin(manifest, tmp_path, NOTHING)
+    (one,) = rpc.tools(plugin)
+    assert one.name == "mcp_my-plugin"
+    assert one.description == "Asks a server"
+    assert one.input_schema["properties"]["method"]["enum"] == ["greet"]
+    assert [effect.kind for effect in one.capabilities.effects] == ["network_request"]
