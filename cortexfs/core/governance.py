@@ -43,7 +43,6 @@ class Mechanism(StrEnum):
     RLIMITS = "resource limits"
     LANDLOCK = "Landlock"
     SECCOMP = "seccomp"
-    UID = "another user id"
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -65,13 +64,13 @@ class Claim(msgspec.Struct, frozen=True):
         return f"{self.key} = {self.value}: held by {by}"
 
 
-_NO_NETWORK = frozenset((Mechanism.PROCESS, Mechanism.UID, Mechanism.SECCOMP, Mechanism.LANDLOCK))
 # What each level takes. trusted_in_process is a process of its own too: no plugin's code runs in the daemon.
+# The levels of another user id are nobody's to have, as uid_drop is not: a tool runs as its caller.
 LEVELS: dict[str, frozenset[Mechanism] | None] = {
     "trusted_in_process": frozenset((Mechanism.PROCESS,)),
     "child_process": frozenset((Mechanism.PROCESS,)),
-    "uid_no_network": _NO_NETWORK,
-    "system_sandbox": _NO_NETWORK,
+    "uid_no_network": None,
+    "system_sandbox": None,
     "container_vm": None,
     "remote_worker": None,
 }
@@ -90,7 +89,9 @@ def _claims(sandbox: Sandbox) -> Iterator[Claim]:
     weaker = 'choose another level, as "child_process"'
     yield Claim("sandbox.level", level, LEVELS[level], refusal, weaker)
     if sandbox.uid_drop:
-        yield _claim("uid_drop", "true", Mechanism.UID, "uid_drop is not enforced by this runtime")
+        text = "uid_drop is not enforced by this runtime"
+        mend = "leave it out, as tools run as their callers; filesystem and network close what is theirs"
+        yield _claim("uid_drop", "true", None, text, mend)
     if profile := sandbox.seccomp:
         needs = Mechanism.SECCOMP if profile in SECCOMP_PROFILES else None
         text = "seccomp profiles are not enforced by this runtime"
