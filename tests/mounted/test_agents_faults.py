@@ -127,8 +127,6 @@ def test_a_model_that_never_stops(python: Path) -> None:
             answer = run(ctx, coder, script([say("x"), {"hang": True}]))
             assert (answer.status, answer.code) == (1, "ETIMEDOUT")
             assert "secs" in answer.message
-            tool = run(ctx, coder, script(call("fs.search", pattern="x{1,50}y", path="/")))
-            assert tool.code in ("ETIMEDOUT", None)
 
 
 def test_a_host_that_dies_in_a_call(ctx: Ctx, coder: str) -> None:
