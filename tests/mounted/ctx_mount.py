@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cortexfs.config import choose
+
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 NOBODY = 65534
 SECONDS = 60
@@ -153,7 +155,7 @@ def mounted(
     (mount.config / "config.toml").write_text(config)
     try:
         for name in enable:
-            mount.ctx("plugin", "enable", name)
+            choose(mount.config, name, True)  # what `ctx plugin enable` does, in a tenth of its time
         mount.mount()
         yield mount
     finally:

@@ -326,10 +326,10 @@ def test_any_other_file(fresh: Ctx) -> None:
         (["{carried}", "--name", "debug/echo"], 2, "has its own models"),
     ],
 )
-def test_what_is_not_added(fresh: Ctx, words: list[str], status: int, said: str) -> None:
-    done = added(fresh, "add-gguf", *(word.format(carried=weights.carried()) for word in words), check=False)
+def test_what_is_not_added(local: Ctx, words: list[str], status: int, said: str) -> None:
+    done = added(local, "add-gguf", *(word.format(carried=weights.carried()) for word in words), check=False)
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
-    assert not (fresh.config / "gguf").exists()
+    assert not (local.config / "gguf").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root's engine is nobody")
