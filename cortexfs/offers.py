@@ -24,12 +24,14 @@ from cortexfs.config import Config
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.manifest import Manifest
+from cortexfs.core.manifestjson import fields
 from cortexfs.host import programs
 from cortexfs.plugins import (
     directory,
     installing,
     jsonmanifests,
     jsonsettings,
+    openpgp,
     package,
     records,
     sandboxes,
@@ -75,6 +77,8 @@ class Offers:
         self._trust = TrustStore(where.state)
         self._settings = jsonsettings.Store(where.state)
         self._kept = kept_of(where.state)
+        self._keys = where.directory / openpgp.KEYS
+        self._decisions = (self._trust.path, self._settings.path, self._keys)
         self._loaded: dict[str, calls.Plugin] = {}
         self._seen: dict[Path, tuple[_Fingerprint, _Seen]] = {}
 
@@ -87,7 +91,7 @@ class Offers:
         names = config.enabled(self._config)
         installed = {path.name: path for path in directory.folders(self._base)}
         packaged = {one.plugin.name: one for one in found()}
-        decided = (*_stat(self._trust.path), *_stat(self._settings.path))
+        decided = tuple(one for path in self._decisions for one in _stat(path))
         plugins: list[calls.Plugin] = []
         faults: dict[str, str] = {}
         withdrawn: set[str] = set()
@@ -178,12 +182,23 @@ class Offers:
         """It is what was installed, and whoever signed it still counts."""
         record = records.read(folder)
         records.check(tree, record)
+        if record.openpgp and jsonmanifests.is_json(tree.manifest):
+            self._check_key(tree.manifest.json, tree, record.openpgp)
         verdict = signing.verify(tree)
         if verdict.status == "invalid":
             raise Fault("EPERM", f"its signature is {verdict.text}; install it anew")
         if verdict.status == "verified" and not self._trust.trusts(verdict):
             mend = f"install it again to be asked, or: ctx plugin disable {folder.name}"
             raise _Withdrawn("EPERM", f"its publisher {verdict.publisher} is not trusted any more; {mend}")
+
+    def _check_key(self, manifest: fields.Manifest, tree: Tree, key: str) -> None:
+        try:
+            why = openpgp.unchecked(manifest, self._keys)
+            if why or openpgp.signer(manifest, tree.contents, self._keys) != key:
+                raise Fault("EPERM", why or "its OpenPGP signature is of another key")
+        except Fault as fault:
+            mend = f"install it again, or: ctx plugin disable {tree.manifest.name}"
+            raise _Withdrawn("EPERM", f"{fault.message}; {mend}") from None
 
 
 def declared(tree: Tree, place: Path) -> calls.Plugin | None:

@@ -28,7 +28,9 @@ from cortexfs.plugins import (
     forgetting,
     installing,
     jsonmanifests,
+    openpgp,
     records,
+    reviewing,
     signing,
     sources,
     trust,
@@ -48,14 +50,16 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     check(source.tree)
     config.create(where)
     verdict = signing.verify(source.tree)
-    _decide(options, where, verdict, source.packaged)
+    key, unchecked = _openpgp(source.tree, where)
+    _decide(options, where, verdict, source.packaged and not key)
     record = records.Record(
-        source.told, records.files_of(source.tree), verdict.publisher, verdict.fingerprint
+        source.told, records.files_of(source.tree), verdict.publisher, verdict.fingerprint, key
     )
     files = {**source.tree.files, records.FILE: records.file(record)}
     installing.install(where.state / directory.FOLDER, name, files)
-    by = f"signed by {verdict.publisher}" if verdict.publisher else "unsigned"
-    by += _warned(source)
+    signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
+    by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
+    by += unchecked + _warned(source)
     kept = config.choices(where.config).get(name) == config.REPLACE
     if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):
         output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")
@@ -63,6 +67,15 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     said, refused = _choose(options, where, name, config.REPLACE if options.replace or kept else True)
     output.say(f"installed {name} {source.tree.manifest.version}, {by}; {said}")
     return EXIT_FAILED if refused else EXIT_OK
+
+
+def _openpgp(tree: Tree, where: config.Places) -> tuple[str, str]:
+    """The key that has signed a manifest.json, and what to say where that was not looked at."""
+    if not jsonmanifests.is_json(tree.manifest):
+        return "", ""
+    keys = where.config / openpgp.KEYS
+    why = openpgp.unchecked(tree.manifest.json, keys)
+    return openpgp.signer(tree.manifest.json, tree.contents, keys), f" ({why})" if why else ""
 
 
 def _warned(source: Source) -> str:
@@ -94,8 +107,19 @@ def check(tree: Tree) -> None:
         place = Path(folder) / manifest.name
         installing.write(place, tree.files, durable=False)
         offers.declared(tree, place)
+        _check_as_tested(tree, place)
     for tool in manifest.native.tools if manifest.native else ():
         check_schema(tool)
+
+
+def _check_as_tested(tree: Tree, place: Path) -> None:
+    """What `ctx plugin test` fails is not installed; nothing is opened or run here."""
+    if jsonmanifests.is_json(tree.manifest):  # which is read whole or not at all
+        return
+    for one in reviewing.checks(tree.manifest, None, place, mechanisms.available()):
+        if one.fault:
+            told = f"plugin '{tree.manifest.name}' fails its check of the {one.name}: {one.fault}"
+            raise Fault("EINVAL", f"{told}; see: ctx plugin test")
 
 
 def check_schema(tool: ProcessTool) -> None:

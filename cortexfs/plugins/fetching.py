@@ -3,7 +3,8 @@
 It is fetched once, when the plugin is installed, and then lies with the files, so that what runs is what was
 installed and no server decides what it is from day to day.
 
-Rules: a signature cannot cover what was fetched later, so a signed plugin has to name the hash of it.
+Rules: a signature cannot cover what was fetched later, so a signed plugin has to name the hash of it. An
+OpenPGP signature does not cover that hash either (docs/manifest-json.md, Hash), so such a plugin has none.
 This file must never know where plugins are installed.
 """
 
@@ -39,6 +40,10 @@ def completed(tree: Tree, fetch: Callable[[str, int], bytes] = sources.fetch) ->
     if manifest.package.signature and manifest.json.hash is None:
         mend = "its publisher has to write the hash of the module into manifest.json and sign it again"
         raise Fault("EPERM", f"its signature does not cover {address}, from where its code comes; {mend}")
+    if manifest.json.signature is not None:
+        mend = "its publisher has to sign it with ctx plugin sign instead, or put the module into the package"
+        raise Fault("EPERM", f"its OpenPGP signature does not cover {address}; {mend}")
     files = {**tree.files, FETCHED: File(fetch(address, MAX_MODULE))}
-    manifesthash.check(manifest.json, {name: file.data for name, file in files.items()})
-    return msgspec.structs.replace(tree, files=files)
+    whole = msgspec.structs.replace(tree, files=files)
+    manifesthash.check(manifest.json, whole.contents)
+    return whole

@@ -43,8 +43,7 @@ def checks(manifest: Manifest, tree: Tree | None, kinds: tuple[str, ...]) -> lis
         ),
     ]
     if tree:
-        files = {name: file.data for name, file in tree.files.items()}
-        found.append(_hash(manifest, files))
+        found.append(_hash(manifest, tree.contents))
         verdict = signing.verify(tree)
         found.append(Check("signature", verdict.text if verdict.status == "invalid" else None))
     return found

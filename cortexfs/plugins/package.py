@@ -65,6 +65,10 @@ class Tree(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
 
     @property
+    def contents(self) -> dict[str, bytes]:
+        return {name: file.data for name, file in self.files.items()}
+
+    @property
     def manifest_file(self) -> str:
         return FILE if FILE in self.files else JSON_FILE
 

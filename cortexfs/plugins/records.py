@@ -27,6 +27,7 @@ class Record(msgspec.Struct, frozen=True):
     files: dict[str, str]
     publisher: str = ""
     fingerprint: str = ""  # of the key that had signed it; empty: it was not signed
+    openpgp: str = ""  # and of an OpenPGP key, likewise
 
 
 def files_of(tree: Tree) -> dict[str, str]:
