@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cortexfs import config
+from cortexfs.agents.powers import STARTING
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.plugin_facts import told
 from cortexfs.core import policy, registry, risksettings
@@ -77,7 +78,7 @@ def thing(root: str, word: str) -> Thing:
         bits=tuple(_bits(root, below)),
         rules=_rules(path, below),
         file=f"{below}.d/policy",
-        tool=tool(path, name) if class_ == "tool" else None,
+        tool=tool(path, name) if class_ == "tool" else STARTING if class_ == "agent" else None,
         alias=os.path.basename(called) if called in _aliases(root) else "",
     )
 

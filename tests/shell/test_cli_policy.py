@@ -132,7 +132,8 @@ def test_models_are_used_and_agents_started(
 ) -> None:
     assert explained(capsys, "agent/base", object_)[0] == 13
     controls(root, "agent/base", policy=f"{line}\n")
-    assert explained(capsys, "agent/base", object_)[0] == 0
+    status, said = explained(capsys, "agent/base", object_)
+    assert (status, said["confirm"]) == (0, object_ == "agent/base")  # to start one is delegate_work
 
 
 def test_an_objects_policy_with_lines_must_allow_too(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
