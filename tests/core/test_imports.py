@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent.parent / "cortexfs"
@@ -31,6 +32,7 @@ PURE = {
 }  # fmt: skip
 
 
+@functools.cache
 def imported(module: str) -> set[str]:
     tree = ast.parse((PACKAGE / module).read_text())
     found: set[str] = set()
