@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.bench import engine, measure, plugins, providers, streams, talking, wasm
+from tests.bench import engine, esm, measure, plugins, providers, streams, talking, wasm
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 from tests.mounted.plugins import KINDS
 
@@ -220,6 +220,16 @@ def webassembly(python: Path) -> Iterator[Row]:
     yield fact("a call of a module, in its host", inside.took, "µs")
 
 
+def javascript(python: Path) -> Iterator[Row]:
+    with mounted(python) as ctx:
+        found = esm.through_the_mount(ctx)
+        yield below("a tool in JavaScript, spawn to exit, over cat", found.over, "x", 2.5)
+        yield fact("a tool in JavaScript, spawn to exit", found.took, "ms")
+        yield fact("a user's first call of it, for whom Deno is started", found.first, "ms")
+    yield fact("deno run of a module that says as much", esm.alone(), "ms")
+    yield below("a call of a module in Deno, in its host", esm.in_its_host(), "µs", 250)
+
+
 def table(rows: list[Row]) -> str:
     lines = ["| what | figure | goal | |", "|---|---|---|---|"]
     mark = {True: "met", False: "**short**", None: ""}
@@ -242,6 +252,7 @@ SHARED: Mapping[str, Callable[[Ctx], Iterable[Row]]] = {
 OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "plugins": plugged,
     "wasm": webassembly,
+    "esm": javascript,
     "local_model": local_model,
     "scale": scale,
 }

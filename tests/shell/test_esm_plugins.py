@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.host import esm, esmcalls, esmrights, esmstate
 from tests.shell import esmodules
 from tests.shell.calling import serving, until
 from tests.shell.forks import public_directory
 from tests.shell.wat import Asked, broken
+
+PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 
 TOOLS = {
     "echo": "return args.text",
@@ -297,3 +300,16 @@ async def test_what_does_not_load(tmp_path: Path, place: Path) -> None:
         plugin = esmodules.plugin(place / name, text, loading=1.0)
         (tmp_path / name).mkdir()
         assert told in await broken(tmp_path / name, plugin), name
+
+
+def test_the_figures_are_those_of_the_code() -> None:
+    for figure in (
+        f"A call may take {esm.TOOL_SECONDS} s, a hook {esm.HOOK_SECONDS:g} s, loading {esm.LOAD_SECONDS:g}",
+        f"callers, {esm.MAX_PROCESSES} at most",
+        f"in good order; they have {esm.LEAVE_SECONDS} s",
+        f"An answer has {esmcalls.OUTPUT_BYTES >> 20} MiB at most",
+        f"has {esmrights.HEAP_MIB} MiB for objects and some {esmrights.DATA_KIB >> 20} GiB of data",
+        f"keys of {esmstate.MAX_KEY >> 10} KiB, values of {esmstate.MAX_VALUE >> 10} KiB,\n"
+        f"{esmstate.MAX_KEYS:,} keys, {esmstate.MAX_TOTAL >> 20} MiB. `ctx.config",
+    ):
+        assert figure in PAGE, figure

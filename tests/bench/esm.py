@@ -1,0 +1,69 @@
+"""What a tool in JavaScript costs: through the mount, and in its host."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from cortexfs import offers, sdk
+from cortexfs.core import arguments, calls
+from cortexfs.host import loading
+from cortexfs.host.runtime import Runtime
+from cortexfs.plugins import package
+from tests.bench import measure
+from tests.bench.wasm import INPUT, PAIRS, ROUNDS, Calls
+from tests.mounted.ctx_mount import Ctx
+from tests.mounted.test_esm import plugin
+
+NAME = "bench-esm"
+
+
+def saying(where: Path) -> Path:
+    """One tool, of the plugin's name."""
+    return plugin(where, NAME, {NAME: "return 'hello'"})
+
+
+def through_the_mount(ctx: Ctx) -> Calls:
+    small = ctx.work / "small"
+    small.write_text("x" * 1023 + "\n")
+    ctx.ctx("plugin", "install", str(saying(ctx.work)))
+    words = [ctx.tool(NAME), "{}"]
+    first = measure.spawn(words, ctx.environ)
+    ours, _, over = measure.paired(
+        lambda: measure.spawn(words, ctx.environ),
+        lambda: measure.spawn(["/bin/cat", str(small)], ctx.environ),
+        PAIRS,
+    )
+    return Calls(over, ours, first)
+
+
+def alone() -> float:
+    """ms: Deno, started for a module that says as much, without a sandbox or a protocol."""
+    from cortexfs.host import esmrights
+
+    with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
+        script = Path(folder) / "mod.ts"
+        script.write_text("console.log('hello')\n")
+        words = [esmrights.found(), "run", "--no-config", "--no-lock", str(script)]
+        return sorted(measure.spawn(words, dict(os.environ)) for _ in range(30))[15]
+
+
+def in_its_host() -> float:
+    """µs: the input parsed and checked, the process asked, its answer taken."""
+    with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
+        declared = offers.declared(package.read(saying(Path(folder))), Path(folder) / NAME)
+        assert declared
+        tool, validator = loading.loaded(declared)[NAME]
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            runtime = Runtime(theirs)
+            runtime.begin(calls.Call("r", calls.Invocation(NAME), None, INPUT, 0o22, {}))
+
+            def once() -> None:
+                value = arguments.json_object(INPUT)
+                validator.check(value)
+                assert not sdk.run(tool, value, runtime).is_error
+
+            return measure.per_call(once, ROUNDS)
