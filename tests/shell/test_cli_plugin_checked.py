@@ -1,0 +1,65 @@
+"""`ctx plugin install` refuses what `ctx plugin test` fails, and what a scaffold holds is no trap."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cortexfs import config
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import ProcessTool
+from cortexfs.plugins.commands import resolve
+from tests.shell import plugin_commands
+from tests.shell.plugin_commands import Said, edit, hello
+
+places, said = plugin_commands.places, plugin_commands.said
+
+
+@pytest.mark.parametrize(
+    ("found", "written", "sentence"),
+    [
+        ("= {}", "= {}\ntimeout_secs = 0", "the tool hello timeout: timeout_secs is 0, which means none"),
+        ("= {}", "= {}\nmax_output_bytes = 0", "the tool hello output limit: max_output_bytes is 0"),
+        ("= {}", '= {}\ninherit_env = ["API_KEY"]', "the tool hello env allowlist: API_KEY may hold secrets"),
+        ('"tools"', "", "the capability declaration: capabilities.provides must not be empty"),
+    ],
+)
+def test_what_fails_its_test_is_not_installed(
+    places: config.Places, said: Said, found: str, written: str, sentence: str
+) -> None:
+    # cortex-sdk.md 8: "A failing test does not block install (DOC!=CODE)": here it does
+    edit(hello(Path("hello")), found, written)
+    assert said("test", "hello")[0] == 1
+    status, _, err = said("install", "hello")
+    assert status == 2
+    assert f"plugin 'hello' fails its check of {sentence}" in err
+    assert "see: ctx plugin test" in err
+    assert not (places.state / "plugins" / "hello").exists()
+
+
+def test_a_program_that_nobody_may_run_is_not_installed(places: config.Places, said: Said) -> None:
+    # cortex-sdk.md 8: test "does not check the +x bit"
+    folder = hello(Path("hello"))
+    (folder / "bin/hello").chmod(0o644)
+    status, _, err = said("install", "hello")
+    assert (status, "it is not executable: chmod +x bin/hello" in err) == (2, True)
+    assert not (places.state / "plugins" / "hello").exists()
+
+
+@pytest.mark.parametrize("template", ["process", "native", "python"])
+def test_no_scaffold_limits_what_interpreters_need(places: config.Places, said: Said, template: str) -> None:
+    # cortex-sdk.md 9.7: "RLIMIT_AS 64 MiB (scaffold value) kills Node"
+    said.ok("new", "notes", "notes", "--template", template)
+    manifest = tomllib.loads(Path("notes/manifest.toml").read_text())
+    tools = manifest.get("native", {}).get("tools", [])
+    assert not any("max_memory_bytes" in tool for tool in tools)
+    assert "memory_mb" not in manifest.get("sandbox", {})
+
+
+def test_a_plugin_that_is_gone_is_a_fault_of_its_tool(tmp_path: Path) -> None:
+    # cortex-sdk.md 3: "cannot canonicalize F P: e"
+    tool = ProcessTool("t", "A tool", "/bin/sh", {})
+    with pytest.raises(Fault, match=r"process tool 't' cannot canonicalize plugin directory .*/gone: "):
+        resolve(tool, tmp_path / "gone")
