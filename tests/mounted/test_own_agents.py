@@ -304,7 +304,8 @@ def test_it_works_for_no_other_not_for_root_either(ctx: Ctx) -> None:
         answer = run(ctx, path, script(say("hi")))
         assert (answer.status, answer.code, answer.types) == (1, "ENOENT", ["error", "done"])
         with talk(ctx, f"{path}.sock") as client:
-            client.send("x")
+            with contextlib.suppress(BrokenPipeError):  # the refusal may be first
+                client.send("x")
             assert client.until("error")[-1]["code"] == "EACCES"
         assert not (ctx.state / "sessions/home/0/agent/secret.d").exists()
 
