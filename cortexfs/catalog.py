@@ -8,6 +8,7 @@ on, and says so in its origin. Plugins have tools and models. All tools of a plu
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -24,6 +25,7 @@ from cortexfs.core import calls, names, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.plain import one_line
 from cortexfs.core.registry import Key, Object, Registry
+from cortexfs.descriptions import Descriptions
 from cortexfs.host import programs
 from cortexfs.hosts import Host, Pool, announce
 from cortexfs.models import debug
@@ -49,8 +51,9 @@ _faults = msgspec.msgpack.Decoder(tuple[str, str])
 class Catalog:
     """The registry as the enabled plugins make it, and what is wrong with the others."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, kept: Descriptions | None = None) -> None:
         self._pool = pool
+        self._kept = kept
         self._known: dict[calls.Plugin, tuple[float, list[calls.Descriptor]]] = {}
         self._serving: dict[str, calls.Plugin] = {}
         self._models = debug.objects(time.time())
@@ -93,16 +96,28 @@ class Catalog:
                 self.broken.setdefault(name, why)
         self._serving = serving
         self._known = {plugin: known for plugin, known in self._known.items() if plugin in serving.values()}
+        if self._kept is not None:
+            await trio.to_thread.run_sync(self._kept.sweep, set(serving))
         return Registry(objects)
 
     async def _learn(self, plugin: calls.Plugin, limit: trio.CapacityLimiter) -> None:
         async with limit:
             try:
                 if plugin not in self._known:
-                    descriptors = await self._describe(plugin)
-                    self._known[plugin] = (time.time(), descriptors)
+                    self._known[plugin] = (time.time(), await self._said(plugin))
             except Fault as fault:
                 self.broken[plugin.name] = fault.message[:MAX_WHY]
+
+    async def _said(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
+        """What the plugin says of itself, or has said before."""
+        if self._kept is None or not self._kept.keeps(plugin):
+            return await self._describe(plugin)
+        if (said := await trio.to_thread.run_sync(self._kept.get, plugin)) is not None:
+            with contextlib.suppress(Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                return _checked(said)
+        descriptors = await self._describe(plugin)
+        await trio.to_thread.run_sync(self._kept.put, plugin, msgspec.json.encode(descriptors))
+        return descriptors
 
     def _add(self, objects: dict[Key, Object], plugin: calls.Plugin, *, may_replace: bool) -> str | None:
         """Add a plugin's tools, all of them or none; why not."""

@@ -43,6 +43,7 @@ from cortexfs.core import calls
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.core.plain import one_line
 from cortexfs.core.registry import Key, Object, Registry, is_own
+from cortexfs.descriptions import Descriptions
 from cortexfs.exec import Exec, Tree
 from cortexfs.fuse import Filesystem
 from cortexfs.host.linux import PR_SET_DUMPABLE, prctl
@@ -103,7 +104,7 @@ class Daemon:
         self.pool = Pool(calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files))
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
-        self.catalog = Catalog(self.pool)
+        self.catalog = Catalog(self.pool, Descriptions(config.state))
         self.offers = Offers(config)
         self.servers = mcpservers.Servers(config.directory, config.state)
         self.watch = mcpservers.Watch(self.catalog, self._renew)

@@ -12,6 +12,7 @@ import pytest
 import wasmtime
 
 from cortexfs.catalog import Catalog
+from cortexfs.descriptions import Descriptions
 from cortexfs.host import wasmcode
 from tests.shell import wat
 from tests.shell.calling import serving
@@ -252,3 +253,30 @@ def test_a_cache_of_somebody_elses_is_not_read(place: Path) -> None:
     planted.write_bytes(b"garbage")
     planted.chmod(0o600)
     assert functions() == honest
+
+
+async def test_what_it_has_said_is_not_asked_again(tmp_path: Path, place: Path) -> None:
+    # "a plugin is asked for its tools once for each version", also by the next daemon
+    plugin = wat.plugin(place / "m.wasm", wat.text(wat.TOOLS))
+    kept = Descriptions(tmp_path)
+    async with serving(tmp_path) as world:
+        first = await Catalog(world.pool, kept).registry([plugin])
+        assert {"echo", "calls"} <= set(first.names("tool"))
+        # it cannot be asked any more
+        (place / "m.wasm").write_bytes(b"")
+        again = await Catalog(world.pool, kept).registry([plugin])
+        assert again.names("tool") == first.names("tool")
+        assert again.objects["tool", "echo"].schema == first.objects["tool", "echo"].schema
+        # of another setting nobody knows what it says, nor where the file is damaged
+        other = wat.plugin(place / "n.wasm", wat.text(wat.TOOLS), config={"a": 1})
+        (place / "n.wasm").write_bytes(b"")
+        for asked in (other, plugin):
+            catalog = Catalog(world.pool, kept)
+            (tmp_path / "descriptions").mkdir(exist_ok=True)
+            if asked is plugin:
+                (tmp_path / "descriptions" / plugin.name).write_text('{"asked": 1')
+            await catalog.registry([asked])
+            assert "was replaced" in catalog.broken[plugin.name]
+        # and of one that is gone nothing is kept
+        await Catalog(world.pool, kept).registry([])
+        assert list((tmp_path / "descriptions").iterdir()) == []
