@@ -404,7 +404,7 @@ async def test_a_line_without_the_secret_ends_the_process(tmp_path: Path, place:
 )
 async def test_memory_has_an_end(tmp_path: Path, place: Path, body: str) -> None:
     # prism-manifest-json.md 8: "--max-old-space-size=N kills JS heap only; ArrayBuffers took 3 GB"
-    plugin = esmodules.plugin(place / "p", esmodules.source({"eat": body, "fine": "return 1"}), timeout=20)
+    plugin = esmodules.plugin(place / "p", esmodules.source({"eat": body, "fine": "return 1"}), timeout=50)
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)
         answer = await asked("eat")

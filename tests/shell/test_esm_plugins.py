@@ -24,6 +24,7 @@ TOOLS = {
     "calls": "return globalThis.calls = (globalThis.calls ?? 0) + 1",
     "place": "return ctx.workingDir",
     "keys": "return Object.keys(ctx).sort().join(' ')",
+    "half": "return 'a' + '\\u{1f600}'.slice(0, 1) + 'b \\\\ud83d'",
     "throw": "throw new Error('no ' + args.text)",
     "nothing": "throw undefined",
     "long": "return 'x'.repeat(5_000_000)",
@@ -52,6 +53,8 @@ async def test_calls(tmp_path: Path, place: Path) -> None:
         assert await asked.said("place") == os.getcwd()
         assert len(await asked.said("long")) == 5_000_000
         assert len(await asked.said("stream")) == 3_000_000
+        assert await asked.said("echo", text="ü" * 500_000) == "ü" * 500_000
+        assert await asked.said("half") == "a\ufffdb \\ud83d"
         assert await asked.said("parts") == "one two"
         # prism-manifest-json.md 2.2: "Throw from execute -> {success:false,output:'',error:message"
         answer = await asked("throw", text="way")
@@ -293,11 +296,12 @@ async def test_what_does_not_load(tmp_path: Path, place: Path) -> None:
             "export const tools = [{definition: {name: 'a', description: 1}, execute() {}}]",
             "not described",
         ),
-        "hangs": ("await new Promise(() => {})", ""),
+        "hangs": ("await new Promise(() => {})", "load timed out"),
         "spins": ("for (;;);", "load timed out"),
     }
     for name, (text, told) in bad.items():
-        plugin = esmodules.plugin(place / name, text, loading=1.0)
+        seconds = 1.0 if "timed out" in told else 14.0
+        plugin = esmodules.plugin(place / name, text, loading=seconds)
         (tmp_path / name).mkdir()
         assert told in await broken(tmp_path / name, plugin), name
 

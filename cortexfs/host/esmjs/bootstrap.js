@@ -19,7 +19,8 @@ const { Pipe, constants } = process.binding("pipe_wrap");
 const { TCP } = process.binding("tcp_wrap");
 const { WriteWrap, streamBaseState, kReadBytesOrError, kArrayBufferOffset } = process.binding("stream_wrap");
 const Bytes = Uint8Array;
-const [setBytes, indexOf, slice] = [Bytes.prototype.set, String.prototype.indexOf, String.prototype.slice];
+const { indexOf, slice, toWellFormed } = String.prototype;
+const setBytes = Bytes.prototype.set;
 const [encoder, decoder] = [new TextEncoder(), new TextDecoder()];
 const [encode, decode] = [encoder.encode, decoder.decode];
 const [Controller, abort] = [AbortController, AbortController.prototype.abort];
@@ -40,7 +41,9 @@ let rest = "";
 // -- lines
 
 function say(message) {
-  const data = apply(encode, encoder, [stringify(message)]);
+  let json = stringify(message);
+  if (apply(indexOf, json, ["\\ud"]) >= 0) json = stringify(message, whole); // half a character is no JSON elsewhere
+  const data = apply(encode, encoder, [json]);
   const line = new Bytes(SECRET + data.byteLength + 1);
   apply(setBytes, line, [new Bytes(secret.buffer, 0, SECRET)]);
   apply(setBytes, line, [data, SECRET]);
@@ -48,15 +51,22 @@ function say(message) {
   apply(writeBuffer, output, [new WriteWrap(), line]);
 }
 
+function whole(_, value) {
+  return typeof value === "string" ? apply(toWellFormed, value, []) : value;
+}
+
 function hear(data) {
   let from = 0;
   while (got <= SECRET && from < data.byteLength) secret[got++] = data[from++];
-  rest += apply(decode, decoder, [new Bytes(data.buffer, data.byteOffset + from), { stream: true, __proto__: null }]);
-  for (let end; (end = apply(indexOf, rest, ["\n"])) >= 0;) {
-    const line = apply(slice, rest, [0, end]);
-    rest = apply(slice, rest, [end + 1]);
+  const some = new Bytes(data.buffer, data.byteOffset + from, data.byteLength - from);
+  const chunk = apply(decode, decoder, [some, { stream: true, __proto__: null }]);
+  let start = 0;
+  for (let end; (end = apply(indexOf, chunk, ["\n", start])) >= 0; start = end + 1) {
+    const line = rest + apply(slice, chunk, [start, end]);
+    rest = "";
     take(parse(line));
   }
+  rest += apply(slice, chunk, [start]);
 }
 
 input.onread = (buffer) => {
