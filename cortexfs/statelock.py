@@ -10,6 +10,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from cortexfs.core.errors import Fault
 
@@ -19,15 +20,12 @@ LOCK = "lock"
 @contextlib.contextmanager
 def held(state: Path) -> Iterator[None]:
     """Two daemons must not share a state: sessions and logs have one writer."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(state / LOCK, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with _tried(state) as (file, is_ours):
+        if not is_ours:
             file.seek(0)
-            holder = f"{state} is in use by the daemon with pid {file.read().strip()}"
+            who = f"{state} is in use by the daemon with pid {file.read().strip()}"
             mend = "end that one with ctx umount, or name another directory with --state"
-            raise Fault("EBUSY", f"{holder}; {mend}") from None
+            raise Fault("EBUSY", f"{who}; {mend}")
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -37,14 +35,20 @@ def held(state: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def unserved(state: Path) -> Iterator[bool]:
     """Whether no daemon has this state, and none gets it meanwhile."""
+    with _tried(state) as (_, is_ours):
+        yield is_ours
+
+
+@contextlib.contextmanager
+def _tried(state: Path) -> Iterator[tuple[TextIO, bool]]:
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(state / LOCK, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = True
         except BlockingIOError:
-            yield False
-        else:
-            yield True
+            is_ours = False
+        yield file, is_ours
 
 
 def holder(state: Path) -> int | None:
