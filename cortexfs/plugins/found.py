@@ -22,6 +22,7 @@ from cortexfs.core import names
 from cortexfs.core.calls import Plugin
 
 GROUP = "cortexfs.plugins"
+_NAME = re.compile(r"^Name:[ \t]*(\S+)", re.MULTILINE | re.IGNORECASE)
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -44,11 +45,18 @@ def _unshadowed(search: Iterable[metadata.Distribution]) -> Iterable[metadata.Di
     """One of each distribution: the first on the path, which is the one that import finds."""
     seen: set[str] = set()
     for distribution in search:
-        # A directory without readable metadata has no name; it is no installed package.
-        name = re.sub(r"[-_.]+", "-", "".join(distribution.metadata.get_all("Name", []))).lower()
+        name = re.sub(r"[-_.]+", "-", _name(distribution)).lower()
         if name and name not in seen:
             seen.add(name)
             yield distribution
+
+
+def _name(distribution: metadata.Distribution) -> str:
+    """Without parsing the rest, which takes four times as long: every installed package is looked at. A
+    directory without readable metadata has no name; it is no installed package."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+    said = _NAME.search((text or distribution.read_text("") or "").partition("\n\n")[0])
+    return said[1] if said else ""
 
 
 def _offers(distribution: metadata.Distribution) -> Iterable[FoundPlugin]:
