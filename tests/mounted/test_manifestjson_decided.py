@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.test_manifestjson_plugins import plugin, saying
-from tests.mounted.test_plugins import broken, said, tools
+from tests.mounted.test_plugins import CALLING, broken, said, tools
 from tests.shell import wat
 from tests.shell.test_wasm_http import requested, server
 
@@ -139,3 +141,30 @@ def test_a_setting_that_breaks_it_does_not_leave_the_old_one(mount: Ctx, tmp_pat
     mount.ctx("plugin", "config", "strict", "need", "--unset")
     assert said(mount, "strict") == "x"
     mount.ctx("plugin", "uninstall", "strict", "--purge")
+
+
+def test_decisions_and_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path) -> None:
+    # docs/manifest-json.md: "calls that begin now have hosts of their own"; the others end as they began
+    made = {says: saying(tmp_path / says, "busy", says) for says in ("one", "two")}
+    mount.ctx("plugin", "install", str(made["one"]))
+    command = [sys.executable, "-c", CALLING, mount.tool("busy")]
+    callers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, user=uid, group=uid, cwd=mount.work)
+        for uid in (0, NOBODY)
+    ]
+    try:
+        for words in (
+            ("permissions", "busy", "--set", "network:fetch=grant"),
+            ("permissions", "busy", "--set", "network:fetch=default"),
+            ("install", str(made["two"])),
+        ):
+            mount.ctx("plugin", *words)
+        assert said(mount, "busy") == "two"
+    finally:
+        for caller in callers:
+            caller.terminate()
+    for caller in callers:
+        lines = caller.communicate(timeout=30)[0].splitlines()
+        assert {*lines} <= {"0 one", "0 two"}, lines
+        assert lines
+    mount.ctx("plugin", "uninstall", "busy", "--purge")
