@@ -84,6 +84,13 @@ static CortexBuffer descriptor(void *self, size_t index)
                        "\"input_schema\":{\"type\":\"object\"},\"timeout_secs\":null,\"capabilities\":{\"emits_progress\":false,"
                        "\"emits_observer_text\":false,\"background_safe\":true}}");
 }
+EXECUTE
+DROP
+CORTEX_PLUGIN(&state, info, count, descriptor, execute, drop)
+"""
+
+
+EXECUTE = """
 static CortexBuffer execute(void *self, CortexBuffer name, CortexBuffer input, CortexBuffer invocation)
 {
     char said[64];
@@ -91,11 +98,7 @@ static CortexBuffer execute(void *self, CortexBuffer name, CortexBuffer input, C
     snprintf(said, sizeof said, "SAYS %d", (int)getuid());
     return cortex_result(said, 0);
 }
-DROP
-CORTEX_PLUGIN(&state, info, count, descriptor, execute, drop)
 """
-
-
 DROP = """
 static void drop(void *self)
 {
@@ -104,10 +107,15 @@ static void drop(void *self)
 """
 
 
+def tool_source(name: str, execute: str, drop: str = DROP) -> str:
+    """A library in C with one tool, by the function that executes it."""
+    return SOURCE.replace("NAME", name).replace("EXECUTE", execute).replace("DROP", drop)
+
+
 def native(where: Path, name: str, says: str = "hello", version: str = "1.0", drop: str = DROP) -> Path:
     """A library, made by the system's compiler."""
     manifest = _manifest(name, version, LIBRARY, 'trust = "trusted_native"\n')
-    source = SOURCE.replace("NAME", name).replace("SAYS", says).replace("DROP", drop)
+    source = tool_source(name, EXECUTE.replace("SAYS", says), drop)
     folder = _written(where / name, {"manifest.toml": manifest, "src/tool.c": source})
     (folder / "lib").mkdir(exist_ok=True)
     command = [
