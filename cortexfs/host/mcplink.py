@@ -15,15 +15,14 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import anyio
 import httpx2
 from mcp import Client, MCPError
-from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
     CONNECTION_CLOSED,
     INVALID_PARAMS,
@@ -37,7 +36,8 @@ from mcp_types import (
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcpserver import Told
-from cortexfs.host import linux
+from cortexfs.host import linux, mcphttp
+from cortexfs.host.mcpjudge import Judge
 from cortexfs.host.mcppipe import Pipe
 
 START_SECONDS = 12.0  # to greet and to list its tools; whoever describes plugins waits for 15
@@ -46,7 +46,6 @@ MAX_TOOLS = 1000
 MAX_PAGES = 100
 MAX_PROGRESS = 1000  # what waits for a caller who is slow to read
 LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
-HTTP_SECONDS = 30.0  # to connect; answers have the time of their call
 _CLONE_FS = 0x200  # unshare(2)
 _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
 
@@ -63,6 +62,7 @@ class Link:
         self._opened: Future[list[Tool]] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
+        self._judge = Judge()
         self._pipe: Pipe | None = None
         self._closing: asyncio.Event | None = None
         self._relist: asyncio.Event | None = None
@@ -136,7 +136,7 @@ class Link:
     async def _serve(self) -> None:
         assert self._closing is not None
         try:
-            async with self._transport() as transport, self._connected(transport) as client:
+            async with self._connected() as client:
                 tools = await self._list(client)
                 self._client = client
                 self._opened.set_result(tools)
@@ -157,20 +157,10 @@ class Link:
         finally:
             self._closing.set()
 
-    @asynccontextmanager
-    async def _transport(self) -> AsyncIterator[Any]:
-        told = self._told
-        if told.command:
-            self._pipe = Pipe(told)
-            yield self._pipe
-            return
-        timeout = httpx2.Timeout(HTTP_SECONDS, read=None)
-        async with httpx2.AsyncClient(headers=told.headers, timeout=timeout, trust_env=False) as http:
-            yield streamable_http_client(told.url, http_client=http)
-
-    def _connected(self, transport: Any) -> Client:
+    def _connected(self) -> Client:
+        self._pipe = Pipe(self._told, self._judge) if self._told.command else None
         return Client(
-            transport,
+            self._pipe or mcphttp.transport(self._told, self._judge),
             message_handler=self._heard,
             client_info=Implementation(name="cortexfs", version=self._told.client),
             cache=None,
@@ -228,14 +218,15 @@ class Link:
             return self._failure(error.exceptions[0])
         if isinstance(error, Fault):
             return Fault(error.code, f"the MCP server {self._told.name}: {error.message}")
+        if self._judge.refused:
+            self.is_open = False
+            return self._fault("EACCES", f"answers HTTP {self._judge.refused}; see its headers and secrets")
         if isinstance(error, MCPError):
             return self._refusal(error)
-        if isinstance(error, httpx2.HTTPStatusError) and error.response.status_code in (401, 403):
-            return self._fault("EACCES", f"answers {error.response.status_code}; see its headers and secrets")
         if isinstance(error, httpx2.HTTPError | OSError):
             self.is_open = False
             return self._fault("EHOSTDOWN", f"cannot be reached: {error or type(error).__name__}")
-        if self._pipe is not None and self._pipe.why:
+        if self._judge.why:
             return self._lost()
         return self._fault("EPROTO", f"does not speak the protocol: {type(error).__name__}: {error}")
 
@@ -250,10 +241,10 @@ class Link:
         return self._fault(code, f"says: {error}")
 
     def _lost(self) -> Fault:
-        if self._pipe is None:
-            self.is_open = False
+        self.is_open = False
+        if self._pipe is None and not self._judge.why:
             return self._fault("EHOSTDOWN", "cannot be reached any more")
-        return self._fault("EPROTO", self._pipe.why or "ended the connection")
+        return self._fault("EPROTO", self._judge.why or "ended the connection")
 
     def _fault(self, code: str, what: str) -> Fault:
         return Fault(code, f"the MCP server {self._told.name} {what}")

@@ -1,8 +1,7 @@
 """A program that is an MCP server: its process, and its lines as messages for the SDK.
 
-Rules: a server is a stranger. A line, the messages of a second and what is no message are bounded; an answer
-to a request that there never was is the end of it, and `why` says what it was. Nothing of it is left when
-it is closed: it leads a process group, which is killed.
+Rules: lines, and how much is no message, are bounded; what they say is judged (mcpjudge.py). Nothing of a
+server is left when it is closed: it leads a process group, which is killed.
 This file must never know tools or calls.
 """
 
@@ -13,49 +12,33 @@ import os
 import pwd
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections import deque
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp_types import (
-    JSONRPCError,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-    jsonrpc_message_adapter,
-)
+from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcpserver import Told
+from cortexfs.host.mcpjudge import Broken, Judge
 
 CHUNK = 64 << 10
 MAX_LINE = 32 << 20  # an answer with some pictures in it
-BURST, PER_SECOND = 2000, 500  # messages that answer nothing
 MAX_NOISE = 200  # lines in a row that are no messages: a stray print is no reason to end it
-MAX_LATE = 1000  # cancelled requests that may still be answered
 LEAVE_SECONDS = 0.3  # to end by itself when its input has ended
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
-
-
-class _Broken(Exception):
-    """What the server did that no server does."""
 
 
 class Pipe:
     """A transport of the SDK's."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Told, judge: Judge) -> None:
         self._told = told
-        self.why = ""  # it has ended
+        self._judge = judge
         self.ended = asyncio.Event()
-        self._asked: set[int | str] = set()
-        self._late: deque[int | str] = deque(maxlen=MAX_LATE)
         self._noise = 0
-        self._allowance, self._at = float(BURST), 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Streams:
@@ -115,20 +98,20 @@ class Pipe:
                     held.clear()
                 held += rest
                 if len(held) > MAX_LINE:
-                    raise _Broken(f"said a line of over {MAX_LINE >> 20} MiB")
+                    raise Broken(f"said a line of over {MAX_LINE >> 20} MiB")
             with suppress(TimeoutError):
                 await asyncio.wait_for(_ended(self._process), LEAVE_SECONDS)
-            self.why = _end_of(self._process)
-        except _Broken as broken:
-            self.why = str(broken)
+            self._judge.why = _end_of(self._process)
+        except Broken as broken:
+            self._judge.why = str(broken)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
-            self.why = "was not wanted any more"
+            self._judge.why = "was not wanted any more"
         finally:
             self._kill()
             self.ended.set()
             self._out.close()
 
-    def _message(self, line: bytes) -> Any:
+    def _message(self, line: bytes) -> JSONRPCMessage | None:
         """The message that this line is, if somebody is to hear it."""
         if not line.strip():
             return None
@@ -137,47 +120,20 @@ class Pipe:
         except ValueError:
             self._noise += 1
             if self._noise > MAX_NOISE:
-                raise _Broken("says what is no protocol") from None
+                raise Broken("says what is no protocol") from None
             return None
         self._noise = 0
-        if not isinstance(message, JSONRPCResponse | JSONRPCError):
-            self._pay()
-            return message
-        if message.id in self._asked:
-            self._asked.discard(message.id)
-            return message
-        if message.id in self._late:
-            return None
-        raise _Broken(f"answered the request {message.id!r}, which there never was")
-
-    def _pay(self) -> None:
-        """What answers nothing may come so often, and not for ever."""
-        now = asyncio.get_running_loop().time()
-        self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
-        self._at = now
-        if self._allowance < 0:
-            raise _Broken("floods with messages that nobody asked for")
+        return message if self._judge.is_wanted(message) else None
 
     async def _write(self) -> None:
         stdin = self._process.stdin
         assert stdin is not None
         with suppress(OSError, anyio.ClosedResourceError, anyio.EndOfStream):
             async for each in self._in:
-                message = each.message
-                if isinstance(message, JSONRPCRequest):
-                    self._asked.add(message.id)
-                elif isinstance(message, JSONRPCNotification):
-                    self._note(message)
-                stdin.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                self._judge.sent(each.message)
+                data = each.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+                stdin.write(data + b"\n")
                 await stdin.drain()
-
-    def _note(self, message: JSONRPCNotification) -> None:
-        """A request that is cancelled may be answered all the same."""
-        if message.method == "notifications/cancelled":
-            number = (message.params or {}).get("requestId")
-            if number in self._asked:
-                self._asked.discard(number)
-                self._late.append(number)
 
 
 async def _ended(process: Process) -> None:

@@ -5,8 +5,8 @@
 It is not the Model Context Protocol (mcptools.py is): there is no greeting, and no list of tools.
 
 Rules: an answer counts when its status is 2xx, its id is the request's, and it has a result or an error.
-Requests go where the manifest says and nowhere else: no redirect is followed, and what is no public address is
-refused unless the manifest names this machine, or somebody has granted it.
+Requests go where the manifest says and nowhere else: no redirect is followed, and what is no public address
+is refused unless the manifest names this machine, or somebody has granted it.
 This file must never know how a call arrives, nor what a manifest looks like.
 """
 

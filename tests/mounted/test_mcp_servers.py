@@ -231,6 +231,16 @@ def test_new_tools_appear_while_a_call_runs(served: Ctx) -> None:
         assert b'"cancelled"' in process.stdout.read()
 
 
+def test_the_server_of_the_manual(served: Ctx) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text().split("### MCP servers")[1]
+    (served.work / "greet.py").write_text(page.split("```python\n")[1].split("```")[0])
+    text = page.split("```\ncommand")[1].split("```")[0]
+    text = "command" + text.replace("python3", str(served.python)).replace("/opt", str(served.work))
+    declare(served, "greet", text)
+    until(served, "greet.hello")
+    assert served.call("greet.hello", "--name", "Ann").output == "Hello, Ann."
+
+
 def test_one_that_died_while_nobody_called_is_there_again(served: Ctx) -> None:
     # issue: "restart with backoff"
     killed = servers(served)

@@ -1,0 +1,60 @@
+"""What an MCP server may say, whatever it is reached by.
+
+Rules: a server is a stranger: an answer to a request that there never was, and more messages that answer
+nothing than anybody reads, are its end.
+This file must never know transports, tools or calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+
+BURST, PER_SECOND = 2000, 500  # messages that answer nothing
+MAX_LATE = 1000  # cancelled requests that may still be answered
+
+
+class Broken(Exception):
+    """What the server did that no server does."""
+
+
+class Judge:
+    """Of one connection. `why` is how that ended, once it has."""
+
+    def __init__(self) -> None:
+        self.why = ""
+        self.refused = 0  # an HTTP status that means the credentials
+        self._asked: set[int | str] = set()
+        self._late: deque[int | str | None] = deque(maxlen=MAX_LATE)
+        self._allowance, self._at = float(BURST), time.monotonic()
+
+    def sent(self, message: JSONRPCMessage) -> None:
+        if isinstance(message, JSONRPCRequest):
+            self._asked.add(message.id)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            number = (message.params or {}).get("requestId")  # it may be answered all the same
+            if number in self._asked:
+                self._asked.discard(number)
+                self._late.append(number)
+
+    def is_wanted(self, message: JSONRPCMessage) -> bool:
+        """Whether somebody is to hear this message of the server's."""
+        if not isinstance(message, JSONRPCResponse | JSONRPCError):
+            self._pay()
+            return True
+        if message.id in self._asked:
+            self._asked.discard(message.id)
+            return True
+        if message.id in self._late:
+            return False
+        raise Broken(f"answered the request {message.id!r}, which there never was")
+
+    def _pay(self) -> None:
+        """What answers nothing may come so often, and not for ever."""
+        now = time.monotonic()
+        self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
+        self._at = now
+        if self._allowance < 0:
+            raise Broken("floods with messages that nobody asked for")

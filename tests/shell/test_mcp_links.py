@@ -1,0 +1,237 @@
+"""Connections to MCP servers that are strangers (docs/mcp.md, "what a server does"), as a host keeps them."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+from cortexfs.core.mcpserver import Told
+from cortexfs.host import mcphttp, mcplink, mcptools
+from cortexfs.host.mcptools import Keeper
+
+PROGRAM = Path(__file__).parents[1] / "mounted" / "mcp_server.py"
+
+
+@pytest.fixture
+def keeper() -> Iterator[Callable[..., Keeper]]:
+    made: list[Keeper] = []
+
+    def make(**told: Any) -> Keeper:
+        made.append(Keeper(Told("test", **told)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def program(*words: str) -> dict[str, Any]:
+    return {"command": (sys.executable, "-I", str(PROGRAM), *words)}
+
+
+def tool(keeper: Keeper, name: str) -> sdk.Tool:
+    keeper.link()
+    return next(one for one in mcptools.adapted(keeper) if one.name == f"test.{name}")
+
+
+def failure(work: Callable[[], object]) -> tuple[str, str]:
+    with pytest.raises(Fault) as caught:
+        work()
+    return caught.value.code, caught.value.message
+
+
+def test_one_that_never_greets_is_given_up(
+    keeper: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcplink, "START_SECONDS", 0.2)
+    silent = keeper(**program("silent"))
+    assert failure(silent.link) == ("EHOSTDOWN", "the MCP server test did not greet within 0.2 s")
+
+
+def test_one_that_keeps_ending_is_started_less_and_less(keeper: Callable[..., Keeper]) -> None:
+    # issue: "restart with backoff"
+    exits = keeper(**program("exits"))
+    for _ in range(2):
+        assert failure(exits.link) == ("EPROTO", "the MCP server test exited with status 3")
+    code, why = failure(exits.link)
+    assert code == "EHOSTDOWN"
+    assert why.startswith("the MCP server test has ended 2 times in a row; it is started again in 1 s")
+
+
+def test_a_call_that_worked_forgets_former_failures(keeper: Callable[..., Keeper]) -> None:
+    works = keeper(**program())
+    runtime = sdk.MemoryRuntime()
+    for _ in range(5):
+        assert sdk.run(tool(works, "echo"), {"text": "a"}, runtime).output == "a"
+        assert failure(lambda: sdk.run(tool(works, "die"), {}, runtime))[0] == "EPROTO"
+
+
+def test_calls_run_side_by_side(keeper: Callable[..., Keeper]) -> None:
+    works = keeper(**program())
+    slow, quick = tool(works, "sleep"), tool(works, "echo")
+    waiting = sdk.MemoryRuntime()
+    heard: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            sdk.run(slow, {}, waiting)
+        except sdk.ExecutionFailed as failed:
+            heard.append(failed)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert sdk.run(quick, {"text": "b"}, sdk.MemoryRuntime()).output == "b"
+    waiting.cancel()
+    thread.join()
+    assert [failed.code for failed in heard if isinstance(failed, sdk.ExecutionFailed)] == ["ECANCELED"]
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    act: Callable[[_Handler, Any], None]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.act(self, asked)
+
+    def do_GET(self) -> None:
+        self.reply(405, b"")
+
+    do_DELETE = do_GET
+
+    def reply(self, status: int, data: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in (
+            {"Content-Length": str(len(data)), "Content-Type": "application/json"} | headers
+        ).items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""
+
+
+def normal(handler: _Handler, asked: Any) -> None:
+    """A small server that does what it should."""
+    results = {
+        "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+        | {"serverInfo": {"name": "t", "version": "1"}},
+        "tools/list": {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]},
+        "tools/call": {"content": [{"type": "text", "text": "hello"}]},
+    }
+    if "id" not in asked:
+        return handler.reply(202, b"")
+    answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked["id"]}
+    if asked["method"] in results:
+        answer["result"] = results[asked["method"]]
+    else:
+        answer["error"] = {"code": -32601, "message": "no"}
+    handler.reply(200, json.dumps(answer).encode())
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), _Handler) as one:
+        one.act = normal
+        thread = threading.Thread(target=one.serve_forever, args=(0.01,))
+        thread.start()
+        yield one
+        one.shutdown()
+        thread.join()
+
+
+def url(server: Server) -> str:
+    return f"http://127.0.0.1:{server.server_port}/mcp"
+
+
+def call(keeper: Keeper) -> sdk.ToolResult:
+    return sdk.run(tool(keeper, "echo"), {}, sdk.MemoryRuntime())
+
+
+def test_a_server_on_http(server: Server, keeper: Callable[..., Keeper]) -> None:
+    seen: list[str | None] = []
+
+    def act(handler: _Handler, asked: Any) -> None:
+        seen.append(handler.headers["Authorization"])
+        normal(handler, asked)
+
+    server.act = act
+    assert call(keeper(url=url(server), headers={"Authorization": "Bearer s"})).output == "hello"
+    assert set(seen) == {"Bearer s"}
+
+
+def endless(handler: _Handler, asked: Any) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.end_headers()
+    try:
+        while True:
+            handler.wfile.write(b"x" * 65536)
+    except OSError:
+        handler.close_connection = True
+
+
+def wrong_id(handler: _Handler, asked: Any) -> None:
+    handler.reply(200, b'{"jsonrpc":"2.0","id":99,"result":{"content":[]}}')
+
+
+def dropped(handler: _Handler, asked: Any) -> None:
+    handler.close_connection = True
+
+
+def html(handler: _Handler, asked: Any) -> None:
+    handler.reply(200, b"<html>", Content_Type="text/html")
+
+
+def redirect(handler: _Handler, asked: Any) -> None:
+    handler.reply(307, b"", Location="http://127.0.0.2/")
+
+
+def internal(handler: _Handler, asked: Any) -> None:
+    handler.reply(500, b"oops")
+
+
+@pytest.mark.parametrize("bad", [endless, wrong_id, dropped, html, redirect, internal])
+def test_bad_answers_end_the_call(
+    server: Server, keeper: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch, bad: Any
+) -> None:
+    # issue: "slow, flooding, never answering, answering the wrong id"
+    monkeypatch.setattr(mcphttp, "MAX_ANSWER", 1 << 20)
+
+    def act(handler: _Handler, asked: Any) -> None:
+        (bad if asked["method"] == "tools/call" else normal)(handler, asked)
+
+    server.act = act
+    link = keeper(url=url(server))
+    code, why = failure(lambda: call(link))
+    assert code in ("EPROTO", "EHOSTDOWN", "EIO")
+    assert why.startswith("the MCP server test ")
+    server.act = normal
+    assert call(link).output == "hello"
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, "EACCES"), (403, "EACCES")])
+def test_credentials_that_are_refused(
+    server: Server, keeper: Callable[..., Keeper], status: int, code: str
+) -> None:
+    server.act = lambda handler, asked: handler.reply(status, b"")
+    assert failure(keeper(url=url(server)).link)[0] == code
+
+
+def test_nobody_listens(keeper: Callable[..., Keeper]) -> None:
+    assert failure(keeper(url="http://127.0.0.1:1/mcp").link)[0] == "EHOSTDOWN"
