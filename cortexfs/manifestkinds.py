@@ -66,6 +66,7 @@ def _esm(given: Given) -> Told:
         config=dict(given.settings),
         private=given.private,
         events=given.manifest.events,
+        commands=given.manifest.cli_commands,
         providers={one.kind: one.default_model for one in given.manifest.config.providers},
     )
     return Told(esm.target(module))

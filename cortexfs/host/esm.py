@@ -29,16 +29,17 @@ from cortexfs import sdk
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import capabilities as permissions
-from cortexfs.core.manifestjson.fields import ToolParam
+from cortexfs.core.manifestjson.fields import Command, ToolParam
+from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
 from cortexfs.core.manifestjson.tools import input_schema, tool_result
-from cortexfs.host import esmcalls, esmchild, esmrights, keeping, programs
+from cortexfs.host import esmcalls, esmchild, esmhooks, esmrights, keeping, programs
 from cortexfs.host.esmmodels import EsmModel
 from cortexfs.host.esmstate import State
 from cortexfs.host.runtime import sentence
 
 KIND = "esm"  # calls.Plugin.kind
 TOOL_SECONDS = 30
-HOOK_SECONDS = 5.0
+HOOK_SECONDS = esmhooks.HOOK_SECONDS
 LOAD_SECONDS = 14.0  # less than the daemon waits for a description
 LEAVE_SECONDS = 0.3  # a host is ended soon after it was asked to leave
 MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
@@ -58,6 +59,7 @@ class Module(msgspec.Struct, frozen=True, omit_defaults=True):
     config: dict[str, Any] = {}  # what is set, and else the defaults
     private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
     events: tuple[str, ...] = ()  # what the manifest subscribes to
+    commands: tuple[Command, ...] = ()  # that the manifest declares
     providers: dict[str, str] = {}  # kinds, and the default model of each
     state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
     timeout: int = TOOL_SECONDS
@@ -106,7 +108,8 @@ def tools(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
     has = permissions.effective(declared.capabilities, (), ())
     tools = _admitted(made, found, has) if has.has("tools") else ()
     models = _models(made) if has.has("config:provider") else ()
-    return [*tools, *models]
+    hidden = esmhooks.hidden(made, has.capabilities, declared.events, declared.commands)
+    return [*tools, *models, *hidden]
 
 
 def _models(plugin: _Plugin) -> Iterable[sdk.Tool]:
@@ -193,6 +196,10 @@ class _Started:
     def is_open(self) -> bool:
         return not self._done.is_set() or (self._process is not None and self._process.is_open)
 
+    @property
+    def running(self) -> esmchild.Process | None:
+        return self._process if self._done.is_set() else None
+
     def end(self, process: esmchild.Process | None, fault: Fault | None) -> None:
         self._process, self._fault = process, fault
         self._done.set()
@@ -249,6 +256,22 @@ class _Plugin:
         except msgspec.ValidationError as error:
             raise self._fault("EPROTO", f"one of its tools is not described: {error}") from None
 
+    def tell(self, message: dict[str, Any]) -> None:
+        """To every process that there is."""
+        with self._lock:
+            running = [each.running for each in self._places.values()]
+        for process in running:
+            if process is not None:
+                process.send(message)
+
+    def uninstall(self) -> None:
+        """The last hooks, once for this user; the next call would begin anew."""
+        self._process(_ANYWHERE, None)
+        with self._lock:
+            last = self._places.pop(_ANYWHERE)
+        self.leave(HOOK_SECONDS)
+        self._end(last, HOOK_SECONDS, "remove")
+
     def leave(self, seconds: float) -> None:
         with self._lock:
             left, self._places = [*self._places.values()], {}
@@ -302,7 +325,7 @@ class _Plugin:
         return process
 
     def _load(self, process: esmchild.Process) -> None:
-        """seed 004: "onInstall", "onLoad", "onActivate", in this order; then what has changed meanwhile."""
+        """The hooks of a start, and then what has changed meanwhile."""
         declared = self.declared
         config = {**declared.config, **self._state.settings()}
         request = {
@@ -315,13 +338,13 @@ class _Plugin:
         loaded = msgspec.convert(said, _Loaded)
         exports, self.providers = loaded.exports, loaded.providers
         before = self._state.told("config")
-        hooks = ("onInstall", "onLoad", "onActivate") if before is None else ("onLoad", "onActivate")
-        for name in hooks:
+        for name in LIFECYCLE["install" if before is None else "enable"]:
             self._hook(process, exports, name)
         if config != before:
             self._state.tell("config", config)
             for key in _changed(before or config, config):
-                self._hook(process, exports, "onConfigChange", key, config.get(key))
+                for name in LIFECYCLE["config"]:
+                    self._hook(process, exports, name, key, config.get(key))
 
     def _hook(self, process: esmchild.Process, exports: Mapping[str, str], name: str, *args: Any) -> None:
         if exports.get(name) == "function":
@@ -330,11 +353,11 @@ class _Plugin:
             except Fault as fault:
                 raise Fault(fault.code, f"{fault.message} (in {name})") from None
 
-    def _end(self, started: _Started, seconds: float) -> None:
-        """seed 004: "onDeactivate", "onUnload"; whatever they do, it ends."""
+    def _end(self, started: _Started, seconds: float, why: str = "disable") -> None:
+        """Whatever the hooks do, it ends."""
         with suppress(Fault):
             process = started.process(None)
-            for name in ("onDeactivate", "onUnload"):
+            for name in LIFECYCLE[why]:
                 with suppress(Fault, esmcalls.Failed, sdk.ExecutionFailed):
                     process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
             process.close()

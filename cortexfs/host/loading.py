@@ -53,6 +53,9 @@ def _programs(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
     return [process.ProcessTool(program) for program in declared.tools]
 
 
+# How names begin of what only the daemon calls: no tool is called so, and none of these is described.
+HIDDEN = ":"
+
 _LOADERS: Mapping[str, Callable[[calls.Plugin], Iterable[sdk.Tool]]] = {
     "python": _python,
     programs.PROCESS: _programs,

@@ -191,7 +191,8 @@ class _Host:
 
     def _described(self, unlike: str, runtime: Runtime) -> bytes:
         while True:
-            tools = [loading.described(tool) for tool, _ in self._loaded().values()]
+            every = (tool for tool, _ in self._loaded().values())
+            tools = [loading.described(tool) for tool in every if not tool.name.startswith(loading.HIDDEN)]
             said = b"[" + b",".join(tools) + b"]"
             if calls.mark(said) != unlike:
                 return said

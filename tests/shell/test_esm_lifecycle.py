@@ -312,7 +312,7 @@ def providers(place: str) -> None:
     wanted = {"parrot": "grey", "oracle": "old", "mute": "one", "none": "x"}
     fields: dict[str, Any] = {"providers": wanted, "config": {"prefix": "~"}}
     plugin = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("config:provider",), **fields)
-    models = {model.name: model for model in esm.tools(plugin)}
+    models = {model.name: model for model in esm.tools(plugin) if isinstance(model, sdk.Model)}
     assert list(models) == ["parrot/grey", "oracle/old", "mute/one"]
     said = asked(models["parrot/grey"], "one two", system="be brief")
     assert (said.text, said.events) == ("~one ~two ", [sdk.Usage(3, 2)])
@@ -321,5 +321,5 @@ def providers(place: str) -> None:
     with pytest.raises(sdk.ExecutionFailed, match="no key"):
         asked(models["mute/one"], "?")
     closed = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("tools",), **fields)
-    assert list(esm.tools(closed)) == []
+    assert not [each for each in esm.tools(closed) if isinstance(each, sdk.Model)]
     esm.drop_all()

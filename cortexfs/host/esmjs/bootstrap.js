@@ -83,7 +83,7 @@ const tools = { __proto__: null };
 let asks = 0, waiting = 0;
 let module = {}, plugin = {}, config = {};
 
-const works = { __proto__: null, load, list, call, hook, provider };
+const works = { __proto__: null, load, list, call, hook, provider, command };
 
 function take(message) {
   if (message.cancel !== undefined) {
@@ -212,6 +212,29 @@ function hook(message) {
   if (typeof chosen !== "function") return null;
   const given = message.bare ? message.args : [...message.args, context(message.id, {})];
   return apply(chosen, undefined, given);
+}
+
+const print = { __proto__: null, log: console.log, info: console.info };
+let speaker = 0; // the command that the console speaks for
+
+for (const name in print) {
+  console[name] = (...said) => {
+    if (!speaker) return print[name](...said);
+    voice(speaker).emit(said.map((each) => (typeof each === "string" ? each : Deno.inspect(each))).join(" ") + "\n");
+  };
+}
+
+async function command(message) {
+  const name = message.command.replace(/[-_.]+([a-zA-Z0-9])/g, (_, letter) => letter.toUpperCase());
+  const handler = module.default ?? module[name];
+  if (typeof handler !== "function") throw new Failure(`its module exports no handler ${name}`);
+  if (speaker) throw new Failure("another of its commands runs");
+  speaker = message.id;
+  try {
+    return await handler(message.args);
+  } finally {
+    speaker = 0;
+  }
 }
 
 const made = { __proto__: null };

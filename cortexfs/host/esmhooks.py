@@ -1,0 +1,125 @@
+"""What the daemon asks of an ESM plugin beside its tools: events, middleware, commands, and the last hook.
+
+Each is a tool of the host under a name that no tool can have, so that a call of it has an identity, a
+deadline and a cancel like any other; hosts do not describe them.
+
+Rules: what a plugin has no capability for, or did not declare, is not there. Middleware fails closed: an
+error or a late answer is one to whoever asked, and never an empty result.
+This file must never know when the daemon asks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson.fields import Argument, Command, Option
+from cortexfs.host.esmcalls import Failed
+
+EVENT, UNINSTALL, COMMAND = ":event", ":uninstall", ":command "
+MIDDLEWARE = {":middleware-pre": "middlewarePre", ":middleware-post": "middlewarePost"}
+NEEDS = {":middleware-pre": "middleware:pre", ":middleware-post": "middleware:post"}
+HOOK_SECONDS = 5.0
+COMMAND_SECONDS = 600
+
+
+class Abort(msgspec.Struct, frozen=True, omit_defaults=True):
+    reason: str = ""
+    message: str = ""
+
+
+class HookResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What middleware answers; what else it may say is ignored."""
+
+    abort: Abort | None = None
+    modify_input: dict[str, Any] | None = None
+    modify_output: str | None = None
+
+
+class Plugin(Protocol):
+    def ask(
+        self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
+    ) -> Any: ...
+    def tell(self, message: dict[str, Any]) -> None: ...
+    def uninstall(self) -> None: ...
+
+
+class Hidden(sdk.Tool):
+    """One of these; `does` gets the input and the runtime."""
+
+    description = ""
+    input_schema: Mapping[str, Any] = {"type": "object"}
+
+    def __init__(
+        self, name: str, does: Callable[[dict[str, Any], sdk.ToolRuntime], object], seconds: float
+    ) -> None:
+        self.name = name
+        self.timeout_secs = int(seconds)
+        self._does = does
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> object:
+        try:
+            return self._does(input, runtime)
+        except Failed as failed:
+            return sdk.ToolResult.error(str(failed))
+
+
+def hidden(
+    plugin: Plugin, has: Collection[str], events: Collection[str], commands: Iterable[Command]
+) -> Iterator[Hidden]:
+    yield Hidden(UNINSTALL, lambda input, runtime: plugin.uninstall(), 3 * HOOK_SECONDS)
+    if "events:listener" in has:
+        yield Hidden(EVENT, lambda input, runtime: _deliver(plugin, events, input), HOOK_SECONDS)
+    for name, export in MIDDLEWARE.items():
+        if NEEDS[name] in has:
+            yield Hidden(name, _middleware(plugin, export), HOOK_SECONDS)
+    if "cli:commands" in has:
+        for command in commands:
+            made = Hidden(COMMAND + command.name, _command(plugin, command.name), COMMAND_SECONDS)
+            made.description = command.description
+            made.input_schema = _schema(command)
+            yield made
+
+
+def _deliver(plugin: Plugin, events: Collection[str], event: dict[str, Any]) -> None:
+    """seed 004: "Must also list subscribed types in manifest events field"."""
+    if event.get("type") in events:
+        plugin.tell({"event": event})
+
+
+def _middleware(plugin: Plugin, export: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
+    def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
+        request = {"do": "hook", "hook": export, "args": [input], "bare": True}
+        said = plugin.ask(os.getcwd(), request, HOOK_SECONDS, runtime)
+        try:
+            result = msgspec.convert(said or {}, HookResult)
+        except msgspec.ValidationError as error:
+            raise Fault("EPROTO", f"{export} gave no result: {error}") from None
+        return msgspec.json.encode(result).decode()
+
+    return does
+
+
+def _command(plugin: Plugin, name: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
+    def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
+        request = {"do": "command", "command": name, "args": input}
+        said = plugin.ask(os.getcwd(), request, COMMAND_SECONDS, runtime)
+        return said if isinstance(said, str) else ""
+
+    return does
+
+
+def _schema(command: Command) -> dict[str, Any]:
+    """seed 004: "It receives args: Record<string, unknown> where keys are option/arg names"."""
+    every: tuple[Argument | Option, ...] = (*command.args, *command.options)
+    return {
+        "type": "object",
+        "properties": {one.name: {"type": one.type, "description": one.description} for one in every},
+        "required": [one.name for one in command.args if one.required],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,122 @@
+"""host/esmhooks.py: events, middleware, commands and the last hook, asked for as the daemon would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cortexfs.catalog import Catalog
+from cortexfs.core.manifestjson.fields import Argument, Command, Option
+from tests.shell import esmodules
+from tests.shell.calling import serving, until
+from tests.shell.forks import public_directory
+from tests.shell.wat import Asked
+
+EVENTS = """
+import { globalEventBus } from "cortex/plugins";
+const heard = [];
+export function onLoad() {
+  for (const type of ["session:start", "session:end"]) globalEventBus.on(type, (event) => heard.push(event));
+}
+"""
+HEARD = {"heard": "return JSON.stringify(heard)"}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with public_directory() as made:
+        yield made
+
+
+async def test_declared_events_come_once(tmp_path: Path, place: Path) -> None:
+    # seed 004: "Requires events:listener capability. Must also list subscribed types"
+    text = esmodules.source(HEARD, EVENTS)
+    may = ("tools", "events:listener")
+    plugin = esmodules.plugin(place / "p", text, capabilities=may, events=("session:start",))
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        event = {"type": "session:start", "sessionId": "s"}
+        assert await asked.said(":event", **event) == ""
+        assert await asked.said(":event", type="session:end", sessionId="s") == ""
+        assert msgspec.json.decode(await asked.said("heard")) == [event]
+        deaf = Asked(world, esmodules.plugin(place / "q", text, "deaf", events=("session:start",)))
+        assert (await deaf(":event", **event)).code == "ENOENT"
+
+
+async def test_middleware_aborts_and_changes_and_fails_closed(tmp_path: Path, place: Path) -> None:
+    # seed 004: "middleware:pre | middlewarePre export | Hook into pre-tool pipeline stage"
+    # issue 6: "a failing or slow hook fails closed for abort-capable stages"
+    more = """
+    export async function middlewarePre(ctx) {
+      const { toolName, args } = ctx.toolCall;
+      if (toolName === "bad") throw new Error("broken");
+      if (toolName === "odd") return { abort: "no" };
+      if (toolName === "rm") return { abort: { reason: "policy", message: "not that" } };
+      if (toolName === "cp") return { modifyInput: { ...args, safe: true }, sideEffects: [] };
+    }
+    export const middlewarePost = async (ctx) => ({ modifyOutput: ctx.toolResult.output.toUpperCase() });
+    """
+    may = ("tools", "middleware:pre", "middleware:post")
+    plugin = esmodules.plugin(place / "p", esmodules.source({}, more), capabilities=may)
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+
+        async def pre(tool: str) -> object:
+            said = await asked.said(":middleware-pre", toolCall={"toolName": tool, "args": {"a": 1}})
+            return msgspec.json.decode(said)
+
+        assert await pre("ls") == {}
+        assert await pre("rm") == {"abort": {"reason": "policy", "message": "not that"}}
+        assert await pre("cp") == {"modifyInput": {"a": 1, "safe": True}}
+        for tool, code in {"bad": "EIO", "odd": "EPROTO"}.items():
+            assert (await asked(":middleware-pre", toolCall={"toolName": tool, "args": {}})).code == code
+        said = await asked.said(":middleware-post", toolResult={"output": "done"})
+        assert msgspec.json.decode(said) == {"modifyOutput": "DONE"}
+
+
+@pytest.mark.parametrize("export", ["export default", "export const sayHello ="])
+async def test_commands(tmp_path: Path, place: Path, export: str) -> None:
+    # seed 004: "The handler is the default export or a named export matching decl.name (camelCase)"
+    says = "console.log('hello', args.name, {a: args.loud}); console.log('bye')"
+    text = f"{export} async (args) => {{ {says} }}"
+    command = Command(
+        "say-hello",
+        "Greets",
+        (Argument("name", "string", "Whom", required=True),),
+        (Option("loud", "boolean", "Loudly", "-l"),),
+    )
+    plugin = esmodules.plugin(place / "p", text, capabilities=("cli:commands",), commands=(command,))
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        said = await asked.said(":command say-hello", name="ann", loud=True)
+        assert said == "hello ann { a: true }\nbye\n"
+        for wrong in ({}, {"name": 1}, {"name": "a", "other": 1}):
+            assert (await asked(":command say-hello", **wrong)).code == "EINVAL"
+
+
+async def test_the_last_hooks(tmp_path: Path, place: Path) -> None:
+    # prism-manifest-json.md 2.4: "Remove onDeactivate->onUnload->onUninstall"
+    write = "Deno.writeTextFileSync(ctx.pluginDir + '/ends', '{} ', {{append: true}})"
+    ends = "\n".join(
+        f"export const {name} = (ctx) => {write.format(name)};"
+        for name in ("onUninstall", "onUnload", "onDeactivate")
+    )
+    plugin = esmodules.plugin(place / "p", esmodules.source({}, ends), capabilities=("fs:write",))
+    async with serving(tmp_path) as world:
+        assert await Asked(world, plugin).said(":uninstall") == ""
+        assert (place / "p" / "ends").read_text().split() == ["onDeactivate", "onUnload", "onUninstall"]
+        await until(lambda: not esmodules.deno(world))
+
+
+async def test_none_of_these_is_a_tool(tmp_path: Path, place: Path) -> None:
+    may = ("tools", "events:listener", "middleware:pre", "middleware:post", "cli:commands")
+    command = Command("say-hello", "Greets")
+    plugin = esmodules.plugin(
+        place / "p", esmodules.source({"only": "return 1"}), capabilities=may, commands=(command,)
+    )
+    async with serving(tmp_path) as world:
+        registry = await Catalog(world.pool).registry([plugin])
+        assert [each.name for each in registry if each.plugin == plugin] == ["only"]
