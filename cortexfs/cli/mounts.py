@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from cortexfs.cli.bounded import ask
@@ -144,3 +145,13 @@ def owned_by(pid: int, owner: int) -> bool:
             return f"\nUid:\t{owner}\t" in file.read()
     except OSError:
         return False
+
+
+def started_with(pid: int) -> Iterator[tuple[str, str]]:
+    """The words of a daemon's command line, each with the one after it."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = [os.fsdecode(word) for word in file.read().split(b"\0")]
+    except OSError:
+        return
+    yield from pairwise(words)

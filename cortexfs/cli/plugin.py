@@ -12,7 +12,6 @@ import os
 
 from cortexfs import config
 from cortexfs.cli import mounts, parser
-from cortexfs.cli.restart import started_with
 from cortexfs.core.errors import Fault
 
 # By verb: module and function, and what it does.
@@ -209,7 +208,7 @@ def _of_the_daemon(options: argparse.Namespace) -> dict[str, str]:
         pid = mounts.daemon_pid(mounts.status_text(root), os.getuid()) if mine else None
     except Fault:
         return {}
-    return dict(started_with(pid)) if pid else {}
+    return dict(mounts.started_with(pid)) if pid else {}
 
 
 def run(options: argparse.Namespace) -> int:

@@ -9,9 +9,6 @@ restarts into another state by mistake. It is `ctx umount` and then `ctx mount`,
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterator
-from itertools import pairwise
 
 from cortexfs.cli import mount, mounts, parser, umount
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -39,17 +36,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _keep_places(options: argparse.Namespace, pid: int | None) -> None:
     """Name the directories that the daemon was started with, where the command names none."""
-    said = dict(started_with(pid)) if pid else {}
+    said = dict(mounts.started_with(pid)) if pid else {}
     for name in ("state", "config"):
         if getattr(options, name) is None:
             setattr(options, name, said.get(f"--{name}"))
-
-
-def started_with(pid: int) -> Iterator[tuple[str, str]]:
-    """The words of a daemon's command line, each with the one after it."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = [os.fsdecode(word) for word in file.read().split(b"\0")]
-    except OSError:
-        return
-    yield from pairwise(words)
