@@ -82,7 +82,8 @@ def _warned(source: Source) -> str:
     manifest = source.tree.manifest
     if not jsonmanifests.is_json(manifest) or not manifest.warnings:
         return ""
-    return f", with {len(manifest.warnings)} warnings (see: ctx plugin review {source.told})"
+    count = len(manifest.warnings)
+    return f", with {count} warning{'s' * (count > 1)} (see: ctx plugin review {source.told})"
 
 
 def _lacks(where: config.Places, name: str) -> str | None:

@@ -261,7 +261,7 @@ def test_a_review_says_what_it_asks_for_and_what_holds_it(world: World) -> None:
     ]
     assert "- manifest.json: aiDisclosure: is no key that is known here; it is ignored" in out
     assert "ok: no hash in the manifest" in out
-    assert ", with 1 warnings (see: ctx plugin review " in world.ctx("install", str(folder))[2]
+    assert ", with 1 warning (see: ctx plugin review " in world.ctx("install", str(folder))[2]
     plugin(world.base / "source", hash=f"sha256:{'0' * 64}")
     assert "- fail: files (" in world.ctx("review", str(folder))[1]
 
