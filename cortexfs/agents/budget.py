@@ -18,6 +18,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from cortexfs.agents import world
+from cortexfs.agents.setup import Setup
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Usage
 
@@ -32,6 +34,14 @@ class Limits(NamedTuple):
     secs: float = 3600.0
     repeats: int = 3  # times that the same may come in a row
     at_once: int = 16  # calls of one step, each of which may be a process
+
+
+def limited(said: world.Limits, setup: Setup) -> Limits:
+    """The configuration's, with the agent's own number of steps; one in a home has no more than others."""
+    word = setup.env.get(STEPS_VARIABLE, "")
+    own = int(word) if word.isdecimal() and len(word) < 10 and int(word) else said.steps
+    steps = own if setup.home is None else min(own, said.steps)
+    return Limits(steps, said.tokens, said.secs, said.repeats)
 
 
 class Budget:

@@ -24,7 +24,7 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs.agents import textcalls, wording
-from cortexfs.agents.budget import Budget, Limits
+from cortexfs.agents.budget import Budget, limited
 from cortexfs.agents.context import Pack, Parts, budget, history_room, pinned_by, unpinned
 from cortexfs.agents.powers import NETWORK, Powers, delegates, effects_in_words, known, setup_of
 from cortexfs.agents.question import Question, message, spoken
@@ -95,7 +95,7 @@ class _Run:
         self._in_text = bool(self._tools.names) and not self._native
         self._cwd = who.cwd or self._setup.cwd
         self._identity = self._confined()
-        self._budget = Budget(self._limits(), trio.current_time())
+        self._budget = Budget(limited(world.limits, self._setup), trio.current_time())
         self._reserve = 0
         self._asking = trio.Lock()
         self._standing = Standing(turn.session_memory, self._setup.made)
@@ -138,17 +138,6 @@ class _Run:
                 "EACCES", "only a daemon of root can take groups from you; empty the agent's .d/groups"
             )
         return kept
-
-    def _limits(self) -> Limits:
-        said = self._world.limits
-        steps = self._setup.env.get("CTX_AGENT_STEPS", "")
-        most = int(steps) if steps.isdecimal() and len(steps) < 10 and int(steps) else said.steps
-        return Limits(
-            most if self._setup.home is None else min(most, said.steps),
-            said.tokens,
-            said.secs,
-            said.repeats,
-        )
 
     # The loop.
 

@@ -70,7 +70,9 @@ def test_every_option_is_told(option: str) -> None:
 
 
 def test_the_default_view() -> None:
-    programs = re.findall(r"`(/[\w*]+)`", PAGE.partition("programs and libraries\n(")[2].partition(")")[0])
+    programs = re.findall(
+        r"`(/[\w*]+)`", " ".join(PAGE.split()).partition("programs and libraries (")[2].partition(")")[0]
+    )
     executed = {path for path, letters in SYSTEM.items() if "x" in letters}
     assert executed == {path for path in executed if path in programs or path.startswith("/lib")}
     assert {"/usr", "/bin", "/sbin", "/lib*", "/opt"} == set(programs)
