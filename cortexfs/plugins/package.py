@@ -17,7 +17,6 @@ import hashlib
 import os
 import posixpath
 import stat
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import BACKUP, FILE, PACKAGE_FILE, Manifest
 from cortexfs.core.manifestjson import FILE as JSON_FILE
 from cortexfs.plugins import jsonmanifests, manifesthash, manifests, tarball
+from cortexfs.plugins.filenames import check_names, name_fault
 from cortexfs.plugins.tarball import MAX_ENTRIES, MAX_UNPACKED
 
 SUFFIX = ".cpx"
@@ -40,8 +40,6 @@ LIBRARIES = (".so", ".dylib")
 RECORD = ".installed.json"  # what lies with the files of an installed plugin
 # What is no part of a plugin with a manifest.json, where everything else is.
 BESIDE = (RECORD, ".git")
-MAX_PATH = 1000  # of characters, well below PATH_MAX with a plugins directory in front
-MAX_PART = 255  # bytes: NAME_MAX
 BUILT = "target/release"  # where cargo leaves a library
 
 _SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
@@ -137,56 +135,6 @@ def unpack(data: bytes, where: str) -> Tree:
         return _whole(kept, manifest, tuple(name for name in files if name not in kept))
     except Fault as fault:
         raise Fault(fault.code, f"{where} is refused: {fault.message}") from None
-
-
-def check_names(every: list[str], folders: set[str]) -> None:
-    """Refuse names that lead outside, or that some system cannot tell apart."""
-    seen: dict[str, str] = {}
-    for name in every:
-        if broken := name_fault(name):
-            raise Fault("EINVAL", f"the name {shown(name)} {broken}")
-        parts = name.split("/")
-        for end in range(1, len(parts) + 1):
-            _note("/".join(parts[:end]), end < len(parts) or name in folders, end == len(parts), seen)
-
-
-def _note(path: str, is_folder: bool, is_named: bool, seen: dict[str, str]) -> None:
-    """`seen` tells what stands at a folded path: its spelling, with a slash behind a directory's."""
-    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
-    spelling = path + "/" if is_folder else path
-    known = seen.setdefault(folded, spelling)
-    if known.removesuffix("/") != path:
-        raise Fault(
-            "EINVAL", f"the names {shown(known)} and {shown(path)} are one to systems that fold letters"
-        )
-    if known != spelling:
-        raise Fault("EINVAL", f"the name {shown(path)} is that of a file and of a directory")
-    if is_named and not is_folder:
-        if f"\0{folded}" in seen:
-            raise Fault("EINVAL", f"the name {shown(path)} stands in it twice")
-        seen[f"\0{folded}"] = path
-
-
-def name_fault(name: str) -> str | None:
-    """The rule that a path breaks, as a phrase that completes "the name ..."."""
-    parts = name.split("/")
-    if name.startswith("/"):
-        return "is absolute"
-    if ".." in parts:
-        return "leads outside"
-    if parts[0] == ".":
-        return f"begins with ./ (cpx archive missing {FILE}); make one with: ctx plugin pack"
-    if "." in parts or "" in parts:
-        return "is not plain"
-    # Control characters would break the lines that are signed; the others cannot be seen.
-    kinds = {unicodedata.category(character) for character in name}
-    if "Cs" in kinds:  # how Python shows bytes that are no text
-        return "is not UTF-8"
-    if kinds & {"Cc", "Cf", "Zl", "Zp"}:
-        return "holds a control character"
-    if len(name) > MAX_PATH or any(len(part.encode()) > MAX_PART for part in parts):
-        return "is too long"
-    return None
 
 
 def read(folder: Path) -> Tree:

@@ -14,7 +14,8 @@ import msgspec
 
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.jsontext import shown
-from cortexfs.plugins.package import MAX_PATH, RECORD, File, Tree
+from cortexfs.plugins.filenames import MAX_PATH
+from cortexfs.plugins.package import RECORD, File, Tree
 from cortexfs.plugins.tarball import MAX_ENTRIES
 
 FILE = RECORD
