@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.mounted import agents
 from tests.mounted.agents import agent, call, decisions, results, say, script, working, write
-from tests.mounted.ctx_mount import Ctx
+from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Frame, Talk, talk, text
 
 ASKED = call("shell.exec", cmd="true")  # where the run waits, so that something can be changed
@@ -167,3 +168,29 @@ def test_one_of_a_home_that_is_made_again(ctx: Ctx) -> None:
     file.unlink()
     assert "made again" in str(frames)
     assert not (ctx.work / "mine-ran").exists()
+
+
+def test_a_helper_gains_nothing_by_what_its_starter_is_given(python: Path) -> None:
+    # "The helper may what both policies allow", and "nothing that is done to an agent gives its run more"
+    wait = call("shell.exec", cmd="touch waits; while [ ! -e go ]; do sleep 0.05; done")
+    with (
+        mounted(python, []) as ctx,
+        agent(ctx, "boss", "agent.run", "shell.exec") as boss,
+        agent(ctx, "helper", "shell.exec", "fs.read"),
+    ):
+        (ctx.config / "policy.toml").write_text('mode = "open"\n')
+        (ctx.work / "README.md").write_text("hello world\n")
+        policy = control(ctx, boss, "policy") + "allow boss_t agent:helper start\n"
+        write(ctx, boss, "policy", policy)
+        asked = script(call("agent.run", name="helper", task=script(wait, READ, say("x"))), say("x"))
+        log = ctx.root / "tool/fs.read.d/log"
+        for allowed in (False, True):
+            with working(ctx, boss, asked, session="s") as client:
+                while not (ctx.work / "waits").exists():
+                    assert client.is_alive()
+                write(ctx, boss, "policy", f"{policy}allow boss_t tool:fs.read execute\n")
+                (ctx.work / "go").touch()
+                client.until("done", status="ok")
+            assert bool(log.read_text()) is allowed
+            for name in ("waits", "go"):
+                (ctx.work / name).unlink()
