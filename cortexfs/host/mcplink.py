@@ -49,7 +49,12 @@ LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
 _CLONE_FS = 0x200  # unshare(2)
 _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
 
-_Item: TypeAlias = CallToolResult | Fault | str | None  # a text is progress, None a cancellation
+
+class _Over:
+    """Nothing else comes of a call."""
+
+
+_Item: TypeAlias = CallToolResult | Fault | _Over | str | None  # a text is progress, None a cancellation
 
 
 class Link:
@@ -87,7 +92,7 @@ class Link:
         except RuntimeError:  # its loop has ended just now
             raise self._lost() from None
         runtime.on_cancel(lambda: items.put(None))
-        work.add_done_callback(lambda _: items.put(self._lost()))  # the last word, if there was no other
+        work.add_done_callback(lambda _: items.put(_Over()))  # the last word, if there was no other
         try:
             while isinstance(item := items.get(), str):
                 runtime.emit_progress(item)
@@ -95,6 +100,8 @@ class Link:
             work.cancel()
         if item is None:
             raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+        if isinstance(item, _Over):
+            raise self._lost()
         if isinstance(item, Fault):
             raise item
         return item

@@ -18,8 +18,9 @@ import pytest
 
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted, wait_gone
 from tests.mounted.mcp_clients import npm_packages
+from tests.mounted.test_user_daemon import as_user, home
 
-__all__ = ["npm_packages"]  # a fixture
+__all__ = ["home", "npm_packages"]  # fixtures
 
 HOSTILE = Path(__file__).parent / "mcp_server.py"
 SECONDS = 20.0
@@ -295,6 +296,32 @@ def test_import_of_another_clients_file(fresh: Ctx, tmp_path: Path) -> None:
     (fresh.config / "mcp" / "My-Server.toml").unlink()
     os.kill(fresh.pid, signal.SIGHUP)
     until(fresh, "My-Server.echo", there=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_a_users_own_daemon(home: Path, python: Path) -> None:
+    # there a server is one process, for who describes its tools and who calls them
+    server = {"command": "/usr/bin/python3", "args": [str(home / "mcp_server.py")]}
+    shutil.copy(HOSTILE, home)
+    (home / "config.json").write_text(json.dumps({"mcpServers": {"test": server}}))
+    done = as_user(
+        home,
+        python,
+        """
+        user: $CTX mount ctx
+        user: CTX_ROOT=$HOME/ctx $CTX plugin import-mcp config.json
+        user: ctx/tool/test.echo --text hello
+        user: ctx/tool/test.grow
+        user: for n in $(seq 200); do test -e ctx/tool/test.grown && break; sleep 0.1; done
+        user: ls ctx/tool/test.grown
+        user: pgrep -c -f $HOME/mcp_server.py
+        user: $CTX umount ctx
+        """,
+    )
+    parts = [part.strip() for part in done.stdout.split("-> ")]
+    assert [part.split("\n")[0] for part in parts[1:]] == ["0"] * 8, done.stdout
+    assert parts[2].endswith("hello")
+    assert parts[6].split("\n")[1] == "1", done.stdout
 
 
 BAD_FILES = [

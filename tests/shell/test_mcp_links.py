@@ -75,6 +75,15 @@ def test_a_call_that_worked_forgets_former_failures(keeper: Callable[..., Keeper
         assert failure(lambda: sdk.run(tool(works, "die"), {}, runtime))[0] == "EPROTO"
 
 
+def test_all_calls_have_one_server(keeper: Callable[..., Keeper]) -> None:
+    # docs/mcp.md: "one for each user that calls"
+    works = keeper(**program())
+    first = works.link()
+    for name in ("echo", "soft", "ask"):
+        sdk.run(tool(works, name), {}, sdk.MemoryRuntime())
+        assert works.link() is first
+
+
 def test_calls_run_side_by_side(keeper: Callable[..., Keeper]) -> None:
     works = keeper(**program())
     slow, quick = tool(works, "sleep"), tool(works, "echo")
@@ -171,7 +180,10 @@ def test_a_server_on_http(server: Server, keeper: Callable[..., Keeper]) -> None
         normal(handler, asked)
 
     server.act = act
-    assert call(keeper(url=url(server), headers={"Authorization": "Bearer s"})).output == "hello"
+    one = keeper(url=url(server), headers={"Authorization": "Bearer s"})
+    first = one.link()
+    assert call(one).output == call(one).output == "hello"
+    assert one.link() is first
     assert set(seen) == {"Bearer s"}
 
 
