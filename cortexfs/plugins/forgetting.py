@@ -18,9 +18,13 @@ def forget(state: Path, name: str) -> None:
     """Remove all of it, of all users."""
     Store(state).forget(name)
     kept = kept_of(state) / names.check(name)
+    aside = kept.with_name(f".{name}")  # so that a host that still ends makes no new file there
     try:
+        if aside.is_dir():  # of one that was killed
+            shutil.rmtree(aside)
         if kept.is_dir():
-            shutil.rmtree(kept)
+            kept.rename(aside)
+            shutil.rmtree(aside)
     except OSError as problem:
         where = problem.filename or kept
         raise Fault(code_of(problem.errno), f"{where} cannot be removed: {problem.strerror}") from None

@@ -19,6 +19,7 @@ from cortexfs.host import programs, wasm
 from cortexfs.offers import Offers
 from cortexfs.plugins import (
     fetching,
+    forgetting,
     installing,
     jsonmanifests,
     manifesthash,
@@ -230,3 +231,15 @@ def test_a_signature_needs_the_hash_of_what_is_fetched(tmp_path: Path) -> None:
     tree = package.read(plugin(tmp_path / "r"))
     carrying = package.Tree({**tree.files, manifesthash.FETCHED: smuggled}, tree.manifest)
     assert fetching.completed(carrying, fetch).files == tree.files
+
+
+def test_what_a_plugin_has_kept_goes_with_it(world: World) -> None:
+    world.install()
+    kept = Path(world.offered().keeps)
+    # also what a killed removal had left
+    for folder in (kept / "1000", kept.with_name(f".{kept.name}") / "1000"):
+        folder.mkdir(parents=True)
+        (folder / "state.sqlite").write_bytes(b"x")
+    forgetting.forget(world.config.state, "word-count")
+    assert list(kept.parent.iterdir()) == []
+    forgetting.forget(world.config.state, "word-count")
