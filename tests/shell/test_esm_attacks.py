@@ -338,6 +338,14 @@ const types = [String, Array, Map, Object, Function, Promise, Uint8Array, TextEn
 for (const type of types)
   watch(type.prototype, Object.getOwnPropertyNames(type.prototype).filter((n) => n !== "constructor"));
 watch(Object.getPrototypeOf(Uint8Array.prototype), ["set", "subarray", "slice", "fill", "values"]);
+for (const name of ["buffer", "byteLength", "byteOffset", "length"]) {
+  const typed = Object.getPrototypeOf(Uint8Array.prototype);
+  const original = Object.getOwnPropertyDescriptor(typed, name).get;
+  Object.defineProperty(typed, name, { configurable: true, get() {
+    keep(this);
+    return apply(original, this, []);
+  } });
+}
 watch(JSON, ["parse", "stringify"]);
 watch(Reflect, ["apply", "construct"]);
 for (const name of ["handle", "oncomplete", "buffer", "then", "stream", "id", "result", "toJSON"])

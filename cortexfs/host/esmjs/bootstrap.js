@@ -34,7 +34,8 @@ const [input, output] = [new Pipe(constants.SOCKET), new Pipe(constants.SOCKET)]
 input.open(3);
 output.open(4);
 const writeBuffer = output.writeBuffer;
-const secret = new Bytes(SECRET + 1);
+const received = new Bytes(SECRET + 1);
+const secret = new Bytes(received.buffer, 0, SECRET); // here, as `buffer` is a function that can be replaced
 let got = 0;
 let rest = "";
 
@@ -45,7 +46,7 @@ function say(message) {
   if (apply(indexOf, json, ["\\ud"]) >= 0) json = stringify(message, whole); // half a character is no JSON elsewhere
   const data = apply(encode, encoder, [json]);
   const line = new Bytes(SECRET + data.byteLength + 1);
-  apply(setBytes, line, [new Bytes(secret.buffer, 0, SECRET)]);
+  apply(setBytes, line, [secret]);
   apply(setBytes, line, [data, SECRET]);
   line[SECRET + data.byteLength] = 10;
   apply(writeBuffer, output, [new WriteWrap(), line]);
@@ -57,7 +58,7 @@ function whole(_, value) {
 
 function hear(data) {
   let from = 0;
-  while (got <= SECRET && from < data.byteLength) secret[got++] = data[from++];
+  while (got <= SECRET && from < data.byteLength) received[got++] = data[from++];
   const some = new Bytes(data.buffer, data.byteOffset + from, data.byteLength - from);
   const chunk = apply(decode, decoder, [some, { stream: true, __proto__: null }]);
   let start = 0;
