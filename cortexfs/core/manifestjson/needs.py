@@ -3,7 +3,8 @@
 A dependency must be installed, enabled and of a version in the range, and loads first. A peer must be so
 too but loads whenever it does, so that two plugins may be peers of each other. `cortex` is this host.
 
-Rules: of those that can load, the first that was given loads first. A plugin that cannot load is refused with the whole chain to the one at fault.
+Rules: of those that can load, the first that was given loads first. A plugin that cannot load is refused
+with the whole chain to the one at fault.
 This file must never know where plugins are.
 """
 
