@@ -136,7 +136,8 @@ class Link:
         self._closing, self._relist = asyncio.Event(), asyncio.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._serve)
-            await self._closing.wait()
+            if self.is_open:  # else it was closed before there was a loop to tell
+                await self._closing.wait()
             self.is_open = False
             tasks.cancel_scope.cancel()
 

@@ -56,10 +56,11 @@ class Keeper:
             if self._link is None or not self._link.is_open:
                 if self._link is not None:
                     self._link.close()  # whatever of it is left
-                self._link = self._opened()
+                self._open()
+            assert self._link is not None
             return self._link
 
-    def _opened(self) -> Link:
+    def _open(self) -> None:
         from cortexfs.host.mcplink import Link  # its import costs 0.8 s, and only who calls pays for it
 
         if (wait := self._next - time.monotonic()) > 0:
@@ -68,9 +69,8 @@ class Keeper:
         # Until it has answered a call.
         self._next = time.monotonic() + BACKOFF[min(self._failures, len(BACKOFF) - 1)]
         self._failures += 1
-        link = Link(self.told, self.changed)
-        self.changed(link.open())
-        return link
+        self._link = Link(self.told, self.changed)
+        self.changed(self._link.open())
 
     def worked(self) -> None:
         """A call has been answered: that was a connection."""
@@ -92,8 +92,7 @@ class Keeper:
                 self._changes.wait(LOOK_SECONDS)
 
     def close(self) -> None:
-        with self._lock:
-            link, self._link = self._link, None
+        link = self._link  # without the lock, which who opens it may hold for long
         if link is not None:
             link.close()
             link.join()
