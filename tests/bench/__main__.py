@@ -206,7 +206,7 @@ def plugged(python: Path) -> Iterator[Row]:
     yield below(f"ctx mount with {which}", many.again, "s", 3)
     yield fact("the same for the first time, when they are copied", many.first, "s")
     yield below(f"one more, from telling the daemon to its first answer, with {which}", many.applied, "s", 1)
-    yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.05)
+    yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.1)
 
 
 def webassembly(python: Path) -> Iterator[Row]:
