@@ -31,8 +31,10 @@ class Client:
         self.deltas = self.bytes = 0
         self.told: list[bytes] = []
         self._rest = b""
+        self.asked = self.ended = 0.0
 
     def ask(self, request: dict[str, object]) -> None:
+        self.asked = time.monotonic()
         self.socket.sendall(json.dumps(request).encode() + b"\n")
 
     def read(self) -> bool:
@@ -48,11 +50,17 @@ class Client:
         self.deltas += count
         if count != whole.count(b"\n"):
             self.told += [line for line in whole.splitlines() if not line.startswith(DELTA)]
+            self.ended = time.monotonic()
         return bool(data)
 
     @property
     def is_done(self) -> bool:
         return bool(self.told) and self.told[-1].startswith(DONE)
+
+    @property
+    def rate(self) -> float:
+        """Deltas a second, from its question to the end of the answer."""
+        return self.deltas / (self.ended - self.asked)
 
     @property
     def statuses(self) -> list[str]:
