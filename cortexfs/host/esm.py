@@ -301,7 +301,7 @@ class _Plugin:
             started.end(self._begun(place), None)
         except Fault as fault:
             started.end(None, fault)
-        except Exception as error:
+        except Exception as error:  # the thread has nobody above it; whoever waits for the process is told
             started.end(None, self._fault("EIO", f"its process does not start: {sentence(error)}"))
 
     def _begun(self, place: _Place) -> esmchild.Process:
@@ -319,7 +319,7 @@ class _Plugin:
         try:
             process.start()
             self._load(process)
-        except BaseException:
+        except BaseException:  # a cancellation, too, goes on; no process stays that nobody has
             process.close()
             raise
         return process

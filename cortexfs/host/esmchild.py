@@ -198,7 +198,7 @@ class Process:
             why = self._serve()
         except Fault as fault:
             why = fault.message
-        except Exception as error:
+        except Exception as error:  # a bug of ours: it ends this process and its calls, not the host
             why = f"could not be served: {sentence(error)}"
         finally:
             self._end(why)

@@ -159,7 +159,7 @@ class Link:
                     else:
                         await anyio.sleep_forever()
                     tasks.cancel_scope.cancel()
-        except Exception as error:
+        except Exception as error:  # the SDK raises what it likes; whoever waits for a connection is told
             if not self._opened.done():
                 self._opened.set_exception(self._failure(error))
         finally:
@@ -216,7 +216,7 @@ class Link:
         assert self._client is not None
         try:
             items.put(await self._client.call_tool(name, input, progress_callback=progress))
-        except Exception as error:
+        except Exception as error:  # the SDK raises what it likes; the call that waits is told
             items.put(self._failure(error))
 
     # -- sentences

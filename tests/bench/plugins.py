@@ -178,7 +178,7 @@ def many(python: Path, made: plugins.Maker) -> Many:
         pid, began = ctx.pid, time.perf_counter()
         os.kill(pid, signal.SIGHUP)  # as every command does that changes something
         while not os.path.exists(ctx.tool("one-more")):
-            time.sleep(0.002)
+            time.sleep(0.002)  # looking takes CPU that the daemon needs
         assert ctx.call("one-more").status == 0
         applied = time.perf_counter() - began
         small = ctx.work / "small"

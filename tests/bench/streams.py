@@ -76,7 +76,7 @@ def _stat(ctx: Ctx) -> float:
         began = time.perf_counter()
         os.stat(path)
         took.append((time.perf_counter() - began) * 1e3)
-        time.sleep(PAUSE)
+        time.sleep(PAUSE)  # (PAUSE says why)
     return _p99(took)
 
 
@@ -85,7 +85,7 @@ def _call(ctx: Ctx) -> float:
     took = []
     for _ in range(CALLS):
         took.append(measure.spawn(words, ctx.environ))
-        time.sleep(PAUSE)
+        time.sleep(PAUSE)  # (PAUSE says why)
     return _p99(took)
 
 

@@ -139,7 +139,7 @@ def gpgv(tmp_path: Path, key: str, signature: bytes, package_digest: str) -> byt
 
 
 # What a signature is worth is what gpgv says to our command: nothing can stand in for it.
-@pytest.mark.skipif(shutil.which("gpgv") is None, reason="gpgv is not installed")
+@pytest.mark.skipif(shutil.which("gpgv") is None, reason="gpgv, which alone can judge, is not installed")
 def test_a_signature_holds_for_its_key_and_its_files_alone(tmp_path: Path) -> None:
     # seed 004: "Digital signature (optional, GPG)", "Base64-encoded digital signature"
     good = manifestsignature.signature(SIGNATURE)

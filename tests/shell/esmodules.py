@@ -48,3 +48,13 @@ def deno(world: World) -> list[int]:
             with contextlib.suppress(OSError):  # a thread that has just ended
                 found += map(int, (task / "children").read_text().split())
     return found
+
+
+def tried(body: str) -> str:
+    """What comes of it, or why nothing does."""
+    failed = "return `not: ${e} ${e.cause}`"
+    return f"try {{ return 'got ' + await (async () => {{ {body} }})() }} catch (e) {{ {failed} }}"
+
+
+def attacks(bodies: dict[str, str]) -> dict[str, str]:
+    return {name: tried(body) for name, body in bodies.items()}

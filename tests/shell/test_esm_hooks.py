@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,6 @@ from cortexfs.catalog import Catalog
 from cortexfs.core.manifestjson.fields import Argument, Command, Option
 from tests.shell import esmodules
 from tests.shell.calling import serving, until
-from tests.shell.forks import public_directory
 from tests.shell.wat import Asked
 
 EVENTS = """
@@ -23,12 +21,6 @@ export function onLoad() {
 }
 """
 HEARD = {"heard": "return JSON.stringify(heard)"}
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with public_directory() as made:
-        yield made
 
 
 async def test_declared_events_come_once(tmp_path: Path, place: Path) -> None:

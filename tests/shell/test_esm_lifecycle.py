@@ -6,7 +6,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from cortexfs.core import calls
 from cortexfs.host import esm, esmstate
 from tests.shell import esmodules
 from tests.shell.calling import serving, until
-from tests.shell.forks import public_directory
 from tests.shell.wat import Asked, broken
 
 HOOKS = """
@@ -29,12 +27,6 @@ NOTED = "\n".join(
     for name in ("onInstall", "onLoad", "onActivate")
 )
 CHANGES = "export const onConfigChange = async (k, v, ctx) => void note(`${k}=${v} ${ctx.pluginId}`);"
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with public_directory() as made:
-        yield made
 
 
 def kept(place: Path) -> str:

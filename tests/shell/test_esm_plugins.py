@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from cortexfs.host import esm, esmcalls, esmrights, esmstate
 from tests.shell import esmodules
 from tests.shell.calling import serving, until
-from tests.shell.forks import public_directory
 from tests.shell.wat import Asked, broken
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
@@ -35,12 +33,6 @@ TOOLS = {
     "flood": "for (;;) { ctx.emit('x'.repeat(100_000)); await 0; }",
     "stream": "for (let n = 0; n < 300; n++) ctx.emit('x'.repeat(10_000)); return ''",
 }
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with public_directory() as made:
-        yield made
 
 
 async def test_calls(tmp_path: Path, place: Path) -> None:

@@ -1,0 +1,17 @@
+"""What several files of this ring begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.shell.forks import public_directory
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that everybody may look into, as hosts are their callers."""
+    with public_directory() as made:
+        yield made
