@@ -209,12 +209,15 @@ def plugged(python: Path) -> Iterator[Row]:
     yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.1)
 
 
+def through(found: wasm.Calls, language: str, done: str) -> Iterator[Row]:
+    yield below(f"a tool in {language}, spawn to exit, over cat", found.over, "x", 2.5)
+    yield fact(f"a tool in {language}, spawn to exit", found.took, "ms")
+    yield fact(f"a user's first call of it, for whom {done}", found.first, "ms")
+
+
 def webassembly(python: Path) -> Iterator[Row]:
     with mounted(python) as ctx:
-        found = wasm.through_the_mount(ctx)
-        yield below("a tool in WebAssembly, spawn to exit, over cat", found.over, "x", 2.5)
-        yield fact("a tool in WebAssembly, spawn to exit", found.took, "ms")
-        yield fact("a user's first call of it, for whom it is compiled", found.first, "ms")
+        yield from through(wasm.through_the_mount(ctx), "WebAssembly", "it is compiled")
     inside = wasm.in_its_host()
     yield below("a call of a module, over one of Python that does nothing", inside.over, "µs", 150)
     yield fact("a call of a module, in its host", inside.took, "µs")
@@ -222,10 +225,7 @@ def webassembly(python: Path) -> Iterator[Row]:
 
 def javascript(python: Path) -> Iterator[Row]:
     with mounted(python) as ctx:
-        found = esm.through_the_mount(ctx)
-        yield below("a tool in JavaScript, spawn to exit, over cat", found.over, "x", 2.5)
-        yield fact("a tool in JavaScript, spawn to exit", found.took, "ms")
-        yield fact("a user's first call of it, for whom Deno is started", found.first, "ms")
+        yield from through(esm.through_the_mount(ctx), "JavaScript", "Deno is started")
     yield fact("deno run of a module that says as much", esm.alone(), "ms")
     yield below("a call of a module in Deno, in its host", esm.in_its_host(), "µs", 250)
 

@@ -13,7 +13,7 @@ from cortexfs.host import loading
 from cortexfs.host.runtime import Runtime
 from cortexfs.plugins import package
 from tests.bench import measure
-from tests.bench.wasm import INPUT, PAIRS, ROUNDS, Calls
+from tests.bench.wasm import INPUT, ROUNDS, Calls, installed
 from tests.mounted.ctx_mount import Ctx
 from tests.mounted.test_esm import plugin
 
@@ -26,17 +26,7 @@ def saying(where: Path) -> Path:
 
 
 def through_the_mount(ctx: Ctx) -> Calls:
-    small = ctx.work / "small"
-    small.write_text("x" * 1023 + "\n")
-    ctx.ctx("plugin", "install", str(saying(ctx.work)))
-    words = [ctx.tool(NAME), "{}"]
-    first = measure.spawn(words, ctx.environ)
-    ours, _, over = measure.paired(
-        lambda: measure.spawn(words, ctx.environ),
-        lambda: measure.spawn(["/bin/cat", str(small)], ctx.environ),
-        PAIRS,
-    )
-    return Calls(over, ours, first)
+    return installed(ctx, saying(ctx.work))
 
 
 def alone() -> float:

@@ -30,10 +30,15 @@ class Calls(NamedTuple):
 
 
 def through_the_mount(ctx: Ctx) -> Calls:
+    return installed(ctx, saying(ctx.work, NAME))
+
+
+def installed(ctx: Ctx, plugin: Path) -> Calls:
+    """What the tool costs that is called as its plugin."""
     small = ctx.work / "small"
     small.write_text("x" * 1023 + "\n")
-    ctx.ctx("plugin", "install", str(saying(ctx.work, NAME)))
-    words = [ctx.tool(NAME), "{}"]
+    ctx.ctx("plugin", "install", str(plugin))
+    words = [ctx.tool(plugin.name), "{}"]
     first = measure.spawn(words, ctx.environ)
     ours, _, over = measure.paired(
         lambda: measure.spawn(words, ctx.environ),
