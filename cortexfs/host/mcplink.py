@@ -124,12 +124,18 @@ class Link:
             os.umask(0o077)
             asyncio.run(self._main())
         except BaseException as error:  # nobody above would tell the callers
-            if not self._opened.done():
-                self._opened.set_exception(self._failure(error))
+            self._refuse(error)
         finally:
             self.is_open = False
             if not self._opened.done():
                 self._opened.set_exception(self._lost())
+
+    def _refuse(self, error: BaseException) -> None:
+        """Tell who waits for the connection that there is none, and nobody before that it is closed: the next
+        who asks would take it for one to a server without tools."""
+        if not self._opened.done():
+            self.is_open = False
+            self._opened.set_exception(self._failure(error))
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -160,8 +166,7 @@ class Link:
                         await anyio.sleep_forever()
                     tasks.cancel_scope.cancel()
         except Exception as error:  # the SDK raises what it likes; whoever waits for a connection is told
-            if not self._opened.done():
-                self._opened.set_exception(self._failure(error))
+            self._refuse(error)
         finally:
             self._closing.set()
 

@@ -45,7 +45,7 @@ class Keeper:
         self.told = told
         self._lock = threading.Lock()
         self._link: Link | None = None
-        self._failures = 0
+        self._failures, self._why = 0, ""
         self._next = 0.0
         self._changes = threading.Condition()
         self.listed: list[Tool] = []
@@ -64,13 +64,18 @@ class Keeper:
         from cortexfs.host.mcplink import Link  # its import costs 0.8 s, and only who calls pays for it
 
         if (wait := self._next - time.monotonic()) > 0:
-            told = f"the MCP server {self.told.name} has ended {self._failures} times in a row"
-            raise Fault("EHOSTDOWN", f"{told}; it is started again in {wait:.0f} s at the earliest")
+            why = self._why or f"the MCP server {self.told.name} has ended {self._failures} times in a row"
+            raise Fault("EHOSTDOWN", f"{why}; it is started again in {wait:.0f} s at the earliest")
         # Until it has answered a call.
         self._next = time.monotonic() + BACKOFF[min(self._failures, len(BACKOFF) - 1)]
         self._failures += 1
         self._link = Link(self.told, self.changed)
-        self.changed(self._link.open())
+        try:
+            self.changed(self._link.open())
+        except Fault as fault:
+            self._why = fault.message
+            raise
+        self._why = ""
 
     def worked(self) -> None:
         """A call has been answered: that was a connection."""

@@ -23,7 +23,7 @@ from tests.mounted.test_user_daemon import as_user, home
 __all__ = ["home", "npm_packages"]  # fixtures
 
 HOSTILE = Path(__file__).parent / "mcp_server.py"
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def declare(ctx: Ctx, name: str, text: str) -> None:

@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,36 @@ def test_one_that_keeps_ending_is_started_less_and_less(keeper: Callable[..., Ke
         assert failure(exits.link) == ("EPROTO", "the MCP server test exited with status 3")
     code, why = failure(exits.link)
     assert code == "EHOSTDOWN"
+    assert why.startswith("the MCP server test exited with status 3; it is started again in 1 s")
+
+
+def test_one_that_ends_when_it_is_called_is_started_less_and_less(keeper: Callable[..., Keeper]) -> None:
+    ends = keeper(**program())
+    for _ in range(2):
+        assert failure(lambda: sdk.run(tool(ends, "die"), {}, sdk.MemoryRuntime()))[0] == "EPROTO"
+    code, why = failure(ends.link)
+    assert code == "EHOSTDOWN"
     assert why.startswith("the MCP server test has ended 2 times in a row; it is started again in 1 s")
+
+
+def test_one_that_cannot_be_started_is_that_for_all_who_ask(keeper: Callable[..., Keeper]) -> None:
+    # A reload and a watch ask one host at once: the second was answered with a server that has no tools.
+    missing = keeper(command=("/no/such/program",))
+    for _ in range(3):  # which of them waits for the other, and how long
+        with ThreadPoolExecutor(4) as threads:
+            said = list(threads.map(lambda _: failure(missing.link), range(4)))
+        why = "the MCP server test: it cannot be started: /no/such/program: No such file or directory"
+        assert [code for code, _ in said] == ["EHOSTDOWN"] * 4
+        assert all(one.startswith(why) for _, one in said)
+
+
+def test_a_connection_that_failed_is_closed_before_anybody_hears_of_it() -> None:
+    link = mcplink.Link(Told("test", command=("/no/such/program",)), lambda listed: None)
+    seen: list[bool] = []
+    link._opened.add_done_callback(lambda _: seen.append(link.is_open))
+    assert failure(link.open)[0] == "EHOSTDOWN"
+    link.join()
+    assert seen == [False]
 
 
 def test_a_call_that_worked_forgets_former_failures(keeper: Callable[..., Keeper]) -> None:
