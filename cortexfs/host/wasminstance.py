@@ -15,12 +15,11 @@ import bisect
 import ctypes
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 import wasmtime
 
 from cortexfs.core.errors import Fault
-from cortexfs.host import wasmcode
+from cortexfs.host import wasmcall, wasmcode
 
 ABI = 1
 PAGE = 64 << 10
@@ -39,13 +38,6 @@ HostFunction = Callable[..., int | None]
 
 class Broken(Exception):
     """The plugin has broken the contract; for it, this is a trap."""
-
-
-class _Type(NamedTuple):
-    """As wasmtime.FuncType, made once."""
-
-    params: list[wasmtime.ValType]
-    results: list[wasmtime.ValType]
 
 
 class Memory:
@@ -150,7 +142,7 @@ class Instance:
             told = " ".join(str(error).split())[:500]
             raise Fault("EPROTO", f"its module does not link: {told}") from None
         self._exports = instance.exports(self.store)
-        self._called: dict[str, wasmtime.Func] = {}
+        self._called: dict[str, Callable[..., int]] = {}
         own = self._exports.get("memory")
         if isinstance(own, wasmtime.Memory):
             self._memory = Memory(self.store, own)
@@ -189,20 +181,16 @@ class Instance:
 
     # -- calls
 
-    def call(self, name: str, *numbers: int) -> Any:
-        function = self._function(name)
+    def call(self, name: str, *numbers: int) -> int:
+        function = self._called.get(name) or self._function(name)
         self._wind()
-        return function(self.store, *map(wasmtime.Val.i32, numbers))
+        return function(*numbers)
 
-    def _function(self, name: str) -> wasmtime.Func:
-        if name not in self._called:
-            function = self._exports[name]
-            assert isinstance(function, wasmtime.Func)
-            kind = function.type(self.store)
-            # wasmtime asks for the type at each call, and makes its parts anew: a fifth of what a call costs.
-            held = _Type(kind.params, kind.results)
-            setattr(function, "type", lambda store: held)  # noqa: B010  # mypy wants no method replaced
-            self._called[name] = function
+    def _function(self, name: str) -> Callable[..., int]:
+        function = self._exports[name]
+        assert isinstance(function, wasmtime.Func)
+        takes, returns = map(len, wasmcode.EXPORTS[name])
+        self._called[name] = wasmcall.function(self.store, function, takes, returns)
         return self._called[name]
 
     def _wind(self) -> None:
