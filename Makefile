@@ -52,7 +52,12 @@ lint: .venv/.built
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy
 
-bench: .venv/.local test-packages
+# Programs that are measured beside ours, and needed for nothing else.
+build/peers: tests/bench/peers.lock | .venv/.pins
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
+	@touch $@
+
+bench: .venv/.local test-packages build/peers
 	@$(BIN)/python -m tests.bench
 
 soak: .venv/.local test-packages

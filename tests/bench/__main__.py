@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.bench import engine, esm, measure, plugins, providers, streams, talking, wasm
+from tests.bench import engine, esm, mcp, measure, plugins, providers, streams, talking, wasm
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 from tests.mounted.plugins import KINDS
 
@@ -209,15 +209,17 @@ def plugged(python: Path) -> Iterator[Row]:
     yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.1)
 
 
-def through(found: wasm.Calls, language: str, done: str) -> Iterator[Row]:
-    yield below(f"a tool in {language}, spawn to exit, over cat", found.over, "x", 2.5)
-    yield fact(f"a tool in {language}, spawn to exit", found.took, "ms")
+def through(found: wasm.Calls, what: str, done: str) -> Iterator[Row]:
+    yield below(f"{what}, spawn to exit, over cat", found.over, "x", 2.5)
+    yield fact(f"{what}, spawn to exit", found.took, "ms")
     yield fact(f"a user's first call of it, for whom {done}", found.first, "ms")
 
 
 def webassembly(python: Path) -> Iterator[Row]:
     with mounted(python) as ctx:
-        yield from through(wasm.through_the_mount(ctx), "WebAssembly", "it is compiled")
+        yield from through(wasm.through_the_mount(ctx), "a tool in WebAssembly", "it is compiled")
+    if (peer := wasm.alone()) is not None:
+        yield fact("wasmtime run of a module that says as much", peer, "ms")
     inside = wasm.in_its_host()
     yield below("a call of a module, over one of Python that does nothing", inside.over, "µs", 150)
     yield fact("a call of a module, in its host", inside.took, "µs")
@@ -225,9 +227,23 @@ def webassembly(python: Path) -> Iterator[Row]:
 
 def javascript(python: Path) -> Iterator[Row]:
     with mounted(python) as ctx:
-        yield from through(esm.through_the_mount(ctx), "JavaScript", "Deno is started")
+        yield from through(esm.through_the_mount(ctx), "a tool in JavaScript", "Deno is started")
     yield fact("deno run of a module that says as much", esm.alone(), "ms")
     yield below("a call of a module in Deno, in its host", esm.in_its_host(), "µs", 250)
+
+
+def mcp_servers(python: Path) -> Iterator[Row]:
+    with mounted(python) as ctx:
+        plain = mcp.through_the_mount(ctx, "plain", mcp.PLAIN)
+        official = mcp.through_the_mount(ctx, "official", mcp.OFFICIAL)
+    what = "a tool of an MCP server over stdio"
+    yield from through(plain, what, "the server is started")
+    yield fact("the server's own time for it", mcp.alone(mcp.PLAIN), "ms")
+    yield fact(
+        f"{client} that is started for the call, and its server", mcp.a_client_for_each(mcp.PLAIN), "ms"
+    )
+    yield fact(f"{what}, an official one in Python, spawn to exit", official.took, "ms")
+    yield fact("that server's own time for it", mcp.alone(mcp.OFFICIAL), "ms")
 
 
 def table(rows: list[Row]) -> str:
@@ -253,6 +269,7 @@ OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "plugins": plugged,
     "wasm": webassembly,
     "esm": javascript,
+    "mcp": mcp_servers,
     "local_model": local_model,
     "scale": scale,
 }

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import wasmtime
 
 from cortexfs import offers, sdk
 from cortexfs.core import arguments, calls
@@ -21,6 +25,13 @@ PAIRS = 300
 ROUNDS = 2000
 NAME = "bench-wasm"
 INPUT = b'{"text":"x"}'
+PROGRAM = Path(__file__).parents[2] / "build" / "peers" / "wasmtime_cli" / "wasmtime"
+_SAYING = """(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (memory (export "memory") 1)
+  (data (i32.const 0) "\\08\\00\\00\\00\\06\\00\\00\\00hello\\n")
+  (func (export "_start")
+    (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))"""
 
 
 class Calls(NamedTuple):
@@ -35,10 +46,14 @@ def through_the_mount(ctx: Ctx) -> Calls:
 
 def installed(ctx: Ctx, plugin: Path) -> Calls:
     """What the tool costs that is called as its plugin."""
+    ctx.ctx("plugin", "install", str(plugin))
+    return called(ctx, plugin.name)
+
+
+def called(ctx: Ctx, tool: str, input: str = "{}") -> Calls:
     small = ctx.work / "small"
     small.write_text("x" * 1023 + "\n")
-    ctx.ctx("plugin", "install", str(plugin))
-    words = [ctx.tool(plugin.name), "{}"]
+    words = [ctx.tool(tool), input]
     first = measure.spawn(words, ctx.environ)
     ours, _, over = measure.paired(
         lambda: measure.spawn(words, ctx.environ),
@@ -46,6 +61,19 @@ def installed(ctx: Ctx, plugin: Path) -> Calls:
         PAIRS,
     )
     return Calls(over, ours, first)
+
+
+def alone() -> float | None:
+    """ms: `wasmtime run` of a module that says as much, if the Makefile has brought that program."""
+    if not PROGRAM.exists():
+        return None
+    with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
+        program, saying = Path(folder) / "wasmtime", Path(folder) / "module.wasm"
+        shutil.copy(PROGRAM, program)
+        program.chmod(0o755)  # as its package does not
+        saying.write_bytes(wasmtime.wat2wasm(_SAYING))
+        words = [str(program), "run", str(saying)]
+        return sorted(measure.spawn(words, dict(os.environ)) for _ in range(30))[15]
 
 
 class Inside(NamedTuple):

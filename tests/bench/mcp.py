@@ -1,0 +1,81 @@
+"""What a tool of an MCP server over stdio costs: through the mount, and from a client that is started for it.
+
+Two servers: one by hand that answers at once, so that what is measured is the way to it, and an official one
+in Python, which needs most of the time itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.bench import measure
+from tests.bench.wasm import Calls, called
+from tests.mounted.ctx_mount import Ctx
+from tests.mounted.test_mcp_servers import HOSTILE, command, declare, until
+
+ROUNDS = 500
+
+
+class Asked(NamedTuple):
+    server: list[str]
+    tool: str
+    input: dict[str, str]
+
+
+PLAIN = Asked([sys.executable, "-I", str(HOSTILE)], "whoami", {})
+OFFICIAL = Asked([sys.executable, "-I", "-m", "mcp_server_time"], "get_current_time", {"timezone": "UTC"})
+_CLIENT = """
+import asyncio, json, sys
+from mcp import Client, StdioServerParameters
+
+async def main(server, tool, arguments):
+    async with Client(StdioServerParameters(command=server[0], args=server[1:])) as client:
+        print((await client.call_tool(tool, arguments)).content[0].text)
+
+asyncio.run(main(*json.loads(sys.argv[1])))
+"""
+
+
+def through_the_mount(ctx: Ctx, name: str, asked: Asked) -> Calls:
+    declare(ctx, name, command(*asked.server))
+    tool = f"{name}.{asked.tool}"
+    until(ctx, tool)
+    return called(ctx, tool, json.dumps(asked.input))
+
+
+def a_client_for_each(asked: Asked) -> float:
+    """ms: from its start to its end."""
+    with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
+        script = Path(folder) / "client.py"
+        script.write_text(_CLIENT)
+        words = [sys.executable, "-I", str(script), json.dumps(asked)]
+        return sorted(measure.spawn(words, dict(os.environ)) for _ in range(10))[5]
+
+
+def alone(asked: Asked) -> float:
+    """ms: the server's own time for a call, of somebody at the other end of its pipes."""
+    with subprocess.Popen(
+        asked.server, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as server:
+        to, said = server.stdin, server.stdout
+        assert to is not None
+        assert said is not None
+
+        def ask(number: int, method: str, **params: Any) -> None:
+            question = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            to.write(json.dumps(question).encode() + b"\n")
+            to.flush()
+            assert "result" in json.loads(said.readline())
+
+        who = {"name": "bench", "version": "1"}
+        ask(0, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=who)
+        to.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        call = partial(ask, 1, "tools/call", name=asked.tool, arguments=asked.input)
+        return measure.per_call(call, ROUNDS) / 1e3
