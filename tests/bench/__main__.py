@@ -239,9 +239,8 @@ def mcp_servers(python: Path) -> Iterator[Row]:
     what = "a tool of an MCP server over stdio"
     yield from through(plain, what, "the server is started")
     yield fact("the server's own time for it", mcp.alone(mcp.PLAIN), "ms")
-    yield fact(
-        f"{client} that is started for the call, and its server", mcp.a_client_for_each(mcp.PLAIN), "ms"
-    )
+    peer = mcp.a_client_for_each(mcp.PLAIN)
+    yield fact("an MCP client in Python that is started for the call, and its server", peer, "ms")
     yield fact(f"{what}, an official one in Python, spawn to exit", official.took, "ms")
     yield fact("that server's own time for it", mcp.alone(mcp.OFFICIAL), "ms")
 
