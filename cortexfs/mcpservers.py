@@ -13,6 +13,7 @@ This file must never know the protocol.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -29,7 +30,7 @@ from cortexfs.core import calls, mcpserver
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.mcpserver import KIND, Server, Told
 from cortexfs.models.secrets import FOLDER as FOLDER_OF_SECRETS
-from cortexfs.models.secrets import Secrets
+from cortexfs.models.secrets import Secrets, checked
 from cortexfs.version import VERSION
 
 FOLDER = "mcp"
@@ -67,13 +68,48 @@ class Servers:
                 found.faults[PREFIX + name] = fault.message
         return found
 
-    def write(self, name: str, server: Server, *, replace: bool) -> None:
-        """Keep a server; its secrets go where secrets are."""
-        path = self.path(name)
-        if path.exists() and not replace:
-            raise Fault("EEXIST", f"there is an MCP server {name} already; --replace takes its place")
+    def names(self) -> list[str]:
+        return [path.name.removesuffix(SUFFIX) for path in self._paths()]
+
+    def read(self, name: str) -> Server:
+        return self._read(self.path(name))
+
+    def write(self, drafts: Mapping[str, tuple[Server, dict[str, str]]], *, replace: bool) -> None:
+        """Keep these servers and their secrets (mcpserver.parted), or none of them."""
+        there = [name for name in drafts if self.path(name).exists()]
+        if there and not replace:
+            raise Fault("EEXIST", f"there is an MCP server {there[0]} already; --replace takes its place")
+        for _, kept in drafts.values():
+            for secret, value in kept.items():
+                checked(value.encode(), secret, words=True)
+        for name, (server, kept) in drafts.items():
+            for secret, value in kept.items():
+                self._secrets.set(secret, value.encode(), words=True)
+            self._write(self.path(name), server)
+            self._sweep(name)
+
+    def remove(self, name: str) -> None:
+        """The file, and the secrets that were made for it."""
+        self.path(name).unlink()
+        self._sweep(name)
+
+    def _sweep(self, name: str) -> None:
+        """Remove the secrets of a server that no file names any more."""
+        wanted = set()
+        for other in self.names():
+            with contextlib.suppress(Fault):
+                server = self._read(self._folder / f"{other}{SUFFIX}")
+                wanted |= {*server.secret_env.values(), *server.secret_headers.values()}
+        theirs = tuple(
+            mcpserver.secret_of(other, "") for other in self.names() if other.startswith(f"{name}.")
+        )
+        for secret in self._secrets.names():
+            own = secret.startswith(mcpserver.secret_of(name, "")) and not secret.startswith(theirs)
+            if own and secret not in wanted:
+                self._secrets.remove(secret)
+
+    def _write(self, path: Path, server: Server) -> None:
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        server = self._parted(name, server)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
@@ -84,26 +120,6 @@ class Servers:
             draft.rename(path)
         finally:
             draft.unlink(missing_ok=True)
-
-    def _parted(self, name: str, server: Server) -> Server:
-        """Without the secrets, which it names instead."""
-        kept: dict[str, dict[str, str]] = {"env": {}, "headers": {}}
-        named = {"env": dict(server.secret_env), "headers": dict(server.secret_headers)}
-        for field in kept:
-            for key, value in getattr(server, field).items():
-                if mcpserver.is_secret(key) and value:
-                    secret = f"mcp.{name}.{key}"
-                    self._secrets.set(secret, value.encode())
-                    named[field][key] = secret
-                else:
-                    kept[field][key] = value
-        return msgspec.structs.replace(
-            server,
-            env=kept["env"],
-            headers=kept["headers"],
-            secret_env=named["env"],
-            secret_headers=named["headers"],
-        )
 
     def _paths(self) -> list[Path]:
         try:
@@ -144,7 +160,7 @@ class Servers:
         return calls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(told).decode())
 
     def _named(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        found = {key: self._secrets.get(secret) for key, secret in wanted.items()}
+        found = {key: self._secrets.get(secret, words=True) for key, secret in wanted.items()}
         for key, secret in wanted.items():
             if not found[key]:
                 mend = f"put it into {FOLDER_OF_SECRETS}/{secret} of the state directory, with mode 0600"

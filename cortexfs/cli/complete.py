@@ -131,6 +131,13 @@ def _providers(current: str, root: str | None) -> list[str]:
     return list(Providers(*reversed(config.places(os.environ, os.getuid()))).load().providers)
 
 
+def _servers(current: str, root: str | None) -> list[str]:
+    from cortexfs import config
+    from cortexfs.mcpservers import Servers
+
+    return Servers(*reversed(config.places(os.environ, os.getuid()))).names()
+
+
 def _presets(current: str, root: str | None) -> list[str]:
     from cortexfs.models.provider import PRESETS
 
@@ -180,6 +187,7 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "CLASS|OBJECT": _classes_and_objects,
     "PLUGIN": _plugins,
     "PROVIDER": _providers,
+    "SERVER": _servers,
     "NAME": _presets,
     "FORMAT": _formats,
     "MODEL": _models,

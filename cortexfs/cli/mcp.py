@@ -1,4 +1,4 @@
-"""`ctx mcp serve`: the tools of a mount for MCP clients (docs/mcp.md).
+"""`ctx mcp`: a mount's tools for MCP clients, and the MCP servers whose tools are in a mount (docs/mcp.md).
 
 Rules: a secret is in no argument, where every user of the machine could read it. On standard output nothing
 but the protocol is said.
@@ -7,11 +7,13 @@ but the protocol is said.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cortexfs.cli import mounts, objects, parser
 from cortexfs.cli.output import say
@@ -25,7 +27,7 @@ HOST = "127.0.0.1"
 LOOPBACK = (HOST, "::1", "localhost")
 MIN_TOKEN = 16  # characters; a guess every millisecond must take ages
 MAX_TOKEN = 4096
-EXAMPLES = (
+SERVE_EXAMPLES = (
     "ctx mcp serve                                    # what a client is to start, see docs/mcp.md",
     "ctx mcp serve --allow 'fs.*' --allow text.*      # these tools and no others",
     "ctx mcp serve --http 8808                        # on 127.0.0.1, with a token that it prints",
@@ -33,12 +35,81 @@ EXAMPLES = (
 )
 
 
+# By verb: module and function, what it does, examples.
+VERBS = {
+    "serve": ("mcp.serve", "serve the tools of the mount to MCP clients", SERVE_EXAMPLES),
+    "list": (
+        "mcp_servers.listing",
+        "list the MCP servers whose tools are in the mount",
+        ("ctx mcp list", "ctx mcp list --json"),
+    ),
+    "add": (
+        "mcp_servers.add",
+        "make the tools of an MCP server tools of the mount",
+        (
+            "ctx mcp add time -- uvx mcp-server-time",
+            "ctx mcp add github --env GITHUB_TOKEN -- npx -y some-server    # the token is typed",
+            "ctx mcp add docs --url https://mcp.example.com/mcp --header Authorization",
+        ),
+    ),
+    "remove": ("mcp_servers.remove", "remove an MCP server and its secrets", ("ctx mcp remove time",)),
+}
+
+
+class _Parser(parser.Parser):
+    """What follows `--` is a command line of its own, whatever stands before it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        place = args.index("--") if "--" in args and self.get_default("command") is not None else len(args)
+        found, rest = super().parse_known_args(args[:place], namespace)
+        if args[place + 1 :]:
+            found.command = args[place + 1 :]
+        return found, rest
+
+
 def declare(into: parser.Parser) -> None:
-    verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
-    summary = "serve the tools of the mount to MCP clients"
-    serve = verbs.add_parser("serve", help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
-    serve.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.root_option(serve)
+    verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb", parser_class=_Parser)
+    for verb, (_, summary, examples) in VERBS.items():
+        one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
+        one.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.root_option(one)
+        _ARGUMENTS[verb](one)
+        parser.examples(one, *examples)
+    parser.examples(into, *(examples[0] for _, _, examples in VERBS.values()))
+
+
+def run(options: argparse.Namespace) -> int:
+    module, function = VERBS[options.verb][0].split(".")
+    status: int = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)(options)
+    return status
+
+
+def _declare_list(one: argparse.ArgumentParser) -> None:
+    parser.places_options(one)
+    parser.json_option(one)
+
+
+def _declare_add(one: argparse.ArgumentParser) -> None:
+    one.usage = "%(prog)s [options] NAME (--url URL | -- COMMAND [ARGS])"
+    one.set_defaults(command=())
+    parser.places_options(one)
+    one.add_argument("name", metavar="NEW", help="what it is to be called; its tools are NEW.TOOL")
+    one.add_argument("--url", metavar="URL", help="where it is, of a server that runs somewhere")
+    for option, value, what in (("--env", "KEY=VALUE", "a variable"), ("--header", "KEY:VALUE", "a header")):
+        alone = f"{what} for it; a KEY alone is a secret, and is read from standard input"
+        one.add_argument(option, metavar=value, action="append", default=[], help=alone)
+    one.add_argument(
+        "--tool", metavar="GLOB", action="append", default=[], help="take tools of these names only"
+    )
+    one.add_argument("--replace", action="store_true", help="take the place of the one of that name")
+
+
+def _declare_remove(one: argparse.ArgumentParser) -> None:
+    parser.places_options(one)
+    one.add_argument("name", metavar="SERVER", help="its name in: ctx mcp list")
+
+
+def _declare_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--allow", metavar="GLOB", action="append", default=[], help="offer tools of these names only"
     )
@@ -52,11 +123,17 @@ def declare(into: parser.Parser) -> None:
         metavar="FILE",
         help=f"the bearer token for --http (default: {TOKEN}, else a new one, which is printed)",
     )
-    parser.examples(serve, *EXAMPLES)
-    parser.examples(into, *EXAMPLES)
 
 
-def run(options: argparse.Namespace) -> int:
+_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "serve": _declare_serve,
+    "list": _declare_list,
+    "add": _declare_add,
+    "remove": _declare_remove,
+}
+
+
+def serve(options: argparse.Namespace) -> int:
     if options.token_file and not options.http:
         raise Fault("EINVAL", "--token-file is for --http; on standard input and output nobody else can ask")
     where = address(options.http) if options.http else None

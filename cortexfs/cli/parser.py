@@ -37,7 +37,7 @@ COMMANDS = {
     "model": "make a model with defaults of its own",
     "agent": "make, list and remove agents",
     "policy": "say who may run what and why, and look for what is wrong",
-    "mcp": "serve the tools of a mount to MCP clients",
+    "mcp": "serve the tools of a mount to MCP clients, and take in those of MCP servers",
     "completion": "print a completion script for bash, zsh or fish",
     "version": "print the version",
 }

@@ -197,12 +197,12 @@ ARGUMENTS = {
 }
 
 
-def _of_the_daemon(options: argparse.Namespace) -> dict[str, str]:
+def _of_the_daemon(given: str | None) -> dict[str, str]:
     """What the daemon that is meant was started with, if it is ours: it would not see another state."""
-    if options.verb not in WITH_MOUNT or {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
+    if {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
         return {}
     try:
-        root = mounts.root(options.root)
+        root = mounts.root(given)
         found = mounts.mounted_at(root)
         mine = found is not None and found.owner == os.getuid()
         pid = mounts.daemon_pid(mounts.status_text(root), os.getuid()) if mine else None
@@ -211,15 +211,16 @@ def _of_the_daemon(options: argparse.Namespace) -> dict[str, str]:
     return dict(mounts.started_with(pid)) if pid else {}
 
 
+def places_of(options: argparse.Namespace) -> config.Places:
+    """The directories that a command with `parser.places_options` works on."""
+    said = _of_the_daemon(options.root)
+    state, directory = options.state or said.get("--state"), options.config or said.get("--config")
+    return config.places(os.environ, os.getuid(), state=state, config=directory)
+
+
 def run(options: argparse.Namespace) -> int:
-    given = vars(options)  # verbs that need no directories have no such options
-    said = _of_the_daemon(options)
-    where = config.places(
-        os.environ,
-        os.getuid(),
-        state=given.get("state") or said.get("--state"),
-        config=given.get("config") or said.get("--config"),
-    )
+    has_places = options.verb in WITH_MOUNT
+    where = places_of(options) if has_places else config.places(os.environ, os.getuid())
     module, _, function = VERBS[options.verb][0].partition(".")
     status: int = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)(options, where)
     return status

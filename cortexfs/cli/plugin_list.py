@@ -19,7 +19,7 @@ _ORIGIN = re.compile(r"plugin:([^@ ]+)@(\S+)")
 
 
 def listing(options: argparse.Namespace, where: config.Places) -> int:
-    rows = _rows(where, _live(options))
+    rows = _rows(where, live_of(options))
     if options.json:
         output.emit(rows)
     else:
@@ -36,7 +36,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(shown[head] for head in HEADS)
 
 
-class _Live:
+class Live:
     """What a running daemon made of its plugins: their tools, and what is broken."""
 
     def __init__(self, root: str, text: str) -> None:
@@ -50,15 +50,15 @@ class _Live:
                 self.versions[found[1]] = found[2]
 
 
-def _live(options: argparse.Namespace) -> _Live | None:
+def live_of(options: argparse.Namespace) -> Live | None:
     try:
         root = mounts.root(options.root)
-        return _Live(root, mounts.status_text(root))
+        return Live(root, mounts.status_text(root))
     except Fault:
         return None  # a listing works without a mount, and says so in its status column
 
 
-def _rows(where: config.Places, live: _Live | None) -> list[dict[str, Any]]:
+def _rows(where: config.Places, live: Live | None) -> list[dict[str, Any]]:
     enabled = config.enabled(config.load(where))
     rows = [_packaged(one, one.plugin.name in enabled, live) for one in found()]
     for folder in directory.folders(where.state / directory.FOLDER):
@@ -68,12 +68,12 @@ def _rows(where: config.Places, live: _Live | None) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
-def _packaged(one: FoundPlugin, enabled: bool, live: _Live | None) -> dict[str, Any]:
+def _packaged(one: FoundPlugin, enabled: bool, live: Live | None) -> dict[str, Any]:
     row = _row(one.plugin.name, one.plugin.version, "python", enabled, one.fault, live)
     return row | {"distribution": one.distribution, "location": one.location}
 
 
-def _installed(folder: Path, enabled: bool, live: _Live | None) -> dict[str, Any]:
+def _installed(folder: Path, enabled: bool, live: Live | None) -> dict[str, Any]:
     fault, publisher, version, boundary = None, "", "-", "-"
     try:
         manifest = directory.read(folder)
@@ -86,7 +86,7 @@ def _installed(folder: Path, enabled: bool, live: _Live | None) -> dict[str, Any
     return row | {"publisher": publisher, "location": str(folder)}
 
 
-def _missing(name: str, live: _Live | None) -> dict[str, Any]:
+def _missing(name: str, live: Live | None) -> dict[str, Any]:
     """Enabled, and not where this user can see it."""
     version = live.versions.get(name) if live else None
     fault = None if version else "it is not installed, or closed to you"
@@ -103,7 +103,7 @@ def boundary_of(manifest: Manifest) -> str:
 
 
 def _row(
-    name: str, version: str, boundary: str, enabled: bool, fault: str | None, live: _Live | None
+    name: str, version: str, boundary: str, enabled: bool, fault: str | None, live: Live | None
 ) -> dict[str, Any]:
     tools = live.tools.get(name, []) if live else []
     reason = fault or (live.broken.get(name) if live and enabled else None)
@@ -112,7 +112,7 @@ def _row(
         "version": version,
         "boundary": boundary,
         "enabled": enabled,
-        "status": _status(bool(reason), enabled, bool(tools), live is not None),
+        "status": status_of(bool(reason), enabled, bool(tools), live is not None),
         "tools": tools,
         "reason": reason,
         "publisher": "",
@@ -121,7 +121,7 @@ def _row(
     }
 
 
-def _status(broken: bool, enabled: bool, tools: bool, mounted: bool) -> str:
+def status_of(broken: bool, enabled: bool, tools: bool, mounted: bool) -> str:
     if broken:
         return "broken"
     if not enabled:

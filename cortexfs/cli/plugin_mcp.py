@@ -22,15 +22,16 @@ def import_mcp(options: argparse.Namespace, where: Places) -> int:
     found = mcpserver.imported(_read(Path(options.file)))
     config.create(where)  # which closes the state to others
     servers = Servers(where.config, where.state)
-    there = [name for name in found if servers.path(name).exists()]
-    if there and not options.replace:
-        why = f"there is an MCP server {there[0]} already; --replace takes its place"
-        raise Fault("EEXIST", why)
-    for name, server in found.items():
-        servers.write(name, server, replace=options.replace)
+    servers.write({name: mcpserver.parted(name, one) for name, one in found.items()}, replace=options.replace)
+    for name in found:
         print(f"{name}: {servers.path(name)}")
-    print(reloading.told(options.root, lambda facts: _outcome(facts, list(found))))
+    print(told(options.root, list(found)))
     return EXIT_OK
+
+
+def told(root: str | None, names: list[str]) -> str:
+    """Have the daemon take servers over; what came of it."""
+    return reloading.told(root, lambda facts: _outcome(facts, names))
 
 
 def _read(path: Path) -> object:

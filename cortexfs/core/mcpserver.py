@@ -8,6 +8,7 @@ This file must never know where files and secrets are, nor how a server is talke
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -121,7 +122,10 @@ def imported(value: Any) -> dict[str, Server]:
     found = next((table[name] for name in _CONTAINERS if isinstance(table.get(name), dict)), None)
     if not found:
         raise Fault("EINVAL", 'it has no servers; what is wanted is {"mcpServers": {"NAME": {...}}}')
-    return {names.clean(name)[:MAX_NAME]: _imported(name, one) for name, one in found.items()}
+    made = {names.clean(name)[:MAX_NAME]: _imported(name, one) for name, one in found.items()}
+    if len(made) < len(found):
+        raise Fault("EINVAL", "two of its servers would have the same name here; rename one")
+    return made
 
 
 def _imported(name: str, one: Any) -> Server:
@@ -143,3 +147,25 @@ def _imported(name: str, one: Any) -> Server:
 def is_secret(key: str) -> bool:
     """Whether what is called so is one that nobody else should read."""
     return bool(_SECRET.search(key))
+
+
+def secret_of(name: str, key: str) -> str:
+    """What a server's secret is called."""
+    return f"mcp.{name}.{key}"
+
+
+def parted(name: str, server: Server, typed: Collection[str] = ()) -> tuple[Server, dict[str, str]]:
+    """The server without its secrets, which it names instead, and those. `typed` are variables and headers
+    that are secrets whatever they are called."""
+    kept: dict[str, dict[str, str]] = {"env": {}, "headers": {}}
+    named = {"env": dict(server.secret_env), "headers": dict(server.secret_headers)}
+    secrets = {}
+    for field in kept:
+        for key, value in getattr(server, field).items():
+            if value and (is_secret(key) or key in typed):
+                named[field][key] = names.check(secret_of(check_name(name), key))
+                secrets[named[field][key]] = value
+            else:
+                kept[field][key] = value
+    changed = {"secret_env": named["env"], "secret_headers": named["headers"]}
+    return msgspec.structs.replace(server, **kept, **changed), secrets

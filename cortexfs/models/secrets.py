@@ -1,7 +1,9 @@
-"""The keys of providers: files of state/secrets, 0600, written once and never shown again.
+"""The keys of providers, and what MCP servers are told: files of state/secrets, 0600, written once and never
+shown again.
 
-Rules: a key is one line of visible ASCII: anything else could not stand in a header, and would be shown
-by the error that says so. A file that others may read is not used. Nothing here prints or logs a key.
+Rules: a key is one word of visible ASCII, and what is told to a server one line: anything else could not
+stand in a header, and would be shown by the error that says so. A file that others may read is not used.
+Nothing here prints or logs a key.
 This file must never know what a key is sent to.
 """
 
@@ -31,9 +33,9 @@ class Secrets:
     def __init__(self, state: Path) -> None:
         self._folder = state / FOLDER
 
-    def set(self, name: str, data: bytes) -> None:
+    def set(self, name: str, data: bytes, *, words: bool = False) -> None:
         """Keep a key, durably; a reader sees the old one or the new one."""
-        key = checked(data, "the key")
+        key = checked(data, "the key", words=words)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         draft = self._folder / f".{names.check(name)}.{os.getpid()}"
@@ -48,7 +50,7 @@ class Secrets:
         finally:
             draft.unlink(missing_ok=True)
 
-    def get(self, name: str) -> str:
+    def get(self, name: str, *, words: bool = False) -> str:
         """The key, or nothing; EACCES where it has been open to others."""
         path = self._folder / names.check(name)
         try:
@@ -64,7 +66,12 @@ class Secrets:
         if mode & 0o077:
             mend = f"put another one there with: ctx provider secret set {name}"
             raise Fault("EACCES", f"the key of {name} was open to others (mode {mode:04o}); {mend}")
-        return checked(data, f"the key of {name}")
+        return checked(data, f"the key of {name}", words=words)
+
+    def names(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
+        return []
 
     def has(self, name: str) -> bool:
         return (self._folder / names.check(name)).exists()
@@ -74,15 +81,15 @@ class Secrets:
             (self._folder / names.check(name)).unlink()
 
 
-def checked(data: bytes, what: str) -> str:
-    """A key as text; EINVAL for what cannot be one, without showing it."""
+def checked(data: bytes, what: str, *, words: bool = False) -> str:
+    """A key as text, of one word or of several; EINVAL for what cannot be one, without showing it."""
     text = data.decode("latin-1").strip("\r\n \t")
     if not text:
         raise Fault("EINVAL", f"{what} is empty")
     if len(text) > MAX_KEY:
         raise Fault("EINVAL", f"{what} is longer than {MAX_KEY} characters")
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise Fault("EINVAL", f"{what} is not one word of visible ASCII characters")
+    if not text.isascii() or not text.isprintable() or (" " in text and not words):
+        raise Fault("EINVAL", f"{what} is not one {'line' if words else 'word'} of visible ASCII characters")
     return text
 
 

@@ -305,11 +305,31 @@ def test_import_of_another_clients_file(fresh: Ctx, tmp_path: Path) -> None:
     assert secret.stat().st_mode & 0o777 == 0o600
     environ = json.loads(fresh.call("My-Server.whoami").output)["environ"]
     assert (environ["PLAIN"], environ["API_KEY"]) == ("1", "very-secret")
+    (row,) = json.loads(fresh.ctx("mcp", "list", "--json").stdout)
+    assert (row["name"], row["status"], row["secrets"]) == ("My-Server", "loaded", ["API_KEY"])
+    assert "My-Server.echo" in row["tools"]
     again = fresh.ctx("plugin", "import-mcp", str(file), check=False)
     assert "there is an MCP server My-Server already; --replace takes its place" in again.stderr
-    (fresh.config / "mcp" / "My-Server.toml").unlink()
-    os.kill(fresh.pid, signal.SIGHUP)
+    assert "follows" in fresh.ctx("mcp", "remove", "My-Server").stderr
     until(fresh, "My-Server.echo", there=False)
+    assert not secret.exists()
+
+
+def test_servers_are_added_by_a_command(fresh: Ctx) -> None:
+    # docs/mcp.md: "`add` says what is wrong when the mount cannot use the server"
+    shutil.copy(HOSTILE, fresh.work)
+    words = ("--", "/usr/bin/python3", str(fresh.work / "mcp_server.py"))
+    done = fresh.ctx("mcp", "add", "one", "--tool", "echo", *words)
+    assert f"the mount at {fresh.root} follows" in done.stderr
+    assert fresh.call("one.echo", "--text", "hello").output == "hello"
+    done = fresh.ctx("mcp", "add", "two", "--", "/no/such/program")
+    assert "two: the MCP server two: it cannot be started: /no/such/program" in done.stderr
+    rows = json.loads(fresh.ctx("mcp", "list", "--json").stdout)
+    assert [(row["name"], row["status"], row["tools"]) for row in rows] == [
+        ("one", "loaded", ["one.echo"]),
+        ("two", "broken", []),
+    ]
+    assert "it cannot be started" in rows[1]["reason"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
