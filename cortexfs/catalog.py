@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -51,9 +51,13 @@ _faults = msgspec.msgpack.Decoder(tuple[str, str])
 class Catalog:
     """The registry as the enabled plugins make it, and what is wrong with the others."""
 
-    def __init__(self, pool: Pool, kept: Descriptions | None = None) -> None:
+    def __init__(
+        self, pool: Pool, kept: Descriptions | None = None, learned: Callable[[], object] = object
+    ) -> None:
+        """`learned` is called when a plugin has been asked, whatever it said."""
         self._pool = pool
         self._kept = kept
+        self._learned = learned
         self._known: dict[calls.Plugin, tuple[float, list[calls.Descriptor]]] = {}
         self._serving: dict[str, calls.Plugin] = {}
         self._models = debug.objects(time.time())
@@ -79,6 +83,8 @@ class Catalog:
             objects.setdefault(model.key, model)  # abi.md 2: the one configured first wins
         self.broken = dict(faults)
         asked = (BUILTIN, *plugins)
+        if self._kept is not None:
+            await trio.to_thread.run_sync(self._kept.renew)
         limit = trio.CapacityLimiter(AT_ONCE)
         async with trio.open_nursery() as nursery:
             for plugin in asked:
@@ -107,16 +113,18 @@ class Catalog:
                     self._known[plugin] = (time.time(), await self._said(plugin))
             except Fault as fault:
                 self.broken[plugin.name] = fault.message[:MAX_WHY]
+            self._learned()
 
     async def _said(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
         """What the plugin says of itself, or has said before."""
-        if self._kept is None or not self._kept.keeps(plugin):
+        kept = self._kept
+        if kept is None or not (key := kept.key(plugin)):
             return await self._describe(plugin)
-        if (said := await trio.to_thread.run_sync(self._kept.get, plugin)) is not None:
+        if (said := await trio.to_thread.run_sync(kept.get, plugin.name, key)) is not None:
             with contextlib.suppress(Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 return _checked(said)
         descriptors = await self._describe(plugin)
-        await trio.to_thread.run_sync(self._kept.put, plugin, msgspec.json.encode(descriptors))
+        await trio.to_thread.run_sync(kept.put, plugin.name, key, msgspec.json.encode(descriptors))
         return descriptors
 
     def _add(self, objects: dict[Key, Object], plugin: calls.Plugin, *, may_replace: bool) -> str | None:

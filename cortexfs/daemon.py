@@ -80,11 +80,12 @@ log = logging.getLogger("cortexfs")
 
 
 def run(root: Path, config: Config, ready: Callable[[str | None], None], strict: bool = False) -> int:
-    """Serve `root` until it is unmounted or the daemon is told to stop; an exit status."""
+    """Serve `root` until it is unmounted or the daemon is told to stop; an exit status. `ready` is told None
+    when it answers, why it does not, and before that an empty sentence whenever it has come further."""
     sys.setswitchinterval(0.001)  # a thread that makes a large request must not hold the tree up for 5 ms
     try:
         with statelock.held(config.state):
-            daemon = Daemon(root, config, strict)
+            daemon = Daemon(root, config, strict, lambda: ready(""))
             return daemon.serve(ready)
     except Fault as fault:
         ready(fault.message)
@@ -94,7 +95,7 @@ def run(root: Path, config: Config, ready: Callable[[str | None], None], strict:
 class Daemon:
     """The parts, and how they begin and end."""
 
-    def __init__(self, root: Path, config: Config, strict: bool) -> None:
+    def __init__(self, root: Path, config: Config, strict: bool, further: Callable[[], None]) -> None:
         self.root = root
         self.config = config
         self.began = time.time()
@@ -104,8 +105,8 @@ class Daemon:
         self.pool = Pool(calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files))
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
-        self.catalog = Catalog(self.pool, Descriptions(config.state))
-        self.offers = Offers(config)
+        self.catalog = Catalog(self.pool, Descriptions(config.state), further)
+        self.offers = Offers(config, further)
         self.servers = mcpservers.Servers(config.directory, config.state)
         self.watch = mcpservers.Watch(self.catalog, self._renew)
         self._connections = min(limits.connections, _raise_descriptors() // 4)  # of each kind, at most

@@ -13,7 +13,7 @@ This file must never know what a plugin says of itself, which its host is asked.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -28,6 +28,7 @@ from cortexfs.core.manifestjson import fields
 from cortexfs.host import programs
 from cortexfs.plugins import (
     directory,
+    distributions,
     installing,
     jsonmanifests,
     jsonsettings,
@@ -70,8 +71,10 @@ class _Withdrawn(Fault):
 
 
 class Offers:
-    def __init__(self, where: Config) -> None:
+    def __init__(self, where: Config, read: Callable[[], object] = object) -> None:
+        """`read` is called when an installed plugin has been read, in the thread of `load`."""
         self._config = where
+        self._told_read = read
         self._base = where.state / directory.FOLDER
         self._copies = Copies(place_of(where.state))
         self._trust = TrustStore(where.state)
@@ -112,7 +115,7 @@ class Offers:
             elif fault := packaged[name].fault:
                 faults[name] = fault
             else:
-                plugins.append(packaged[name].plugin)
+                plugins.append(_marked(packaged[name]))
         self._seen = {path: seen for path, seen in self._seen.items() if path.name in names}
         if any(seen.needs for _, seen in self._seen.values()):
             plugins = self._ordered(plugins, faults, withdrawn, names, list(packaged.values()))
@@ -150,6 +153,7 @@ class Offers:
         # A fault may come from elsewhere: a full disk, a missing package.
         if known is None or known[0] != before or known[1].fault:
             self._seen[folder] = (before, self._read(folder))
+            self._told_read()
         return self._seen[folder][1]
 
     def _read(self, folder: Path) -> _Seen:
@@ -163,7 +167,8 @@ class Offers:
             self._check_origin(tree, folder)
             place = self._copies.place(tree)
             if jsonmanifests.is_json(tree.manifest):
-                return _Seen(self._joined(tree.manifest, place), needs=needs.any_of(tree.manifest))
+                joined = replace(self._joined(tree.manifest, place), files=records.digest(tree))
+                return _Seen(joined, needs=needs.any_of(tree.manifest))
             return _Seen(declared(tree, place))
         except Fault as fault:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
@@ -216,9 +221,16 @@ def declared(tree: Tree, place: Path) -> calls.Plugin | None:
         kind, target = programs.NATIVE, programs.target(programs.library(str(place / library)))
     else:
         kind, target = programs.PROCESS, programs.target(_programs(manifest, tree, place))
+    confined = sandboxes.sandbox(manifest, place)
     return calls.Plugin(
-        manifest.name, manifest.version, kind, target, path, sandboxes.sandbox(manifest, place)
+        manifest.name, manifest.version, kind, target, path, confined, files=records.digest(tree)
     )
+
+
+def _marked(found: FoundPlugin) -> calls.Plugin:
+    """One of a Python package, whose files may change as well."""
+    mark = distributions.mark(found.distribution, found.location, found.plugin.target.partition(":")[0])
+    return replace(found.plugin, files=mark)
 
 
 def _programs(manifest: Manifest, tree: Tree, place: Path) -> programs.Programs:

@@ -2,7 +2,8 @@
 
 Rules: the daemon inherits nothing but the environment named here: no descriptors, directory,
 terminal or session of whoever typed the command. It says through a pipe that the mount answers, or
-one sentence why it does not. A live mount is left alone, the one of a dead daemon is replaced.
+one sentence why it does not, and before that that it is at work. A live mount is left alone, the one of a
+dead daemon is replaced.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import re
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +31,7 @@ START_SECONDS = 20.0
 END_SECONDS = 5.0
 MAX_LOG = 1 << 20
 READY = b"ready\n"
+WORKING = b"."
 # Language, places, how to reach the network, settings of plugins; nothing that changes what code is loaded.
 ENVIRONMENT = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_\w+|CTX_\w+|SSL_CERT_\w+|(https?|no|all)_proxy"
@@ -168,12 +169,12 @@ def _log(where: Places) -> Iterator[int]:
 
 
 def _wait(reader: int) -> bytes | None:
-    """What the daemon says until it closes the pipe; None when it says nothing in time."""
-    said, deadline = b"", time.monotonic() + START_SECONDS
-    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+    """What the daemon says until it closes the pipe; None when it says nothing for too long."""
+    said = b""
+    while select.select([reader], [], [], START_SECONDS)[0]:
         if not (part := os.read(reader, 4096)):
             return said
-        said += part
+        said = (said + part).lstrip(WORKING)
     return None
 
 
@@ -193,7 +194,7 @@ def _explain(said: bytes | None, where: Places, before: int) -> None:
     last = _last_line(where, before)
     hint = f" ({last})" if last else ""
     if said is None:
-        late = f"the daemon did not start within {START_SECONDS:.0f} s{hint}"
+        late = f"the daemon did not start, and has done nothing for {START_SECONDS:.0f} s{hint}"
         raise Fault("EHOSTDOWN", f"{late}; its log is {log_path(where)}")
     if not said:
         raise Fault("EPROTO", f"the daemon ended while it started{hint}; its log is {log_path(where)}")
@@ -229,19 +230,27 @@ def _log_to_stderr() -> None:
 
 
 class _Ready:
-    """Tells whoever started the daemon that it is ready, or why not: through the pipe, or on stderr."""
+    """Tells whoever started the daemon that it is ready, or why not: through the pipe, or on stderr. Through
+    the pipe also, for an empty sentence, that the daemon is still at work."""
 
     def __init__(self, root: str, pipe: int | None) -> None:
         self._root = root
         self._pipe = pipe
 
     def __call__(self, problem: str | None) -> None:
+        if problem == "":
+            self._write(WORKING)
+            return
         if self._pipe is None:
             text = f"mounted at {self._root} (pid {os.getpid()})"
             say(text if problem is None else f"{parser.program()} mount: {problem}")
             return
-        # Whoever started us may have given up waiting.
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._pipe, READY if problem is None else problem.encode()[:4000])
+        self._write(READY if problem is None else problem.encode()[:4000])
         os.close(self._pipe)
         self._pipe = None
+
+    def _write(self, said: bytes) -> None:
+        """Whoever started us may have given up waiting."""
+        if self._pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._pipe, said)

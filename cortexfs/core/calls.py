@@ -117,6 +117,7 @@ class Plugin(msgspec.Struct, frozen=True, array_like=True):
     path: str = ""  # a directory to put first on sys.path; empty for installed packages
     sandbox: Sandbox | None = None
     keeps: str = ""  # a directory in which each user has one of his own (host/keeping.py); empty: none
+    files: str = ""  # a hash that is another one when they are; empty: nobody has looked at them
 
 
 # The label of who describes a plugin: a host of its own, and closed to others of its uid.

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from tests.bench import engine, esm, mcp, measure, plugins, providers, streams, talking, wasm
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
-from tests.mounted.plugins import KINDS
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
 MARK = "<!-- make bench writes below this line -->\n"
@@ -202,9 +201,9 @@ def plugged(python: Path) -> Iterator[Row]:
         "the same, from a request on a socket of its own to the last answer", inside.native_round, "µs"
     )
     yield below("process JSON: a call, in its host, over the bare child", inside.process_over, "ms", 2)
-    many, which = plugins.many(python, KINDS["process"]), f"{plugins.MANY:,} plugins"
+    many, which = plugins.many(python), f"{plugins.MANY:,} plugins (programs, Python, libraries)"
     yield below(f"ctx mount with {which}", many.again, "s", 3)
-    yield fact("the same for the first time, when they are copied", many.first, "s")
+    yield fact("the same for the first time, when they are copied and asked", many.first, "s")
     yield below(f"one more, from telling the daemon to its first answer, with {which}", many.applied, "s", 1)
     yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.1)
 

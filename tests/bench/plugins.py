@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import signal
@@ -161,6 +162,34 @@ def _child(words: list[str]) -> None:
     os.waitpid(pid, 0)
 
 
+def _name(number: int) -> str:
+    return f"many-{number:04}"
+
+
+MORE = "many-more"  # as long as the others' names
+_TEMPLATE = _name(0)
+
+
+def mixed(where: Path) -> plugins.Maker:
+    """Plugins of each kind in turn. The libraries are one that was compiled, with their names in it."""
+    library = (plugins.native(where / "compiled", _TEMPLATE) / "lib/lib.so").read_bytes()
+    makers = (plugins.program, plugins.python, functools.partial(_patched, library))
+    kinds: Iterator[Callable[[Path, str, str], Path]] = itertools.cycle(makers)
+
+    def made(folder: Path, name: str, says: str = "hello") -> Path:
+        return next(kinds)(folder, name, says)
+
+    return made
+
+
+def _patched(library: bytes, where: Path, name: str, _: str) -> Path:
+    manifest = plugins.manifest_text(name, "1.0", plugins.LIBRARY, plugins.TRUSTED)
+    folder = plugins.written(where / name, {"manifest.toml": manifest})
+    (folder / "lib").mkdir()
+    (folder / "lib/lib.so").write_bytes(library.replace(_TEMPLATE.encode(), name.encode()))
+    return folder
+
+
 class Many(NamedTuple):
     first: float  # s: `ctx mount` with plugins that it has never seen
     again: float  # s: and once more
@@ -168,18 +197,19 @@ class Many(NamedTuple):
     over: float  # fs.read with them, over fs.read without
 
 
-def many(python: Path, made: plugins.Maker) -> Many:
+def many(python: Path) -> Many:
     with mounted(python) as few, mounted(python) as ctx:
         ctx.umount()
+        made = mixed(ctx.work)
         _install(ctx, made)
         first, again = _mounting(ctx), _mounting(ctx)
-        _put(ctx, made, "one-more")
-        config.choose(ctx.config, "one-more", True)
+        _put(ctx, made, MORE)
+        config.choose(ctx.config, MORE, True)
         pid, began = ctx.pid, time.perf_counter()
         os.kill(pid, signal.SIGHUP)  # as every command does that changes something
-        while not os.path.exists(ctx.tool("one-more")):
+        while not os.path.exists(ctx.tool(MORE)):
             time.sleep(0.002)  # looking takes CPU that the daemon needs
-        assert ctx.call("one-more").status == 0
+        assert ctx.call(MORE).status == 0
         applied = time.perf_counter() - began
         small = ctx.work / "small"
         small.write_text("x" * 1023 + "\n")
@@ -195,14 +225,14 @@ def _mounting(ctx: Ctx) -> float:
     began = time.perf_counter()
     ctx.mount()
     took = time.perf_counter() - began
-    assert ctx.call(f"many-{MANY - 1}").status == 0
+    assert all(ctx.call(_name(MANY - 1 - each)).status == 0 for each in range(3))
     return took
 
 
 def _install(ctx: Ctx, made: plugins.Maker) -> None:
     for number in range(MANY):
-        _put(ctx, made, f"many-{number}")
-    chosen = {f"many-{number}": True for number in range(MANY)}
+        _put(ctx, made, _name(number))
+    chosen = {_name(number): True for number in range(MANY)}
     (ctx.config / config.CHOICES).write_text(json.dumps(chosen))
 
 

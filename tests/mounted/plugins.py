@@ -19,6 +19,7 @@ LIBRARY = (
     '[sandbox]\nlevel = "trusted_in_process"\n[native]\nlibrary = "lib/lib.so"\n'
     'isolation = "trusted_in_process"\nabi_version = 1\n'
 )
+TRUSTED = 'trust = "trusted_native"\n'
 MODULE = """
 import os
 from cortexfs.sdk import tool
@@ -32,7 +33,7 @@ plugin = [run]
 """
 
 
-def _written(where: Path, files: dict[str, str]) -> Path:
+def written(where: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path = where / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +42,7 @@ def _written(where: Path, files: dict[str, str]) -> Path:
     return where
 
 
-def _manifest(name: str, version: str, text: str, trust: str = "") -> str:
+def manifest_text(name: str, version: str, text: str, trust: str = "") -> str:
     return f'name = "{name}"\n{TOP.format(version=version)}{trust}{TOOLS}{text}'
 
 
@@ -49,16 +50,16 @@ def program(
     where: Path, name: str, says: str = "hello", tool: str = "", version: str = "1.0", text: str = ""
 ) -> Path:
     """One tool that is a shell script; `says` is what it prints, behind it the uid."""
-    manifest = _manifest(name, version, text + PROGRAM.format(tool=tool or name))
+    manifest = manifest_text(name, version, text + PROGRAM.format(tool=tool or name))
     script = says if says.startswith("#!") else f'#!/bin/sh\nprintf \'"{says} %s"\' "$(id -u)"\n'
-    return _written(where / name, {"manifest.toml": manifest, "bin/run": script})
+    return written(where / name, {"manifest.toml": manifest, "bin/run": script})
 
 
 def python(where: Path, name: str, says: str = "hello", version: str = "1.0", text: str = "") -> Path:
     module = f"{name.replace('-', '_')}_plugin"
-    manifest = _manifest(name, version, f'{text}[python]\nentry = "{module}:plugin"\n')
+    manifest = manifest_text(name, version, f'{text}[python]\nentry = "{module}:plugin"\n')
     code = MODULE.format(tool=name, says=says)
-    return _written(where / name, {"manifest.toml": manifest, f"lib/{module}.py": code})
+    return written(where / name, {"manifest.toml": manifest, f"lib/{module}.py": code})
 
 
 SOURCE = r"""
@@ -114,15 +115,15 @@ def tool_source(name: str, execute: str, drop: str = DROP) -> str:
 
 def native(where: Path, name: str, says: str = "hello", version: str = "1.0", drop: str = DROP) -> Path:
     """A library, made by the system's compiler."""
-    manifest = _manifest(name, version, LIBRARY, 'trust = "trusted_native"\n')
+    manifest = manifest_text(name, version, LIBRARY, TRUSTED)
     source = tool_source(name, EXECUTE.replace("SAYS", says), drop)
-    folder = _written(where / name, {"manifest.toml": manifest, "src/tool.c": source})
+    folder = written(where / name, {"manifest.toml": manifest, "src/tool.c": source})
     (folder / "lib").mkdir(exist_ok=True)
     command = [
         "cc",
         "-shared",
         "-fPIC",
-        "-O1",
+        "-O0",  # which leaves names as they are written: tests/bench makes libraries with others of it
         "-I",
         str(declaring.INCLUDE),
         "-o",

@@ -188,6 +188,38 @@ def test_a_replaced_library_is_picked_up_without_a_restart(mount: Ctx, tmp_path:
     mount.ctx("plugin", "uninstall", "lib", "--purge")
 
 
+def test_what_a_plugin_is_outlives_the_mount_and_not_its_version(python: Path, tmp_path: Path) -> None:
+    # design.md: "A plugin is asked for its tools once for each version"
+    with mounted(python) as ctx:
+        asked = ctx.work / "asked"
+        asked.touch()
+        asked.chmod(0o666)
+
+        def version(says: str, number: str) -> Path:
+            made = plugins.python(tmp_path / number, "counted", says, number)
+            module = made / "lib/counted_plugin.py"
+            module.write_text(f"{module.read_text()}\nopen({str(asked)!r}, 'a').write('{number} ')\n")
+            return made
+
+        ctx.ctx("plugin", "install", str(version("one", "1.0")))
+        for _ in range(2):
+            ctx.umount()
+            ctx.mount()
+            assert "counted" in tools(ctx)
+        assert asked.read_text() == "1.0 "
+        ctx.umount()
+        ctx.ctx("plugin", "install", str(version("two", "1.1")))
+        ctx.mount()
+        assert asked.read_text() == "1.0 1.1 "
+        assert said(ctx, "counted") == "two 0"
+        # and what was asked is what runs: a file that has changed is refused, whatever is kept of it
+        ctx.umount()
+        (ctx.state / "plugins/counted/lib/counted_plugin.py").write_text("plugin = []")
+        ctx.mount()
+        assert "counted" not in tools(ctx)
+        assert "changed since it was installed" in broken(ctx)
+
+
 def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: Path) -> None:
     folder = plugins.python(tmp_path, "module", "one")
     mount.ctx("plugin", "install", str(folder))

@@ -82,7 +82,7 @@ def test_a_daemon_that_does_not_start_is_ended(
     monkeypatch.setattr(mount, "START_SECONDS", 0.1)
     monkeypatch.setattr(mount, "_command", lambda *words: ["/bin/sleep", "60"])
     assert main(["mount"]) == 69
-    assert "the daemon did not start within" in capsys.readouterr().err
+    assert "the daemon did not start, and has done nothing for" in capsys.readouterr().err
 
 
 def test_a_daemon_inherits_nothing(
@@ -258,3 +258,20 @@ def test_doctor_names_the_sockets_that_refuse(tmp_path: Path) -> None:
         listener.listen()
         closed.bind(str(folder / "bad.sock"))
         assert mount_checks._refusing(tmp_path) == b"model/acme/bad.sock"
+
+
+def test_a_daemon_that_is_at_work_is_waited_for(capfd: pytest.CaptureFixture[str]) -> None:
+    # changelog: "`ctx mount` waits as long as the daemon comes further"
+    reader, writer = os.pipe()
+    tell = mount._Ready("/ctx", writer)
+    for problem in ("", "", None, ""):
+        tell(problem)
+    assert mount._wait(reader) == mount.READY
+    os.close(reader)
+    reader, writer = os.pipe()
+    tell = mount._Ready("/ctx", writer)
+    os.close(reader)  # who started it has given up
+    tell("")
+    tell(None)
+    mount._Ready("/ctx", None)("")
+    assert capfd.readouterr() == ("", "")

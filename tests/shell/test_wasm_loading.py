@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import wasmtime
+from msgspec.structs import replace
 
 from cortexfs.catalog import Catalog
 from cortexfs.descriptions import Descriptions
@@ -257,7 +258,7 @@ def test_a_cache_of_somebody_elses_is_not_read(place: Path) -> None:
 
 async def test_what_it_has_said_is_not_asked_again(tmp_path: Path, place: Path) -> None:
     # "a plugin is asked for its tools once for each version", also by the next daemon
-    plugin = wat.plugin(place / "m.wasm", wat.text(wat.TOOLS))
+    plugin = replace(wat.plugin(place / "m.wasm", wat.text(wat.TOOLS)), files="f")
     kept = Descriptions(tmp_path)
     async with serving(tmp_path) as world:
         first = await Catalog(world.pool, kept).registry([plugin])
@@ -268,7 +269,7 @@ async def test_what_it_has_said_is_not_asked_again(tmp_path: Path, place: Path) 
         assert again.names("tool") == first.names("tool")
         assert again.objects["tool", "echo"].schema == first.objects["tool", "echo"].schema
         # of another setting nobody knows what it says, nor where the file is damaged
-        other = wat.plugin(place / "n.wasm", wat.text(wat.TOOLS), config={"a": 1})
+        other = replace(wat.plugin(place / "n.wasm", wat.text(wat.TOOLS), config={"a": 1}), files="f")
         (place / "n.wasm").write_bytes(b"")
         for asked in (other, plugin):
             catalog = Catalog(world.pool, kept)
