@@ -313,7 +313,7 @@ class _Plugin:
             esmrights.environment(may),
             place.directory,
             place.umask,
-            lambda: esmrights.confine(declared.folder, place.directory, may),
+            lambda: esmrights.confine(declared.folder, place.directory, may, declared.private),
         )
         process = esmchild.Process(start, self._state.answer, self._who)
         try:

@@ -13,17 +13,19 @@ This file must never know what a tool is asked to do.
 from __future__ import annotations
 
 import functools
-import ipaddress
 import os
 import shutil
+import socket
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from ipaddress import IPv6Address
 from pathlib import Path
 
+from cortexfs.core import networks
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.capabilities import deno_permissions
-from cortexfs.host import landlock
+from cortexfs.host import landlock, seccomp
 from cortexfs.host.confining import SHOWN, View
 
 SCRIPTS = Path(__file__).parent / "esmjs"
@@ -36,12 +38,9 @@ _SHELL = "/bin/sh"
 _START = f'ulimit -d {DATA_KIB} && exec 3<&0 4>&1 </dev/null >&2 && exec "$0" "$@"'
 _SEALED = ("--no-prompt", "--no-config", "--no-lock", "--no-remote", "--no-npm", "--cached-only", "--quiet")
 _NOWHERE = "/dev/null/none"  # no directory can be made there
-# Deno takes networks of IPv4 alone; the loopback address is the one of IPv6 that every machine has.
-PRIVATE = (
-    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-    "192.168.0.0/16",
-)  # fmt: skip
-_LOOPBACK = ipaddress.IPv6Network("::1")
+# Both are this machine. Deno takes networks of IPv4 alone, and of IPv6 single addresses.
+_LOOPBACK = (IPv6Address("::1"), IPv6Address("::"))
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK)  # the last to ask what addresses there are
 _NETWORK: View = tuple(
     (path, "r")
     for path in (
@@ -109,30 +108,32 @@ def _listed(paths: Sequence[str]) -> str:
 
 def _closed(private: Sequence[str]) -> Iterator[str]:
     """Every network that is not public, but those that the administrator gives."""
-    given = [ipaddress.ip_network(each, strict=False) for each in private]
-    closed = [ipaddress.IPv4Network(each) for each in PRIVATE]
-    for one in given:
-        if isinstance(one, ipaddress.IPv4Network):
-            closed = [part for each in closed for part in _without(each, one)]
-    own = [*map(str, closed), *([] if _LOOPBACK in given else [f"[{_LOOPBACK.network_address}]"])]
-    if own:
-        yield f"--deny-net={','.join(own)}"
+    given = networks.granted(private)
+    own = [f"[{each}]" for each in _LOOPBACK if not any(each in network for network in given)]
+    if closed := [*map(str, networks.closed_4(given)), *own]:
+        yield f"--deny-net={','.join(closed)}"
 
 
-def _without(network: ipaddress.IPv4Network, given: ipaddress.IPv4Network) -> list[ipaddress.IPv4Network]:
-    if not network.overlaps(given):
-        return [network]
-    return [] if network.subnet_of(given) else list(network.address_exclude(given))
+def _families(private: Sequence[str]) -> tuple[int, ...]:
+    """What sockets it may have: those of IPv6 only with a grant of some, as nobody could tell apart by their
+    addresses which of them are public."""
+    has_6 = any(each.version == 6 for each in networks.granted(private))
+    return (*_FAMILIES, socket.AF_INET6) if has_6 else _FAMILIES
 
 
 # -- the kernel's side
 
 
-def confine(folder: str, directory: str, capabilities: Sequence[str]) -> None:
+def confine(folder: str, directory: str, capabilities: Sequence[str], private: Sequence[str]) -> None:
     """Close to this thread, and to what it starts, all that its Deno has no business with."""
     given = deno_permissions(capabilities)
     if "run" in given:
         return
+    _show(folder, directory, given)
+    seccomp.close(network="net" in given, unix=True, families=_families(private))
+
+
+def _show(folder: str, directory: str, given: Sequence[str]) -> None:
     write = "w" * ("write" in given)
     view: list[tuple[str, str]] = [
         *SHOWN,

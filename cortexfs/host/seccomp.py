@@ -109,20 +109,25 @@ def restrict(*, network: bool, paths: bool) -> int | None:
     return None
 
 
-def close(*, network: bool, unix: bool) -> None:
-    """The same for good, with nobody who decides: Unix sockets, other than pairs, only with `unix`."""
+def close(*, network: bool, unix: bool, families: tuple[int, ...] = ()) -> None:
+    """The same for good, with nobody who decides: Unix sockets, other than pairs, only with `unix`. With a
+    network, sockets are of these families alone, if any are named."""
     machine = MACHINES.get(os.uname().machine)
     if machine is None:
         raise Fault("EACCES", f"nothing can be filtered on this machine ({os.uname().machine})")
-    linux.filter_syscalls(program(machine, network=network, unix=_ALLOW if unix else _REFUSE))
+    linux.filter_syscalls(
+        program(machine, network=network, unix=_ALLOW if unix else _REFUSE, families=families)
+    )
 
 
 @functools.cache
-def program(machine: _Machine, *, network: bool, unix: int) -> bytes:
-    return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine, network, unix))
+def program(machine: _Machine, *, network: bool, unix: int, families: tuple[int, ...] = ()) -> bytes:
+    return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine, network, unix, families))
 
 
-def _instructions(machine: _Machine, network: bool, unix: int) -> Iterator[Instruction]:
+def _instructions(
+    machine: _Machine, network: bool, unix: int, families: tuple[int, ...]
+) -> Iterator[Instruction]:
     """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
     column = machine.column
     yield from [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, machine.arch), (_RETURN, 0, 0, _KILL)]
@@ -137,10 +142,17 @@ def _instructions(machine: _Machine, network: bool, unix: int) -> Iterator[Instr
     # Of others of the same user: a process whose RLIMIT_CPU is 0 is a dead one.
     yield from _if_called(PRLIMIT[column], _where(_EQUAL, 0, _GO_ON, _failing(errno.EPERM)))
     other = _GO_ON if network else (_RETURN, 0, 0, _REFUSE)
-    yield from _if_called(SOCKET[column], _where(_EQUAL, socket.AF_UNIX, (_RETURN, 0, 0, unix), other))
+    sockets = _where(_EQUAL, socket.AF_UNIX, (_RETURN, 0, 0, unix), other)
+    yield from _if_called(SOCKET[column], _among(families, sockets) if network and families else sockets)
     is_unix = [_look(0), (_EQUAL, 1, 0, socket.AF_UNIX), other]
     yield from _if_called(SOCKETPAIR[column], [*is_unix, *_pairs(unix)])
     yield _GO_ON
+
+
+def _among(families: tuple[int, ...], then: list[Instruction]) -> list[Instruction]:
+    """Sockets of other families are what a kernel without these says."""
+    known = [(_EQUAL, len(families) - at, 0, family) for at, family in enumerate(families)]
+    return [_look(0), *known, _failing(errno.EAFNOSUPPORT), *then]
 
 
 def _pairs(unix: int) -> list[Instruction]:

@@ -12,7 +12,6 @@ This file must never know who asks.
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import queue
 import socket
 import ssl
@@ -20,8 +19,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
+
+from cortexfs.core import networks
 
 SECONDS = 30.0
 MAX_BODY = 65528
@@ -32,9 +33,6 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _OURS = ("connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade")
 _SECRETS = ("authorization", "cookie", "proxy-authorization")
 _PORTS = {"http": 80, "https": 443}
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Request(NamedTuple):
@@ -81,7 +79,7 @@ class _Exchange:
         self._request = request
         self._most = most
         self._redirects = redirects
-        self._private = tuple(ipaddress.ip_network(each, strict=False) for each in private)
+        self._private = networks.granted(private)
         self._until = until
         self._sockets: list[socket.socket] = []
         self._left = False
@@ -146,24 +144,10 @@ class _Exchange:
 
     def _allowed(self, host: str, port: int) -> Iterator[tuple[int, Any]]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        allowed = [(each[0], each[4]) for each in found if self._may(str(each[4][0]))]
+        allowed = [(each[0], each[4]) for each in found if networks.may_reach(str(each[4][0]), self._private)]
         if not allowed:
             raise _Refused(403, f"{host[:200]} is a private address, which the plugin is not granted")
         yield from allowed
-
-    def _may(self, text: str) -> bool:
-        address = _embedded(ipaddress.ip_address(text.partition("%")[0]))
-        public = address.is_global and not address.is_multicast
-        return public or any(address in network for network in self._private)
-
-
-def _embedded(address: Address) -> Address:
-    """The address that an IPv6 one stands for, where it stands for one."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address in _NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        return address.ipv4_mapped or address.sixtofour or address
-    return address
 
 
 def _parts(url: str) -> tuple[str, str, int, str]:

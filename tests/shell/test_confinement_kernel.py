@@ -232,6 +232,27 @@ def test_the_filter_on_every_machine(
     assert judged(program, machine.arch, numbers[machine.column] | 0x40000000, *arguments) == 0x80000000
 
 
+FAMILIES = [
+    (1, 0),
+    (2, 0),
+    (16, 0),
+    (10, errno.EAFNOSUPPORT),
+    (40, errno.EAFNOSUPPORT),
+    (17, errno.EAFNOSUPPORT),
+]
+
+
+@pytest.mark.parametrize("name", seccomp.MACHINES)
+@pytest.mark.parametrize(("family", "error"), FAMILIES)
+def test_sockets_of_some_families_alone(name: str, family: int, error: int) -> None:
+    # docs/plugins.md: "it has IPv4 alone"
+    machine = seccomp.MACHINES[name]
+    program = seccomp.program(machine, network=True, unix=seccomp._ALLOW, families=(1, 2, 16))
+    answer = 0x50000 | error if error else 0x7FFF0000
+    assert judged(program, machine.arch, seccomp.SOCKET[machine.column], family) == answer
+    assert judged(program, machine.arch, (0, 63)[machine.column], family) == 0x7FFF0000
+
+
 # mov eax, 20 (getpid); int 0x80; ret
 OLD_CALL = """
 import ctypes, mmap

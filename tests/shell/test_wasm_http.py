@@ -7,11 +7,13 @@ import queue
 import socket
 import threading
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cortexfs.core import networks
 from cortexfs.host import webfetch
 from tests.shell import wat
 from tests.shell.calling import serving
@@ -20,6 +22,11 @@ from tests.shell.wat import BUFFER, OUT, WORD, Asked, then
 
 LOOPBACK = ("127.0.0.0/8",)
 STATUS = "(i32.const 0x17ffe1)"  # unaligned: nothing says that it must not be
+
+
+class Server6(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+    daemon_threads = True
 
 
 class _Pages(http.server.BaseHTTPRequestHandler):
@@ -171,8 +178,9 @@ async def test_a_server_that_does_not_answer(tmp_path: Path, place: Path) -> Non
 PRIVATE = (
     "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
     "[::1]", "[::]", "[fe80::1]", "[fd00::1]", "[::ffff:127.0.0.1]", "[::ffff:10.0.0.1]",
-    "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "224.0.0.1", "255.255.255.255", "2130706433", "0x7f.1",
-    "localhost",
+    "[64:ff9b::7f00:1]", "[64:ff9b:1::7f00:1]", "[2002:7f00:1::]", "[::127.0.0.1]", "[fec0::1]", "[ff02::1]",
+    "[2001:db8::1]", "[2001::1]", "[3fff::1]", "224.0.0.1", "255.255.255.255", "240.0.0.1",
+    "192.0.0.8", "198.18.0.1", "2130706433", "0x7f.1", "localhost",
 )  # fmt: skip
 
 
@@ -191,9 +199,35 @@ def test_private_addresses(host: str) -> None:
     assert b"is a private address, which the plugin is not granted" in answer.body
 
 
+@pytest.mark.parametrize(
+    "host", ["1.1.1.1", "172.32.0.1", "192.169.0.1", "100.128.0.1", "2606:4700::1", "2a00::1"]
+)
+def test_public_addresses(host: str) -> None:
+    assert networks.may_reach(host, ())
+    assert not networks.closed_4(networks.granted(["0.0.0.0/0"]))
+    assert networks.meant(ip_address("2002:101:101::")) == ip_address("1.1.1.1")
+
+
 def test_a_grant_is_for_its_network_alone(server: str) -> None:
     assert fetched(server, ("127.0.0.1/32",)).status == 200
     assert fetched(server, ("10.0.0.0/8",)).status == 403
+
+
+def test_loopback_of_ipv6_is_not_reached_either(server: str) -> None:
+    # issue 6: "private addresses and redirects into them refused unless granted"
+    with Server6(("::1", 0), _Pages) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            six = f"http://[::1]:{made.server_port}"
+            for private in ((), LOOPBACK, ("fd00::/8",)):
+                assert fetched(f"{six}/a", private).status == 403
+            assert fetched(f"{server}/to/{six}/a", LOOPBACK).status == 403
+            assert fetched(f"{six}/a", ("::1/128",)).body == b"GET /a None None "
+            assert fetched(f"{server}/to/{six}/a", (*LOOPBACK, "::1/128")).body == b"GET /a None None "
+        finally:
+            made.shutdown()
+            thread.join()
 
 
 def test_secrets_stay_with_their_server(server: str) -> None:
