@@ -14,7 +14,7 @@ from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.plugins import manifesthash, signing
 from cortexfs.plugins.package import Tree
-from cortexfs.plugins.reviewing import Check
+from cortexfs.plugins.reviewing import Check, risk_row
 
 _COVERS = {
     "package": "hash of every file",
@@ -70,12 +70,8 @@ def needs(manifest: Manifest) -> list[str]:
 def risks(manifest: Manifest) -> list[str]:
     """A line for each tool that it names and each effect of its capabilities."""
     return [
-        f"[risk.tools.{tool.name}] effect = {_camel(effect.kind)} floor = RequireConfirmation"
+        risk_row(tool.name, effect)
         for tool in manifest.tools
         for effect in effects(manifest.capabilities)
         if effect.confirmation == "always"
     ]
-
-
-def _camel(words: str) -> str:
-    return "".join(part.capitalize() for part in words.split("_"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from cortexfs.core import governance
+from cortexfs.core import calls, governance, risk
 from cortexfs.core.errors import Fault
 from cortexfs.core.governance import Mechanism
 from cortexfs.core.manifest import Manifest, ProcessTool
@@ -23,7 +23,6 @@ from cortexfs.plugins.package import Tree
 
 # Names of variables that hold secrets: words, so that KEYBOARD is none.
 _SECRET = re.compile(r"(?:^|_)(TOKEN|SECRET|KEY|PASSWORD|CREDENTIAL)S?(?:_|$)", re.IGNORECASE)
-_FLOORS = ("write_file", "run_process", "read_secret", "network_request", "schedule_task", "delete_file")
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -104,15 +103,23 @@ def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
 
 
 def risks(manifest: Manifest) -> list[str]:
-    """The profile that its effects recommend: a line for each tool and effect."""
-    found = []
-    for tool in manifest.native.tools if manifest.native else ():
-        for each in governance.tool_effects(manifest, tool):
-            if each.kind in _FLOORS:
-                kind = "".join(part.capitalize() for part in each.kind.split("_"))
-                target = f' target = "{each.target}"' if each.target else ""
-                found.append(f"[risk.tools.{tool.name}] effect = {kind}{target} floor = RequireConfirmation")
-    return found
+    """The profile that its effects recommend: a line for each that is more than a look."""
+    return [
+        risk_row(tool.name, each)
+        for tool in (manifest.native.tools if manifest.native else ())
+        for each in governance.tool_effects(manifest, tool)
+        if risk.floor(each).level > risk.ALLOW
+    ]
+
+
+def risk_row(tool: str, effect: calls.Effect) -> str:
+    kind, floor = _camel(effect.kind), _camel(risk.floor(effect).level.word)
+    target = f' target = "{effect.target}"' if effect.target else ""
+    return f"[risk.tools.{tool}] effect = {kind}{target} floor = {floor}"
+
+
+def _camel(words: str) -> str:
+    return "".join(part.capitalize() for part in words.split("_"))
 
 
 def conformance(manifest: Manifest, passed: bool) -> str:

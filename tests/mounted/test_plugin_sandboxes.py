@@ -48,7 +48,14 @@ SCRIPT = """
 import json
 print(json.dumps(probe(json.load(sys.stdin)["input"]["text"])))
 """
-KINDS = ("python", "process")
+STREAMING = """
+import json
+for line in sys.stdin:
+    call = json.loads(line)
+    if "id" in call:
+        print(json.dumps({"id": call["id"], "output": probe(call["input"]["text"])}), flush=True)
+"""
+KINDS = ("python", "process", "jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +79,16 @@ class Probe:
             }
         else:
             interpreter = os.path.realpath(sys.executable)
+            protocol = '[native]\nprotocol = "jsonl"\n' if kind == "jsonl" else ""
+            tail = STREAMING if kind == "jsonl" else SCRIPT
             files = {
-                "manifest.toml": top + PROGRAM.format(tool=self.name),
-                "bin/run": f"#!{interpreter} -SE\n{code}{SCRIPT}",
+                "manifest.toml": top + protocol + PROGRAM.format(tool=self.name),
+                "bin/run": f"#!{interpreter} -SE\n{code}{tail}",
             }
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
-        if kind == "process":
+        if kind != "python":
             (folder / "bin/run").chmod(0o755)
         ctx.ctx("plugin", "install", str(folder))
 

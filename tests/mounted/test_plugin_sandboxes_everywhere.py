@@ -16,7 +16,7 @@ from cortexfs import mechanisms
 from cortexfs.core.governance import Mechanism
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.plugins import TOOLS, TOP, tool_source
-from tests.mounted.test_plugin_sandboxes import MODULE, PROBE, PTRACE
+from tests.mounted.test_plugin_sandboxes import MODULE, PROBE, PTRACE, SCRIPT, STREAMING
 from tests.mounted.test_user_daemon import as_user, home
 from tests.shell import declaring
 
@@ -93,19 +93,6 @@ def library(where: Path, name: str, claims: str, outside: Path) -> Path:
     command = ["cc", "-shared", "-fPIC", "-D_GNU_SOURCE", "-I", str(declaring.INCLUDE)]
     subprocess.run([*command, "-o", str(folder / "lib/lib.so"), str(folder / "src/tool.c")], check=True)
     return folder
-
-
-STREAMING = """
-import json
-for line in sys.stdin:
-    call = json.loads(line)
-    if "id" in call:
-        print(json.dumps({"id": call["id"], "output": probe(call["input"]["text"])}), flush=True)
-"""
-SCRIPT = """
-import json
-print(json.dumps(probe(json.load(sys.stdin)["input"]["text"])))
-"""
 
 
 def probe(where: Path, kind: str, claims: str) -> Path:

@@ -81,3 +81,11 @@ def cpx(
     *members: tuple[tarfile.TarInfo, bytes], form: int = tarfile.GNU_FORMAT, manifest: str = MANIFEST
 ) -> bytes:
     return gzip.compress(tar(*members, form=form, manifest=manifest))
+
+
+def summed(data: bytes, at: int) -> bytes:
+    """The header there with a sum that is right."""
+    header = bytearray(data[at : at + 512])
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    return data[:at] + bytes(header) + data[at + 512 :]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import json
 import os
 import pty
 import subprocess
 import sys
+import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from cortexfs import config
-from cortexfs.plugins import package, sources
+from cortexfs.cli import plugin_install
+from cortexfs.plugins import package, sources, tarball
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
-from tests.shell.plugin_files import MANIFEST, member, tar
+from tests.shell.plugin_files import MANIFEST, member, summed, tar
 
 places, said = plugin_commands.places, plugin_commands.said
 UNMOUNTED = "it counts from the next ctx mount"
@@ -102,27 +105,65 @@ def test_a_flipped_bit_refuses(places: config.Places, said: Said, where: str) ->
     assert not (places.state / "plugins").exists()
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        member("../evil", b"x"),
-        member("/evil", b"x"),
-        member("lib/a", kind=b"2"),
-        member("lib/a", kind=b"3"),
-        member("manifest.toml", MANIFEST.encode()),
-    ],
-)
-def test_a_hostile_package_leaves_nothing(places: config.Places, said: Said, entry: object) -> None:
-    # issue: "refused, nothing written outside, nothing half-installed"
-    import gzip
+def _many() -> bytes:
+    return tar()[:1024] + tar(member("lib/x"))[1024:1536] * 100_000 + bytes(1024)
 
+
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "traversal": lambda: tar(member("../evil", b"x")),
+    "absolute": lambda: tar(member("/evil", b"x")),
+    "symbolic link": lambda: tar(member("lib/a", kind=tarfile.SYMTYPE)),
+    "hard link": lambda: tar(member("lib/a", kind=tarfile.LNKTYPE)),
+    "device": lambda: tar(member("lib/a", kind=tarfile.CHRTYPE)),
+    "disk": lambda: tar(member("lib/a", kind=tarfile.BLKTYPE)),
+    "pipe": lambda: tar(member("lib/a", kind=tarfile.FIFOTYPE)),
+    "duplicate": lambda: tar(member("manifest.toml", MANIFEST.encode())),
+    "sparse": lambda: tar(member("lib/a", kind=tarfile.GNUTYPE_SPARSE)),
+    "bomb": lambda: tar() + bytes(tarball.MAX_UNPACKED),
+    "100,000 entries": _many,
+    "non-UTF-8": lambda: summed(tar(member("lib/abc")).replace(b"lib/abc", b"lib/\xff\xfec", 1), 1024),
+    "case collision": lambda: tar(member("lib/x"), member("lib/X")),
+    "the name of another place": lambda: tar(manifest=MANIFEST.replace('"hello"', '"../../evil"')),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_hostile_package_leaves_nothing(places: config.Places, said: Said, hostile: str) -> None:
+    # issue: "refused, nothing written outside, nothing half-installed"
     before = sorted(str(path) for path in places.state.parent.rglob("*"))
-    Path("evil.cpx").write_bytes(gzip.compress(tar(entry)))  # type: ignore[arg-type]
+    Path("evil.cpx").write_bytes(gzip.compress(HOSTILE[hostile](), 1))
     status, _, err = said("install", "evil.cpx", "--yes")
     assert status != 0
     assert "evil.cpx is refused" in err
     Path("evil.cpx").unlink()
     assert sorted(str(path) for path in places.state.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("source", ["hello", "hello.cpx"])
+def test_what_is_installed_is_what_was_checked(
+    places: config.Places, said: Said, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # issue: "a manifest that changes between check and use"
+    folder = hello(Path("hello"))
+    said.ok("keygen", "key")
+    said.ok("sign", "hello", "--key", "key")
+    said.ok("pack", "hello", "hello.cpx")
+    checked = {path: (folder / path).read_bytes() for path in ("manifest.toml", "bin/hello", "package.toml")}
+
+    def changed(question: str) -> bool:
+        """Somebody thinks about whether to trust it, and somebody else is faster."""
+        edit(folder, 'name = "hello"\nv', 'name = "../../evil"\nv')
+        (folder / "bin/hello").write_text("#!/bin/sh\nrm -r /\n")
+        Path("hello.cpx").write_bytes(b"evil")
+        return True
+
+    monkeypatch.setattr(plugin_install, "sure", changed)
+    monkeypatch.setattr(sys, "stdin", open(os.openpty()[1]))  # noqa: SIM115
+    said.ok("install", source)
+    sys.stdin.close()
+    place = places.state / "plugins/hello"
+    assert {path: (place / path).read_bytes() for path in checked} == checked
+    assert not (places.state.parent / "evil").exists()
 
 
 # -- installing and removing

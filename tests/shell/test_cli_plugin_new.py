@@ -119,6 +119,22 @@ def test_a_review_says_what_is_asked_for_and_what_holds_it(places: config.Places
         assert line in out.splitlines(), line
 
 
+def test_a_review_recommends_the_floors_that_policy_has(places: config.Places, said: Said) -> None:
+    # cortex-sdk.md 6: "Kind floors"; 8: "[risk.tools.NAME] effect = WriteFile target = "x" floor = ..."
+    folder = hello(Path("hello"))
+    harmless = 'reversibility = "reversible", confirmation = "never", dry_run = "not_supported"'
+    kinds = ("read_file", "network_request", "send_message", "delete_file")
+    effects = ", ".join(f'{{ kind = "{kind}", {harmless} }}' for kind in kinds)
+    edit(folder, "= {}", f"= {{}}\neffects = [{effects}]")
+    rows = [line.split(" effect = ") for line in said.ok("review", "hello").splitlines()]
+    assert [row[1] for row in rows if row[1:]] == [
+        "NetworkRequest floor = Review",
+        "SendMessage floor = RequireConfirmation",
+        "DeleteFile floor = Block",
+        'RunProcess target = "plugin subprocess" floor = RequireConfirmation',
+    ]
+
+
 def test_a_package_is_reviewed_as_its_directory_is(places: config.Places, said: Said) -> None:
     hello(Path("hello"))
     said.ok("pack", "hello", "hello.cpx")

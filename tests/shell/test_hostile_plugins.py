@@ -119,7 +119,7 @@ def test_what_a_plugin_says_breaks_that_plugin_alone(said: bytes) -> None:
 
 
 def test_plugins_that_hang_are_waited_for_together() -> None:
-    # commands.md: ctx mount waits 20 s; each plugin may take DESCRIBE_SECONDS
+    # commands.md: ctx mount waits 20 s for a step; each plugin may take DESCRIBE_SECONDS
     registry, broken, seconds = described({name: b"" for name in ("hangs", "hangs.too", "and.this")})
     assert len(broken) == 3
     assert registry.names("tool") == ("good",)

@@ -13,9 +13,10 @@ import pytest
 
 from cortexfs import config
 from cortexfs.config import Config
+from cortexfs.core.manifest import Manifest
 from cortexfs.host import programs
 from cortexfs.offers import Offers
-from cortexfs.plugins import installing, package, records
+from cortexfs.plugins import directory, installing, package, records
 from cortexfs.plugins.copies import place_of
 from tests.shell.plugin_files import TOOL, plugin
 
@@ -133,6 +134,22 @@ def test_what_did_not_change_is_not_read_again(world: World, monkeypatch: pytest
     with pytest.raises(AttributeError):
         world.offers.load()
     assert read == [where]
+
+
+def test_what_runs_is_what_was_checked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # issue: "a manifest that changes between check and use"
+    where = world.install()
+
+    def check(manifest: Manifest, available: object) -> None:
+        (where / "bin/hello").write_text("evil")
+        (where / "manifest.toml").write_text((where / "manifest.toml").read_text().replace("Says", "Does"))
+
+    monkeypatch.setattr(directory, "check", check)  # it has been read by then
+    (offered,) = world.offers.load().plugins
+    assert (offered.name, (Path(offered.path) / "bin/hello").read_text()) == ("hello", "hello")
+    assert "Says hello" in (Path(offered.path) / "manifest.toml").read_text()
+    monkeypatch.undo()
+    assert "it has changed since it was installed" in World(world.base).fault()
 
 
 @pytest.mark.parametrize("damage", ["changed", "added", "mode", "gone"])

@@ -13,7 +13,7 @@ import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.plugins import package, tarball
-from tests.shell.plugin_files import MANIFEST, NATIVE, TOOL, cpx, full, member, plugin, tar, tree
+from tests.shell.plugin_files import MANIFEST, NATIVE, TOOL, cpx, full, member, plugin, summed, tar, tree
 
 
 def refused(data: bytes) -> str:
@@ -182,14 +182,6 @@ def test_a_name_that_could_lead_elsewhere_is_refused(name: str, sentence: str) -
 def test_names_are_utf_8() -> None:
     data = tar(member("lib/abc")).replace(b"lib/abc", b"lib/\xff\xfec", 1)
     assert "is not UTF-8" in refused(gzip.compress(summed(data, 1024)))
-
-
-def summed(data: bytes, at: int) -> bytes:
-    """The header there with a sum that is right."""
-    header = bytearray(data[at : at + 512])
-    header[148:156] = b" " * 8
-    header[148:156] = f"{sum(header):06o}\0 ".encode()
-    return data[:at] + bytes(header) + data[at + 512 :]
 
 
 @pytest.mark.parametrize(
