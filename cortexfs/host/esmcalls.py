@@ -1,7 +1,7 @@
 """One request to an ESM plugin's process, and what the process says to it, until it has ended.
 
-Rules: who waits is another thread than who reads the process; what is over the limit is not kept, so that no
-call piles up more than OUTPUT_BYTES. A cancellation may come at any time, from any thread.
+Rules: who waits may be another thread than who reads the process (leading.py); what is over the limit is not
+kept, so that no call piles up more than OUTPUT_BYTES. A cancellation may come at any time, from any thread.
 This file must never know how lines travel.
 """
 
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
+from cortexfs.host.leading import Leading
+from cortexfs.host.runtime import shielded
 
 OUTPUT_BYTES = 16 << 20  # of one call, in all its lines
 
@@ -50,7 +53,8 @@ _Item: TypeAlias = Said | Fault | _Cancelled
 class Call:
     """One request, and what was said to it that was not yet passed on."""
 
-    def __init__(self) -> None:
+    def __init__(self, nudge: Callable[[], None]) -> None:
+        self._nudge = nudge
         self.id = 0
         self.is_sent = False
         self.ended = False
@@ -60,6 +64,10 @@ class Call:
     def cancel(self) -> None:
         """Called from another thread, at any time."""
         self._items.put(_Cancelled())
+        self._nudge()
+
+    def waits(self) -> bool:
+        return self._items.empty()
 
     def put(self, item: Said | Fault, size: int = 0) -> None:
         """From the process's thread. What is over the limit is not kept."""
@@ -70,8 +78,11 @@ class Call:
             item = Fault("EIO", f"it said over {OUTPUT_BYTES >> 20} MiB to one call")
         self._items.put(item)
 
-    def follow(self, runtime: sdk.ToolRuntime | None, until: float) -> Any:
+    def follow(self, runtime: sdk.ToolRuntime | None, until: float, leading: Leading) -> Any:
         while True:
+            if runtime is not None and self.waits():
+                with shielded(runtime):
+                    leading.lead(self.waits, until)
             said = self._next(until)
             if runtime is not None and said.progress is not None:
                 runtime.emit_progress(said.progress)

@@ -1,8 +1,8 @@
 """One Deno process of an ESM plugin: requests and answers in lines, told apart by ids, over two pipes.
 
 Main path: `Process.ask` writes a request, in its caller's thread where the pipe takes it at once, and waits
-for what the process's own thread (`_serve`) has sorted by ids. esmjs/bootstrap.js is the other side and
-lists the lines.
+for what is sorted by ids: by itself, or by the process's own thread (`_serve`), as leading.py has it.
+esmjs/bootstrap.js is the other side and lists the lines.
 
 Rules: a line counts only with the secret that the process was given before any of the plugin's code ran; a
 plugin that writes to the channel itself ends its process. Whoever does not let go of a cancelled call within
@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -31,8 +32,9 @@ from cortexfs.core.errors import Fault
 from cortexfs.host import children, linux
 from cortexfs.host.esmcalls import OUTPUT_BYTES, Call, Said
 from cortexfs.host.esmstate import Refused
+from cortexfs.host.leading import Leading
 from cortexfs.host.process import status_text
-from cortexfs.host.runtime import sentence
+from cortexfs.host.runtime import sentence, shielded
 
 LET_GO_SECONDS = 0.5  # a cancelled run must end within one
 _LINE = OUTPUT_BYTES + (64 << 10)
@@ -74,9 +76,12 @@ class Process:
         self._inbox = bytearray()
         self._ignored = 0
         self._fatal = ""
+        self._broken = ""  # why what it says is not read any more
+        self._is_mute = False
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._child = children.Child(with_errors=False)
-        self._look = select.poll()
+        self._look = select.epoll()
+        self._leading = Leading(self._child.stdout, self._look, self._taken)
         self._ended = threading.Event()
 
     # -- from threads of calls, which a cancellation may strike at any instruction
@@ -113,13 +118,16 @@ class Process:
         None of it was done where that is EAGAIN.
         """
         until = time.monotonic() + seconds
-        call = Call()
+        call = Call(self._leading.nudge)
         if runtime is not None:
             runtime.on_cancel(call.cancel)
         try:
-            if not self._begin(call, request):
-                raise Fault("EAGAIN", f"{self._who} ends")
-            return call.follow(runtime, until)
+            if runtime is None:  # the thread may be another call's, which is not to be shielded for this one
+                self._begin(call, request)
+            else:
+                with shielded(runtime):
+                    self._leading.lead(call.waits, until, partial(self._begin, call, request))
+            return call.follow(runtime, until, self._leading)
         finally:
             try:
                 self._leave(call)
@@ -132,16 +140,15 @@ class Process:
             if self.is_open:
                 self._put(message)
 
-    def _begin(self, call: Call, request: dict[str, Any]) -> bool:
+    def _begin(self, call: Call, request: dict[str, Any]) -> None:
         with self._lock:
             if not self.is_open:
-                return False
+                raise Fault("EAGAIN", f"{self._who} ends")
             self._last += 1
             call.id = self._last
             self._calls[call.id] = call
             call.is_sent = True
             self._put({"id": call.id} | request)
-            return True
 
     def _put(self, message: dict[str, Any]) -> None:
         line = _encode(message) + b"\n"
@@ -181,6 +188,7 @@ class Process:
         thread.start()
         thread.join()
         if started:
+            self._leading.stop()
             self._child.end()
             self._close_waker()
             self._ended.set()
@@ -189,7 +197,7 @@ class Process:
         process = self._child.process
         assert process is not None
         for file in (self._child.stdout.fileno(), process.fileno(), self._waker):
-            self._look.register(file, select.POLLIN)
+            self._look.register(file, select.EPOLLIN)
         self._outbox += self._secret + b"\n"
         self._running = True
         answer.put(None)
@@ -216,11 +224,14 @@ class Process:
 
     def _serve(self) -> str:
         """Sort what it says, until it is no more use; why that is."""
-        while True:
+        while not self._broken:
             readable, gone = self._wait()
-            if readable and not self._read():
+            if readable:
+                self._leading.turn()
+            if self._is_mute:
                 return "ended" if gone or self._child.ends_within(_END_SECONDS) else "closed its output"
             if gone:
+                self._leading.stop()
                 for _ in range(_LAST_READS):
                     if not self._read():
                         break
@@ -230,6 +241,7 @@ class Process:
                 self._look_for_the_overdue()
                 if self._closing and not self._calls:
                     return "was not wanted any more"
+        return self._broken
 
     def _wait(self) -> tuple[bool, bool]:
         process = self._child.process
@@ -239,8 +251,8 @@ class Process:
             waits = bool(self._outbox)
             due = min(self._owed.values(), default=None)
         if waits:
-            self._look.register(writable, select.POLLOUT)
-        left = None if due is None else max(0.0, due - time.monotonic()) * 1000 + 1
+            self._look.register(writable, select.EPOLLOUT)
+        left = None if due is None else max(0.0, due - time.monotonic()) + 0.001
         ready = {fd for fd, _ in self._look.poll(left)}
         if waits:
             self._look.unregister(writable)
@@ -274,6 +286,19 @@ class Process:
                     call.ended = True
                     call.put(Fault("EAGAIN", f"{self._who} has not begun with it"))
             self._owed.clear()
+            self._leading.nudge()
+
+    def _taken(self) -> bool:
+        """For whoever reads; what is wrong ends the process, and not him."""
+        try:
+            return self._read()
+        except Fault as fault:
+            self._broken = fault.message
+        except Exception as error:  # a bug of ours: it ends this process and its calls, not the host
+            self._broken = f"could not be served: {sentence(error)}"
+        with self._lock:
+            self._wake()
+        return False
 
     def _read(self) -> bool:
         try:
@@ -287,6 +312,7 @@ class Process:
         self._inbox += rest
         if len(self._inbox) > _LINE:
             raise Fault("EPROTO", f"said a line of over {OUTPUT_BYTES >> 20} MiB")
+        self._is_mute = not data
         return bool(data)
 
     def _hear(self, line: bytes) -> None:
@@ -338,6 +364,7 @@ class Process:
 
     def _end(self, why: str) -> None:
         self._child.kill()
+        self._leading.stop()
         with self._lock:
             self._closing = True
             left, self._calls = [*self._calls.values()], {}
@@ -358,4 +385,5 @@ class Process:
     def _close_waker(self) -> None:
         if self._waker >= 0:
             os.close(self._waker)
+            self._look.close()
             self._waker = -1

@@ -1,7 +1,8 @@
 """One call as its tool sees it, and the way back to the daemon.
 
 Rules: every message is sent whole, under a lock, as a tool may speak from several threads; none is sent
-after the last one. `Cancelled` is raised in the tool's thread at most once, between `begin` and `end`.
+after the last one. `Cancelled` is raised in the tool's thread at most once, between `begin` and `end`, and
+not where the thread is `shielded`.
 This file must never know how calls arrive or which thread serves them.
 """
 
@@ -53,7 +54,7 @@ class Runtime(sdk.ToolRuntime):
         self._sending = threading.Lock()
         self._said_all = False
         self._state = threading.Lock()
-        self._ended = False
+        self._ended = self._shielded = self._late = False
 
     # -- what the tool sees
 
@@ -151,8 +152,22 @@ class Runtime(sdk.ToolRuntime):
         except Exception as error:  # a plugin's callback; its tool is to end all the same
             print(f"on_cancel: {sentence(error)}", file=sys.stderr)
         with self._state:
-            if not self._ended:
+            self._late = self._shielded
+            if not self._ended and not self._shielded:
                 _raise_in(self._thread, Cancelled)
+
+    def shield(self) -> None:
+        """Until `bare`, `Cancelled` is not raised; what was on its way is raised in here."""
+        with self._state:
+            self._shielded = True
+
+    def bare(self) -> None:
+        """What came meanwhile is raised now."""
+        with self._state:
+            self._shielded = False
+        if self._late:
+            self._late = False
+            raise Cancelled
 
     def end(self) -> None:
         """Nothing is raised after this; what was on its way is taken back, or raised in here."""
@@ -169,6 +184,19 @@ class Runtime(sdk.ToolRuntime):
         self._said_all = True
         self._sending.release()
         self.stream.close()
+
+
+@contextlib.contextmanager
+def shielded(runtime: sdk.ToolRuntime) -> Iterator[None]:
+    """Where a cancellation would leave something half done, and is heard of by `on_cancel`."""
+    if not isinstance(runtime, Runtime):
+        yield
+        return
+    runtime.shield()
+    try:
+        yield
+    finally:
+        runtime.bare()
 
 
 def _pieces(text: str) -> Iterator[bytes]:

@@ -1,12 +1,13 @@
 """WebAssembly plugins: tools that are functions of a module, by ABI version 1 of manifest.json.
 
 Main path: `tools` starts a `_Worker`, which compiles the module and asks what its tools are; `WasmTool` gives
-it one call. Instance and engine belong to the worker's thread alone. A call waits for it outside: so a
-cancellation, which may come between any two steps of Python, never hits the library's; and who waits is also
-the clock, which ends the call by one tick of the engine's epoch.
+it one call. Where nobody else wants the instance, the call uses it in its own thread, shielded, as a
+cancellation between two steps of the library's Python would break it; the worker's thread is the clock then.
+Else that thread does the call, and who waits is the clock. It ends a call by a tick of the engine's epoch.
 
-Rules: one instance holds the plugin's state, and calls take turns. After a trap, a deadline or a broken
-promise the next call gets a new one. What was checked is what runs: the module is named by its hash.
+Rules: one thread at a time has what is the library's (`_holding`). One instance holds the plugin's state, and
+calls take turns. After a trap, a deadline or a broken promise the next call gets a new one. What was checked
+is what runs: the module is named by its hash.
 This file must never know how a call arrives, nor what a manifest looks like.
 """
 
@@ -17,11 +18,12 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -32,7 +34,7 @@ from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam
 from cortexfs.core.manifestjson.tools import input_schema
 from cortexfs.host import keeping, linux, programs
-from cortexfs.host.runtime import sentence
+from cortexfs.host.runtime import sentence, shielded
 
 if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothing
     from cortexfs.host.wasmhost import Turn
@@ -45,6 +47,7 @@ DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
 # The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
 EARLY_SECONDS = 0.05
 _CLONE_FS = 0x200  # unshare(2)
+_LOOK_SECONDS = 0.2  # after which the clock sees that a call runs in its own thread; shorter than any timeout
 
 
 class Module(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -145,6 +148,10 @@ class _Job:
         self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
 
+class _Look(NamedTuple):
+    """Wakes the clock."""
+
+
 class _Worker(threading.Thread):
     def __init__(self, plugin: str, declared: Module) -> None:
         super().__init__(daemon=True)
@@ -159,9 +166,15 @@ class _Worker(threading.Thread):
         self._code, self._hosts, self._instances, self._states = (
             wasmcode, wasmhost, wasminstance, wasmstate
         )  # fmt: skip
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._turning = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job | _Look | None] = queue.SimpleQueue()
+        self._holding = threading.Lock()  # the instance, and all that the library has
+        self._holding.acquire()
+        self._turning = threading.Lock()  # what follows
         self._current: _Job | None = None
+        self._until: float | None = None  # of a call in its own thread
+        self._was_used = False  # by such calls, since the clock has looked
+        self._sleeps = False  # the clock
+        self._serves = False  # the worker's thread has a job
         self._instance: Instance | None = None
 
     # -- from other threads
@@ -171,6 +184,9 @@ class _Worker(threading.Thread):
         job = _Job(work, self._hosts.Turn())
         if runtime is not None:
             runtime.on_cancel(partial(self.end, job, "ECANCELED"))
+            with shielded(runtime):
+                if self._holds(job, time.monotonic() + seconds):
+                    return self._done_here(job)
         self._jobs.put(job)
         try:
             value, error = job.done.get(timeout=max(0.0, seconds))
@@ -180,6 +196,26 @@ class _Worker(threading.Thread):
         if error is not None:
             raise error
         return value
+
+    def _holds(self, job: _Job, until: float) -> bool:
+        """Whether it is this job's turn at once, in this thread; then the clock runs."""
+        with self._turning:
+            others = self._serves or not self._jobs.empty()
+            if others or not self._holding.acquire(blocking=False):
+                return False
+            self._current, self._until, self._was_used = job, until, True
+            if self._sleeps:
+                self._sleeps = False
+                self._jobs.put(_Look())
+        return True
+
+    def _done_here(self, job: _Job) -> Any:
+        try:
+            return self._turned(job)
+        except BaseException as error:  # the caller is told what came of it, whatever it was
+            raise self._failure(job, error) from None
+        finally:
+            self._holding.release()
 
     def _end_aside(self, job: _Job) -> None:
         """In a thread, as a cancellation must not hit whoever holds the lock."""
@@ -218,14 +254,47 @@ class _Worker(threading.Thread):
             self._open()
         except BaseException as error:  # nobody above would tell the callers; each job is answered with it
             opened = error
-        while (job := self._jobs.get()) is not None:
+        else:
+            self._holding.release()
+        while (job := self._next()) is not None:
             if opened is not None:
                 job.done.put((None, self._failure(job, opened)))
                 continue
+            self._serves = True
+            while not self._holding.acquire(timeout=self._left()):
+                self._look_at_the_clock()
             try:
                 job.done.put((self._turned(job), None))
             except BaseException as error:  # the thread must serve on; the job is answered with it
                 job.done.put((None, self._failure(job, error)))
+            finally:
+                self._holding.release()
+
+    def _next(self) -> _Job | None:
+        """The next job. Meanwhile this is the clock, which sleeps when there was nothing to look at."""
+        self._serves = False
+        while True:
+            with self._turning:
+                self._sleeps, self._was_used = not self._was_used and self._until is None, False
+            try:
+                job = self._jobs.get(timeout=None if self._sleeps else self._left())
+            except queue.Empty:
+                self._look_at_the_clock()
+                continue
+            if not isinstance(job, _Look):
+                return job
+
+    def _left(self) -> float:
+        until = self._until
+        return _LOOK_SECONDS if until is None else max(0.0, min(_LOOK_SECONDS, until - time.monotonic()))
+
+    def _look_at_the_clock(self) -> None:
+        with self._turning:
+            job, until = self._current, self._until
+            if job is None or until is None or until > time.monotonic():
+                return
+            self._until = None
+        self.end(job, "ETIMEDOUT")
 
     def _open(self) -> None:
         declared = self._declared
@@ -240,11 +309,19 @@ class _Worker(threading.Thread):
         self._state = state
 
     def _turned(self, job: _Job) -> Any:
-        if job.turn.ended:
-            raise self._hosts.Ended
-        self._host.turn = job.turn
         with self._turning:
             self._current = job
+        try:
+            if job.turn.ended:
+                raise self._hosts.Ended
+            return self._worked(job)
+        finally:
+            with self._turning:
+                self._current = self._until = None
+            self._state.keep()
+
+    def _worked(self, job: _Job) -> Any:
+        self._host.turn = job.turn
         try:
             self._instance = self._instance or self._fresh()
             return job.work(self._instance)
@@ -257,10 +334,6 @@ class _Worker(threading.Thread):
         except BaseException:  # it struck amid the guest's code: its memory is not to be trusted
             self._drop()
             raise
-        finally:
-            with self._turning:
-                self._current = None
-            self._state.keep()
 
     def _fresh(self) -> Instance:
         host = self._host

@@ -2,7 +2,7 @@
 
 Rules: what a call sets is written when that call ends, in one transaction, also when the call has failed; a
 process that is killed loses its last call, never half of one. Everything is bounded, and what does not fit
-is told. There is one connection, used by one thread.
+is told. There is one connection, used by one thread at a time.
 This file must never know what the keys mean, nor how a plugin is called.
 """
 
@@ -27,7 +27,9 @@ class State:
 
     def __init__(self, path: str, plugin: str) -> None:
         self._plugin = plugin
-        self._database = sqlite3.connect(path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None)
+        self._database = sqlite3.connect(
+            path or ":memory:", timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
         if path:
             self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute(_TABLE)

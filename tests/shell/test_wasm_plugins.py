@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,8 @@ import msgspec
 import pytest
 import wasmtime
 
-from cortexfs.host import wasm, wasmcode, wasmhost, wasminstance, wasmstate, webfetch
+from cortexfs import sdk
+from cortexfs.host import loading, wasm, wasmcode, wasmhost, wasminstance, wasmstate, webfetch
 from tests.shell import wat
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -105,6 +108,26 @@ async def test_an_endless_loop_can_be_cancelled(tmp_path: Path, place: Path) -> 
             assert (await runner.answer()).code == "ECANCELED"
         assert await asked.said("calls") == "1"
         assert set(world.pool.by_pid) == pids
+
+
+def test_the_clock_sleeps_when_nobody_calls(place: Path) -> None:
+    # a call runs in its own thread where nobody else wants the instance; design.md: an idle host does nothing
+    tools = loading.loaded(wat.plugin(place / "m.wasm", wat.text(TOOLS), timeout=1))
+    worker, runtime, said = wasm._workers[-1], sdk.MemoryRuntime(), []
+    try:
+        for _ in range(2):
+            said.append(sdk.run(tools["calls"][0], {}, runtime).output)
+            end = time.monotonic() + 60
+            while not worker._sleeps:
+                assert time.monotonic() < end
+                select.select([], [], [], 0.05)
+            with pytest.raises(sdk.ExecutionFailed, match="timed out"):
+                sdk.run(tools["spin"][0], {}, runtime)
+        assert said == ["1", "1"]
+    finally:
+        wasm.drop_all()
+        worker.leave()
+        worker.join()
 
 
 async def test_memory_has_its_limits(tmp_path: Path, place: Path) -> None:

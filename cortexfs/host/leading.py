@@ -1,0 +1,79 @@
+"""Who reads what a process says: a call that waits for it, or while none does a thread of the process's own.
+
+A call that reads for itself spares two wake-ups: of the thread, and of the call by the thread.
+
+Rules: one reads at a time. Who reads also sorts what is said to others, so it must not be interrupted in the
+midst of it: a call leads in `runtime.shielded`. Whatever else it is to hear of comes with a `nudge`.
+This file must never know what is said.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from io import FileIO
+
+_ONE = (1).to_bytes(8, "little")
+
+
+class Leading:
+    """`look` is what the process's own thread waits with; the file is in it. `read` takes what is there, and
+    returns whether there may be more."""
+
+    def __init__(self, file: FileIO, look: select.epoll, read: Callable[[], bool]) -> None:
+        self._file = file
+        self._look = look
+        self._read = read
+        self._reading = threading.Lock()
+        self._nudging = threading.Lock()
+        self._is_over = False
+        self._nudges = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
+        self._leader = select.poll()
+        self._leader.register(file, select.POLLIN)
+        self._leader.register(self._nudges, select.POLLIN)
+
+    def nudge(self) -> None:
+        """Whoever leads looks whether he still waits."""
+        with self._nudging, suppress(BlockingIOError, ValueError):  # a late one: it is closed
+            self._nudges.write(_ONE)
+
+    def lead(
+        self, waits: Callable[[], bool], until: float, begin: Callable[[], object] = lambda: None
+    ) -> None:
+        """Read until it waits no more, if nobody else reads. `begin` is what there will be an answer to."""
+        if self._is_over or not self._reading.acquire(blocking=False):
+            begin()
+            return
+        try:
+            self._look.modify(self._file, 0)
+            begin()
+            while waits() and not self._is_over and (left := until - time.monotonic()) > 0:
+                ready = {number for number, _ in self._leader.poll(left * 1000)}
+                if self._nudges.fileno() in ready:
+                    self._nudges.read(len(_ONE))
+                if self._file.fileno() in ready and not self._read():
+                    break
+        finally:
+            self._look.modify(self._file, select.EPOLLIN)  # first, or the next leader's would be undone
+            self._reading.release()
+
+    def turn(self) -> None:
+        """The thread's, when there is something to read."""
+        if self._reading.acquire(blocking=False):
+            try:
+                self._read()
+            finally:
+                self._reading.release()
+
+    def stop(self) -> None:
+        """No call reads from now on. For the thread alone; may be repeated."""
+        if not self._is_over:
+            self._is_over = True
+            self.nudge()
+            self._reading.acquire()
+            with self._nudging:
+                self._nudges.close()
