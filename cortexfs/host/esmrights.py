@@ -83,7 +83,7 @@ def command(
     if hidden:
         flags += [f"--deny-read={_listed(hidden)}", f"--deny-write={_listed(hidden)}"]
     if "run" in given:
-        flags.append("--allow-run")
+        flags += ["--allow-run", "--allow-ffi"]  # the second for bootstrap.js alone, which gives it up
     if "net" in given:
         flags += ["--allow-net", *_closed(private)]
     scripts = (f"--import-map={SCRIPTS / 'imports.json'}", *flags, str(SCRIPTS / "bootstrap.js"))

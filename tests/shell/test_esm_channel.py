@@ -60,6 +60,33 @@ async def test_its_channel_can_be_neither_written_nor_read(tmp_path: Path, place
         assert await asked.said("pid") == first
 
 
+async def test_programs_that_it_starts_do_not_have_the_channel(tmp_path: Path, place: Path) -> None:
+    # prism-manifest-json.md 8: "it can corrupt or forge protocol lines"; so could what it starts
+    script = "echo forged >&4; cat <&3; ls -l /proc/self/fd"
+    text = "new TextDecoder().decode(done.stdout) + new TextDecoder().decode(done.stderr)"
+    bodies = {
+        "start": f"""const done = new Deno.Command('/bin/sh', {{args: ['-c', '{script}']}}).outputSync();
+            return {text}""",
+        "library": "return Deno.dlopen('libc.so.6', {})",
+        "asked": "return Deno.permissions.requestSync({name: 'ffi'}).state",
+        "pid": "return Deno.pid",
+    }
+    plugin = esmodules.plugin(
+        place / "p", esmodules.source(attacks(bodies)), capabilities=("tools", "shell:run")
+    )
+    async with serving(tmp_path) as world:
+        asked = Asked(world, plugin)
+        pid = await asked.said("pid")
+        said = await asked.said("start")
+        assert said.count("Bad file descriptor") == 2, said
+        assert " 1 -> pipe" in said
+        assert " 3 -> pipe" not in said
+        assert " 4 -> pipe" not in said
+        assert (await asked.said("library")).startswith("not: NotCapable")
+        assert await asked.said("asked") == "got denied"
+        assert await asked.said("pid") == pid
+
+
 POISON = """
 globalThis.seen = [];
 const keep = (...all) => { for (let at = 0; at < all.length; at++) seen[seen.length] = all[at] };
@@ -121,9 +148,10 @@ async def test_what_it_replaces_hears_no_secret(tmp_path: Path, place: Path) -> 
 
 
 async def test_a_line_without_the_secret_ends_the_process(tmp_path: Path, place: Path) -> None:
-    # Who may run commands can write to whatever its process has open.
+    # Who may run commands may look into a process of the same user, and write to whatever that has open.
     body = """ctx.emit('start');
-        new Deno.Command('/bin/sh', {args: ['-c', 'echo \\'{"id":3,"result":1}\\' >&4']}).outputSync();
+        const line = 'echo \\'{"id":3,"result":1}\\' >/proc/$PPID/fd/4';
+        new Deno.Command('/bin/sh', {args: ['-c', line]}).outputSync();
         await new Promise(() => {})"""
     plugin = esmodules.plugin(
         place / "p",

@@ -269,6 +269,16 @@ function answered(answer) {
 
 // -- its end, and the beginning
 
+// Programs that it starts are not to have the channel. Deno cannot say so of a descriptor, but the C library can.
+function seal() {
+  const [F_SETFD, FD_CLOEXEC] = [2, 1];
+  const libc = Deno.dlopen("libc.so.6", { fcntl: { parameters: ["i32", "i32", "i32"], result: "i32" } });
+  for (const fd of [3, 4]) if (libc.symbols.fcntl(fd, F_SETFD, FD_CLOEXEC)) throw new Failure("fcntl failed");
+  libc.close();
+  Deno.permissions.revokeSync({ name: "ffi" });
+}
+if (Deno.permissions.querySync({ name: "ffi" }).state === "granted") seal();
+
 for (const kind of ["error", "unhandledrejection"]) {
   addEventListener(kind, (event) => say({ fatal: described(event.error ?? event.reason) }));
 }
