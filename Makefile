@@ -11,7 +11,7 @@ PYTHON ?=
 BIN := .venv/bin
 PACKAGES := python3-venv python3-dev gcc pkg-config libfuse3-dev fuse3 musl-tools
 TEST_PACKAGES := procps libcap2-bin rsync attr bubblewrap vim-tiny strace socat netcat-openbsd git tmux jq fish zsh valgrind \
-	nodejs
+	nodejs openssl
 
 up: .venv/.built
 	@.ci/up

@@ -15,16 +15,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
-from cortexfs.core.manifestjson import settings
+from cortexfs.core.manifestjson import fetched, settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
-from cortexfs.core.manifestjson.entry import Entry, entry_of
+from cortexfs.core.manifestjson.entry import REMOTE, Entry, entry_of
 from cortexfs.core.manifestjson.fields import Manifest
-from cortexfs.host import esm, rpc, wasm
+from cortexfs.host import esm, esmrights, rpc, wasm
 from cortexfs.plugins.jsonsettings import NOTHING, Chosen
-from cortexfs.plugins.manifesthash import FETCHED
 
 
 class Given(NamedTuple):
@@ -41,7 +42,7 @@ class Given(NamedTuple):
     @property
     def file(self) -> Path:
         """The entry point that is a file of the plugin's, or was fetched when it was installed."""
-        return self.place / (FETCHED if self.entry.form == "https" else self.entry.text)
+        return self.place / (fetched.MODULE if self.entry.form == "https" else self.entry.text)
 
 
 class Told(NamedTuple):
@@ -51,16 +52,17 @@ class Told(NamedTuple):
     sandbox: calls.Sandbox | None = None
 
 
-def _packed(given: Given) -> None:
-    if given.entry.form != "relative":
+def _esm(given: Given) -> Told:
+    if given.entry.form not in ("relative", *REMOTE):
         mend = "put the module into the package and name its path"
         raise Fault("EINVAL", f"its entryPoint {shown(given.entry.text)} is not fetched; {mend}")
-
-
-def _esm(given: Given) -> Told:
-    _packed(given)
+    found = _fetched(given.place)
+    is_file = given.entry.form == "relative"
+    if not is_file and not found:
+        told = f"its module is {given.entry.text} and is fetched when it is installed"
+        raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
     module = esm.module(
-        os.path.normpath(given.file),
+        os.path.normpath(given.file) if is_file else given.entry.text,
         str(given.place),
         capabilities=given.capabilities.capabilities,
         config=dict(given.settings),
@@ -68,8 +70,18 @@ def _esm(given: Given) -> Told:
         events=given.manifest.events,
         commands=given.manifest.cli_commands,
         providers={one.kind: one.default_model for one in given.manifest.config.providers},
+        fetched=found,
     )
     return Told(esm.target(module))
+
+
+def _fetched(place: Path) -> esmrights.Fetched | None:
+    folder = place / fetched.FOLDER
+    if not (folder / fetched.LOCK).is_file():
+        return None
+    chosen = folder / fetched.REGISTRIES
+    registries = msgspec.json.decode(chosen.read_bytes(), type=dict[str, str]) if chosen.is_file() else {}
+    return esmrights.Fetched(str(folder), registries)
 
 
 def _wasm(given: Given) -> Told:
@@ -110,6 +122,7 @@ HELD: Mapping[str, tuple[str, ...]] = {
         "its own folder and, as its capabilities say, the caller's directory: held by Deno and Landlock",
         "requests as far as its capabilities say, to public addresses: held by Deno",
         "some 1 GiB of memory and 30 s a call: held by the host",
+        "modules from elsewhere: those that were fetched when it was installed: held by Deno and hashes",
         "with shell:run it may do what its caller may: nothing holds the programs that it runs",
     ),
     rpc.KIND: (

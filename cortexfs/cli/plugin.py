@@ -62,9 +62,15 @@ def _install(one: argparse.ArgumentParser) -> None:
     )
     one.add_argument("--yes", action="store_true", help="trust its publisher without being asked")
     _replace(one)
+    _private(one)
     parser.examples(
         one, "ctx plugin install ./my-notes", "ctx plugin install notes-v1.0.0-linux-amd64.cpx --yes"
     )
+
+
+def _private(one: argparse.ArgumentParser) -> None:
+    told = "networks without public addresses that its modules may be fetched from, too"
+    one.add_argument("--private", metavar="NETWORKS", default="", help=told)
 
 
 def _replace(one: argparse.ArgumentParser) -> None:
@@ -143,12 +149,14 @@ def _review(one: argparse.ArgumentParser) -> None:
     one.add_argument(
         "directory", metavar="DIR", help="a directory with a manifest.toml or manifest.json, or a package"
     )
+    _private(one)
     parser.examples(one, "ctx plugin review ./notes", "ctx plugin review notes-v1.0.0-linux-amd64.cpx")
 
 
 def _test(one: argparse.ArgumentParser) -> None:
     _folder(one)
     one.add_argument("--run", action="store_true", help="call each tool with an example of its input")
+    _private(one)
     parser.examples(one, "ctx plugin test ./notes", "ctx plugin test ./notes --run")
 
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cortexfs import config, mechanisms, needs, offers
-from cortexfs.cli import output, parser, reloading
+from cortexfs.cli import output, parser, plugin_fetching, reloading
 from cortexfs.cli.sure import sure
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
@@ -24,7 +24,6 @@ from cortexfs.core.manifest import ProcessTool
 from cortexfs.host.validation import Validator
 from cortexfs.plugins import (
     directory,
-    fetching,
     forgetting,
     installing,
     jsonmanifests,
@@ -45,7 +44,7 @@ CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
 
 def install(options: argparse.Namespace, where: config.Places) -> int:
     source = sources.read(options.source)
-    source = source._replace(tree=fetching.completed(source.tree))
+    source = source._replace(tree=plugin_fetching.completed(source.tree, where, options.private))
     name = source.tree.manifest.name
     check(source.tree)
     config.create(where)
@@ -59,7 +58,7 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     installing.install(where.state / directory.FOLDER, name, files)
     signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
     by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
-    by += unchecked + _warned(source)
+    by += unchecked + plugin_fetching.told(source.tree, where) + _warned(source)
     kept = config.choices(where.config).get(name) == config.REPLACE
     if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):
         output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")

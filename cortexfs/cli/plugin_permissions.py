@@ -27,7 +27,7 @@ DECISIONS = ("grant", "deny", "default")
 def permissions(options: argparse.Namespace, where: config.Places) -> int:
     manifest = manifest_of(where, options.name)
     wanted = dict(_decision(text) for text in options.set or ())
-    private = None if options.private is None else _networks(options.private)
+    private = None if options.private is None else networks(options.private)
     if wanted or private is not None:
         said = decide(options, where, lambda chosen: _changed(chosen, wanted, private))
         output.say(f"changed the permissions of {options.name}; {said}")
@@ -46,7 +46,7 @@ def _decision(text: str) -> tuple[str, str]:
     return name, how
 
 
-def _networks(text: str) -> tuple[str, ...]:
+def networks(text: str) -> tuple[str, ...]:
     try:
         return tuple(str(ipaddress.ip_network(word.strip())) for word in text.split(",") if word.strip())
     except ValueError as problem:

@@ -1,7 +1,8 @@
 """`ctx plugin review` and `ctx plugin test`: what a plugin asks for, what holds it, and whether it works.
 
-Rules: `review` runs nothing of the plugin; `test` opens its library, imports its module, and with --run calls
-its tools, all of it in hosts, from a copy. `test` fails if any check does.
+Rules: both fetch what a plugin imports, as installing it would. `review` runs nothing of it; `test` opens its
+library, imports its module, and with --run calls its tools, all of it in hosts, from a copy. `test` fails if
+any check does.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import tempfile
 from pathlib import Path
 
 from cortexfs import config, manifestkinds, mechanisms
-from cortexfs.cli import output
+from cortexfs.cli import output, plugin_fetching
 from cortexfs.cli.plugin_install import check_schema
 from cortexfs.core import governance
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import FILE, Manifest
+from cortexfs.host import esm
 from cortexfs.plugins import (
     directory,
+    fetching,
     installing,
     jsonmanifests,
     jsonreviewing,
@@ -31,26 +34,24 @@ from cortexfs.plugins.tarball import MAX_PACKED
 
 
 def review(options: argparse.Namespace, where: config.Places) -> int:
-    del where
     path = Path(options.directory)
     if path.is_dir():
         if wrong := _unread(path):
             return _say_wrong(path, wrong)
-        manifest, tree, unread = _read(path)
+        manifest, tree, unread = _read(path, where, options.private)
         return _say(manifest, tree, [*unread, *_checks(manifest, tree, path)])
-    tree = package.unpack(_bytes(path), str(path))
+    tree, unread = _completed(package.unpack(_bytes(path), str(path)), where, options.private)
     with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
         place = Path(folder) / "plugin"
         installing.write(place, tree.files, durable=False)
-        return _say(tree.manifest, tree, _checks(tree.manifest, tree, place))
+        return _say(tree.manifest, tree, [*unread, *_checks(tree.manifest, tree, place)])
 
 
 def test(options: argparse.Namespace, where: config.Places) -> int:
-    del where
     path = Path(options.directory)
     if wrong := _unread(path):
         return _say_wrong(path, wrong)
-    manifest, tree, unread = _read(path)
+    manifest, tree, unread = _read(path, where, options.private)
     checks = [*unread, *_checks(manifest, tree, path)]
     if tree and not any(check.fault for check in checks):
         from cortexfs.cli import plugin_trying  # it brings trio
@@ -73,13 +74,24 @@ def _say_wrong(path: Path, wrong: list[Check]) -> int:
     return EXIT_FAILED
 
 
-def _read(path: Path) -> tuple[Manifest, Tree | None, list[Check]]:
+def _read(path: Path, where: config.Places, private: str) -> tuple[Manifest, Tree | None, list[Check]]:
     """What can be read of a directory, and why not all of it."""
     try:
-        tree = package.read(path)
-        return tree.manifest, tree, []
+        whole = package.read(path)
     except Fault as fault:
         return directory.read(path), None, [Check("files", fault.message)]
+    tree, unread = _completed(whole, where, private)
+    return tree.manifest, tree, unread
+
+
+def _completed(tree: Tree, where: config.Places, private: str) -> tuple[Tree, list[Check]]:
+    """With what installing would fetch, and why not."""
+    if not jsonmanifests.is_json(tree.manifest) or tree.manifest.json.kind != esm.KIND:
+        return tree, []
+    try:
+        return plugin_fetching.completed(tree, where, private), []
+    except Fault as fault:
+        return tree, [Check("modules from elsewhere", fault.message)]
 
 
 def _bytes(path: Path) -> bytes:
@@ -131,6 +143,7 @@ def _say(manifest: Manifest, tree: Tree | None, checks: list[Check]) -> int:
     ]
     for title, rows in (
         *_claims(manifest),
+        ("Fetched", [f"{name} {hash_}" for name, hash_ in fetching.pins(tree).items()] if tree else []),
         ("Left out", list(tree.ignored) if tree else []),
         ("Warnings", [*_own_warnings(manifest), *governance.warnings(manifest)]),
         ("Checks", [check.text for check in checks]),

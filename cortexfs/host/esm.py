@@ -52,7 +52,7 @@ _LOOK_SECONDS = 0.1  # between two looks of who waits for a start, whether he is
 class Module(msgspec.Struct, frozen=True, omit_defaults=True):
     """A plugin of this kind, as `calls.Plugin.target` says it."""
 
-    path: str  # of the entry
+    path: str  # of the entry, or its address where it was fetched
     folder: str  # all of the plugin's files
     stamp: str = ""  # of these: with another one, it is another plugin to the pool of hosts
     capabilities: tuple[str, ...] = ()  # the effective ones
@@ -64,6 +64,11 @@ class Module(msgspec.Struct, frozen=True, omit_defaults=True):
     state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
     timeout: int = TOOL_SECONDS
     loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
+    fetched: esmrights.Fetched | None = None  # when it was installed
+
+    @property
+    def entry(self) -> str:
+        return Path(self.path).as_uri() if self.path.startswith("/") else self.path
 
 
 def module(path: str, folder: str = "", **fields: Any) -> Module:
@@ -309,11 +314,15 @@ class _Plugin:
         may = declared.capabilities
         hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
         start = esmchild.Start(
-            esmrights.command(declared.folder, place.directory, may, declared.private, hidden),
-            esmrights.environment(may),
+            esmrights.command(
+                declared.folder, place.directory, may, declared.private, hidden, declared.fetched
+            ),
+            esmrights.environment(may, declared.fetched),
             place.directory,
             place.umask,
-            lambda: esmrights.confine(declared.folder, place.directory, may, declared.private),
+            lambda: esmrights.confine(
+                declared.folder, place.directory, may, declared.private, declared.fetched
+            ),
         )
         process = esmchild.Process(start, self._state.answer, self._who)
         try:
@@ -330,7 +339,7 @@ class _Plugin:
         config = {**declared.config, **self._state.settings()}
         request = {
             "do": "load",
-            "load": Path(declared.path).as_uri(),
+            "load": declared.entry,
             "plugin": {"pluginId": self.name, "pluginDir": declared.folder},
             "config": config,
         }

@@ -22,9 +22,12 @@ from contextlib import suppress
 from ipaddress import IPv6Address
 from pathlib import Path
 
+import msgspec
+
 from cortexfs.core import networks
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.capabilities import deno_permissions
+from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRY_VARIABLES
 from cortexfs.host import landlock, seccomp
 from cortexfs.host.confining import SHOWN, View
 
@@ -36,12 +39,16 @@ MAX_FILES = 20_000  # of a plugin's folder
 _SHELL = "/bin/sh"
 # Deno's channel is not its standard input and output, as those are any module's.
 _START = f'ulimit -d {DATA_KIB} && exec 3<&0 4>&1 </dev/null >&2 && exec "$0" "$@"'
-_SEALED = ("--no-prompt", "--no-config", "--no-lock", "--no-remote", "--no-npm", "--cached-only", "--quiet")
+_SEALED = ("--no-prompt", "--no-config", "--cached-only", "--quiet")
+_ALONE = ("--no-lock", "--no-remote", "--no-npm")
+# Packages look for variables of the environment as a matter of course: there are none, which is no error.
+_FETCHED = ("--frozen", "--node-modules-dir=none", "--allow-import", "--ignore-env")
+QUIET = {"DENO_NO_UPDATE_CHECK": "1", "DENO_NO_PACKAGE_JSON": "1", "NO_COLOR": "1"}
 _NOWHERE = "/dev/null/none"  # no directory can be made there
 # Both are this machine. Deno takes networks of IPv4 alone, and of IPv6 single addresses.
 _LOOPBACK = (IPv6Address("::1"), IPv6Address("::"))
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK)  # the last to ask what addresses there are
-_NETWORK: View = tuple(
+NETWORK: View = tuple(
     (path, "r")
     for path in (
         "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf", "/etc/ssl",
@@ -49,6 +56,22 @@ _NETWORK: View = tuple(
     )
 )  # fmt: skip
 _MISSING = "this is a JavaScript plugin, and there is no deno: pip install 'cortexfs[esm]'"
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """What was fetched for a plugin when it was installed."""
+
+    folder: str
+    registries: dict[str, str] = {}
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (f"--lock={os.path.join(self.folder, LOCK)}", *_FETCHED)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        chosen = {name: self.registries[name] for name in REGISTRY_VARIABLES if name in self.registries}
+        return {"DENO_DIR": os.path.join(self.folder, CACHE), **chosen}
 
 
 @functools.cache
@@ -72,30 +95,45 @@ def is_scoped(capabilities: Sequence[str]) -> bool:
 
 
 def command(
-    folder: str, directory: str, capabilities: Sequence[str], private: Sequence[str], hidden: Sequence[str]
+    folder: str,
+    directory: str,
+    capabilities: Sequence[str],
+    private: Sequence[str],
+    hidden: Sequence[str],
+    fetched: Fetched | None = None,
 ) -> list[str]:
     """`hidden` are files that it may not open wherever it may open others."""
     given = deno_permissions(capabilities)
     read = [folder, str(SCRIPTS / "plugins.js"), *([directory] if directory and "read" in given else ())]
     flags = [f"--allow-read={_listed(read)}"]
-    if "write" in given:
-        flags.append(f"--allow-write={_listed([folder, *([directory] if directory else ())])}")
+    if write := _written(folder, directory, capabilities, fetched):
+        flags.append(f"--allow-write={_listed(write)}")
     if hidden:
-        flags += [f"--deny-read={_listed(hidden)}", f"--deny-write={_listed(hidden)}"]
+        flags.append(f"--deny-read={_listed(hidden)}")
+    if closed := [*hidden, *([fetched.folder] if fetched else ())]:
+        flags.append(f"--deny-write={_listed(closed)}")
     if "run" in given:
         flags += ["--allow-run", "--allow-ffi"]  # the second for bootstrap.js alone, which gives it up
     if "net" in given:
         flags += ["--allow-net", *_closed(private)]
+    flags += fetched.flags if fetched else _ALONE
     scripts = (f"--import-map={SCRIPTS / 'imports.json'}", *flags, str(SCRIPTS / "bootstrap.js"))
     engine = f"--v8-flags=--max-old-space-size={HEAP_MIB}"
     return [_SHELL, "-c", _START, found(), "run", *_SEALED, engine, *scripts]
 
 
-def environment(capabilities: Sequence[str]) -> dict[str, str]:
-    own = {"DENO_DIR": _NOWHERE, "DENO_NO_UPDATE_CHECK": "1", "NO_COLOR": "1"}
+def environment(capabilities: Sequence[str], fetched: Fetched | None = None) -> dict[str, str]:
+    own = {"DENO_DIR": _NOWHERE, **QUIET, **(fetched.environment if fetched else {})}
     if "run" in deno_permissions(capabilities):
         own["PATH"] = os.environ.get("PATH", os.defpath)
     return own
+
+
+def _written(folder: str, directory: str, capabilities: Sequence[str], fetched: Fetched | None) -> list[str]:
+    """Where it may write. Its own folder holds what was fetched, and nobody can close a part of it again."""
+    if "write" not in deno_permissions(capabilities):
+        return []
+    return [*([] if fetched else [folder]), *([directory] if directory else [])]
 
 
 def _listed(paths: Sequence[str]) -> str:
@@ -124,28 +162,35 @@ def _families(private: Sequence[str]) -> tuple[int, ...]:
 # -- the kernel's side
 
 
-def confine(folder: str, directory: str, capabilities: Sequence[str], private: Sequence[str]) -> None:
+def confine(
+    folder: str,
+    directory: str,
+    capabilities: Sequence[str],
+    private: Sequence[str],
+    fetched: Fetched | None = None,
+) -> None:
     """Close to this thread, and to what it starts, all that its Deno has no business with."""
     given = deno_permissions(capabilities)
     if "run" in given:
         return
-    _show(folder, directory, given)
+    writes = _written(folder, directory, capabilities, fetched)
+    _show(folder, directory, given, writes)
     seccomp.close(network="net" in given, unix=True, families=_families(private))
 
 
-def _show(folder: str, directory: str, given: Sequence[str]) -> None:
-    write = "w" * ("write" in given)
+def _show(folder: str, directory: str, given: Sequence[str], writes: Sequence[str]) -> None:
     view: list[tuple[str, str]] = [
         *SHOWN,
         (os.path.realpath(_SHELL), "rx"),
         (found(), "rx"),
         (os.path.realpath(SCRIPTS), "r"),
-        (os.path.realpath(folder), "r" + write),
+        (os.path.realpath(folder), "r" + "w" * (folder in writes)),
     ]
     if directory and {"read", "write"} & set(given):
-        view.append((os.path.realpath(directory), "r" * ("read" in given) + write))
+        access = "r" * ("read" in given) + "w" * (directory in writes)
+        view.append((os.path.realpath(directory), access))
     if "net" in given:
-        view += [(os.path.realpath(path), access) for path, access in _NETWORK]
+        view += [(os.path.realpath(path), access) for path, access in NETWORK]
     try:
         landlock.restrict(view, network="net" in given)
     except Fault:  # a kernel without it: Deno's own permissions remain

@@ -56,9 +56,10 @@ _NONE = (
 )
 
 
-def restrict(view: Iterable[tuple[str, str]], *, network: bool) -> bool:
+def restrict(view: Iterable[tuple[str, str]], *, network: bool, port: int | None = None) -> bool:
     """Close everything to this thread and its descendants but `view`: resolved paths, and what of "rwx" they
     give. One that is a link by now is not what the view was made for, and stays closed.
+    Without the network, `port` is what TCP may connect to.
 
     The answer is whether that is true of sockets with a path, too.
     Raises Fault EACCES where the kernel has no Landlock, and OSError when it refuses what it should not.
@@ -72,6 +73,8 @@ def restrict(view: Iterable[tuple[str, str]], *, network: bool) -> bool:
             # One that hangs holds up this start alone, and the fork server ends that after a while.
             with suppress(OSError):
                 _allow(ruleset, path, rights(access) & files)
+        if port is not None and not network and net:
+            linux.landlock_allow_port(ruleset, port, _NETWORK["connect_tcp"][0])
         linux.landlock_restrict(ruleset)
     finally:
         os.close(ruleset)

@@ -60,6 +60,8 @@ _RULESET = struct.Struct(
     "=QQQ"
 )  # of files, network and scopes; older kernels take zeroes that they do not know
 _PATH_BENEATH = struct.Struct("=Qi")
+_LANDLOCK_RULE_NET_PORT = 2
+_NET_PORT = struct.Struct("=QQ")
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER = 1
@@ -155,6 +157,11 @@ def landlock_allow(ruleset: int, fd: int, rights: int) -> None:
     """Give `rights` below a directory, or to a file."""
     rule = _PATH_BENEATH.pack(rights, fd)
     _syscall(_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, rule, 0)
+
+
+def landlock_allow_port(ruleset: int, port: int, rights: int) -> None:
+    """Give `rights` to one port of TCP."""
+    _syscall(_LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_NET_PORT, _NET_PORT.pack(rights, port), 0)
 
 
 def landlock_restrict(ruleset: int) -> None:

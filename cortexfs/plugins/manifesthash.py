@@ -19,12 +19,13 @@ from typing import Literal, TypeAlias
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import PACKAGE_FILE
-from cortexfs.core.manifestjson import FILE, MAX_BYTES
+from cortexfs.core.manifestjson import FILE, MAX_BYTES, fetched
 from cortexfs.core.manifestjson.entry import entry_of
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.core.manifestjson.problems import Problem
+from cortexfs.plugins import denolock
 
-FETCHED = ".fetched/entry.wasm"  # beside the files: what fetching.py has fetched
+_LOCK = fetched.FOLDER + fetched.LOCK
 
 # What a matching hash says: all files, the entry point's alone, that the manifest has none, or that there is
 # nothing yet that it could be of.
@@ -35,24 +36,36 @@ def check(manifest: Manifest, files: Mapping[str, bytes]) -> Covers:
     """Refuse a package without its entry point, and one that is not what the manifest's hash says."""
     entry = entry_of(manifest.entry_point)
     is_file = entry is not None and entry.form == "relative"
-    data = files.get(entry.text if entry and is_file else FETCHED)
-    if entry and is_file and data is None:
+    if entry and is_file and entry.text not in files:
         told = f"{jsontext.shown(entry.text)} is not among its files"
         raise Fault("ENOENT", f"{FILE}: entryPoint: {told}; put it there, or name the file that is")
-    if manifest.kind == "wasm" and data is None:
+    is_later = not is_file and manifest.kind != "mcp"
+    if is_later and fetched.MODULE not in files and _LOCK not in files:
         return "later"
-    covers = verify(manifest.hash, package_digest(files), None if data is None else entry_digest(data))
-    if covers == "package" and not is_file and data is not None:
+    covers = verify(manifest.hash, package_digest(files), _entry(manifest, files))
+    is_locked = manifest.kind == "esm" and fetched.LOCK in files
+    if covers == "package" and is_later and not is_locked:
         mend = "write the SHA-256 of what is there as its hash"
+        mend = mend if manifest.kind == "wasm" else f"put a {fetched.LOCK} beside it, and write the hash anew"
         raise Fault("EBADMSG", f"{FILE}: hash: does not cover {manifest.entry_point}; {mend}")
     return covers
+
+
+def _entry(manifest: Manifest, files: Mapping[str, bytes]) -> str | None:
+    """The digest of the entry point, where it is one file."""
+    entry = entry_of(manifest.entry_point)
+    data = files.get(entry.text if entry and entry.form == "relative" else fetched.MODULE)
+    if data is not None:
+        return entry_digest(data)
+    lock = files.get(_LOCK)
+    return denolock.entry(lock, manifest.entry_point, _LOCK) if lock else None
 
 
 def package_digest(files: Mapping[str, bytes]) -> str:
     """sha256:... of the files, by their paths."""
     digest = hashlib.sha256()
     for path in sorted(files, key=str.encode):
-        if path not in (PACKAGE_FILE, FETCHED):
+        if path != PACKAGE_FILE and not fetched.is_fetched(path):
             data = _without_hash(files[path]) if path == FILE else files[path]
             digest.update(b"%s\0%d\0" % (path.encode(), len(data)))
             digest.update(data)

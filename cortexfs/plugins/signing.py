@@ -30,7 +30,7 @@ import msgspec
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import PACKAGE_FILE, Package
-from cortexfs.plugins.manifesthash import FETCHED
+from cortexfs.core.manifestjson.fetched import is_fetched
 from cortexfs.plugins.manifests import quoted
 from cortexfs.plugins.package import FILES, LIBRARIES, File, Tree, library_of, order
 
@@ -254,7 +254,7 @@ def _bool(value: bool) -> str:
 def _listed(tree: Tree) -> list[str]:
     """Every file but the one that holds the signature, in the order of the payload. What was fetched when the
     plugin was installed was not there to sign: the manifest's hash is of it (fetching.py)."""
-    return sorted((name for name in tree.files if name not in (PACKAGE_FILE, FETCHED)), key=order)
+    return sorted((name for name in tree.files if name != PACKAGE_FILE and not is_fetched(name)), key=order)
 
 
 def _upstream_covers(tree: Tree, name: str) -> bool:

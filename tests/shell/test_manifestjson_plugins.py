@@ -15,6 +15,7 @@ from cortexfs.config import Config
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import Package
+from cortexfs.core.manifestjson import fetched
 from cortexfs.host import programs, wasm
 from cortexfs.offers import Offers
 from cortexfs.plugins import (
@@ -229,7 +230,7 @@ def test_a_signature_needs_the_hash_of_what_is_fetched(tmp_path: Path) -> None:
     # what a package brings along in that place is thrown away, as no signature is of it
     smuggled = package.File(b"evil")
     tree = package.read(plugin(tmp_path / "r"))
-    carrying = package.Tree({**tree.files, manifesthash.FETCHED: smuggled}, tree.manifest)
+    carrying = package.Tree({**tree.files, fetched.MODULE: smuggled}, tree.manifest)
     assert fetching.completed(carrying, fetch).files == tree.files
 
 

@@ -16,6 +16,8 @@ from cortexfs.core.manifestjson.problems import Problem
 
 Form: TypeAlias = Literal["relative", "absolute", "file", "https", "http", "jsr", "npm"]
 
+# Of code that is fetched when its plugin is installed.
+REMOTE: tuple[Form, ...] = ("https", "jsr", "npm")
 # (kind, runtime): the pairs that exist.
 PAIRS = {"esm": "deno", "mcp": "deno", "wasm": "wasm"}
 # Which forms of an entry point a kind takes; http is for servers on this machine only.

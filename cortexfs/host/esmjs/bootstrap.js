@@ -20,6 +20,7 @@ const { TCP } = process.binding("tcp_wrap");
 const { WriteWrap, streamBaseState, kReadBytesOrError, kArrayBufferOffset } = process.binding("stream_wrap");
 const Bytes = Uint8Array;
 const { indexOf, slice, toWellFormed } = String.prototype;
+const { exec } = RegExp.prototype;
 const setBytes = Bytes.prototype.set;
 const [encoder, decoder] = [new TextEncoder(), new TextDecoder()];
 const [encode, decode] = [encoder.encode, decoder.decode];
@@ -29,6 +30,9 @@ const deliver = globalEventBus.emit;
 const SECRET = 64;
 const MAX_MESSAGE = 8000;
 const MAX_ASKED = 1000;
+// How Deno says that it would have to fetch something.
+const UNFETCHED =
+  /(?:not found in cache: |specifier was requested: |find npm package )["']([^"']*)["']|--no-npm is specified|lockfile is out of date/;
 
 const [input, output] = [new Pipe(constants.SOCKET), new Pipe(constants.SOCKET)];
 input.open(3);
@@ -119,10 +123,17 @@ async function serve(message) {
 
 function described(error) {
   try {
-    return apply(slice, text(error?.message ?? error), [0, MAX_MESSAGE]) || "it failed and does not say why";
+    const said = apply(slice, text(error?.message ?? error), [0, MAX_MESSAGE]);
+    return unfetched(apply(exec, UNFETCHED, [said])) || said || "it failed and does not say why";
   } catch {
     return "it failed and does not say why";
   }
+}
+
+function unfetched(found) {
+  if (!found) return "";
+  const what = found[1] ? `it imports "${found[1]}"` : "it imports something from npm";
+  return `${what}, which was not fetched when it was installed; name it in an import of its own files, and install it again`;
 }
 
 function ask(what, ...args) {

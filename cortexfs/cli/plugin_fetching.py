@@ -1,0 +1,50 @@
+"""What `ctx plugin install`, `review` and `test` fetch of a plugin's modules, and say of it.
+
+This file must never know how Deno fetches, nor what may be installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+from cortexfs import config
+from cortexfs.cli import output
+from cortexfs.cli.plugin_permissions import networks
+from cortexfs.plugins import directory, fetching
+from cortexfs.plugins.fetching import Modules
+from cortexfs.plugins.package import Tree
+
+
+def completed(tree: Tree, where: config.Places, private: str) -> Tree:
+    """With all that it needs; from the network, unless the very same plugin is installed."""
+    installed = where.state / directory.FOLDER / tree.manifest.name
+    return fetching.completed(tree, modules=partial(_fetched, private=networks(private)), installed=installed)
+
+
+def told(tree: Tree, where: config.Places) -> str:
+    """For the line that says that it is installed."""
+    if not (count := len(fetching.pins(tree))):
+        return ""
+    see = where.state / directory.FOLDER / tree.manifest.name
+    return f", with {count} module{'s' * (count > 1)} from elsewhere (see: ctx plugin review {see})"
+
+
+def _fetched(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
+    from cortexfs.host import esmfetch  # what it takes is for those who fetch
+
+    shows = sys.stderr.isatty()
+    try:
+        return esmfetch.fetch(esmfetch.Wanted(*modules), private, _progress if shows else _silent)
+    finally:
+        if shows:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _progress(connections: int, size: int) -> None:
+    said = f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB"
+    print(f"\r{output.printable(said)}", end="", file=sys.stderr, flush=True)
+
+
+def _silent(connections: int, size: int) -> None:
+    del connections, size

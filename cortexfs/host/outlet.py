@@ -1,0 +1,191 @@
+"""The one way out for a program that fetches: a proxy on loopback, which passes TLS on to public addresses.
+
+Main path: a connection says CONNECT with the secret of this outlet, its target is judged and connected, and
+from then on bytes are copied both ways until one side ends.
+
+Rules: each target is judged (core/networks.py), so that of a redirect, too, and no program has to be believed
+that it would. What is not encrypted is refused. All that arrives is counted and bounded. What was refused is
+kept as sentences, as programs say little of what a proxy tells them.
+This file must never know what is fetched, nor by whom.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import select
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from cortexfs.core import networks
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import clipped, shown
+
+CONNECT_SECONDS = 30.0
+IDLE_SECONDS = 60.0
+MAX_CONNECTIONS = 128
+_MAX_HEAD = 16 << 10
+_CHUNK = 1 << 16
+_MAX_REFUSALS = 10
+_LOOPBACK = "127.0.0.1"
+_SECRET = "proxy-authorization: basic "
+_ASK = "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n"
+_CLOSED = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_OPEN = "HTTP/1.1 200 Connected\r\n\r\n"
+
+Socket: TypeAlias = socket.socket
+
+
+class Outlet:
+    def __init__(self, private: Sequence[str], most: int) -> None:
+        """`private` are networks without public addresses that are open, too; `most` is in bytes."""
+        self.refusals: list[str] = []
+        self.arrived = 0
+        self.connections = 0
+        self._most = most
+        self._private = networks.granted(private)
+        self._secret = secrets.token_urlsafe(32)
+        self._word = base64.b64encode(f"x:{self._secret}".encode()).decode()
+        self._lock = threading.Lock()
+        self._sockets: set[Socket] = set()
+        self._closed = False
+        self._listener = socket.create_server((_LOOPBACK, 0), backlog=MAX_CONNECTIONS)
+        self.port: int = self._listener.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        """As a program's HTTPS_PROXY has it."""
+        return f"http://x:{self._secret}@{_LOOPBACK}:{self.port}"
+
+    def __enter__(self) -> Outlet:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        with self._lock:
+            self._closed = True
+            for each in (self._listener, *self._sockets):
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._listener.accept()
+            except OSError:  # it is over
+                return
+            threading.Thread(target=self._serve, args=(here,), daemon=True).start()
+
+    def _serve(self, here: Socket) -> None:
+        there: Socket | None = None
+        try:
+            if self._keep(here):
+                here.settimeout(CONNECT_SECONDS)
+                there = self._greeted(here)
+                if there is not None and self._keep(there):
+                    here.sendall(_OPEN.encode())
+                    self._copy(here, there)
+        except OSError:  # either side has gone: the other one sees its end
+            pass
+        except Fault as fault:
+            self._refuse(fault.message)
+            with suppress(OSError):
+                here.sendall(_CLOSED.encode())
+        finally:
+            for each in (here, there):
+                self._leave(each)
+
+    def _keep(self, one: Socket) -> bool:
+        with self._lock:
+            if self._closed or len(self._sockets) >= 2 * MAX_CONNECTIONS:
+                return False
+            self._sockets.add(one)
+            return True
+
+    def _leave(self, one: Socket | None) -> None:
+        if one is not None:
+            with self._lock:
+                self._sockets.discard(one)
+            one.close()
+
+    def _refuse(self, why: str) -> None:
+        with self._lock:
+            if len(self.refusals) < _MAX_REFUSALS and why not in self.refusals:
+                self.refusals.append(why)
+
+    # -- one connection
+
+    def _greeted(self, here: Socket) -> Socket | None:
+        """Its target, connected; None where it does not have the secret."""
+        head = _head(here)
+        line, *fields = head.split("\r\n")
+        words = [
+            each.split()[-1] for each in fields if each.lower().startswith("proxy-authorization: basic ")
+        ]
+        if not words or not secrets.compare_digest(words[0].encode(), self._word.encode()):
+            here.sendall(_ASK.encode())
+            return None
+        method, target = (*line.split(), "", "")[:2]
+        if method != "CONNECT":
+            raise Fault("EACCES", f"{shown(clipped(target, 200))} is not https, and nothing else is fetched")
+        host, _, port = target.rpartition(":")
+        return self._connected(host.strip("[]"), int(port) if port.isdecimal() else 0)
+
+    def _connected(self, host: str, port: int) -> Socket:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as problem:
+            raise Fault("EIO", f"{shown(host)} is not found: {problem}") from None
+        allowed = [(each[0], each[4]) for each in found if networks.may_reach(str(each[4][0]), self._private)]
+        if not allowed:
+            mend = "name its network with --private if you trust it"
+            raise Fault(
+                "EACCES", f"{shown(host)} has a private address, and nothing is fetched there; {mend}"
+            )
+        fault: Any = None
+        for family, address in allowed:
+            made = socket.socket(family, socket.SOCK_STREAM)
+            made.settimeout(CONNECT_SECONDS)
+            try:
+                made.connect(address)
+                return made
+            except OSError as problem:
+                made.close()
+                fault = problem
+        raise Fault("EIO", f"{shown(host)} cannot be reached: {fault}")
+
+    def _copy(self, here: Socket, there: Socket) -> None:
+        self.connections += 1
+        other = {here.fileno(): (here, there), there.fileno(): (there, here)}
+        look = select.poll()
+        for each in other:
+            look.register(each, select.POLLIN)
+        while ready := look.poll(IDLE_SECONDS * 1000):
+            for fd, _ in ready:
+                source, target = other[fd]
+                data = source.recv(_CHUNK)
+                if not data:
+                    return
+                if source is there:
+                    self._count(len(data))
+                target.sendall(data)
+
+    def _count(self, size: int) -> None:
+        with self._lock:
+            self.arrived += size
+        if self.arrived > self._most:
+            raise Fault("EMSGSIZE", f"what is fetched is over {self._most >> 20} MiB")
+
+
+def _head(here: Socket) -> str:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        some = here.recv(_CHUNK)
+        data += some
+        if not some or len(data) > _MAX_HEAD:
+            raise OSError("no request")
+    return data.partition(b"\r\n\r\n")[0].decode("latin-1")

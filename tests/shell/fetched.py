@@ -1,0 +1,100 @@
+"""JavaScript plugins that import something from elsewhere: to write, install and load them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cortexfs import config
+from cortexfs.config import Config
+from cortexfs.core import calls
+from cortexfs.core.manifestjson.fetched import FOLDER
+from cortexfs.offers import Offers
+from tests.shell import moduleserver
+from tests.shell.moduleserver import PRIVATE, Certificates, Site
+from tests.shell.plugin_commands import Said
+
+MANIFEST = {
+    "name": "fetching",
+    "version": "1.0.0",
+    "description": "For tests",
+    "kind": "esm",
+    "entryPoint": "./mod.ts",
+    "runtime": "deno",
+    "capabilities": ["tools"],
+}
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return moduleserver.certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def site(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Registries and modules, and an environment that names them."""
+    with moduleserver.site(certificates) as made:
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+def plugin(where: Path, source: str = "", /, **changes: Any) -> Path:
+    """A plugin's directory, as its author has it."""
+    where.mkdir(exist_ok=True)
+    if source:
+        (where / "mod.ts").write_text(source)
+    (where / "manifest.json").write_bytes(msgspec.json.encode(MANIFEST | changes))
+    return where
+
+
+class Desk:
+    """A state and a configuration, and what is installed there."""
+
+    def __init__(self, base: Path, said: Said) -> None:
+        self.base = base
+        self.config = Config(base / "state", base / "config")
+        self.said = said
+        self.installed = base / "state" / "plugins" / "fetching"
+
+    def install(self, source: Path) -> str:
+        return self.said.ok("install", str(source), "--private", PRIVATE)
+
+    def refused(self, source: Path, private: str = PRIVATE) -> str:
+        status, _, err = self.said("install", str(source), "--private", private)
+        assert status
+        assert not self.installed.exists()
+        return err
+
+    def review(self, source: Path) -> str:
+        return self.said("review", str(source), "--private", PRIVATE)[1]
+
+    def offered(self) -> calls.Plugin:
+        """As a daemon that starts now tells its hosts of it."""
+        loaded = Offers(self.config).load()
+        assert loaded.faults == {}
+        (one,) = loaded.plugins
+        return one
+
+    def fault(self) -> str:
+        return Offers(self.config).load().faults["fetching"]
+
+    def fetched(self) -> set[str]:
+        """Files, as they lie in the store."""
+        top = self.installed / FOLDER
+        return {str(path.relative_to(top)) for path in top.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def desk(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
+    made = Desk(place, Said(capsys))
+    found = config.Places(made.config.state, made.config.directory)
+    monkeypatch.setenv("CTX_STATE", os.fspath(found.state))
+    monkeypatch.setenv("CTX_CONFIG", os.fspath(found.config))
+    monkeypatch.setenv("CTX_ROOT", os.fspath(place / "ctx"))
+    return made
