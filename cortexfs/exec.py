@@ -31,7 +31,7 @@ from cortexfs.guests import Guest, Guests, welcome
 from cortexfs.hosts import Pool
 from cortexfs.models.driver import Driver, Who
 from cortexfs.relay import Limits, Relay
-from cortexfs.runnerside import farewell, receive, send
+from cortexfs.runnerside import RECEIVE, farewell, receive, send
 from cortexfs.runs import Run, Runs
 from cortexfs.voice import Jsonl, Text, Voice, printed
 
@@ -114,10 +114,10 @@ class Exec:
     async def _converse(self, stream: socket.socket, guest: Guest) -> None:
         voice: Voice = Jsonl("")
         try:
-            with trio.move_on_after(GREETING_SECONDS) as patience:
-                greeting, arguments, environ = await _greeting(stream, guest)
-            if patience.cancelled_caught:
+            said = await _greeting(stream, guest)
+            if said is None:
                 return
+            greeting, arguments, environ = said
             object_ = self._tree.find(greeting.inode)
             if object_ and not object_.serves(guest.uid):  # whose inode anybody can say
                 object_ = None
@@ -201,25 +201,43 @@ def _place(caller: Caller) -> str:
 
 async def _greeting(
     stream: socket.socket, guest: Guest
-) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]]:
-    """Read a whole HELLO: who says it in pieces, or too much, is not let further."""
-    data = await _more(stream)
-    while len(data) < wire.HELLO.size:
-        data += await _more(stream)
-    greeting = wire.hello(data[: wire.HELLO.size])
-    guest.hold(greeting.size)
-    words = bytearray(data[wire.HELLO.size :])
-    while len(words) < greeting.size:
-        words += await _more(stream)
-    arguments, environment = wire.strings(greeting, bytes(words))
-    return greeting, arguments, _environment(environment)
+) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]] | None:
+    """A whole HELLO: who says too much is not let further, who takes too long is None."""
+    hello = _Hello(guest)
+    # Nearly always all of it is there by now; then it costs no time limit.
+    with contextlib.suppress(BlockingIOError):
+        hello.take(strangers.receive(stream, RECEIVE))
+    if not hello.is_whole:
+        with trio.move_on_after(GREETING_SECONDS):
+            while not hello.is_whole:
+                hello.take(await receive(stream))
+    return hello.said() if hello.is_whole else None
 
 
-async def _more(stream: socket.socket) -> bytes:
-    data = await receive(stream)
-    if not data:
-        raise ConnectionResetError
-    return data
+class _Hello:
+    """A HELLO that may come in pieces."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._data = bytearray()
+        self._greeting: wire.Hello | None = None
+
+    def take(self, data: bytes) -> None:
+        if not data:
+            raise ConnectionResetError
+        self._data += data
+        if self._greeting is None and len(self._data) >= wire.HELLO.size:
+            self._greeting = wire.hello(bytes(self._data[: wire.HELLO.size]))
+            self._guest.hold(self._greeting.size)
+
+    @property
+    def is_whole(self) -> bool:
+        return self._greeting is not None and len(self._data) >= wire.HELLO.size + self._greeting.size
+
+    def said(self) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]]:
+        assert self._greeting
+        arguments, environment = wire.strings(self._greeting, bytes(self._data[wire.HELLO.size :]))
+        return self._greeting, arguments, _environment(environment)
 
 
 def _environment(strings: list[bytes]) -> dict[bytes, bytes]:

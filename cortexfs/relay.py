@@ -34,9 +34,9 @@ from cortexfs.runnerside import RECEIVE, RunnerSide
 from cortexfs.runs import Run
 from cortexfs.voice import Voice
 
-# Most calls end before this; only longer ones pay for a task that watches for the caller leaving, and
-# for a message that holds no more than their start.
-WATCH_AFTER_SECONDS = 0.01
+# Most calls end before this, also those of 16 callers at once; only longer ones pay for a task that watches
+# for the caller leaving, and for a message that holds no more than their start.
+WATCH_AFTER_SECONDS = 0.05
 LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
 
 

@@ -18,7 +18,6 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
 
 from cortexfs.host import linux
 
@@ -54,12 +53,17 @@ def receive(sock: socket.socket, size: int) -> bytes:
     return sock.recv(len(seen)) if seen else b""
 
 
-@contextlib.contextmanager
-def closing(sock: socket.socket) -> Iterator[socket.socket]:
-    try:
-        yield sock
-    finally:
-        close(sock)
+class closing:
+    """As contextlib's; its generator's frame costs more than a close."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def __enter__(self) -> socket.socket:
+        return self._sock
+
+    def __exit__(self, *_: object) -> None:
+        close(self._sock)
 
 
 def close(sock: socket.socket) -> None:

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ from cortexfs.core.errors import Fault, code_of, is_code
 MAX_FAULT = 64 << 10
 MAX_SOURCE = 1 << 10  # of an observer's note
 MAX_REQUEST = wire.MAX_STRINGS + (1 << 20)  # the strings of a greeting, and what surrounds them
-_RECEIVE = 256 << 10
+_RECEIVE = 64 << 10  # from 128 KiB on, malloc(3) would map and unmap it
 
 _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -53,6 +53,8 @@ class Runtime(sdk.ToolRuntime):
         self._inbox: deque[tuple[int, bytes]] = deque()
         self._sending = threading.Lock()
         self._said_all = False
+        # Called before the last message: who hears it closes the call, which is no leaving any more.
+        self.unwatch: Callable[[], None] = nothing
         self._state = threading.Lock()
         self._ended = self._shielded = self._late = False
 
@@ -118,6 +120,8 @@ class Runtime(sdk.ToolRuntime):
         with self._sending:
             if self._said_all:
                 raise ValueError("this call has ended; nobody hears what a thread says that it left behind")
+            if last:
+                self.unwatch()
             self.stream.sendall(data)
             self._said_all = last
 
@@ -197,6 +201,10 @@ def shielded(runtime: sdk.ToolRuntime) -> Iterator[None]:
         yield
     finally:
         runtime.bare()
+
+
+def nothing() -> None:
+    pass
 
 
 def _pieces(text: str) -> Iterator[bytes]:

@@ -24,13 +24,14 @@ import socket
 import sys
 import threading
 import traceback
+from functools import partial
 from typing import NoReturn
 
 from cortexfs import sdk
 from cortexfs.core import arguments, calls, wire
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import linux, loading, trials
-from cortexfs.host.runtime import Cancelled, Runtime, sentence
+from cortexfs.host.runtime import Cancelled, Runtime, nothing, sentence
 from cortexfs.host.validation import Validator
 
 SPARE_WORKERS = 4
@@ -132,8 +133,7 @@ class _Host:
                 self._dismiss(runtime)
             except Cancelled:  # at most one comes, so it cannot come again
                 self._dismiss(runtime)
-            with contextlib.suppress(OSError):
-                self._leavers.unregister(runtime.stream)
+            runtime.unwatch()
             runtime.close()
             for number in rights[1:]:
                 os.close(number)
@@ -152,7 +152,13 @@ class _Host:
         number = runtime.stream.fileno()
         with self._lock:
             self._calls[number] = runtime
+        runtime.unwatch = partial(self._unwatch, runtime)
         self._leavers.register(number, select.EPOLLRDHUP | select.EPOLLONESHOT)
+
+    def _unwatch(self, runtime: Runtime) -> None:
+        with contextlib.suppress(OSError):
+            self._leavers.unregister(runtime.stream)
+        runtime.unwatch = nothing
 
     def _dismiss(self, runtime: Runtime) -> None:
         """Forget the call, and whatever cancellation was still on its way to this thread."""

@@ -41,20 +41,24 @@ def paired(first: Callable[[], float], second: Callable[[], float], pairs: int) 
 
 def parallel(call: Callable[[], float], callers: int, count: int) -> tuple[float, list[float]]:
     """Calls a second from `callers` processes, and each call's milliseconds."""
-    began = time.perf_counter()
-    workers = [_worker(call, count // callers) for _ in range(callers)]
+    gate, bar = os.pipe()
+    workers = [_worker(call, count // callers, gate, bar) for _ in range(callers)]
     took: list[float] = []
+    began = time.perf_counter()
+    os.close(bar)
     for pid, pipe in workers:
         with open(pipe, "rb") as answers:
             took += [float(word) for word in answers.read().split()]
         _, status = os.waitpid(pid, 0)
         if status:
             raise RuntimeError("a caller failed, which says above why")
+    os.close(gate)
     return len(took) / (time.perf_counter() - began), took
 
 
-def _worker(call: Callable[[], float], count: int) -> tuple[int, int]:
-    """A caller of its own. Threads of one interpreter would start their programs one after the other."""
+def _worker(call: Callable[[], float], count: int, gate: int, bar: int) -> tuple[int, int]:
+    """A caller of its own, which begins when `bar` is closed. Threads of one interpreter would start their
+    programs one after the other."""
     ours, theirs = os.pipe()
     if pid := os.fork():
         os.close(theirs)
@@ -62,6 +66,8 @@ def _worker(call: Callable[[], float], count: int) -> tuple[int, int]:
     status = 1
     try:
         os.close(ours)
+        os.close(bar)
+        os.read(gate, 1)
         words = " ".join(str(call()) for _ in range(count))
         with open(theirs, "w") as answers:
             answers.write(words)
