@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
@@ -25,6 +26,7 @@ from cortexfs.sessionfilelog import Disk, FileLog, Job, fault_of
 from cortexfs.sessionfiles import Address, Marks
 from cortexfs.sessionindex import Indexes
 from cortexfs.sessionlog import Log
+from cortexfs.threads import at_once
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -160,19 +162,17 @@ class Commit:
     async def _run_writer(self) -> None:
         while True:
             await self._unwritten.wait()
-            # A message that was just accepted is about to be answered: both in one round halve the wait.
-            await trio.lowlevel.checkpoint()
             await self._write_round()
 
     async def _write_round(self) -> None:
         with self._at_work():
+            # A message that was just accepted is about to be answered, while the lock lets others run first:
+            # both in one round halve the wait.
             async with self._writing:
                 jobs = [Job(log) for log in self._unwritten.take() if log.unwritten]
                 for job in jobs:
                     job.lines, job.data = job.log.take()
-                await self._in_thread(self._write_all, jobs)
-                for job in jobs:
-                    self._written(job)
+                await at_once(partial(self._write_all, jobs), partial(self._all_written, jobs))
                 if len(self._marks) > self._most_marks:
                     await self._clear_marks()
 
@@ -212,6 +212,10 @@ class Commit:
         sessiondisk.create(log.path, address.space.owner)
         log.fresh.append(log.folder)
         log.made = True
+
+    def _all_written(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self._written(job)
 
     def _written(self, job: Job) -> None:
         log = job.log
