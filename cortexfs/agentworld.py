@@ -24,6 +24,7 @@ from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.frames import Frame
 from cortexfs.core.registry import Key, Object
 from cortexfs.core.risksettings import FILE, Settings
+from cortexfs.declaredcommands import CLASS
 from cortexfs.fuse import Filesystem
 from cortexfs.models.driver import Driver, Who
 from cortexfs.models.drivers import Drivers
@@ -153,6 +154,8 @@ class AgentWorld:
             return
         if not is_agents(identity.label):
             raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
+        if object_.class_ == CLASS:
+            raise Fault("EACCES", "commands of plugins are for people; an agent has their tools")
         words = [os.fsdecode(argument) for argument in arguments]
         dry = (
             object_.class_ == "tool"

@@ -3,7 +3,7 @@
 Rules: plugin code runs in a host, never here, and under root as nobody. What a plugin says is a
 stranger's word: it is bounded and checked before it becomes an object. A plugin that cannot be
 described is a sentence in `broken`, and everything else works: a version of it that was served before goes
-on, and says so in its origin. Plugins have tools and models. All tools of a plugin are there, or none.
+on, and says so in its origin. Plugins have tools, models and commands. All of a plugin are there, or none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from cortexfs import described, strangers
+from cortexfs import declaredcommands, described, strangers
 from cortexfs.core import calls, names, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.plain import one_line
@@ -62,6 +62,7 @@ class Catalog:
         self._serving: dict[str, calls.Plugin] = {}
         self._models = debug.objects(time.time())
         self.broken: dict[str, str] = {}
+        self.commands: dict[str, Object] = {}  # of `cortex`, by name; no registry has them
 
     async def registry(
         self,
@@ -104,6 +105,7 @@ class Catalog:
         self._known = {plugin: known for plugin, known in self._known.items() if plugin in serving.values()}
         if self._kept is not None:
             await trio.to_thread.run_sync(self._kept.sweep, set(serving))
+        self.commands = {key[1]: objects.pop(key) for key in [*objects] if key[0] == declaredcommands.CLASS}
         return Registry(objects)
 
     async def _learn(self, plugin: calls.Plugin, limit: trio.CapacityLimiter) -> None:
@@ -146,6 +148,15 @@ class Catalog:
         if why := self.broken.get(plugin.name):  # a former version goes on
             origin += f" (kept, as what is there now is refused: {one_line(why)[:MAX_TOLD]})"
         return [_object(plugin, origin, registered, descriptor) for descriptor in descriptors]
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """Those that are served or broken, and what is wrong with them."""
+        return dict.fromkeys(self._serving, "") | self.broken
+
+    def serving(self, name: str) -> calls.Plugin | None:
+        """The plugin of that name, as it is served now."""
+        return self._serving.get(name)
 
     async def follow(self, plugin: calls.Plugin, unlike: str) -> tuple[str, bool]:
         """Wait until a plugin says other things of itself than those of this mark; the mark of what it says,
@@ -234,7 +245,9 @@ def _checked(payload: bytes) -> list[calls.Descriptor]:
     if len(descriptors) > MAX_TOOLS:
         raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
     for descriptor in descriptors:
-        if descriptor.model is None:
+        if descriptor.command is not None:
+            declaredcommands.check(descriptor.name, descriptor.command)
+        elif descriptor.model is None:
             names.check_object("tool", descriptor.name)
         else:
             described.check(descriptor.name, descriptor.model)
@@ -272,4 +285,6 @@ def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: ca
         status="ready",
         registered=registered,
     )
+    if descriptor.command is not None:
+        return declaredcommands.command(tool, descriptor.command)
     return tool if descriptor.model is None else described.model(tool, descriptor.model)

@@ -37,6 +37,7 @@ from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
 from cortexfs.catalog import Catalog
+from cortexfs.commands import Commands
 from cortexfs.config import Config
 from cortexfs.conversations import Conversations
 from cortexfs.core import calls
@@ -109,6 +110,7 @@ class Daemon:
         self.offers = Offers(config, further)
         self.servers = mcpservers.Servers(config.directory, config.state)
         self.watch = mcpservers.Watch(self.catalog, self._renew)
+        self.commands = Commands(config.state, self.catalog.serving, self.offers.one)
         self._connections = min(limits.connections, _raise_descriptors() // 4)  # of each kind, at most
         self.sessions = Sessions(
             config.state / "sessions", _report, grew=self._grew, removed=self._removed, most=_most(config)
@@ -122,6 +124,7 @@ class Daemon:
             logs=self.logs,
             sessions=self.sessions,
             status=self.status,
+            commands=self.commands.text,
             shebang=shebang.line(runner),
             bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},
             tool_timeout=float(config.turn.tool_timeout_secs),
@@ -197,7 +200,8 @@ class Daemon:
             listener = await trio.to_thread.run_sync(bind, self.root, self.fs.expecting_bind)
             with strangers.closing(listener):
                 async with trio.open_nursery() as calls_:
-                    tree = Tree(str(self.root), self.fs.object_of, self._driver_of, self.world.admit)
+                    find, command = self.fs.object_of, self.commands.chosen
+                    tree = Tree(str(self.root), find, command, self._driver_of, self.world.admit)
                     settings = _Settings(self.config, self._connections)
                     exec_ = Exec(tree, self.pool, self.runs, settings, self._strict)
                     calls_.start_soon(exec_.serve, listener, calls_)
@@ -246,10 +250,11 @@ class Daemon:
         self.broken_agents = agents.broken
         self._agents = agents.objects
         await self.drivers.apply(models.sources)
+        await trio.to_thread.run_sync(self.commands.apply, self.catalog.commands, self.catalog.plugins)
         await self.fs.apply(registry)
         main = DEFAULT if self._model(DEFAULT) else "debug/echo"
         await self.fs.offer("main", f"{self.root}/model/{main}")
-        wanted = {object_.plugin for object_ in registry.objects.values()}
+        wanted = {one.plugin for one in (*registry, *self.catalog.commands.values())}
         self.pool.replace(lambda plugin: plugin in wanted)
         await trio.to_thread.run_sync(self.offers.sweep, wanted | self.pool.plugins)
         await self._check_agents(None)

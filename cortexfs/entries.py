@@ -18,7 +18,7 @@ from pyfuse3 import EntryAttributes
 from cortexfs import kernel
 from cortexfs.core import controls, places
 from cortexfs.core.errors import Fault
-from cortexfs.core.places import HOME, STATUS, Attributes, Keep
+from cortexfs.core.places import COMMANDS, HOME, STATUS, Attributes, Keep
 from cortexfs.core.spaces import BIT
 from cortexfs.core.tree import Tree
 from cortexfs.opened import Listing, LogFile, LogSource, Opened, Snapshot
@@ -34,6 +34,7 @@ class Entries:
         spaces: Spaces,
         logs: LogSource,
         status: Callable[[], str],
+        commands: Callable[[], bytes],
         clock: Callable[[], int],
     ) -> None:
         self._tree = tree
@@ -41,6 +42,7 @@ class Entries:
         self._missing = kernel.missing()
         self._logs = logs
         self._render = status
+        self._commands = commands
         self._clock = clock
         self._rendered: tuple[int, bytes] | None = None
         self._kept: dict[int, EntryAttributes] = {}
@@ -125,6 +127,8 @@ class Entries:
         if inode == STATUS:
             rendered, text = self.status()
             return found._replace(size=len(text), mtime=rendered)
+        if inode == COMMANDS:
+            return found._replace(size=len(self._commands()))
         if found.keep is Keep.ENTRY and (object_ := self._tree.owner_object(inode)):
             size, mtime = self._logs.size(*object_.key), int(self._logs.mtime(*object_.key) * 1e9)
             return found._replace(size=size, mtime=mtime or found.mtime)
@@ -155,6 +159,8 @@ class Entries:
         if inode == STATUS:
             is_now = flags & os.O_RSYNC == os.O_RSYNC  # for this open alone: to others a size was told
             return Snapshot(self._render().encode() if is_now else self.status()[1])
+        if inode == COMMANDS:
+            return Snapshot(self._commands())
         found = self._tree.control_at(inode)
         if found is None:
             raise Fault("ENOENT", "it was removed")

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -26,7 +26,9 @@ from cortexfs.core import calls, usage, wire
 from cortexfs.core.arguments import wants_help
 from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
+from cortexfs.core.places import COMMANDS
 from cortexfs.core.registry import Object
+from cortexfs.declaredcommands import CALL, CLASS
 from cortexfs.guests import Guest, Guests, welcome
 from cortexfs.hosts import Pool
 from cortexfs.models.driver import Driver, Who
@@ -62,6 +64,7 @@ class Tree(NamedTuple):
 
     root: str
     find: Callable[[int], Object | None]  # by inode
+    command: Callable[[list[bytes], int], Awaitable[tuple[Object, list[bytes]]]]  # which a uid means
     driver: Callable[[Object, str], Driver]  # what answers for a model or an agent, by its use
     # Raises a Fault where what an agent runs may not run this with these arguments.
     admit: Callable[[Object, Identity, list[bytes]], None]
@@ -119,6 +122,9 @@ class Exec:
                 return
             greeting, arguments, environ = said
             object_ = self._tree.find(greeting.inode)
+            if greeting.inode == COMMANDS:
+                voice = _voice(None, greeting.flags, environ)
+                object_, arguments = await self._tree.command(arguments, guest.uid)
             if object_ and not object_.serves(guest.uid):  # whose inode anybody can say
                 object_ = None
             voice = _voice(object_, greeting.flags, environ)
@@ -139,7 +145,7 @@ class Exec:
         if call.caller.identity.depth > depth:
             raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
         self._tree.admit(call.object_, call.caller.identity, call.arguments)
-        if call.object_.class_ == "tool":
+        if call.object_.class_ in ("tool", CLASS):
             await self._tool(call)
         else:
             await self._spoken(call)
@@ -151,7 +157,7 @@ class Exec:
         run = self._open(call)
         relay = Relay(call.stream, call.voice, run, self._settings)
         timeout = object_.timeout or self._settings.tool_timeout
-        invocation = calls.Invocation(object_.name, None, str(run.uid), "exec")
+        invocation = calls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
         asked = calls.Call(run.id, invocation, call.arguments, None, call.umask, call.environment)
         try:
             await relay.answer(self._pool, object_.plugin, asked, caller, timeout)
@@ -248,8 +254,11 @@ def _environment(strings: list[bytes]) -> dict[bytes, bytes]:
 def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:
     """abi.md 4: JSONL when stdout is not a terminal, text on one; CTX_OUTPUT decides otherwise."""
     name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
+    errors = bool(flags & wire.TTY_STDERR)
+    if class_ == CLASS:  # what a program says of its work, also in a pipe
+        class_, errors = "tool", True
     terminal = bool(flags & wire.TTY_STDOUT)
     chosen = environ.get(b"CTX_OUTPUT", b"")
     if chosen == b"text" or (terminal and chosen != b"jsonl"):
-        return Text(name, terminal, bool(flags & wire.TTY_STDERR), class_)
+        return Text(name, terminal, errors, class_)
     return Jsonl(name, class_)

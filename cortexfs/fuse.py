@@ -31,7 +31,7 @@ from cortexfs.binding import Bindings
 from cortexfs.changes import Changes, read_only
 from cortexfs.core import places, temporaries, xattrs
 from cortexfs.core.errors import Fault, errno_of
-from cortexfs.core.places import RUN_SOCKET
+from cortexfs.core.places import COMMANDS, FIXED, ROOT, RUN_SOCKET
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.spaces import BIT
 from cortexfs.core.tree import Stale, Tree
@@ -67,6 +67,7 @@ class Filesystem(pyfuse3.Operations):
         logs: LogSource,
         sessions: Source = NO_SESSIONS,
         status: Callable[[], str],
+        commands: Callable[[], bytes] = lambda: b"",
         shebang: bytes,
         bin_targets: Mapping[str, str],
         owner: tuple[int, int] | None = None,
@@ -98,7 +99,7 @@ class Filesystem(pyfuse3.Operations):
         self._bindings = Bindings(self._tree, forget)
         self.expecting_bind = self._bindings.expecting
         self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock)
-        self._entries = Entries(self._tree, self._spaces, logs, status, clock)
+        self._entries = Entries(self._tree, self._spaces, logs, status, commands, clock)
         self._handles = Handles()
         self.object_of: Callable[[int], Object | None] = self._tree.object_at
 
@@ -145,6 +146,8 @@ class Filesystem(pyfuse3.Operations):
             if not self._bindings.is_run_socket_bound:
                 raise FUSEError(errno_of("ENOENT"))
             return self._entries.entry(RUN_SOCKET)
+        if parent_inode == ROOT and text == FIXED[COMMANDS][1]:
+            return self._entries.entry(COMMANDS)
         return await self._entries.lookup(parent_inode, text, (ctx.uid, ctx.gid))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:

@@ -141,6 +141,16 @@ class Offers:
         place = {name: position for position, name in enumerate(order.names)}
         return sorted(found.values(), key=lambda plugin: place.get(plugin.name, len(place)))
 
+    def one(self, name: str) -> calls.Plugin:
+        """An installed plugin as it would be loaded, enabled or not. Blocks: it reads files."""
+        folders = {path.name: path for path in directory.folders(self._base)}
+        if name not in folders:
+            raise Fault("ENOENT", f"no plugin {name} is installed")
+        seen = self._read(folders[name])
+        if seen.plugin is None:
+            raise Fault("EHOSTDOWN", seen.fault or "it has nothing to load")
+        return seen.plugin
+
     def sweep(self, used: Iterable[calls.Plugin | None]) -> None:
         """Remove the copies that nobody uses: neither the tree, nor a host, nor the next load."""
         kept = {plugin.path for plugin in used if plugin}

@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Callable
 
-from cortexfs.cli import mounts, objects, parser
+from cortexfs.cli import mounts, objects, parser, plugged
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.completion import SHELLS
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -46,8 +46,8 @@ def candidates(words: list[str], root: str | None = None) -> list[str]:
     root = top.root or root
     current = words[-1]
     if rest:
-        return _of_command(parser.of_command(rest[0]), rest[1:], current, root)
-    known = _visible(parser.top()) if current.startswith("-") else list(parser.COMMANDS)
+        return _of_command(parser.any_command(rest[0], root), rest[1:], current, root)
+    known = _visible(parser.top()) if current.startswith("-") else _commands(current, root)
     return _matching(known, current)
 
 
@@ -92,6 +92,10 @@ def _values(action: argparse.Action, current: str, root: str | None) -> list[str
         return list(action.choices)
     known = VALUES.get(action.dest) or VALUES.get(str(action.metavar))
     return known(current, root) if known else []
+
+
+def _commands(current: str, root: str | None) -> list[str]:
+    return [*parser.COMMANDS, *plugged.ready(root)]
 
 
 def _objects(current: str, root: str | None) -> list[str]:
@@ -195,6 +199,7 @@ VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
     "TOOL": _tools,
     "CALLER": _callers,
     "SHELL": _shells,
+    "COMMAND": _commands,
 }
 
 

@@ -58,10 +58,14 @@ def main(line: Sequence[str] | None = None) -> int:
 def _run(top: argparse.Namespace, rest: list[str]) -> int:
     if top.version:
         rest = ["version"]
-    if not rest:
-        parser.top().print_help()
+    if top.help or not rest:
+        parser.print_top(top.root)
         return EXIT_OK
     command, *words = rest
+    if not parser.is_ours(command):
+        from cortexfs.cli import plugged  # only a command of a plugin pays for it
+
+        return plugged.run(command, words, top.root)
     loaded = parser.module(command)
     if command in parser.HIDDEN:
         options = argparse.Namespace(root=top.root, words=words)

@@ -39,6 +39,7 @@ COMMANDS = {
     "policy": "say who may run what and why, and look for what is wrong",
     "mcp": "serve the tools of a mount to MCP clients, and take in those of MCP servers",
     "completion": "print a completion script for bash, zsh or fish",
+    "help": "show this help, or that of a command",
     "version": "print the version",
 }
 # Called by completion scripts; in no help.
@@ -62,20 +63,31 @@ def program() -> str:
     return "cortex" if os.path.basename(sys.argv[0]) == "cortex" else "ctx"
 
 
-def top() -> Parser:
+def top(more: str = "") -> Parser:
+    """The parser of the program itself; its help goes on with `more`."""
     width = max(map(len, COMMANDS))
     lines = "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items())
     parser = Parser(
         prog=program(),
         usage="%(prog)s [--root ROOT] COMMAND ...",
         description="CortexFS: models, agents and tools as files that you can run.",
-        epilog=f"commands:\n{lines}\n\n%(prog)s COMMAND --help shows options and examples.",
+        epilog=f"commands:\n{lines}\n{more}\n%(prog)s COMMAND --help shows options and examples.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--version", action="store_true", help="the same as the command version")
     root_option(parser, None)
     return parser
+
+
+def print_top(given: str | None) -> None:
+    """The help of the program, with the commands of the mount's plugins."""
+    from cortexfs.cli import plugged  # only help and those commands pay for it
+
+    lines = plugged.help_lines(given).replace("%", "%%")
+    top(f"\ncommands of plugins:\n{lines}\n" if lines else "").print_help()
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -86,12 +98,22 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:place], words[place:]
 
 
+def is_ours(command: str) -> bool:
+    return command in COMMANDS or command in HIDDEN
+
+
 def module(command: str) -> ModuleType:
-    """The module of a command; EINVAL with the nearest name when there is none."""
-    if command not in COMMANDS and command not in HIDDEN:
-        hint = nearest(command, COMMANDS) or f"; see: {program()} --help"
-        raise Fault("EINVAL", f"there is no command {command!r}{hint}")
+    """The module of a command of ours."""
     return importlib.import_module(f"cortexfs.cli.{command}")
+
+
+def any_command(command: str, given: str | None) -> Parser:
+    """The parser of one command, ours or a plugin's; EINVAL with the nearest name when there is none."""
+    if is_ours(command):
+        return of_command(command)
+    from cortexfs.cli import plugged
+
+    return plugged.parser_of(plugged.found(command, given)[1])
 
 
 def of_command(command: str) -> Parser:

@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cortexfs import config, mechanisms, needs, offers
-from cortexfs.cli import output, parser, plugin_fetching, reloading
+from cortexfs.cli import output, parser, plugin_ending, plugin_fetching, reloading
 from cortexfs.cli.sure import sure
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
-from cortexfs.core.manifest import ProcessTool
+from cortexfs.core.manifest import Manifest, ProcessTool
 from cortexfs.host.validation import Validator
 from cortexfs.plugins import (
     directory,
@@ -94,6 +94,8 @@ def _lacks(where: config.Places, name: str) -> str | None:
 def check(tree: Tree) -> None:
     """Refuse what a daemon would not load."""
     manifest = tree.manifest
+    if why := commands_fault(manifest):
+        raise Fault("EINVAL", why)
     directory.check(manifest, mechanisms.available())
     if manifest.name in offers.RESERVED:
         raise Fault(
@@ -110,6 +112,17 @@ def check(tree: Tree) -> None:
         _check_as_tested(tree, place)
     for tool in manifest.native.tools if manifest.native else ():
         check_schema(tool)
+
+
+def commands_fault(manifest: Manifest) -> str | None:
+    """Why its commands cannot be called: one of ours is, of two with one name."""
+    declared = manifest.json.cli_commands if jsonmanifests.is_json(manifest) else ()
+    taken = [command.name for command in declared if parser.is_ours(command.name)]
+    return (
+        f"cliCommands: {taken[0]} is a command of {parser.program()} itself; name it otherwise"
+        if taken
+        else None
+    )
 
 
 def _check_as_tested(tree: Tree, place: Path) -> None:
@@ -152,6 +165,7 @@ def uninstall(options: argparse.Namespace, where: config.Places) -> int:
     if not (base / name).is_dir():
         hint = parser.nearest(name, [path.name for path in directory.folders(base)])
         raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}{hint or '; see: ctx plugin list'}")
+    plugin_ending.last_hooks(options, where, name)
     said, _ = _choose(options, where, name, None if options.purge else False)
     if options.purge:
         installing.remove(base, name)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cortexfs import config, mechanisms
-from cortexfs.cli import mounts, objects, output
+from cortexfs.cli import mounts, objects, output, plugged
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import Manifest
 from cortexfs.plugins import directory, jsonmanifests, records
@@ -31,13 +31,15 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     shown = row | {
         "enabled": "yes" if row["enabled"] else "no",
         "publisher": row["publisher"] or "-",
-        "tools": row["reason"] or " ".join(row["tools"]) or "-",
+        "tools": row["reason"]
+        or " ".join([*row["tools"], *map("(cortex {})".format, row["commands"])])
+        or "-",
     }
     return tuple(shown[head] for head in HEADS)
 
 
 class Live:
-    """What a running daemon made of its plugins: their tools, and what is broken."""
+    """What a running daemon made of its plugins: their tools and commands, and what is broken."""
 
     def __init__(self, root: str, text: str) -> None:
         broken = mounts.facts(text).get("broken plugin", [])
@@ -48,6 +50,10 @@ class Live:
             if found := _ORIGIN.match(objects.listed(root, path).origin):
                 self.tools.setdefault(found[1], []).append(Path(path).name)
                 self.versions[found[1]] = found[2]
+        self.commands: dict[str, list[str]] = {}
+        for name, one in plugged.listed(root, plugged.SECONDS).items():
+            if one["status"] == plugged.READY:
+                self.commands.setdefault(one["plugin"], []).append(name)
 
 
 def live_of(options: argparse.Namespace) -> Live | None:
@@ -106,14 +112,16 @@ def _row(
     name: str, version: str, boundary: str, enabled: bool, fault: str | None, live: Live | None
 ) -> dict[str, Any]:
     tools = live.tools.get(name, []) if live else []
+    commands = live.commands.get(name, []) if live else []
     reason = fault or (live.broken.get(name) if live and enabled else None)
     return {
         "name": name,
         "version": version,
         "boundary": boundary,
         "enabled": enabled,
-        "status": status_of(bool(reason), enabled, bool(tools), live is not None),
+        "status": status_of(bool(reason), enabled, bool(tools or commands), live is not None),
         "tools": tools,
+        "commands": commands,
         "reason": reason,
         "publisher": "",
         "distribution": None,

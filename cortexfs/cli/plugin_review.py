@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cortexfs import config, manifestkinds, mechanisms
 from cortexfs.cli import output, plugin_fetching
-from cortexfs.cli.plugin_install import check_schema
+from cortexfs.cli.plugin_install import check_schema, commands_fault
 from cortexfs.core import governance
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import FILE, Manifest
@@ -101,7 +101,10 @@ def _bytes(path: Path) -> bytes:
 
 def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
     if jsonmanifests.is_json(manifest):
-        return jsonreviewing.checks(manifest.json, tree, tuple(manifestkinds.KINDS))
+        checks = jsonreviewing.checks(manifest.json, tree, tuple(manifestkinds.KINDS))
+        return (
+            [*checks, Check("commands", commands_fault(manifest))] if manifest.json.cli_commands else checks
+        )
     checks = reviewing.checks(manifest, tree, place, mechanisms.available())
     for tool in manifest.native.tools if manifest.native else ():
         if isinstance(tool.input_schema, dict):

@@ -90,6 +90,7 @@ class Descriptor(msgspec.Struct, frozen=True):
     timeout_secs: int | None = None
     capabilities: Capabilities = Capabilities()
     model: ModelFacts | None = None  # of a model
+    command: dict[str, Any] | None = None  # of a command of `cortex`: as a manifest.json declares it
 
 
 class Sandbox(msgspec.Struct, frozen=True, array_like=True):

@@ -26,7 +26,7 @@ SLOT = (1 << BITS) - 1
 EXECUTABLE, SOCKET, FOLDER, CONTROL = 0, 1, 2, 8  # slots of an object; controls count from CONTROL
 SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
-ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET = range(1, 11)
+ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET, COMMANDS = range(1, 12)
 FIRST_PROGRAM = 32  # slots of the links in bin/
 MAX_ALIASES = 1_000  # in one folder
 MAX_ALIASES_IN_TREE = 50_000  # a user namespace can be 65,536 users, each with three folders
@@ -45,6 +45,7 @@ FIXED = {
     SHARED: (ROOT, "shared", _DIRECTORY),
     MAIN: (SHARED, "main", _DIRECTORY),
     RUN_SOCKET: (ROOT, ".run.sock", stat.S_IFSOCK | 0o777),
+    COMMANDS: (ROOT, ".commands", stat.S_IFREG | 0o444),
 }
 CLASS_FOLDERS = {MODEL: "model", AGENT: "agent", TOOL: "tool"}
 HOME_SLOTS = {"model": 1, "agent": 2, "tool": 3}

@@ -41,7 +41,6 @@ KIND = "esm"  # calls.Plugin.kind
 TOOL_SECONDS = 30
 HOOK_SECONDS = esmhooks.HOOK_SECONDS
 LOAD_SECONDS = 14.0  # less than the daemon waits for a description
-LEAVE_SECONDS = 0.3  # a host is ended soon after it was asked to leave
 MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
 # The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
 EARLY_SECONDS = 0.05
@@ -96,6 +95,7 @@ class _Definition(msgspec.Struct, frozen=True):
 class _Loaded(msgspec.Struct, frozen=True):
     exports: dict[str, str]
     providers: tuple[str, ...] = ()
+    commands: Any = ()
 
 
 _plugins: list[_Plugin] = []
@@ -113,7 +113,8 @@ def tools(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
     has = permissions.effective(declared.capabilities, (), ())
     tools = _admitted(made, found, has) if has.has("tools") else ()
     models = _models(made) if has.has("config:provider") else ()
-    hidden = esmhooks.hidden(made, has.capabilities, declared.events, declared.commands)
+    commands = made.commands() if has.has("cli:commands") else ()
+    hidden = esmhooks.hidden(made, has.capabilities, declared.events, commands)
     return [*tools, *models, *hidden]
 
 
@@ -147,7 +148,12 @@ class EsmTool(sdk.Tool):
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         directory = os.getcwd()
-        request = {"do": "call", "call": self.name, "args": input, "context": _context(runtime, directory)}
+        request = {
+            "do": "call",
+            "call": self.name,
+            "args": input,
+            "context": esmhooks.context(runtime, directory),
+        }
         try:
             said = self._plugin.ask(directory, request, self._seconds - EARLY_SECONDS, runtime)
         except esmcalls.Failed as failed:  # "Throw from execute": a failed result
@@ -158,19 +164,6 @@ class EsmTool(sdk.Tool):
         return sdk.ToolResult.error(
             result.error or result.output or f"{self.name} failed and does not say why"
         )
-
-
-def _context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
-    """What a ToolContext says of the call, beside what the process knows itself."""
-    seen = runtime.invocation
-    return {
-        "toolName": seen.tool_name,
-        "sessionId": seen.session_id,
-        "agentId": seen.actor,
-        "source": seen.source,
-        "workingDir": directory,
-        "workspaceDir": directory,
-    }
 
 
 class _Place(NamedTuple):
@@ -227,6 +220,7 @@ class _Plugin:
         self.declared = declared
         self._who = f'ESM plugin "{name}"'
         self.providers: tuple[str, ...] = ()  # that the module has
+        self._exported: Any = ()  # its cliCommands
         self._lock = threading.Lock()
         self._places: dict[_Place, _Started] = {}  # the one that was used last is the last
         self._scoped = esmrights.is_scoped(declared.capabilities)
@@ -261,6 +255,12 @@ class _Plugin:
         except msgspec.ValidationError as error:
             raise self._fault("EPROTO", f"one of its tools is not described: {error}") from None
 
+    def commands(self) -> tuple[Command, ...]:
+        try:
+            return esmhooks.commands_of(self.declared.commands, self._exported)
+        except Fault as fault:
+            raise self._fault(fault.code, fault.message) from None
+
     def tell(self, message: dict[str, Any]) -> None:
         """To every process that there is."""
         with self._lock:
@@ -269,13 +269,17 @@ class _Plugin:
             if process is not None:
                 process.send(message)
 
-    def uninstall(self) -> None:
-        """The last hooks, once for this user; the next call would begin anew."""
+    def uninstall(self) -> list[str]:
+        """The last hooks, once for this user, and what went wrong in them; the next call would begin anew."""
         self._process(_ANYWHERE, None)
         with self._lock:
             last = self._places.pop(_ANYWHERE)
         self.leave(HOOK_SECONDS)
-        self._end(last, HOOK_SECONDS, "remove")
+        said = self._end(last, HOOK_SECONDS, "remove")
+        self._state.forget("config")
+        if self.declared.state:
+            keeping.leave(os.path.dirname(self.declared.state))
+        return said
 
     def leave(self, seconds: float) -> None:
         with self._lock:
@@ -284,7 +288,7 @@ class _Plugin:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(seconds)
+            thread.join(seconds * len(LIFECYCLE["disable"]))
 
     # -- processes
 
@@ -342,15 +346,18 @@ class _Plugin:
             "load": declared.entry,
             "plugin": {"pluginId": self.name, "pluginDir": declared.folder},
             "config": config,
+            "commands": "cli:commands" in declared.capabilities,
         }
         said = self._told(process, request, declared.loading)
         loaded = msgspec.convert(said, _Loaded)
-        exports, self.providers = loaded.exports, loaded.providers
+        exports, self.providers, self._exported = loaded.exports, loaded.providers, loaded.commands
         before = self._state.told("config")
         for name in LIFECYCLE["install" if before is None else "enable"]:
             self._hook(process, exports, name)
         if config != before:
             self._state.tell("config", config)
+            if declared.state:
+                keeping.begin(os.path.dirname(declared.state))
             for key in _changed(before or config, config):
                 for name in LIFECYCLE["config"]:
                     self._hook(process, exports, name, key, config.get(key))
@@ -362,14 +369,20 @@ class _Plugin:
             except Fault as fault:
                 raise Fault(fault.code, f"{fault.message} (in {name})") from None
 
-    def _end(self, started: _Started, seconds: float, why: str = "disable") -> None:
-        """Whatever the hooks do, it ends."""
+    def _end(self, started: _Started, seconds: float, why: str = "disable") -> list[str]:
+        """Whatever the hooks do, it ends; what went wrong in them."""
+        said: list[str] = []
         with suppress(Fault):
             process = started.process(None)
             for name in LIFECYCLE[why]:
-                with suppress(Fault, esmcalls.Failed, sdk.ExecutionFailed):
+                try:
                     process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
+                except (Fault, esmcalls.Failed, sdk.ExecutionFailed) as error:
+                    told = error.args[0] if isinstance(error, sdk.ExecutionFailed) else error
+                    said.append(f"{name}: {told}")
+                    print(f"{self._who}: {said[-1]}", file=sys.stderr)
             process.close()
+        return said
 
     def _told(self, process: esmchild.Process, request: dict[str, Any], seconds: float) -> Any:
         """The answer where only the plugin can be at fault."""
@@ -392,4 +405,4 @@ def drop_all() -> None:
     """Call onDeactivate and onUnload of what runs, before the process ends."""
     with _leaving:  # whoever asks second waits for the first
         while _plugins:
-            _plugins.pop().leave(LEAVE_SECONDS)
+            _plugins.pop().leave(HOOK_SECONDS)  # less at the end of the daemon, which kills its hosts

@@ -1,7 +1,7 @@
 """What the daemon asks of an ESM plugin beside its tools: events, middleware, commands, and the last hook.
 
 Each is a tool of the host under a name that no tool can have, so that a call of it has an identity, a
-deadline and a cancel like any other; hosts do not describe them.
+deadline and a cancel like any other. Hosts describe the commands, and none of the others.
 
 Rules: what a plugin has no capability for, or did not declare, is not there. Middleware fails closed: an
 error or a late answer is one to whoever asked, and never an empty result.
@@ -19,6 +19,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.fields import Argument, Command, Option
+from cortexfs.core.manifestjson.rules import of_commands
 from cortexfs.host.esmcalls import Failed
 
 EVENT, UNINSTALL, COMMAND = ":event", ":uninstall", ":command "
@@ -26,6 +27,8 @@ MIDDLEWARE = {":middleware-pre": "middlewarePre", ":middleware-post": "middlewar
 NEEDS = {":middleware-pre": "middleware:pre", ":middleware-post": "middleware:post"}
 HOOK_SECONDS = 5.0
 COMMAND_SECONDS = 600
+# Of the last hooks: a process that has to be started, and three that may take their time each.
+UNINSTALL_SECONDS = 40
 
 
 class Abort(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,7 +49,7 @@ class Plugin(Protocol):
         self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
     ) -> Any: ...
     def tell(self, message: dict[str, Any]) -> None: ...
-    def uninstall(self) -> None: ...
+    def uninstall(self) -> list[str]: ...
 
 
 class Hidden(sdk.Tool):
@@ -69,21 +72,30 @@ class Hidden(sdk.Tool):
             return sdk.ToolResult.error(str(failed))
 
 
+class CommandTool(Hidden):
+    """A command of `cortex`, which is described as it was declared."""
+
+    def __init__(self, plugin: Plugin, command: Command) -> None:
+        super().__init__(COMMAND + command.name, _command(plugin, command.name), COMMAND_SECONDS)
+        self.description = command.description
+        self.input_schema = _schema(command)
+        self._declared = command
+
+    def facts(self) -> dict[str, Any]:
+        return {"command": msgspec.to_builtins(self._declared)}
+
+
 def hidden(
     plugin: Plugin, has: Collection[str], events: Collection[str], commands: Iterable[Command]
 ) -> Iterator[Hidden]:
-    yield Hidden(UNINSTALL, lambda input, runtime: plugin.uninstall(), 3 * HOOK_SECONDS)
+    yield Hidden(UNINSTALL, lambda input, runtime: _uninstall(plugin), UNINSTALL_SECONDS)
     if "events:listener" in has:
         yield Hidden(EVENT, lambda input, runtime: _deliver(plugin, events, input), HOOK_SECONDS)
     for name, export in MIDDLEWARE.items():
         if NEEDS[name] in has:
             yield Hidden(name, _middleware(plugin, export), HOOK_SECONDS)
     if "cli:commands" in has:
-        for command in commands:
-            made = Hidden(COMMAND + command.name, _command(plugin, command.name), COMMAND_SECONDS)
-            made.description = command.description
-            made.input_schema = _schema(command)
-            yield made
+        yield from (CommandTool(plugin, command) for command in commands)
 
 
 def _deliver(plugin: Plugin, events: Collection[str], event: dict[str, Any]) -> None:
@@ -105,10 +117,41 @@ def _middleware(plugin: Plugin, export: str) -> Callable[[dict[str, Any], sdk.To
     return does
 
 
+def _uninstall(plugin: Plugin) -> sdk.ToolResult:
+    said = plugin.uninstall()
+    return sdk.ToolResult.error("; ".join(said)) if said else sdk.ToolResult.success("")
+
+
+def commands_of(declared: Iterable[Command], exported: object) -> tuple[Command, ...]:
+    """What the manifest declares, and what else the module does: seed 004, "cliCommands or named handler"."""
+    try:
+        more = msgspec.convert(exported, tuple[Command, ...])
+    except msgspec.ValidationError as error:
+        raise Fault("EPROTO", f"its module exports no cliCommands: {error}") from None
+    for problem in of_commands(more):
+        raise Fault("EPROTO", f"its module exports what is no command: {problem.told('cliCommands')}")
+    return tuple({command.name: command for command in (*more, *declared)}.values())
+
+
+def context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
+    """What a ToolContext says of the call, beside what the process knows itself."""
+    seen = runtime.invocation
+    return {
+        "toolName": seen.tool_name,
+        "sessionId": seen.session_id,
+        "agentId": seen.actor,
+        "source": seen.source,
+        "workingDir": directory,
+        "workspaceDir": directory,
+    }
+
+
 def _command(plugin: Plugin, name: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
     def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
-        request = {"do": "command", "command": name, "args": input}
-        said = plugin.ask(os.getcwd(), request, COMMAND_SECONDS, runtime)
+        directory = os.getcwd()
+        seen = context(runtime, directory) | {"toolName": name}
+        request = {"do": "command", "command": name, "args": input, "context": seen}
+        said = plugin.ask(directory, request, COMMAND_SECONDS, runtime)
         return said if isinstance(said, str) else ""
 
     return does

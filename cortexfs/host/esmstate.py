@@ -70,10 +70,7 @@ class State:
         self._set(_STATE, _key(key), value)
 
     def delete(self, key: str) -> None:
-        with self._lock:
-            gone = "DELETE FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
-            self._database.execute(gone, (self._plugin, _STATE, _key(key)))
-            self._room = _UNKNOWN
+        self._remove(_STATE, _key(key))
 
     def list(self) -> dict[str, str]:
         return self._all(_STATE)
@@ -94,7 +91,17 @@ class State:
         with self._lock:
             self._put(_TOLD, what, msgspec.json.encode(value).decode(), 0)
 
+    def forget(self, what: str) -> None:
+        """As if it had never been told."""
+        self._remove(_TOLD, what)
+
     # -- the table
+
+    def _remove(self, kind: str, key: str) -> None:
+        with self._lock:
+            gone = "DELETE FROM kept WHERE plugin = ? AND kind = ? AND key = ?"
+            self._database.execute(gone, (self._plugin, kind, key))
+            self._room = _UNKNOWN
 
     def _get(self, kind: str, key: str) -> str | None:
         with self._lock:

@@ -9,6 +9,7 @@ This file must never know what is kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -39,6 +40,25 @@ def place(plugin: Plugin) -> Path | None:
     """This user's directory, from inside a host; None where nothing is kept."""
     own = f"{plugin.keeps}/{os.geteuid()}"
     return Path(own) if plugin.keeps and os.access(own, os.W_OK) else None
+
+
+# There as long as a plugin has told its user's hooks that it is installed, and not that it is no more.
+MARK = "installed"
+
+
+def begin(own: str) -> None:
+    """That its first hooks were called for this user is to be known when it is uninstalled."""
+    with contextlib.suppress(OSError):  # without room its last hooks are not called
+        Path(own, MARK).touch(mode=0o600)
+
+
+def leave(own: str) -> None:
+    with contextlib.suppress(OSError):
+        Path(own, MARK).unlink()
+
+
+def has_begun(keeps: Path, uid: int) -> bool:
+    return (keeps / str(uid) / MARK).exists()
 
 
 def view(plugin: Plugin, identity: Identity) -> tuple[tuple[str, str], ...]:

@@ -53,7 +53,7 @@ def _programs(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
     return [process.ProcessTool(program) for program in declared.tools]
 
 
-# How names begin of what only the daemon calls: no tool is called so, and none of these is described.
+# How names begin of what only the daemon calls: no tool is called so, and of these only commands are told.
 HIDDEN = ":"
 
 _LOADERS: Mapping[str, Callable[[calls.Plugin], Iterable[sdk.Tool]]] = {
@@ -77,6 +77,10 @@ def await_change(plugin: calls.Plugin, runtime: sdk.ToolRuntime) -> None:
     if plugin.kind != MCP_SERVER:
         raise Fault("EINVAL", f"the tools of the plugin {plugin.name} do not change")
     mcptools.await_change(plugin, runtime)
+
+
+def is_described(tool: sdk.Tool) -> bool:
+    return not tool.name.startswith(HIDDEN) or "command" in tool.facts()
 
 
 def described(tool: sdk.Tool) -> bytes:

@@ -198,7 +198,7 @@ class _Host:
     def _described(self, unlike: str, runtime: Runtime) -> bytes:
         while True:
             every = (tool for tool, _ in self._loaded().values())
-            tools = [loading.described(tool) for tool in every if not tool.name.startswith(loading.HIDDEN)]
+            tools = [loading.described(tool) for tool in every if loading.is_described(tool)]
             said = b"[" + b",".join(tools) + b"]"
             if calls.mark(said) != unlike:
                 return said

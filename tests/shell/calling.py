@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import trio
 
 from cortexfs import strangers
-from cortexfs.core import calls, controls, frames, wire
+from cortexfs.core import calls, controls, frames, places, wire
+from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.exec import Exec, Tree
 from cortexfs.hosts import Pool
@@ -108,7 +109,7 @@ class World:
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}
         drivers = Drivers(lambda name: None, control)
-        tree = Tree("/the/root", self.objects.get, drivers.chosen, lambda *_: None)
+        tree = Tree("/the/root", self.objects.get, no_command, drivers.chosen, lambda *_: None)
         self.exec = Exec(tree, self.pool, self.runs, settings, strict=True)
         self.listener = listener
         self.scope = trio.CancelScope()
@@ -116,7 +117,7 @@ class World:
 
     def inode(self, name: str, plugin: calls.Plugin = SERVE, **fields: Any) -> int:
         """Make an object; its inode."""
-        number = len(self.objects) + 1
+        number = (len(self.objects) + 1) << places.BITS
         self.objects[number] = Object(class_="tool", name=name, description="", plugin=plugin, **fields)
         return number
 
@@ -145,6 +146,10 @@ class World:
         """Until nobody is connected: those who came before this call were accepted before it."""
         await self.call(0)
         await until(lambda: self.exec._guests._total == 0)
+
+
+async def no_command(words: list[bytes], uid: int) -> tuple[Object, list[bytes]]:
+    raise Fault("ENOENT", "there are no commands here")
 
 
 def control(object_: Object, name: str) -> str:

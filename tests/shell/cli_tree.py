@@ -32,8 +32,32 @@ READ_SCHEMA = {
 ECHO = '#!/bin/sh\n{header}\nfor word; do echo "<$word>"; done\ncat\nexit 7\n'
 
 
+# What plugins add to the program, as a mount tells it.
+COMMANDS: tuple[dict[str, Any], ...] = (
+    {
+        "name": "wave-hand",
+        "description": "Waves 100%\x1b[31m, %(prog)s",
+        "args": [
+            {"name": "whom", "type": "string", "description": "At whom", "required": True},
+            {"name": "times", "type": "number", "description": "How often"},
+            {"name": "back", "type": "boolean", "description": "Whether to wait"},
+        ],
+        "options": [
+            {"name": "wide", "type": "boolean", "description": "Widely", "flag": "-w"},
+            {"name": "with", "type": "string", "description": "With what, 5 % of it", "flag": "-h"},
+            {"name": "speed", "type": "number", "description": "How fast", "flag": "-s"},
+        ],
+        "plugin": "waves",
+        "status": "ready",
+    },
+    {"name": "status", "description": "Hides", "args": [], "options": [], "plugin": "bad", "status": "ready"},
+    {"name": "wink", "plugin": "winks", "status": "disabled"},
+    {"name": "nod", "plugin": "nods", "status": "broken: it ends"},
+)
+
+
 def plant(root: Path) -> Path:
-    """Two tools, a model with an alias, a status; the path is the root."""
+    """Two tools, a model with an alias, commands of plugins, a status; the path is the root."""
     root.mkdir()
     (root / "status").write_text(STATUS)
     add(root, "tool/fs.read", "Read a file. It may be large.", "builtin", READ_SCHEMA)
@@ -41,6 +65,10 @@ def plant(root: Path) -> Path:
     add(root, "model/openai/gpt-5", "", "provider:openai", None)
     (root / "model" / "main").symlink_to(root / "model/openai/gpt-5")
     (root / "agent").mkdir()
+    (root / ".commands").write_text("".join(f"{json.dumps(one)}\n" for one in COMMANDS))
+    (root / "bin").mkdir()
+    (root / "bin" / "cortexfs-object-runner").write_text(ECHO.format(header='echo "$CTX_OUTPUT"'))
+    (root / "bin" / "cortexfs-object-runner").chmod(0o555)
     return root
 
 

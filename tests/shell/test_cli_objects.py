@@ -176,6 +176,12 @@ def test_run_says_why_it_cannot(first_line: str, mode: int, status: int, sentenc
         ("ctx run model/main x", []),
         ("ctx run no.such --l", []),
         ("ctx nonsense --", []),
+        ("ctx wa", ["wave-hand"]),
+        ("cortex wave-hand --w", ["--wide", "--with"]),
+        ("cortex wave-hand ann 1 ", ["true", "false"]),
+        ("cortex help wave", ["wave-hand"]),
+        ("cortex wi", []),
+        ("cortex wink --", []),
         ("/bin/ls --", []),
     ],
 )
@@ -233,6 +239,8 @@ tab ctx run fs
 tab "$CTX_ROOT/tool/fs.read" --li
 tab ctx run fs.read --path = do
 tab ctx run fs.read --path =
+tab cortex wav
+tab cortex wave-hand --wi
 complete -p "$CTX_ROOT/tool/fs.read" ctx cortex
 """
 
@@ -247,6 +255,8 @@ complete -C 'ctx sta'
 complete -C 'ctx run fs'
 complete -C "$CTX_ROOT/tool/fs.read --li"
 complete -C 'ctx run fs.read --path do'
+complete -C 'cortex wav'
+complete -C 'ctx wave-hand --spe'
 """
 
 
@@ -269,13 +279,21 @@ def typed(shell: list[str], script: str, root: Path, path: str, work: Path) -> l
 def test_bash_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
     lines = typed(["bash", "--norc", "-c"], BASH, root, shell_path, tmp_path / "work")
     assert lines[:5] == ["status", "fs.read", "--limit", "docs/", "docs/"]
-    assert [line.split()[-1] for line in lines[5:]] == [f"{root}/tool/fs.read", "ctx", "cortex"]
+    assert lines[5:7] == ["wave-hand", "--wide --with"]
+    assert [line.split()[-1] for line in lines[7:]] == [f"{root}/tool/fs.read", "ctx", "cortex"]
 
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
 def test_fish_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
     lines = typed(["fish", "--no-config", "-c"], FISH, root, shell_path, tmp_path / "work")
-    assert [line.rstrip("=") for line in lines] == ["status", "fs.read", "--limit", "docs/"]
+    assert [line.rstrip("=") for line in lines] == [
+        "status",
+        "fs.read",
+        "--limit",
+        "docs/",
+        "wave-hand",
+        "--speed",
+    ]
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
@@ -298,6 +316,8 @@ def test_zsh_completes(root: Path, shell_path: str, tmp_path: Path) -> None:
         await_text(leader, "\nready")
         for start, end in (
             ("ctx sta", "ctx status"),
+            ("cortex wav", "cortex wave-hand"),
+            ("ctx wave-hand --spe", "ctx wave-hand --speed"),
             (f"{root}/tool/fs.read --li", f"{root}/tool/fs.read --limit"),
         ):
             os.write(leader, f"{start}\t\x01echo '<' \x05'>'\n".encode())

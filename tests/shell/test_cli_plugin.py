@@ -200,6 +200,7 @@ def test_list_says_what_became_of_each(
         "enabled": True,
         "status": "loaded",
         "tools": ["note.add"],
+        "commands": [],
         "reason": None,
         "publisher": "",
         "distribution": "my-notes",

@@ -302,7 +302,7 @@ def test_the_figures_are_those_of_the_code() -> None:
     for figure in (
         f"A call may take {esm.TOOL_SECONDS} s, a hook {esm.HOOK_SECONDS:g} s, loading {esm.LOAD_SECONDS:g}",
         f"callers, {esm.MAX_PROCESSES} at most",
-        f"in good order; they have {esm.LEAVE_SECONDS} s",
+        f"in good order; each has {esm.HOOK_SECONDS:g} s",
         f"An answer has {esmcalls.OUTPUT_BYTES >> 20} MiB at most",
         f"has {esmrights.HEAP_MIB} MiB for objects and some {esmrights.DATA_KIB >> 20} GiB of data",
         f"keys of {esmstate.MAX_KEY >> 10} KiB, values of {esmstate.MAX_VALUE >> 10} KiB,\n"

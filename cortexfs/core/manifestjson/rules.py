@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from cortexfs.core import jsontext, names, semver
 from cortexfs.core.arguments import nearest
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import capabilities, entry
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.fields import Command, Manifest
 from cortexfs.core.manifestjson.lifecycle import EVENTS
 from cortexfs.core.manifestjson.problems import Problem
 from cortexfs.core.manifestjson.settings import problems as setting_problems
@@ -167,7 +167,12 @@ def tools(one: Manifest) -> Iterator[Problem]:
 
 
 def commands(one: Manifest) -> Iterator[Problem]:
-    for index, command in enumerate(one.cli_commands):
+    yield from of_commands(one.cli_commands)
+
+
+def of_commands(given: Sequence[Command]) -> Iterator[Problem]:
+    """What is wrong with these commands, which a module may declare as well."""
+    for index, command in enumerate(given):
         path = f"cliCommands[{index}]"
         yield from _component(f"{path}.name", command.name)
         for at, option in enumerate(command.options):
@@ -185,7 +190,7 @@ def commands(one: Manifest) -> Iterator[Problem]:
         keys = [arg.name for arg in command.args] + [option.name for option in command.options]
         yield from _unique(f"{path}.options", keys, "name", len(command.args))
         yield from _unique(f"{path}.options", [option.flag for option in command.options], "flag")
-    yield from _unique("cliCommands", [command.name for command in one.cli_commands], "name")
+    yield from _unique("cliCommands", [command.name for command in given], "name")
 
 
 def ui(one: Manifest) -> Iterator[Problem]:

@@ -10,6 +10,7 @@
 // snapshot of the heap. The plugin is imported by a name that is not in the source, as Deno checks its permissions
 // for these alone. Descriptors 3 and 4 are ours, and cannot be taken again.
 
+import { AsyncLocalStorage } from "node:async_hooks";
 import process from "node:process";
 import { globalEventBus } from "./plugins.js";
 
@@ -177,7 +178,8 @@ const settings = {
   },
 };
 
-const log = (level) => (...said) => console.error(`${plugin.pluginId}: ${level}:`, ...said);
+const complain = console.error;
+const log = (level) => (...said) => complain(`${plugin.pluginId}: ${level}:`, ...said);
 const logger = { info: log("info"), warn: log("warn"), error: log("error"), debug: log("debug") };
 
 function register(tool) {
@@ -201,7 +203,8 @@ async function load(message) {
   for (const tool of module.tools ?? []) register(tool);
   const found = { __proto__: null };
   for (const name in module) found[name] = typeof module[name];
-  return { exports: found, providers: Object.keys(module.providers ?? {}) };
+  const commands = message.commands ? module.cliCommands ?? [] : [];
+  return { exports: found, providers: Object.keys(module.providers ?? {}), commands };
 }
 
 function list() {
@@ -226,27 +229,29 @@ function hook(message) {
   return apply(chosen, undefined, given);
 }
 
-const print = { __proto__: null, log: console.log, info: console.info };
-let speaker = 0; // the command that the console speaks for
+const speaking = new AsyncLocalStorage(); // the command that the console speaks for
+const shown = (said) => said.map((each) => (typeof each === "string" ? each : Deno.inspect(each))).join(" ");
+const spoken = {
+  __proto__: null,
+  log: (to, said) => to.emit(shown(said) + "\n"),
+  info: (to, said) => to.emit(shown(said) + "\n"),
+  warn: (to, said) => to.onProgress(shown(said)),
+  error: (to, said) => to.onProgress(shown(said)),
+};
 
-for (const name in print) {
+for (const name in spoken) {
+  const print = console[name];
   console[name] = (...said) => {
-    if (!speaker) return print[name](...said);
-    voice(speaker).emit(said.map((each) => (typeof each === "string" ? each : Deno.inspect(each))).join(" ") + "\n");
+    const speaker = speaking.getStore();
+    return speaker ? spoken[name](voice(speaker), said) : print(...said);
   };
 }
 
-async function command(message) {
+function command(message) {
   const name = message.command.replace(/[-_.]+([a-zA-Z0-9])/g, (_, letter) => letter.toUpperCase());
   const handler = module.default ?? module[name];
   if (typeof handler !== "function") throw new Failure(`its module exports no handler ${name}`);
-  if (speaker) throw new Failure("another of its commands runs");
-  speaker = message.id;
-  try {
-    return await handler(message.args);
-  } finally {
-    speaker = 0;
-  }
+  return speaking.run(message.id, () => handler(message.args, context(message.id, message.context)));
 }
 
 const made = { __proto__: null };

@@ -1,0 +1,191 @@
+"""`cortex NAME` of a plugin: the command is found in the mount, read as declared, and run as the caller.
+
+Main path: `run` asks the mount for the declaration, makes a parser of it like those of our own commands, and
+becomes the runner, which has the mount call the command with one JSON object. So exit status, streams and
+signals are those of any object.
+
+Rules: nothing here is imported for a command of our own, which no plugin's ever hides. What a plugin declares
+is a stranger's word: it is shown without control characters, and its host checks the input again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from cortexfs.cli import mounts, parser
+from cortexfs.cli.bounded import ask
+from cortexfs.cli.output import printable
+from cortexfs.core.errors import Fault
+
+FILE = ".commands"  # below the root, in no listing
+RUNNER = "bin/cortexfs-object-runner"
+SECONDS = 1.0  # that help and completion wait for a mount
+READY = "ready"
+_OURS = ":"  # how names of values begin in a namespace: no option of ours is called so
+
+
+def run(name: str, words: list[str], given: str | None) -> int:
+    """Become the command; it returns only by a Fault, or after showing help."""
+    point, one = found(name, given)
+    options = parser_of(one).parse_args(_marked(words))
+    _become(point, name, json.dumps(dict(_values(one, vars(options)))))
+
+
+def found(name: str, given: str | None) -> tuple[str, dict[str, Any]]:
+    """The mount that has the command, and its declaration; a Fault that says why there is none."""
+    unknown = f"; see: {parser.program()} --help"
+    known: dict[str, dict[str, Any]] = {}
+    try:
+        point = mounts.root(given)
+        known = listed(point, mounts.ANSWER_SECONDS)
+    except Fault as fault:
+        unknown += f"; what plugins add is not known, as {fault.message}"
+    if name not in known:
+        hint = parser.nearest(name, [*parser.COMMANDS, *known]) or unknown
+        raise Fault("EINVAL", f"there is no command {name!r}{hint}")
+    one = known[name]
+    if one["status"] != READY:
+        mend = f"; enable it with: ctx plugin enable {one['plugin']}" if one["status"] == "disabled" else ""
+        raise Fault("EHOSTDOWN", f"its plugin {one['plugin']} is {one['status']}{mend}")
+    return point, one
+
+
+def listed(point: str, seconds: float) -> dict[str, dict[str, Any]]:
+    """The commands of plugins by name, as the mount tells them; of those that are ready, all of it."""
+    try:
+        text = ask(lambda: _read(f"{point}/{FILE}"), seconds)
+    except OSError:
+        mounts.status_text(point, seconds)  # which says what is wrong with the mount
+        return {}
+    rows = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+    return {row["name"]: row for row in rows if row["name"] not in parser.COMMANDS}
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def ready(given: str | None) -> dict[str, dict[str, Any]]:
+    """Those that can be run, for help and completion; none where no mount answers at once."""
+    try:
+        known = listed(mounts.root(given), SECONDS)
+    except Fault:
+        return {}
+    return {name: one for name, one in known.items() if one["status"] == READY}
+
+
+def help_lines(given: str | None) -> str:
+    """What the help of the program says of them."""
+    known = ready(given)
+    width = max(map(len, [*parser.COMMANDS, *known]))
+    return "\n".join(f"  {name:{width}}  {_shown(one['description'])}" for name, one in known.items())
+
+
+def parser_of(one: dict[str, Any]) -> parser.Parser:
+    """The parser of a command, as it was declared."""
+    places = [f"<{arg['name']}>" if arg.get("required") else f"[<{arg['name']}>]" for arg in one["args"]]
+    made = parser.Parser(
+        prog=f"{parser.program()} {one['name']}",
+        usage=" ".join(["%(prog)s", "[options]", *(_plain(place) for place in places)]),
+        description=_plain(one["description"])
+        if "%(prog)" in one["description"]
+        else _shown(one["description"]),
+        epilog=f"a command of the plugin {one['plugin']}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        conflict_handler="resolve",
+        allow_abbrev=False,
+    )
+    made.intermixed = True
+    for arg in one["args"]:
+        _add(made, arg, [], f"<{arg['name']}>", nargs=None if arg.get("required") else "?")
+    for option in one["options"]:
+        names = [option["flag"], f"--{option['name']}"]
+        _add(made, option, names if option["name"] != "help" else names[:1], option["type"].upper())
+    return made
+
+
+def _add(made: parser.Parser, said: dict[str, Any], names: list[str], shown: str, **how: Any) -> None:
+    how["help"] = _plain(said["description"])
+    if said["type"] == "boolean" and names and said["name"].startswith("no-"):
+        how |= {"action": "store_const", "const": True}
+    elif said["type"] == "boolean" and names:
+        how["action"] = argparse.BooleanOptionalAction
+    else:
+        how |= {"metavar": _shown(shown)} | _TYPES[said["type"]]
+    if names:
+        made.add_argument(*names, dest=_OURS + said["name"], **how)
+    else:
+        made.add_argument(_OURS + said["name"], **how)
+
+
+def _marked(words: list[str]) -> list[str]:
+    """argparse loses `--` where options may stand anywhere: what follows it gets a mark that no word has."""
+    own = words.index("--") if "--" in words else len(words)
+    return words[:own] + [f"\0{word}" for word in words[own + 1 :]]
+
+
+def _word(text: str) -> str:
+    return text.removeprefix("\0")
+
+
+def _number(text: str) -> int | float:
+    text = _word(text)
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
+    return value
+
+
+_WORDS = {"true": True, "false": False}
+_TYPES: dict[str, dict[str, Any]] = {
+    "string": {"type": _word},
+    "number": {"type": _number},
+    "boolean": {"type": _word, "choices": tuple(_WORDS)},
+}
+
+
+def _values(one: dict[str, Any], given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """seed 004: "keys are option/arg names"; what was not given has no key."""
+    for said in (*one["args"], *one["options"]):
+        name, value = said["name"], given.get(_OURS + said["name"])
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            raise Fault("EINVAL", f"{name}: expected text, got bytes that are no UTF-8") from None
+        if value is not None:
+            yield name, _WORDS.get(value, value) if said["type"] == "boolean" else value
+
+
+def _become(point: str, name: str, input: str) -> NoReturn:
+    """Text is what a program prints, also in a pipe; CTX_OUTPUT decides otherwise."""
+    os.environ["CTX_OUTPUT"] = os.environ.get("CTX_OUTPUT") or "text"
+    try:
+        os.execv(f"{point}/{RUNNER}", [name, f"{point}/{FILE}", name, input])
+    except OSError as problem:
+        if problem.errno == errno.E2BIG:
+            raise Fault("EMSGSIZE", "its arguments are over 128 KiB together") from None
+        raise Fault("EHOSTDOWN", f"the runner of {point} does not start: {problem.strerror}") from None
+
+
+def _shown(text: str) -> str:
+    """On one line, as a stranger's text may be anything."""
+    return printable(" ".join(text.split()))
+
+
+def _plain(text: str) -> str:
+    """Where argparse would look for its own words."""
+    return _shown(text).replace("%", "%%")

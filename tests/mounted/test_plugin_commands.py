@@ -1,0 +1,242 @@
+"""Commands that plugins add to `cortex`, called at a shell of a running mount, with real Deno."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mounted.agents import agent, call, results, run, say, script
+from tests.mounted.ctx_mount import NOBODY, Ctx, alive, mounted
+from tests.mounted.test_esm import plugin
+from tests.mounted.test_manifestjson_plugins import row
+
+GREET: dict[str, Any] = {
+    "name": "say-hello",
+    "description": "Greets somebody",
+    "args": [{"name": "whom", "type": "string", "description": "Whom", "required": True}],
+    "options": [
+        {"name": "times", "type": "number", "description": "How often", "flag": "-n"},
+        {"name": "loud", "type": "boolean", "description": "Loudly", "flag": "-l"},
+    ],
+}
+HELLO = "export async function sayHello(args) { console.log('hello', JSON.stringify(args)); }"
+
+
+@pytest.fixture(scope="module")
+def mount(python: Path) -> Iterator[Ctx]:
+    with mounted(python) as ctx:
+        yield ctx
+
+
+def cortex(mount: Ctx, *words: str | bytes, **options: Any) -> subprocess.CompletedProcess[str]:
+    return mount.run(["cortex", *words], **options)
+
+
+def commands(where: Path, name: str, source: str, *declared: dict[str, Any], **changes: Any) -> Path:
+    """A plugin's directory with these commands, the first of which is `say-hello` if none is named."""
+    may = changes.pop("capabilities", ["cli:commands"])
+    return plugin(where, name, {}, source, capabilities=may, cliCommands=[*declared], **changes)
+
+
+@pytest.fixture
+def greeter(mount: Ctx, tmp_path: Path) -> Iterator[Path]:
+    folder = commands(tmp_path, "greeter", HELLO, GREET)
+    mount.ctx("plugin", "install", str(folder))
+    yield folder
+    mount.ctx("plugin", "uninstall", "greeter", "--purge")
+
+
+def test_a_command_is_called_as_declared(mount: Ctx, greeter: Path) -> None:
+    # seed 004: "name: string;         // becomes 'cortex <name>'"
+    # seed 004: "cliCommands CliCommandDeclaration[] CLI subcommand declarations"
+    # seed 004: "The handler is the default export or a named export matching decl.name (camelCase)"
+    said = cortex(mount, "say-hello", "-n", "2", "ann", "--loud")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout == 'hello {"whom":"ann","times":2,"loud":true}\n'
+    assert cortex(mount, "say-hello", "ann", uid=NOBODY).stdout == 'hello {"whom":"ann"}\n'
+    assert mount.ctx("say-hello", "ann").stdout == 'hello {"whom":"ann"}\n'  # `ctx` is the same program
+
+
+def test_it_is_in_the_help_and_no_tool(mount: Ctx, greeter: Path) -> None:
+    # seed 004: "cli:commands | cliCommands or named handler | Add cortex <name> subcommands"
+    assert "\n  say-hello   Greets somebody\n" in cortex(mount, "--help").stdout
+    said = cortex(mount, "say-hello", "--help")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "usage: cortex say-hello [options] <whom>" in said.stdout
+    assert not [name for name in os.listdir(mount.root / "tool") if "hello" in name]
+    assert ".commands" not in os.listdir(mount.root)
+    one = row(mount, "greeter")
+    assert (one["status"], one["tools"], one["commands"]) == ("loaded", [], ["say-hello"])
+
+
+def test_what_does_not_fit_never_reaches_the_plugin(mount: Ctx, greeter: Path) -> None:
+    # abi.md 4: "The input is validated against the schema before any code of the tool runs"
+    assert cortex(mount, "say-hello").returncode == 2
+    assert cortex(mount, "say-hello", "ann", "--times", "often").returncode == 2
+    # also where somebody goes around the program
+    for input, why in (("{}", "whom"), ('{"whom":1}', "whom"), ('{"whom":"a","x":1}', "x"), ("no", "cortex")):
+        words = [
+            str(mount.root / "bin/cortexfs-object-runner"),
+            str(mount.root / ".commands"),
+            "say-hello",
+            input,
+        ]
+        done = mount.run(words)
+        assert done.returncode == 2, done
+        assert why in json.loads(done.stdout.splitlines()[-2])["message"]
+
+
+ENDS = """
+export const cliCommands = [
+  {name: "speak", description: "Says where it is"}, {name: "fail", description: "Fails"},
+  {name: "leave", description: "Ends its process"}, {name: "wait-here", description: "Waits"},
+];
+export const speak = (args, ctx) => {
+  console.error("to be", "read");
+  ctx.logger.info("kept");
+  console.log(ctx.workingDir, ctx.pluginId, typeof ctx.config.get);
+  return "returned";
+};
+export const fail = () => { throw new Error("no such luck"); };
+export const leave = () => Deno.exit(3);
+export const waitHere = async (args, ctx) => {
+  console.log("waiting", Deno.pid);
+  await new Promise((done) => ctx.signal.addEventListener("abort", done));
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def ends(mount: Ctx, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module that declares its commands itself."""
+    mount.ctx("plugin", "install", str(commands(tmp_path_factory.mktemp("ends"), "ends", ENDS)))
+    yield
+    mount.ctx("plugin", "uninstall", "ends", "--purge")
+
+
+def test_the_caller_is_who_and_where_he_is(mount: Ctx, ends: None) -> None:
+    # seed 004: "cliCommands CliCommandDeclaration[] cli:commands", an export of the module
+    said = cortex(mount, "speak", cwd=Path("/usr"), uid=NOBODY)
+    assert (said.returncode, said.stdout) == (0, "/usr ends function\nreturned")
+    assert said.stderr == "speak: to be read\n"
+    assert "ends: info: kept" in (mount.state / "daemon.log").read_text()
+    frames = cortex(mount, "speak", env={"CTX_OUTPUT": "jsonl"}).stdout.splitlines()
+    assert [json.loads(line)["type"] for line in frames] == ["start", "progress", "delta", "delta", "done"]
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "sentence"),
+    [
+        ("fail", 1, "fail: EIO: no such luck\n"),
+        ("leave", 70, "leave: EPROTO: "),
+    ],
+)
+def test_exit_status_is_that_of_a_tool(
+    command: str, status: int, sentence: str, mount: Ctx, ends: None
+) -> None:
+    # abi.md 4: the table of exit statuses
+    said = cortex(mount, command)
+    assert (said.returncode, said.stdout) == (status, "")
+    assert said.stderr.startswith(sentence)
+
+
+def test_ctrl_c_cancels_and_output_comes_at_once(mount: Ctx, ends: None) -> None:
+    # abi.md 4: "130 | cancelled by SIGINT"
+    running = subprocess.Popen(
+        ["cortex", "wait-here"],
+        env=mount.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with running:
+        assert running.stdout is not None
+        word, pid = running.stdout.readline().split()  # while it still runs
+        assert word == "waiting"
+        assert cortex(mount, "speak").returncode == 0  # side by side
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    assert alive(int(pid))  # it let go in time, so its process serves on
+
+
+def test_a_disabled_or_denied_plugins_command_says_so(mount: Ctx, greeter: Path) -> None:
+    mount.ctx("plugin", "disable", "greeter")
+    said = cortex(mount, "say-hello", "ann", uid=NOBODY)
+    assert (said.returncode, said.stdout) == (69, "")
+    assert said.stderr == (
+        "cortex say-hello: its plugin greeter is disabled; enable it with: ctx plugin enable greeter\n"
+    )
+    assert "say-hello" not in cortex(mount, "--help").stdout
+    mount.ctx("plugin", "enable", "greeter")
+    assert cortex(mount, "say-hello", "ann").returncode == 0
+    # seed 004: "The effective permissions at runtime are declared - admin_denied + admin_granted"
+    mount.ctx("plugin", "permissions", "greeter", "--set", "cli:commands=deny")
+    said = cortex(mount, "say-hello", "ann")
+    assert (said.returncode, "it may add no commands" in said.stderr) == (69, True)
+    mount.ctx("plugin", "permissions", "greeter", "--set", "cli:commands=default")
+    assert cortex(mount, "say-hello", "ann").returncode == 0
+
+
+def test_a_name_is_one_plugins(mount: Ctx, greeter: Path, tmp_path: Path) -> None:
+    # issue 5: "enabling a plugin that takes an existing name needs consent (`--replace`, shown in origin),
+    # else it is refused; disabling it gives the name back"
+    other = commands(tmp_path, "other", HELLO.replace("hello", "ahoy"), GREET)
+    refused = mount.ctx("plugin", "install", str(other), check=False)
+    assert "its command say-hello is already one of plugin:greeter@1.0.0" in refused.stderr
+    assert cortex(mount, "say-hello", "ann").stdout.startswith("hello")
+    mount.ctx("plugin", "enable", "other", "--replace")
+    assert cortex(mount, "say-hello", "ann").stdout.startswith("ahoy")
+    mount.ctx("plugin", "uninstall", "other", "--purge")
+    assert cortex(mount, "say-hello", "ann").stdout.startswith("hello")
+
+
+def test_no_command_of_ours_is_hidden(mount: Ctx, tmp_path: Path) -> None:
+    # abi.md 8: "A plugin's cliCommand may not shadow one of these"
+    refused = mount.ctx(
+        "plugin", "install", str(commands(tmp_path, "thief", "", {**GREET, "name": "status"})), check=False
+    )
+    assert (refused.returncode, "status is a command of ctx itself" in refused.stderr) == (2, True)
+    # one that says so only when it is loaded
+    source = (
+        'export const cliCommands = [{name: "version", description: "Lies"}]; export default () => "lie";'
+    )
+    mount.ctx("plugin", "install", str(commands(tmp_path, "liar", source)))
+    assert "lie" not in cortex(mount, "version").stdout.lower()
+    mount.ctx("plugin", "uninstall", "liar", "--purge")
+
+
+def test_an_agents_shell_has_no_commands(mount: Ctx, greeter: Path) -> None:
+    # abi.md 7: "Default for agents: deny"
+    (mount.config / "policy.toml").write_text('mode = "open"\n')
+    words = f'{mount.root}/bin/cortexfs-object-runner {mount.root}/.commands say-hello \'{{"whom":"a"}}\''
+    with agent(mount, "user", "shell.exec") as path:
+        task = script([call("shell.exec", cmd=f"CTX_OUTPUT=text {words} 2>&1")], say("done"))
+        (result,) = results(run(mount, path, task, uid=NOBODY).frames)
+        assert "hello {" not in result["output"], result
+        assert "are for people" in result["output"], result
+    (mount.config / "policy.toml").unlink()
+
+
+def test_what_a_module_declares_is_checked(mount: Ctx, tmp_path: Path) -> None:
+    source = 'export const cliCommands = [{name: "a b", description: ""}];'
+    said = mount.ctx("plugin", "install", str(commands(tmp_path, "odd", source)), check=False)
+    assert "its module exports what is no command" in said.stderr
+    mount.ctx("plugin", "uninstall", "odd", "--purge")
+
+
+def test_nobody_else_says_that_a_plugin_ends(mount: Ctx, greeter: Path) -> None:
+    words = [
+        str(mount.root / "bin/cortexfs-object-runner"),
+        str(mount.root / ".commands"),
+        ":uninstall",
+        "greeter",
+    ]
+    done = mount.run(words, uid=NOBODY)
+    assert (done.returncode, "only the owner" in done.stdout) == (13, True)

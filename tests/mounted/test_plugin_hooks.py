@@ -1,0 +1,169 @@
+"""The life of a plugin, from its installation to its end, as its hooks hear of it in a running mount."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted, wait_gone
+from tests.mounted.test_esm import plugin
+from tests.mounted.test_plugins import said, tools
+
+HOOKS = (*LIFECYCLE["install"], *LIFECYCLE["remove"])
+# Each writes a line of what it heard into the state of its user.
+NOTE = """
+const note = async (ctx, line) =>
+  await ctx.state.set("log", ((await ctx.state.get("log")) ?? "") + line + "\\n");
+"""
+HEARING = "\n".join(
+    [
+        *(f"export const {name} = (ctx) => note(ctx, '{name}');" for name in HOOKS),
+        "export const onConfigChange = (key, value, ctx) => note(ctx, `onConfigChange ${key}=${value}`);",
+    ]
+)
+SOURCE = NOTE + HEARING
+FIRST, AGAIN, LAST = list(LIFECYCLE["install"]), list(LIFECYCLE["enable"]), list(LIFECYCLE["remove"])
+
+
+@pytest.fixture(scope="module")
+def mount(python: Path) -> Iterator[Ctx]:
+    with mounted(python) as ctx:
+        yield ctx
+
+
+def kept(mount: Ctx, name: str, uid: int = 0) -> Path:
+    return Path(f"{mount.state}-kept") / name / str(uid) / "state.sqlite"
+
+
+def heard(mount: Ctx, name: str, uid: int = 0) -> list[str]:
+    with contextlib.closing(sqlite3.connect(kept(mount, name, uid))) as database:
+        rows = database.execute("SELECT value FROM kept WHERE kind = 'state' AND key = 'log'").fetchall()
+    return str(rows[0][0]).splitlines() if rows else []
+
+
+def called(mount: Ctx, uid: int | None = None) -> int:
+    """The process that has answered a call."""
+    return int(said(mount, "call", uid))
+
+
+def test_the_whole_life(mount: Ctx, tmp_path: Path) -> None:
+    # prism-manifest-json.md 2.4: "Install onInstall->onLoad->onActivate; Enable onLoad->onActivate; Disable
+    # onDeactivate->onUnload; Remove onDeactivate->onUnload->onUninstall; config change
+    # onConfigChange(key,value,ctx) per key"
+    folder = plugin(
+        tmp_path, "living", {"call": "return Deno.pid"}, SOURCE, config={"settings": {"a": 1, "b": 2}}
+    )
+    mount.ctx("plugin", "install", str(folder))
+    process, others = called(mount), called(mount, NOBODY)
+    assert heard(mount, "living") == (lines := FIRST)
+
+    mount.ctx("plugin", "disable", "living")
+    assert wait_gone(process, 60)
+    assert "call" not in tools(mount)
+    assert heard(mount, "living") == (lines := [*lines, *LIFECYCLE["disable"]])
+
+    mount.ctx("plugin", "enable", "living")
+    process = called(mount)
+    assert heard(mount, "living") == (lines := [*lines, *AGAIN])
+
+    mount.ctx("plugin", "config", "living", "a", "3")
+    assert wait_gone(process, 60)
+    process = called(mount)
+    assert heard(mount, "living") == (lines := [*lines, *LIFECYCLE["disable"], *AGAIN, "onConfigChange a=3"])
+
+    mount.umount()
+    assert wait_gone(process, 60)
+    mount.mount()
+    process = called(mount)
+    assert heard(mount, "living")[len(lines) :] in ([*LIFECYCLE["disable"], *AGAIN], AGAIN)
+    lines = heard(mount, "living")
+
+    done = mount.ctx("plugin", "uninstall", "living")
+    assert "hooks" not in done.stderr
+    assert wait_gone(process, 60)
+    assert heard(mount, "living") == (lines := [*lines, *LAST])
+    assert wait_gone(others, 60)
+    assert LAST[-1] not in heard(mount, "living", NOBODY)  # hooks are each user's
+
+    mount.ctx("plugin", "uninstall", "living", "--purge")  # once is enough
+    assert not kept(mount, "living").exists()
+    assert "living" not in mount.ctx("plugin", "list").stdout
+
+
+def test_what_was_uninstalled_is_installed_anew(mount: Ctx, tmp_path: Path) -> None:
+    mount.ctx("plugin", "install", str(plugin(tmp_path, "anew", {"call": "return Deno.pid"}, SOURCE)))
+    called(mount)
+    mount.ctx("plugin", "uninstall", "anew")
+    mount.ctx("plugin", "uninstall", "anew")  # nothing is told twice
+    assert heard(mount, "anew") == [*FIRST, *LAST]
+    mount.ctx("plugin", "enable", "anew")
+    called(mount)
+    assert heard(mount, "anew") == [*FIRST, *LAST, *FIRST]
+    mount.ctx("plugin", "uninstall", "anew", "--purge")
+
+
+def test_one_that_is_disabled_hears_of_its_end(mount: Ctx, tmp_path: Path) -> None:
+    mount.ctx("plugin", "install", str(plugin(tmp_path, "dormant", {"call": "return Deno.pid"}, SOURCE)))
+    process = called(mount)
+    mount.ctx("plugin", "disable", "dormant")
+    assert wait_gone(process, 60)
+    done = mount.ctx("plugin", "uninstall", "dormant")
+    assert "hooks" not in done.stderr
+    assert heard(mount, "dormant") == [*FIRST, *LIFECYCLE["disable"], *AGAIN, *LAST]
+    mount.ctx("plugin", "uninstall", "dormant", "--purge")
+
+
+def test_a_plugin_that_root_never_called_is_not_run_to_be_removed(mount: Ctx, tmp_path: Path) -> None:
+    # abi.md 4: "Under root, plugins describe themselves as nobody"
+    mount.ctx("plugin", "install", str(plugin(tmp_path, "foreign", {"call": "return Deno.pid"}, SOURCE)))
+    called(mount, NOBODY)
+    mount.ctx("plugin", "uninstall", "foreign")
+    assert not kept(mount, "foreign").exists()
+    mount.ctx("plugin", "uninstall", "foreign", "--purge")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("throw new Error('not so fast')", "onUninstall: not so fast"),
+        ("await new Promise(() => {})", "onUninstall: timed out"),
+        ("for (;;);", "onUninstall: timed out"),
+        ("Deno.exit(4)", "ended with exit status: 4"),
+    ],
+)
+def test_a_last_hook_that_fails_or_hangs_holds_nothing_up(
+    body: str, told: str, mount: Ctx, tmp_path: Path
+) -> None:
+    source = NOTE + HEARING.replace("(ctx) => note(ctx, 'onUninstall')", f"async () => {{ {body} }}")
+    mount.ctx("plugin", "install", str(plugin(tmp_path, "stubborn", {"call": "return Deno.pid"}, source)))
+    process = called(mount)
+    done = mount.ctx("plugin", "uninstall", "stubborn", "--purge")
+    assert "its last hooks were not all called in good order" in done.stderr
+    assert told in done.stderr, done.stderr
+    assert wait_gone(process, 60)
+    assert "call" not in tools(mount)
+    assert not kept(mount, "stubborn").exists()
+
+
+def test_without_a_mount_it_goes_as_well(fresh: Ctx, tmp_path: Path) -> None:
+    fresh.ctx("plugin", "install", str(plugin(tmp_path, "orphan", {"call": "return Deno.pid"}, SOURCE)))
+    called(fresh)
+    fresh.umount()
+    done = fresh.ctx("plugin", "uninstall", "orphan", "--purge")
+    assert "no CortexFS is mounted" in done.stderr
+    assert not kept(fresh, "orphan").exists()
+
+
+def test_a_hook_may_be_missing_and_a_failing_first_one_is_a_broken_plugin(mount: Ctx, tmp_path: Path) -> None:
+    # docs/plugins.md: "an error is a plugin that does not load"
+    for name in FIRST:
+        source = f"export const {name} = () => {{ throw new Error('no {name}') }};"
+        folder = plugin(tmp_path, "failing", {"call": "return 1"}, source)
+        refused = mount.ctx("plugin", "install", str(folder), check=False)
+        assert f"no {name} (in {name})" in refused.stderr
+        mount.ctx("plugin", "uninstall", "failing", "--purge")

@@ -1,0 +1,195 @@
+"""`cortex NAME` of a plugin: read as it was declared, and given to the runner as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cortexfs.cli import main as program
+from cortexfs.cli import parser, plugged
+from tests.shell.cli_tree import COMMANDS, ctx, plant
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = plant(tmp_path / "ctx")
+    monkeypatch.setenv("CTX_ROOT", str(made))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        (["ann"], {"whom": "ann"}),
+        (["ann", "2", "true"], {"whom": "ann", "times": 2, "back": True}),
+        (["--wide", "ann", "1.5"], {"whom": "ann", "times": 1.5, "wide": True}),
+        (["ann", "-w", "-h", "a flag", "2", "--speed=-3"], {"whom": "ann", "times": 2}),
+        (["ann", "--no-wide"], {"whom": "ann", "wide": False}),
+        (["true"], {"whom": "true"}),
+        (["ünï"], {"whom": "ünï"}),
+        (["--", "--wide"], {"whom": "--wide"}),
+        (["-w", "--", "--", "-1"], {"whom": "--", "times": -1, "wide": True}),
+        (["--with", "", "x"], {"whom": "x", "with": ""}),
+    ],
+)
+def test_arguments_and_options_are_read_as_declared(
+    words: list[str], given: dict[str, Any], root: Path
+) -> None:
+    # seed 004: "It receives args: Record<string, unknown> where keys are option/arg names"
+    # seed 004: "name: string;       // --<name>", "flag: string;       // short flag, e.g. '-v'"
+    more = {"wide": True, "with": "a flag", "speed": -3} if "a flag" in words else {}
+    done = ctx("wave-hand", *words, root=root, input="typed")
+    output, place, name, input, rest = done.stdout.splitlines()
+    assert (output, place, name, rest) == ("text", f"<{root}/.commands>", "<wave-hand>", "typed")
+    assert json.loads(input[1:-1]) == given | more
+    assert (done.returncode, done.stderr) == (7, "")  # the runner's own
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "the following arguments are required: <whom>"),
+        (["ann", "often"], "argument <times>: expected a number, got 'often'"),
+        (["ann", "nan"], "argument <times>: expected a number, got 'nan'"),
+        (["ann", "1", "maybe"], "argument <back>: invalid choice: 'maybe' (choose from 'true', 'false')"),
+        (["ann", "--speed"], "argument -s/--speed: expected one argument"),
+        (["ann", "--fast"], "unrecognized arguments: --fast"),
+        (["ann", "1", "true", "more"], "unrecognized arguments: more"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(
+    words: list[str], sentence: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # abi.md 4: "2 | bad arguments or input"
+    assert program.main(["wave-hand", *words]) == 2
+    assert capsys.readouterr().err == f"ctx wave-hand: {sentence}; see: ctx wave-hand --help\n"
+
+
+def test_text_is_text(root: Path) -> None:
+    # abi.md 4: "Invalid UTF-8 where text is expected is EINVAL"
+    done = subprocess.run(
+        [sys.executable, "-m", "cortexfs.cli.main", "wave-hand", b"\xff"],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ctx wave-hand: whom: expected text, got bytes that are no UTF-8\n"
+
+
+def test_too_much_for_one_argument_is_said(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # execve(2): "MAX_ARG_STRLEN ... 32 pages"
+    assert program.main(["wave-hand", "a" * (100 << 10), "--with", "b" * (100 << 10)]) == 2
+    assert capsys.readouterr().err == "ctx wave-hand: its arguments are over 128 KiB together\n"
+
+
+def test_frames_are_there_for_who_wants_them(root: Path) -> None:
+    assert ctx("wave-hand", "ann", root=root, CTX_OUTPUT="jsonl").stdout.startswith("jsonl\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["wave-hand", "--help"], ["help", "wave-hand"], ["wave-hand", "x", "--help"]]
+)
+def test_help_is_made_of_the_manifest(
+    words: list[str], root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # seed 004: "CliCommandDeclaration", each with a description; a stranger's text moves no cursor
+    assert program.main(words) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: ctx wave-hand [options] <whom> [<times>] [<back>]\n")
+    for part in (
+        "Waves 100",
+        "\\x1b[31m",
+        "At whom",
+        "How often",
+        "-w, --wide",
+        "-h STRING",
+        "5 % of it",
+        "--help",
+    ):
+        assert part in said
+    assert "\x1b" not in said
+    assert said.endswith("a command of the plugin waves\n")
+
+
+def test_all_are_listed_in_the_help_of_the_program(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # seed 004: "Add cortex <name> subcommands"
+    for words in ([], ["--help"], ["help"], ["-h"]):
+        assert program.main(words) == 0
+        listed = capsys.readouterr().out.partition("commands of plugins:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in listed.splitlines()] == ["wave-hand"]
+
+
+def test_help_needs_no_mount(tmp_path: Path) -> None:
+    done = ctx("--help", root=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "commands of plugins" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "sentence"),
+    [
+        ("wink", 69, "its plugin winks is disabled; enable it with: ctx plugin enable winks"),
+        ("nod", 69, "its plugin nods is broken: it ends"),
+        ("wave", 2, "there is no command 'wave'; did you mean wave-hand?"),
+        ("xyzzy", 2, "there is no command 'xyzzy'; see: ctx --help"),
+    ],
+)
+def test_what_cannot_be_called_says_why(
+    command: str, status: int, sentence: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # abi.md 4: "69 | object there, runtime not"
+    assert program.main([command]) == status
+    assert capsys.readouterr().err == f"ctx {command}: {sentence}\n"
+
+
+def test_without_a_mount_nothing_is_known_of_plugins(tmp_path: Path) -> None:
+    done = ctx("wave-hand", root=tmp_path)
+    mend = f"no CortexFS is mounted at {tmp_path}; mount one with: ctx mount {tmp_path}"
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ctx wave-hand: there is no command 'wave-hand'; see: ctx --help; what plugins add is not known,"
+        f" as {mend}\n",
+    )
+
+
+def test_no_command_of_ours_is_hidden(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # abi.md 8: "A plugin's cliCommand may not shadow one of these"
+    assert "status" not in plugged.ready(None)
+    assert program.main(["status"]) == 0
+    assert "uptime" in capsys.readouterr().out
+
+
+def test_a_command_of_ours_asks_nothing_and_imports_nothing() -> None:
+    code = (
+        "import sys; from cortexfs.cli import main, mounts; mounts.root = lambda given: sys.exit(9);"
+        "main.main(['version']); print('cortexfs.cli.plugged' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_odd_declarations_make_a_parser() -> None:
+    # what manifests may say: any text as the name of an argument, `help` and what argparse calls its own
+    odd = {
+        **COMMANDS[0],
+        "args": [
+            {"name": name, "type": "string", "description": "%"} for name in ("a b", "[c]", "%s", "é\n\t", "")
+        ],
+        "options": [
+            {"name": "help", "type": "string", "description": "%(prog)s", "flag": "-x"},
+            {"name": "no-y", "type": "boolean", "description": "", "flag": "-1"},
+        ],
+    }
+    made = plugged.parser_of(odd)
+    assert isinstance(made, parser.Parser)
+    assert "[<a b>] [<[c]>] [<%s>] [<é >] [<>]" in made.format_help()
+    values = dict(plugged._values(odd, vars(made.parse_args(["1", "2", "-x", "3", "--no-y"]))))
+    assert values == {"a b": "1", "[c]": "2", "help": "3", "no-y": True}
