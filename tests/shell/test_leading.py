@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from cortexfs.host.leading import Leading
-from cortexfs.host.runtime import Cancelled, Runtime, shielded
+from cortexfs.host.runtime import Cancelled, Runtime, _raise_in, shielded
 
 SECONDS = 60.0
 
@@ -129,3 +129,28 @@ def test_a_cancellation_waits_until_nothing_is_half_done() -> None:
         with shielded(runtime):  # it comes once
             pass
         runtime.end()
+
+
+def test_a_cancellation_that_is_on_its_way_comes_before_the_shield() -> None:
+    # runtime.py: "what was on its way is raised in here"
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        runtime = Runtime(theirs)
+        met: list[str] = []
+        begun = threading.Event()
+
+        def work() -> None:
+            try:
+                begun.set()
+                runtime.shield()
+                met.append("shielded")
+            except Cancelled:
+                met.append("cancelled")
+
+        with runtime._state:
+            worker = threading.Thread(target=work)
+            worker.start()
+            begun.wait()
+            _raise_in(worker.ident, Cancelled)
+        worker.join()
+        assert met == ["cancelled"]
