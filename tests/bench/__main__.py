@@ -144,6 +144,7 @@ def local_model(python: Path) -> Iterator[Row]:
     yield fact("tokens/s of its engine driven directly", direct.rate, "/s")
     yield below("its first delta, over that of its engine driven directly", found.later, "ms", 5)
     yield fact("its first delta", ours.first, "ms")
+    yield fact("first delta of debug/echo by exec, which computes nothing", found.echo, "ms")
     yield fact("first delta of its engine driven directly", direct.first, "ms")
     yield fact("loading it", found.load, "s")
     yield fact("first delta of the first call, which loads it", found.first_call, "s")

@@ -17,14 +17,21 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 def spawn(words: list[str], environ: dict[str, str], out: int = DEVNULL) -> float:
     """Milliseconds from spawn to exit; the command must succeed."""
-    actions = [(os.POSIX_SPAWN_DUP2, DEVNULL, 0), (os.POSIX_SPAWN_DUP2, out, 1)]
     began = time.perf_counter()
-    pid = os.posix_spawn(words[0], words, environ, file_actions=actions)
+    waited(spawned(words, environ, out), words)
+    return (time.perf_counter() - began) * 1e3
+
+
+def spawned(words: list[str], environ: dict[str, str], out: int) -> int:
+    """The pid of the command, begun without what an interpreter does about it."""
+    actions = [(os.POSIX_SPAWN_DUP2, DEVNULL, 0), (os.POSIX_SPAWN_DUP2, out, 1)]
+    return os.posix_spawn(words[0], words, environ, file_actions=actions)
+
+
+def waited(pid: int, words: list[str]) -> None:
     _, status = os.waitpid(pid, 0)
-    took = (time.perf_counter() - began) * 1e3
     if status:
         raise RuntimeError(f"{words} ended with {os.waitstatus_to_exitcode(status)}")
-    return took
 
 
 def paired(first: Callable[[], float], second: Callable[[], float], pairs: int) -> tuple[float, float, float]:
