@@ -23,6 +23,7 @@ from cortexfs.agents.setup import Setup
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Usage
 
+LARGER = "; or use a larger model"
 STEPS_VARIABLE = "CTX_AGENT_STEPS"  # a line of an agent's .d/env, which counts more than the configuration
 
 
@@ -101,14 +102,19 @@ class Budget:
         if row > self._limits.repeats:
             names = ", ".join(dict.fromkeys(name for name, _ in calls))
             why = f"it made the same call of {names} {row} times in a row"
-            raise _over("ELOOP", "", f"{self._limits.repeats}", "repeats", why=why)
+            raise _over("ELOOP", "", f"{self._limits.repeats}", "repeats", LARGER, why)
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the last step asked for what the one before had asked for."""
+        return self._rounds.row > 1
 
     def malformed(self) -> None:
         """An answer could not be understood."""
         self._malformed += 1
         if self._malformed > self._limits.repeats:
             why = f"{self._malformed} answers of its model in a row were neither a call nor an answer"
-            raise _over("EBADMSG", "", f"{self._limits.repeats}", "repeats", "; or use a larger model", why)
+            raise _over("EBADMSG", "", f"{self._limits.repeats}", "repeats", LARGER, why)
 
 
 def _key(call: tuple[str, Any]) -> str:
@@ -123,12 +129,12 @@ class _Row:
 
     def __init__(self) -> None:
         self._last: str | None = None
-        self._row = 0
+        self.row = 0
 
     def count(self, key: str) -> int:
-        self._row = self._row + 1 if key == self._last else 1
+        self.row = self.row + 1 if key == self._last else 1
         self._last = key
-        return self._row
+        return self.row
 
 
 def _over(code: str, used: str, limit: str, key: str, also: str = "", why: str = "") -> Fault:

@@ -45,6 +45,7 @@ from cortexfs.models.driver import Driver, Turn
 from cortexfs.models.drivers import answered
 
 NATIVE = "tool_call_syntax"  # the word of a model's `.d/cap` for calls of its own
+GRAMMAR = "grammar"  # and for one that can be held to any JSON, a text included
 WRITES = frozenset(
     {"write_file", "delete_file", "run_process"}
 )  # effects for which the default view is writable
@@ -90,7 +91,8 @@ class _Run:
         self._model = world.model(self._setup.model)
         self._check_model()
         self._driver = world.driver(self._model)
-        self._native = NATIVE in world.control(self._model, "cap").split()
+        cap = world.control(self._model, "cap").split()
+        self._native, self._plain = NATIVE in cap, GRAMMAR in cap
         self._tools = Toolbox(world, self._setup.tools)
         self._in_text = bool(self._tools.names) and not self._native
         self._cwd = who.cwd or self._setup.cwd
@@ -184,7 +186,7 @@ class _Run:
         most, self._reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
         history = unpinned(await self._turn.history(history_room(most)))
         place = f"Your working directory is {_in_a_line(self._cwd)}."
-        told = textcalls.instruction(self._tools.shown()) if not self._native else ""
+        told = textcalls.instruction(self._tools.shown(), self._plain) if not self._native else ""
         parts = Parts(
             system="\n\n".join(filter(None, (self._setup.system, place, given.system, told))),
             input=given.said,
@@ -203,7 +205,7 @@ class _Run:
             raise fault
         if not self._in_text:
             return _Reply(inner.text, tuple(self._named(inner.calls)))
-        parsed = textcalls.parse(inner.text, self._tools.shown())
+        parsed = textcalls.parse(inner.text, self._tools.shown(), self._plain)
         match parsed:
             case textcalls.Call():
                 call = frames.ToolCall(call="", name=parsed.name, input=parsed.input)
@@ -229,7 +231,8 @@ class _Run:
         if tools and self._native:
             request["tools"] = [msgspec.to_builtins(tool) for tool in tools]
         elif tools:
-            request["schema"] = textcalls.schema(tools)
+            # A small model that repeats a call would do so to the end: its next words are an answer.
+            request["schema"] = textcalls.schema(() if self._budget.repeated else tools, self._plain)
             request["max_tokens"] = self._reserve  # a small model does not stop by itself
         request["messages"] = [spoken(each) for each in said]
         return request

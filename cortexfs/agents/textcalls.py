@@ -2,11 +2,15 @@
 
     {"tool": "fs.read", "input": {"path": "notes.txt"}}      a call
     {"answer": "It says hello."}                             the end
+    "It says hello."                                         the end, of a `plain` model
 
     system += instruction(tools)         what the model is told
     schema(tools)                        what its answer is held to, where a provider can
     parse(text, tools)                   what it said: a Call, an Answer, or what was wrong
     as_text(said)                        calls and their results of earlier steps, told in this protocol
+
+A plain model is one that can be held to any JSON: its answer is a JSON text, which a small model writes as it
+writes any other. Into the object it puts what stood in the example.
 
 Rules: one call a step, and the first object counts. Whatever a model says, one of the three comes out, in
 time that grows with its length. An input is judged by the tool's own schema elsewhere; what is said here
@@ -19,6 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -59,16 +64,24 @@ After a call you are shown what the tool put out. Then call again, or answer.
 Tools, with their input (? may be left out):
 {tools}"""
 
+_PLAIN = """\
+You can call tools. To call one, reply with one JSON object and nothing else:
+{example}
+After a call you are shown what the tool put out. Then call again, or answer in plain words.
+
+Tools, with their input (? may be left out):
+{tools}"""
+
 
 _SENTENCE = re.compile(r"(?<=[.!?]) ")
 
 
-def instruction(tools: Sequence[Tool]) -> str:
+def instruction(tools: Sequence[Tool], plain: bool = False) -> str:
     """What to append to the system prompt; nothing when there are no tools."""
     if not tools:
         return ""
     example = _written(tools[0].name, _example(tools[0]))
-    return _PROTOCOL.format(example=example, tools="\n".join(map(_line, tools)))
+    return (_PLAIN if plain else _PROTOCOL).format(example=example, tools="\n".join(map(_line, tools)))
 
 
 def _line(tool: Tool) -> str:
@@ -129,7 +142,7 @@ _MAPS = ("properties", "$defs", "definitions")
 _LISTS = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf", "prefixItems": "prefixItems"}
 
 
-def schema(tools: Sequence[Tool]) -> dict[str, Any]:
+def schema(tools: Sequence[Tool], plain: bool = False) -> dict[str, Any]:
     """What an answer is to be: a call of one of the tools, or an answer. `type` stands beside `anyOf` so that
     it is not taken for a strict one, which OpenAI allows no choices at the root."""
     calls = [
@@ -137,8 +150,10 @@ def schema(tools: Sequence[Tool]) -> dict[str, Any]:
         for number, tool in enumerate(tools)
     ]
     inputs = {f"input{n}": _loosened(tool.schema, f"#/$defs/input{n}") for n, tool in enumerate(tools)}
-    choices = [*calls, _closed({"answer": {"type": "string"}})]
-    return {"type": "object", "anyOf": choices} | ({"$defs": inputs} if inputs else {})
+    answer: dict[str, Any] = {"type": "string"}
+    found: dict[str, Any] = {"anyOf": [*calls, answer if plain else _closed({"answer": answer})]}
+    found |= {} if plain else {"type": "object"}
+    return found | ({"$defs": inputs} if inputs else {})
 
 
 def _closed(properties: dict[str, Any]) -> dict[str, Any]:
@@ -192,11 +207,14 @@ def _pruned(schema: Any, base: str, closing: bool) -> Any:
 # What a model says may be an attempt at the protocol that went wrong, or an answer in plain words.
 _ATTEMPT = re.compile(r"""\{\s*["']?(?:tool|answer)["']?\s*:""")
 _decoder = json.JSONDecoder()
+_EMPTY = "the reply is empty; call a tool, or answer"
 
 
-def parse(text: str, tools: Sequence[Tool]) -> Parsed:
+def parse(text: str, tools: Sequence[Tool], plain: bool = False) -> Parsed:
     """What a model said. The first JSON object with `tool` or `answer` counts, whatever stands around it;
     a text without one is an answer in plain words."""
+    if plain and text.lstrip().startswith('"'):
+        return _quoted(text.strip())
     if (found := _object(text)) is not None:
         try:
             return _judged(jsontext.decode(found.encode(errors="replace"), "the reply"), tools)
@@ -205,8 +223,17 @@ def parse(text: str, tools: Sequence[Tool]) -> Parsed:
     if _ATTEMPT.search(text):
         return Malformed("the reply holds no whole JSON object; it was cut off, or is not JSON")
     if not text.strip():
-        return Malformed('the reply is empty; call a tool, or say {"answer": "your text"}')
+        return Malformed(_EMPTY)
     return Answer(text.strip())
+
+
+def _quoted(text: str) -> Parsed:
+    """An answer as JSON text; one that was cut off counts as far as it came."""
+    for end in ("", '"', '\\"'):
+        with suppress(ValueError):
+            said = str(json.loads(text + end)).strip()
+            return Answer(said) if said else Malformed(_EMPTY)
+    return Answer(text[1:])
 
 
 def _object(text: str) -> str | None:

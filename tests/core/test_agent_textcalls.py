@@ -90,6 +90,39 @@ def test_a_schema_that_is_circular_ends() -> None:
     assert "- loop {a?: " in instruction([Tool("loop", "", loop)])
 
 
+# agents.md: "One that can be held to any JSON ... answers in plain words".
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ('"It says \\"hi\\"."', Answer('It says "hi".')),
+        ('  "Hello!"\n', Answer("Hello!")),
+        ('"Hello, I am', Answer("Hello, I am")),  # it was cut off
+        ('"Hello\\', Answer("Hello\\")),
+        ('"bad \\x escape"', Answer('bad \\x escape"')),
+        ('{"tool": "todo.done", "input": {}}', Call("todo.done", {})),
+        ("Hello.", Answer("Hello.")),
+    ],
+)
+def test_a_plain_answer_is_a_json_text(said: str, meant: object) -> None:
+    assert parse(said, TOOLS, plain=True) == meant
+
+
+@pytest.mark.parametrize("said", ['""', '" ', '"'])
+def test_an_empty_plain_answer_is_none(said: str) -> None:
+    assert isinstance(parse(said, TOOLS, plain=True), Malformed)
+
+
+def test_a_plain_model_is_held_to_a_call_or_a_text() -> None:
+    validator = jsonschema_rs.validator_for(schema(TOOLS, plain=True))
+    assert validator.is_valid("Hello!")
+    assert validator.is_valid({"tool": "fs.read", "input": {"path": "x"}})
+    assert not validator.is_valid({"tool": "fs.read", "input": {}})
+    assert not validator.is_valid({"answer": "x"})
+    assert '"answer"' not in instruction(TOOLS, plain=True)
+
+
 # The schema of structured output.
 
 

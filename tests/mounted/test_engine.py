@@ -85,6 +85,15 @@ def test_what_there_is_to_see(local: Ctx) -> None:
     assert line["status"] == "ok"
 
 
+def test_the_first_words_to_an_agent(python: Path) -> None:
+    # issue: "`agent/base` exists after set-up", and `make up` leaves it this model
+    with mounted(python) as ctx:
+        (ctx.root / "model" / f"{NAME}.d" / "default").write_text("temperature=0\nrepeat_penalty=1.1\n")
+        said = Answer(ctx.run([str(ctx.root / "agent" / "base"), "hi"], text=False))
+    assert said.status == 0, said
+    assert len(said.output.split()) > 1, said  # not a word of its instructions, as "your text" once
+
+
 def test_two_streams_at_once(local: Ctx) -> None:
     # issue: "several streams batched"
     with begin(local) as first:

@@ -18,6 +18,14 @@ class Plain(Played):
         return "" if (object_, name) == (MODEL, "cap") else super().control(object_, name)
 
 
+class Held(Played):
+    """Its model's `.d/cap` is that of a model of this machine."""
+
+    def control(self, object_: Object, name: str) -> str:
+        held = (object_, name) == (MODEL, "cap")
+        return "chat\njson_schema\ngrammar\n" if held else super().control(object_, name)
+
+
 async def output() -> str:
     return "never"
 
@@ -47,3 +55,33 @@ async def test_one_that_does_better_the_next_time_goes_on() -> None:
     world = Plain(answer, output)
     turn = await run(world)
     assert (turn.output, world.ran, answers) == ("read", 1, [])
+
+
+async def test_one_that_can_be_held_to_any_json_answers_in_plain_words() -> None:
+    asked: list[str] = []
+    answers = ['{"tool": "fs.read", "input": {}}', '"It says \\"hi\\"."']
+
+    async def answer(turn: Question) -> None:
+        asked.append(str(turn.input))
+        await turn.say(Delta(text=answers.pop(0)))
+
+    world = Held(answer, output)
+    turn = await run(world)
+    assert (turn.output, world.ran) == ('It says "hi".', 1)
+    assert "answer in plain words" in asked[0]
+    assert "{'type': 'string'}" in asked[0]
+
+
+async def test_one_that_repeats_its_call_is_held_to_an_answer() -> None:
+    # agents.md: "After the same call twice in a row only an answer is asked for"
+    call = '{"tool": "fs.read", "input": {"path": "a"}}'
+    answers = [call, call, '"It is empty."']
+    asked: list[bool] = []
+
+    async def answer(turn: Question) -> None:
+        asked.append("'const': 'fs.read'" in str(turn.input))
+        await turn.say(Delta(text=answers.pop(0)))
+
+    world = Held(answer, output)
+    turn = await run(world)
+    assert (turn.output, world.ran, asked) == ("It is empty.", 2, [True, True, False])
