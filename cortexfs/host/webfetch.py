@@ -122,7 +122,10 @@ class _Exchange:
             connection.request(request.method, path, request.body or None, dict(request.headers))
             response = connection.getresponse()
             target = response.getheader("location") if response.status in _REDIRECTS else None
-            return Answer(response.status, response.read(self._most)), target
+            body = response.read(self._most)
+            if response.length and len(body) < self._most:  # which `read` with a number says nothing of
+                raise http.client.IncompleteRead(body, response.length)
+            return Answer(response.status, body), target
         finally:
             connection.close()
 

@@ -16,6 +16,7 @@ from typing import Any
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 ASKED: list[Any] = []
+GOING: list[Any] = []  # calls that are answered when the last page of the new list has been asked for
 
 
 def send(**message: Any) -> None:
@@ -42,6 +43,7 @@ TOOLS = [
     tool("sleep"),
     tool("die"),
     tool("grow"),
+    tool("vanish"),
     tool("wrong"),
     tool("flood"),
     tool("endless"),
@@ -108,6 +110,10 @@ def call(request: dict[str, Any]) -> dict[str, Any] | None:
         case "grow":
             grow()
             return text("grown")
+        case "vanish":
+            TOOLS[:] = [one for one in TOOLS if one["name"] != "vanish"]
+            send(method="notifications/tools/list_changed")
+            GOING.append(number)
         case "wrong":
             send(id=99_999, result=text("not yours"))
         case "flood":
@@ -136,6 +142,8 @@ def answer(request: dict[str, Any]) -> None:
         result = {"tools": TOOLS[start : start + 5]}
         if start + 5 < len(TOOLS):
             result["nextCursor"] = str(start + 5)
+        elif GOING:
+            send(id=GOING.pop(), result=text("gone"))
     elif method == "tools/call":
         result = call(request)
     elif method is None and number == "q":

@@ -228,6 +228,22 @@ def test_one_that_never_answers_is_cancelled(served: Ctx) -> None:
     assert served.call("test.echo", "--text", "on").output == "on"
 
 
+def test_one_that_never_answers_has_its_time(served: Ctx) -> None:
+    # docs/mcp.md: "it does not answer in time | ETIMEDOUT"
+    text = command("/usr/bin/python3", str(served.work / "mcp_server.py")) + "timeout_secs = 5\n"
+    declare(served, "short", text)
+    until(served, "short.sleep")
+    end = time.monotonic() + SECONDS
+    while (said := served.call("short.echo", "--text", "on")).code == "ETIMEDOUT":  # its start counts, too
+        assert time.monotonic() < end, said
+    said = served.call("short.sleep")
+    assert (said.status, said.code) == (1, "ETIMEDOUT"), said
+    assert served.call("short.echo", "--text", "on").output == "on"
+    (served.config / "mcp" / "short.toml").unlink()
+    os.kill(served.pid, signal.SIGHUP)
+    until(served, "short.sleep", there=False)
+
+
 def test_new_tools_appear_while_a_call_runs(served: Ctx) -> None:
     # issue: "list_changed applied live", "changing its tool list while a call runs"
     assert served.call("test.grow").output == "grown"

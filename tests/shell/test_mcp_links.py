@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import json
 import sys
@@ -134,6 +135,16 @@ def test_calls_run_side_by_side(keeper: Callable[..., Keeper]) -> None:
     assert [failed.code for failed in heard if isinstance(failed, sdk.ExecutionFailed)] == ["ECANCELED"]
 
 
+def test_a_tool_that_goes_while_it_runs_answers_all_the_same(keeper: Callable[..., Keeper]) -> None:
+    # issue 6: "changing its tool list while a call runs"
+    works = keeper(**program())
+    goes = tool(works, "vanish")
+    assert sdk.run(goes, {}, sdk.MemoryRuntime()).output == "gone"
+    with works._changes:
+        assert works._changes.wait_for(lambda: "vanish" not in {one.name for one in works.listed}, 60)
+    assert sdk.run(tool(works, "echo"), {"text": "on"}, sdk.MemoryRuntime()).output == "on"
+
+
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     act: Callable[[_Handler, Any], None]
@@ -248,7 +259,11 @@ def internal(handler: _Handler, asked: Any) -> None:
     handler.reply(500, b"oops")
 
 
-@pytest.mark.parametrize("bad", [endless, wrong_id, dropped, html, redirect, internal])
+def bomb(handler: _Handler, asked: Any) -> None:
+    handler.reply(200, gzip.compress(b"[" * (64 << 20), 9), Content_Encoding="gzip")
+
+
+@pytest.mark.parametrize("bad", [endless, wrong_id, dropped, html, redirect, internal, bomb])
 def test_bad_answers_end_the_call(
     server: Server, keeper: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch, bad: Any
 ) -> None:

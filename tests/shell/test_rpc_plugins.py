@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
+import select
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +30,7 @@ class Server(http.server.ThreadingHTTPServer):
     location = ""
     answer: Answer = staticmethod(lambda asked: {"jsonrpc": "2.0", "id": asked["id"], "result": asked})
     heard: list[tuple[dict[str, str], Any]]
+    act: Callable[[_Handler], None] | None = None  # what it does instead of answering
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -36,6 +39,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.heard.append((dict(self.headers), asked))
+        if self.server.act is not None:
+            return self.server.act(self)
         said = self.server.answer(asked)
         data = said if isinstance(said, bytes) else json.dumps(said).encode()
         self.send_response(self.server.status)
@@ -150,6 +155,62 @@ def test_nobody_listens() -> None:
     with pytest.raises(sdk.ExecutionFailed) as caught:
         run(tool("http://127.0.0.1:1/rpc"))
     assert caught.value.code == "EHOSTDOWN"
+
+
+def dropped(handler: _Handler) -> None:
+    handler.close_connection = True
+
+
+def halved(handler: _Handler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"jsonrpc":"2.0","id":1,"result":')
+
+
+def cut(handler: _Handler) -> None:
+    """Whole by what it says, and not by its length."""
+    halved(handler)
+    handler.wfile.write(b'"short"}')
+
+
+def silent(handler: _Handler) -> None:
+    handler.rfile.read(1)  # until the caller has left
+
+
+def trickling(handler: _Handler) -> None:
+    with contextlib.suppress(OSError):
+        for byte in b"HTTP/1.0 200 OK\r\n" + b"X: y\r\n" * 1_000_000:
+            handler.wfile.write(bytes([byte]))
+            select.select([], [], [], 0.05)
+
+
+FAULTS = [
+    (dropped, "EHOSTDOWN"),
+    (halved, "EHOSTDOWN"),
+    (cut, "EHOSTDOWN"),
+    (silent, "ETIMEDOUT"),
+    (trickling, "ETIMEDOUT"),
+]
+
+
+@pytest.mark.parametrize(("act", "code"), FAULTS)
+def test_a_server_that_fails_in_mid_call(
+    server: Server, monkeypatch: pytest.MonkeyPatch, act: Callable[[_Handler], None], code: str
+) -> None:
+    # issue 6: "Deno or a server killed in mid-call (error frame, 70 or 69, back within 1 s), slow, ... never
+    # answering"
+    made = tool(url(server))
+    server.act = act
+    with monkeypatch.context() as patched:
+        if code == "ETIMEDOUT":
+            patched.setattr("cortexfs.host.webfetch.SECONDS", 0.3)
+        with pytest.raises(sdk.ExecutionFailed) as caught:
+            run(made)
+    assert caught.value.code == code
+    assert "the server of my-plugin: " in str(caught.value)
+    server.act = None
+    assert json.loads(run(made).output)["method"] == "greet"
 
 
 def test_private_addresses_are_refused_unless_granted(monkeypatch: pytest.MonkeyPatch) -> None:
