@@ -43,9 +43,9 @@ from cortexfs.models import asked as asking
 from cortexfs.models.asked import Called, Said, Text, asked
 from cortexfs.models.driver import Driver, Turn
 from cortexfs.models.drivers import answered
+from cortexfs.models.listing import NATIVE
 
-NATIVE = "tool_call_syntax"  # the word of a model's `.d/cap` for calls of its own
-GRAMMAR = "grammar"  # and for one that can be held to any JSON, a text included
+GRAMMAR = "grammar"  # the word of a model's `.d/cap` for one that can be held to any JSON, a text included
 WRITES = frozenset(
     {"write_file", "delete_file", "run_process"}
 )  # effects for which the default view is writable

@@ -100,6 +100,7 @@ def _add_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument("--base-url", metavar="URL", help="where it is, without /chat/completions")
     one.add_argument("--format", metavar="FORMAT", help=f"what it speaks: {', '.join(FORMATS)}")
     one.add_argument("--model", metavar="ID", action="append", default=[], help="a model that it has")
+    one.add_argument("--tools", action="store_true", help="its models take tools, though it does not say so")
     source = one.add_mutually_exclusive_group()
     source.add_argument("--key-env", metavar="VARIABLE", help="the daemon's variable that has the key")
     source.add_argument("--key-command", metavar="COMMAND", help="the command that prints the key")
@@ -160,6 +161,7 @@ def _described(options: argparse.Namespace) -> Provider:
         format=files.check_format(options.format or preset.format),
         models=tuple(dict.fromkeys(options.model)),
         key=_key(options),
+        tools=options.tools or preset.tools,
     )
     return files.decode(files.encode(made), "the arguments")  # as strict as with a file
 

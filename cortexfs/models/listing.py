@@ -34,6 +34,7 @@ LIMITS = (
     ("max_context_length",),  # Mistral, LM Studio
     ("meta", "n_ctx_train"),
 )
+NATIVE = "tool_call_syntax"  # calls of its own
 # What listings call an ability, and our word for it.
 ABILITIES: dict[str, str] = {
     "vision": "vision",
@@ -42,9 +43,9 @@ ABILITIES: dict[str, str] = {
     "audio": "audio_input",
     "pdf_input": "pdf_input",
     "file": "pdf_input",
-    "function_calling": "tool_call_syntax",
-    "tools": "tool_call_syntax",
-    "tool_use": "tool_call_syntax",
+    "function_calling": NATIVE,
+    "tools": NATIVE,
+    "tool_use": NATIVE,
     "structured_outputs": "json_schema",
     "response_format": "json_schema",
     "reasoning": "reasoning",

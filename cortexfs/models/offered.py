@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
-from cortexfs.models.listing import BASIC, Listed, tree_name
+from cortexfs.models.listing import BASIC, NATIVE, Listed, tree_name
 from cortexfs.models.model import PROVIDER, written
 from cortexfs.models.provider import Declared, Provider
 
@@ -48,7 +48,7 @@ def objects(offered: Iterable[Offer], provider: Provider, registered: float, has
 
 def _object(offer: Offer, provider: Provider, registered: float, has_key: bool) -> Object:
     declared, listed = offer.declared, offer.listed or Listed(offer.declared.id)
-    cap = declared.cap if declared.cap is not None else listed.cap or BASIC
+    cap = declared.cap if declared.cap is not None else _cap(listed.cap or BASIC, provider.tools)
     limit = declared.limit or listed.limit
     extra = {
         "id": declared.id,
@@ -69,6 +69,11 @@ def _object(offer: Offer, provider: Provider, registered: float, has_key: bool) 
         registered=registered,
         extra=extra,
     )
+
+
+def _cap(told: tuple[str, ...], tools: bool) -> tuple[str, ...]:
+    added = tools and "chat" in told and NATIVE not in told
+    return (*told, NATIVE) if added else told
 
 
 def _no_key(provider: str) -> str:

@@ -69,6 +69,7 @@ class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listed: bool = True  # whether the provider is asked which models it has
     order: int = 0  # of two providers with a model of the same name, the one with the lower order has it
     keyless: bool = False  # it takes requests without a key
+    tools: bool = False  # its models take tools, where its listing does not say what they can
     key: Key | None = None
     headers: dict[str, str] = {}
     connect_secs: Seconds = 10
@@ -85,19 +86,21 @@ class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Preset(msgspec.Struct, frozen=True):
     base_url: str
     format: str = "openai.chat"
+    tools: bool = False
 
 
+# `tools`: vendors whose listings tell no abilities, and (all but) all of whose models for chat take tools.
 PRESETS: dict[str, Preset] = {
-    "openai": Preset("https://api.openai.com/v1", "openai.responses"),
-    "anthropic": Preset("https://api.anthropic.com", "anthropic.messages"),
-    "google": Preset("https://generativelanguage.googleapis.com/v1beta/openai", "google"),
+    "openai": Preset("https://api.openai.com/v1", "openai.responses", tools=True),
+    "anthropic": Preset("https://api.anthropic.com", "anthropic.messages", tools=True),
+    "google": Preset("https://generativelanguage.googleapis.com/v1beta/openai", "google", tools=True),
     "openrouter": Preset("https://openrouter.ai/api/v1"),
     "groq": Preset("https://api.groq.com/openai/v1"),
-    "deepseek": Preset("https://api.deepseek.com/v1"),
+    "deepseek": Preset("https://api.deepseek.com/v1", tools=True),
     "mistral": Preset("https://api.mistral.ai/v1"),
     "together": Preset("https://api.together.xyz/v1"),
     "fireworks": Preset("https://api.fireworks.ai/inference/v1"),
-    "xai": Preset("https://api.x.ai/v1"),
+    "xai": Preset("https://api.x.ai/v1", tools=True),
     "moonshot": Preset("https://api.moonshot.ai/v1"),
     "minimax": Preset("https://api.minimax.io/v1"),
     "zhipu": Preset("https://open.bigmodel.cn/api/paas/v4"),

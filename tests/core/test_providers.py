@@ -16,7 +16,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
 from cortexfs.core.registry import Registry
 from cortexfs.models import failures, listing, offered, provider
-from cortexfs.models.listing import Listed, tree_name
+from cortexfs.models.listing import BASIC, NATIVE, Listed, tree_name
 from cortexfs.models.model import model_of, parameters, written
 from cortexfs.models.provider import PRESETS, Declared, Key, Provider
 from cortexfs.models.structured import Schema
@@ -225,6 +225,21 @@ def test_offers_as_objects() -> None:
                 assert controls.judge(control, text) == text
     model = model_of(own, shown)
     assert (model.default, model.limit) == ({"temperature": 0.5, "stop": ["\n", "ä\x7f"]}, 9)
+
+
+def test_a_provider_whose_models_take_tools_though_its_listing_does_not_say_so() -> None:
+    # models.md: "`cap` says `chat stream session`, with `tool_call_syntax` where the provider has `tools`"
+    listed = [Listed("a"), Listed("e", cap=("embedding",)), Listed("n", cap=(*BASIC, NATIVE))]
+    given = Provider("https://x.org", "openai.chat", tools=True, model=(Declared("d", cap=("chat",)),))
+    for provider_, caps in (
+        (given, ("chat", " ".join((*BASIC, NATIVE)), "embedding", " ".join((*BASIC, NATIVE)))),
+        (
+            msgspec.structs.replace(given, tools=False),
+            ("chat", " ".join(BASIC), "embedding", " ".join((*BASIC, NATIVE))),
+        ),
+    ):
+        objects = offered.objects(offered.offers("p", provider_, listed), provider_, 1.0, True)
+        assert tuple(" ".join(shown(each, "cap").split()) for each in objects) == caps
 
 
 def test_a_model_without_a_key_says_so() -> None:

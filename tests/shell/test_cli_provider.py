@@ -104,6 +104,12 @@ def test_a_well_known_provider_needs_its_name_alone(
     assert run("add", name) == 0
     text = (place / "config" / "providers" / f"{name}.toml").read_text()
     assert PRESETS[name].base_url in text
+    assert ("tools = true" in text) is PRESETS[name].tools
+
+
+def test_a_server_of_one_s_own_whose_models_take_tools(server: Server, place: Path) -> None:
+    add(server, "mine", "--tools")
+    assert "tools = true" in (place / "config" / "providers" / "mine.toml").read_text()
 
 
 @pytest.mark.parametrize(
