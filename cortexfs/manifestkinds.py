@@ -149,7 +149,7 @@ def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str
         place,
         entry,
         granted(manifest, chosen),
-        _values(manifest, chosen.config),
+        _values(manifest, chosen),
         chosen.private,
         os.environ,
     )
@@ -159,14 +159,15 @@ def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str
     )
 
 
-def _values(manifest: Manifest, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _values(manifest: Manifest, chosen: Chosen) -> dict[str, Any]:
     """What counts of each setting. What was set for another version, and does not fit this one, does not."""
     known = settings.settings_of(manifest)
     fitting = {
         key: value
-        for key, value in chosen.items()
+        for key, value in chosen.config.items()
         if key not in known or settings.fault_of(known[key], value) is None
     }
+    fitting |= {key: value for key, value in chosen.secrets.items() if key in known and known[key].is_secret}
     return settings.values(known, fitting)
 
 

@@ -191,7 +191,7 @@ class Offers:
                 folder.chmod(0o755)  # whatever the umask
         except OSError as problem:
             raise Fault(code_of(problem.errno), f"{keeps} cannot be made: {problem.strerror}") from None
-        return manifestkinds.plugin(manifest.json, place, self._settings.of(manifest.name), str(keeps))
+        return manifestkinds.plugin(manifest.json, place, self._settings.opened(manifest.name), str(keeps))
 
     def _check_origin(self, tree: Tree, folder: Path) -> None:
         """It is what was installed, and whoever signed it still counts."""

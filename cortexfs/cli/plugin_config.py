@@ -36,7 +36,7 @@ def settings_verb(options: argparse.Namespace, where: config.Places) -> int:
     if options.unset or options.value is not None:
         _set(options, where, known)
     else:
-        _show(options, known, Store(where.state).of(options.name).config)
+        _show(options, known, Store(where.state).of(options.name))
     return EXIT_OK
 
 
@@ -47,13 +47,19 @@ def _set(options: argparse.Namespace, where: config.Places, known: Mapping[str, 
             "EINVAL", f"--unset wants a key and no value: ctx plugin config {options.name} KEY --unset"
         )
     value = None if options.unset else settings.read(known, key, _given(options.value))
+    store = Store(where.state)
+    sealed = isinstance(value, str) and known[key].is_secret and store.seal(options.name, key, value)
 
     def make(chosen: Chosen) -> Chosen:
-        kept = {name: one for name, one in chosen.config.items() if name != key}
-        kept |= {} if options.unset else {key: value}
-        if len(msgspec.json.encode(kept)) > MAX_SETTINGS:
+        config = {name: one for name, one in chosen.config.items() if name != key}
+        secrets = {name: one for name, one in chosen.secrets.items() if name != key}
+        if sealed:
+            secrets[key] = sealed
+        elif not options.unset:
+            config[key] = value
+        if len(msgspec.json.encode((config, secrets))) > MAX_SETTINGS:
             raise Fault("EMSGSIZE", f"the settings of {options.name} would be over {MAX_SETTINGS >> 10} KiB")
-        return replace(chosen, config=kept)
+        return replace(chosen, config=config, secrets=secrets)
 
     said = decide(options, where, make)
     output.say(f"{'unset' if options.unset else 'set'} {key} of {options.name}; {said}")
@@ -63,7 +69,9 @@ def _given(text: str) -> str:
     return sys.stdin.read(MAX_SETTINGS + 1).removesuffix("\n") if text == INPUT else text
 
 
-def _show(options: argparse.Namespace, known: Mapping[str, Setting], chosen: Mapping[str, Any]) -> None:
+def _show(options: argparse.Namespace, known: Mapping[str, Setting], said: Chosen) -> None:
+    sealed = {key: one for key, one in said.secrets.items() if key in known and known[key].is_secret}
+    chosen = said.config | sealed  # of which only is shown that they are there
     values = {
         key: one.shown(value) for key, one in known.items() if (value := _value(one, chosen)) is not None
     }

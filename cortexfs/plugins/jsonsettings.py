@@ -1,6 +1,7 @@
 """What an administrator has decided about plugins with a manifest.json: capabilities, networks, settings.
 
-One file of the state directory, as secrets may be among the settings: only the daemon's user may read it.
+One file of the state directory, which only the daemon's user may read. Secrets among the settings are in
+there as sealing.py makes them.
 
 Rules: a store that cannot be read is a fault, and is not overwritten. A writer holds a lock, and a
 reader sees what was there before or after.
@@ -18,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.plugins import sealing
 
 STORE = "plugin-settings.json"
 MAX_FILE = 4 << 20
@@ -30,6 +32,7 @@ class Chosen(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     capabilities: dict[str, Decision] = {}
     private: tuple[str, ...] = ()  # networks without public addresses that it may talk to
     config: dict[str, Any] = {}
+    secrets: dict[str, str] = {}  # settings that nobody is shown, sealed
 
     def decided(self, what: Decision) -> tuple[str, ...]:
         return tuple(name for name, how in self.capabilities.items() if how == what)
@@ -58,6 +61,16 @@ class Store:
 
     def of(self, name: str) -> Chosen:
         return self.read().get(name, NOTHING)
+
+    def opened(self, name: str) -> Chosen:
+        """With its secrets as they are, for the plugin alone."""
+        chosen = self.of(name)
+        sealed = chosen.secrets.items()
+        secrets = {key: sealing.unseal(self.path.parent, name, key, text) for key, text in sealed}
+        return msgspec.structs.replace(chosen, secrets=secrets)
+
+    def seal(self, name: str, key: str, secret: str) -> str:
+        return sealing.seal(self.path.parent, name, key, secret)
 
     def change(self, name: str, make: Callable[[Chosen], Chosen]) -> None:
         """Put what `make` says in the place of what is decided about one plugin."""

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cortexfs import config
 from cortexfs.cli.main import main
+from cortexfs.core.errors import Fault
 from cortexfs.offers import Offers
+from cortexfs.plugins import sealing
 from cortexfs.plugins.jsonsettings import Store
 from tests.shell import plugin_files
 from tests.shell.test_manifestjson_plugins import plugin, told
@@ -141,6 +144,46 @@ def test_a_secret_is_shown_to_nobody(world: World, monkeypatch: pytest.MonkeyPat
     assert world.config_of("notes").config["token"] == "s3cret"
     # "only the daemon's user may read it"
     assert Store(world.where.state).path.stat().st_mode & 0o777 == 0o600
+    # another version of the plugin takes it for no secret: neither shown nor told
+    world.install("notes", config={"settings": {"token": "mine"}}, version="1.1.0")
+    assert world.ctx("config", "notes", "token")[1] == "mine\n"
+    assert world.config_of("notes").config == {"token": "mine"}
+
+
+def test_a_secret_is_stored_encrypted(world: World) -> None:
+    # seed 004: "secret Password input Stored encrypted, masked in UI"
+    world.install("notes", **SETTINGS)
+    world.install("other", **SETTINGS)
+    for name, secret in (("notes", "s3cret"), ("other", "s3cret")):
+        assert world.ctx("config", name, "token", secret)[0] == 0
+    store = Store(world.where.state)
+    everything = [path.read_bytes() for path in world.where.state.rglob("*") if path.is_file()]
+    assert not any(b"s3cret" in data for data in everything)
+    key = world.where.state / sealing.KEY_FILE
+    assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert [world.config_of(name).config["token"] for name in ("notes", "other")] == ["s3cret"] * 2
+    # each time anew, and good for its own place alone
+    sealed = store.of("other").secrets["token"]
+    assert sealed != store.of("notes").secrets["token"]
+    store.change("notes", lambda chosen: replace(chosen, secrets={"token": sealed}))
+    (why,) = Offers(config.load(world.where)).load().faults.values()
+    mend = "set it again: ctx plugin config notes token -"
+    assert why == f"the secret token was not encrypted with the key of this state; {mend}"
+    assert world.ctx("config", "notes", "token", "again")[0] == 0
+    assert world.config_of("notes").config["token"] == "again"
+    assert world.ctx("config", "notes", "token", "--unset")[0] == 0
+    assert store.of("notes").secrets == {}
+    assert world.config_of("notes").config["token"] == ""
+
+
+@pytest.mark.parametrize("sealed", ["", "a", "AAAA", "A" * 64, "ä"])
+def test_what_was_never_sealed_is_no_secret(tmp_path: Path, sealed: str) -> None:
+    sealing.seal(tmp_path, "notes", "token", "s3cret")
+    with pytest.raises(Fault, match=r"^EBADMSG: the secret token was not encrypted"):
+        sealing.unseal(tmp_path, "notes", "token", sealed)
+    (tmp_path / sealing.KEY_FILE).write_bytes(b"short")
+    with pytest.raises(Fault, match="is no key; remove it"):
+        sealing.unseal(tmp_path, "notes", "token", sealed)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Secret settings as they lie on the disk: encrypted, with a key of this state directory.
+
+Whoever gets a copy of the file with the settings, and not the key beside it, reads none of them.
+
+Rules: a sealed text holds for the plugin and setting that it was sealed for, and for nothing else. The key is
+made once, and only its owner may read it. Nothing here prints or logs a secret.
+This file must never know where sealed texts are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from cortexfs.core.errors import Fault, code_of
+
+KEY_FILE = "secrets/.plugin-settings"  # of the state directory
+KEY_BYTES = 32
+NONCE_BYTES = 12  # NIST SP 800-38D, of AES-GCM
+
+
+def seal(state: Path, plugin: str, setting: str, secret: str) -> str:
+    with _needed():
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    nonce = os.urandom(NONCE_BYTES)
+    sealed = AESGCM(_key(state / KEY_FILE)).encrypt(nonce, secret.encode(), _place(plugin, setting))
+    return base64.b64encode(nonce + sealed).decode()
+
+
+def unseal(state: Path, plugin: str, setting: str, sealed: str) -> str:
+    """The secret; a Fault where it is not what was sealed here."""
+    with _needed():
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    try:
+        data = base64.b64decode(sealed, validate=True)
+        key = _key(state / KEY_FILE)
+        return AESGCM(key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _place(plugin, setting)).decode()
+    except (InvalidTag, ValueError, binascii.Error):
+        mend = f"set it again: ctx plugin config {plugin} {setting} -"
+        raise Fault(
+            "EBADMSG", f"the secret {setting} was not encrypted with the key of this state; {mend}"
+        ) from None
+
+
+def _place(plugin: str, setting: str) -> bytes:
+    return f"{plugin}\0{setting}".encode()
+
+
+def _key(path: Path) -> bytes:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _make(path)
+        key = path.read_bytes()
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+    if len(key) != KEY_BYTES:
+        raise Fault("EINVAL", f"{path} is no key; remove it, and set the secrets of plugins again")
+    return key
+
+
+def _make(path: Path) -> None:
+    """Of two who make one at a time, the first one's counts."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        with open(os.open(draft, flags, 0o600), "wb") as file:
+            file.write(os.urandom(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _needed() -> Iterator[None]:
+    try:
+        yield
+    except ImportError:
+        mend = "install it with: pip install 'cortexfs[plugins]'"
+        raise Fault("EHOSTDOWN", f"secret settings need the package cryptography; {mend}") from None
