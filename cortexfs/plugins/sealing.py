@@ -36,9 +36,9 @@ def unseal(state: Path, plugin: str, setting: str, sealed: str) -> str:
     with _needed():
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    key = _key(state / KEY_FILE)
     try:
         data = base64.b64decode(sealed, validate=True)
-        key = _key(state / KEY_FILE)
         return AESGCM(key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _place(plugin, setting)).decode()
     except (InvalidTag, ValueError, binascii.Error):
         mend = f"set it again: ctx plugin config {plugin} {setting} -"
