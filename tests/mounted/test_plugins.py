@@ -6,16 +6,19 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cortexfs.config import choose
 from tests.mounted import plugins
 from tests.mounted.agents import agent, call, results, run, say, script
-from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.ctx_mount import NOBODY, SECONDS, Ctx, mounted
 from tests.mounted.test_user_daemon import USER, as_user, home
 
 __all__ = ["home"]  # a fixture
@@ -233,6 +236,35 @@ def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: P
     assert (said(mount, "module"), origin(mount, "module")) == ("two 0", "plugin:module@1.1")
     assert broken(mount) == ""
     mount.ctx("plugin", "uninstall", "module", "--purge")
+
+
+def test_a_purged_plugin_leaves_nothing_in_the_tree(mount: Ctx, tmp_path: Path) -> None:
+    # cortex-sdk.md 9.10: "Reload of a plugin whose manifest became invalid keeps the old tools; a purged
+    # plugin's tools are never unregistered"
+    mount.ctx("plugin", "install", str(plugins.program(tmp_path, "purged")))
+    (mount.state / "plugins/purged/manifest.toml").write_text("name = ")
+    mount.ctx("plugin", "enable", "purged", check=False)
+    assert said(mount, "purged") == "hello 0"
+    assert "kept, as what is there now is refused" in origin(mount, "purged")
+    mount.ctx("plugin", "uninstall", "purged", "--purge")
+    assert "purged" not in tools(mount)
+    assert broken(mount) == ""
+    with pytest.raises(FileNotFoundError):
+        mount.call("purged")
+
+
+def test_of_changes_in_a_burst_the_last_counts(mount: Ctx, tmp_path: Path) -> None:
+    # cortex-sdk.md 9.9: "its 500 ms debounce takes the first event and drops the last"
+    mount.ctx("plugin", "install", str(plugins.program(tmp_path, "burst")))
+    for last in (False, True):
+        for on in (not last, last) * 10:
+            choose(mount.config, "burst", on)
+            os.kill(mount.pid, signal.SIGHUP)
+        deadline = time.monotonic() + SECONDS
+        while ("burst" in tools(mount)) is not last:
+            assert time.monotonic() < deadline, mount.status
+    assert said(mount, "burst") == "hello 0"
+    mount.ctx("plugin", "uninstall", "burst", "--purge")
 
 
 def test_a_daemon_elsewhere_is_given_what_it_looks_for(python: Path, tmp_path: Path) -> None:

@@ -120,6 +120,30 @@ def test_enabling_lasts(places: config.Places, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "[plugins]\n",
+        '[plugins]\nenabled = [\n  "other",  # not "notes"\n]\n',
+        '# "notes"\n[plugins] # [plugins]\nenabled = ["other"]\n\n[limits]\n',
+        'plugins = { enabled = ["other"] }',
+    ],
+)
+def test_enabling_leaves_the_configuration_alone(
+    text: str, places: config.Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # cortex-sdk.md 9.8: "Two [plugins] tables are written ...; multi-line arrays break; enable is skipped
+    # when "name" occurs quoted anywhere in the file"
+    places.config.mkdir()
+    (places.config / "config.toml").write_text(text)
+    others = config.enabled(config.load(places))
+    assert main(["plugin", "enable", "notes"]) == 0
+    assert config.enabled(config.load(places)) == [*others, "notes"]
+    assert main(["plugin", "disable", "notes"]) == 0
+    assert config.enabled(config.load(places)) == others
+    assert (places.config / "config.toml").read_text() == text
+
+
+@pytest.mark.parametrize(
     ("words", "status", "sentence"),
     [
         ("enable nots", 1, "there is no plugin 'nots'; did you mean notes?"),
