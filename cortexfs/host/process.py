@@ -131,7 +131,7 @@ def _answer(who: str, text: str) -> sdk.ToolResult:
 
 
 def status_text(status: int) -> str:
-    if status > 0:
+    if status >= 0:
         return f"exit status: {status}"
     known = {number.value: number.name for number in signal.Signals}
     return f"signal: {-status}" + (f" ({known[-status]})" if -status in known else "")
