@@ -26,6 +26,8 @@ from cortexfs.core.registry import Key, Object
 from cortexfs.core.risksettings import FILE, Settings
 from cortexfs.declaredcommands import CLASS
 from cortexfs.fuse import Filesystem
+from cortexfs.hooks import Site
+from cortexfs.middleware import Hooked, Middleware
 from cortexfs.models.driver import Driver, Who
 from cortexfs.models.drivers import Drivers
 from cortexfs.plugins.copies import kept_of, place_of
@@ -49,6 +51,7 @@ class AgentWorld:
         runs: Runs,
         drivers: Drivers,
         tools: ToolCalls,
+        middleware: Middleware,
     ) -> None:
         self.root = str(root)
         self.serves = None if os.geteuid() == 0 else os.geteuid()
@@ -68,6 +71,7 @@ class AgentWorld:
         self._runs = runs
         self._drivers = drivers
         self._tools = tools
+        self._middleware = middleware
         self._policy = _PolicyFile(config.directory / FILE)
 
     @property
@@ -125,6 +129,13 @@ class AgentWorld:
         if who.folder and size:
             space, (class_, folder) = Space("/".join(who.folder[:2]), *who.owner), who.folder[2:4]
             self._sessions.grew(Address(space, class_, folder.removesuffix(".d"), who.session), size)
+
+    def hooked(self, tool: Object, who: Who, call: str) -> Hooked | None:
+        if not self._middleware.has_any:
+            return None
+        return self._middleware.of(
+            Site(who.identity, who.session, who.run, who.cwd or "/", call=call), tool.name
+        )
 
     async def call(
         self,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from cortexfs.core.calls import Identity
+from cortexfs.core.calls import Identity, Plugin
 from cortexfs.core.errors import Fault
 
 # A chain of parents is as deep as its processes; pids.max is far below.
@@ -24,6 +24,8 @@ class KnownHost(Protocol):
     def number(self) -> int: ...
     @property
     def identity(self) -> Identity: ...
+    @property
+    def plugin(self) -> Plugin: ...
 
 
 def contents(path: bytes) -> bytes:

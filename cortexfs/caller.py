@@ -327,4 +327,5 @@ def _inherit(identity: Identity, pid: int, hosts: Mapping[int, KnownHost]) -> Id
         caps=own.caps,
         network=own.network,
         delegates=own.delegates,
+        unheard=own.unheard or bool(host.plugin.hooks),
     )

@@ -158,6 +158,11 @@ class Catalog:
         """The plugin of that name, as it is served now."""
         return self._serving.get(name)
 
+    @property
+    def served(self) -> tuple[calls.Plugin, ...]:
+        """The plugins that are served, in their order."""
+        return tuple(self._serving.values())
+
     async def follow(self, plugin: calls.Plugin, unlike: str) -> tuple[str, bool]:
         """Wait until a plugin says other things of itself than those of this mark; the mark of what it says,
         and whether the next registry will be another one."""

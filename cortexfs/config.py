@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.hooks import Failure
 
 FILE = "config.toml"
 CHOICES = "plugins.json"
@@ -82,6 +83,10 @@ class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(description="Names of the plugins to load; `ctx plugin enable` and `disable` decide beside it."),
     ] = ()
+    hook_failure: Annotated[
+        Failure,
+        Meta(description="Where middleware fails or is late, a call ends (closed) or goes on (open)."),
+    ] = "closed"
 
 
 class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,6 +23,7 @@ from contextlib import nullcontext
 import trio
 
 from cortexfs.core import frames
+from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.session import Accepted, Session, unknown
@@ -54,12 +55,16 @@ class Conversations:
         driver: Callable[[ObjectKey], Driver],
         approval_secs: float = APPROVAL_SECS,
         meant: Callable[[Address], ObjectKey] = lambda address: (address.class_, address.object),
+        talked: Callable[[Address, Identity, bool], None] = lambda address, who, is_new: None,
+        over: Callable[[Address], None] = lambda address: None,
     ) -> None:
         self.sessions = sessions
         self._approval_secs = approval_secs
         self.runs = runs
         self._driver = driver
         self._meant = meant  # the object whose sessions these are now
+        self._talked = talked  # a message is answered, perhaps the session's first
+        self._over = over  # the session is gone
         self._live: dict[Address, Live] = {}
         self._idle: OrderedDict[Address, None] = OrderedDict()
         self._opening: dict[Address, trio.Event] = {}
@@ -150,6 +155,7 @@ class Conversations:
             live.stop(active.run, Fault("ECANCELED", ""))
         self._drop(live)
         self.sessions.remove_temp(live.address)
+        self._over(live.address)
 
     def grew(self, address: Address) -> None:
         """There is more to be seen in a log, or it has lost what was to be."""
@@ -163,6 +169,7 @@ class Conversations:
         """Its files are gone, and so is the session."""
         if live := self._live.get(address):
             self.lose(live, Fault("ENOENT", "the session was removed; begin another"))
+        self._over(address)
 
     def lose(self, live: Live, fault: Fault) -> None:
         """Its log does not hold what it should: followers are told, and the next use reads the log."""
@@ -226,6 +233,7 @@ class Conversations:
             run = self.runs.open(*key, asker.uid, SOCKET, accepted.run)
             driver = self._driver(key)
             turn = Turn(live, accepted, asker, run, self._approval_secs)
+            self._talked(live.address, asker.identity, next(iter(live.session.runs)) == accepted.run)
             fault = await live.drive(accepted.run, driver, turn)
         except Fault as error:
             fault = error

@@ -47,9 +47,11 @@ from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.descriptions import Descriptions
 from cortexfs.exec import Exec, Tree
 from cortexfs.fuse import Filesystem
+from cortexfs.hookedturns import Turns
 from cortexfs.host.linux import PR_SET_DUMPABLE, prctl
 from cortexfs.hosts import Pool
 from cortexfs.logs import Logs
+from cortexfs.middleware import Middleware
 from cortexfs.models.driver import Driver
 from cortexfs.models.drivers import Drivers
 from cortexfs.models.engine import Engines, Terms
@@ -106,6 +108,9 @@ class Daemon:
         self.pool = Pool(calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files))
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
+        self.middleware = Middleware(self.pool, config.plugins.hook_failure)
+        turns = Turns(self.middleware.hooks, self.middleware.events)
+        self.pool.started = self.middleware.events.started
         self.catalog = Catalog(self.pool, Descriptions(config.state), further)
         self.offers = Offers(config, further)
         self.servers = mcpservers.Servers(config.directory, config.state)
@@ -116,7 +121,13 @@ class Daemon:
             config.state / "sessions", _report, grew=self._grew, removed=self._removed, most=_most(config)
         )
         self.conversations = Conversations(
-            self.sessions, self.runs, self._driver, config.agent.approval_secs, self._meant
+            self.sessions,
+            self.runs,
+            self._driver,
+            config.agent.approval_secs,
+            self._meant,
+            turns.talked,
+            turns.over,
         )
         self.fs = Filesystem(
             registry=Registry({}),
@@ -142,10 +153,12 @@ class Daemon:
         seconds = float(config.turn.tool_timeout_secs)
         plugged = PluginModels(self.pool, self.fs.control, seconds)
         makers = {DRIVER: self.locals.driver, pluginmodels.DRIVER: plugged.driver}
-        self.drivers = Drivers(self._model, self.fs.control, makers)
+        self.drivers = Drivers(self._model, self.fs.control, makers, heard=turns.model)
         tools = ToolCalls(self.pool, seconds)
-        self.world = AgentWorld(root, config, self.fs, self.sessions, self.runs, self.drivers, tools)
-        self.agents = Agents(self.world)
+        self.world = AgentWorld(
+            root, config, self.fs, self.sessions, self.runs, self.drivers, tools, self.middleware
+        )
+        self.agents = Agents(self.world, turns.agent)
         self.sockets = Sockets(
             root, self.fs.expecting_bind, self.conversations, self.pool, self._connections, strict
         )
@@ -188,6 +201,7 @@ class Daemon:
             services.start_soon(self._sweep)
             await services.start(self._signals)
             services.start_soon(self._unmounted)
+            await services.start(self.middleware.events.run)
             await services.start(self.engines.run)
             await services.start(self.sessions.run)
             await services.start(self.conversations.run)
@@ -203,12 +217,13 @@ class Daemon:
                     find, command = self.fs.object_of, self.commands.chosen
                     tree = Tree(str(self.root), find, command, self._driver_of, self.world.admit)
                     settings = _Settings(self.config, self._connections)
-                    exec_ = Exec(tree, self.pool, self.runs, settings, self._strict)
+                    exec_ = Exec(tree, self.pool, self.runs, settings, self._strict, self.middleware)
                     calls_.start_soon(exec_.serve, listener, calls_)
                     ready(None)
                     await self._stop.wait()
                     await self._drain()
                     calls_.cancel_scope.cancel()
+            await self.middleware.events.end(self.pool.live)
             await self.drivers.close()
             services.cancel_scope.cancel()
 
@@ -254,7 +269,9 @@ class Daemon:
         await self.fs.apply(registry)
         main = DEFAULT if self._model(DEFAULT) else "debug/echo"
         await self.fs.offer("main", f"{self.root}/model/{main}")
-        wanted = {one.plugin for one in (*registry, *self.catalog.commands.values())}
+        hooks = self.middleware.hooks
+        hooks.apply(self.catalog.served)
+        wanted = {one.plugin for one in (*registry, *self.catalog.commands.values())} | {*hooks.plugins}
         self.pool.replace(lambda plugin: plugin in wanted)
         await trio.to_thread.run_sync(self.offers.sweep, wanted | self.pool.plugins)
         await self._check_agents(None)
@@ -364,6 +381,7 @@ class Daemon:
             f"runs: {len(self.runs.active)} active, {self.runs.total} total",
             f"sessions: {len(self.conversations)} in memory",
             f"hosts: {len(self.pool)}",
+            *self.middleware.told(),
             f"engines: {len(self.engines)}",
             f"reloads: {self._reloads}",
             *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(self.catalog.broken.items())),

@@ -30,7 +30,10 @@ from cortexfs.core.places import COMMANDS
 from cortexfs.core.registry import Object
 from cortexfs.declaredcommands import CALL, CLASS
 from cortexfs.guests import Guest, Guests, welcome
+from cortexfs.hookedrelay import HookedRelay
+from cortexfs.hooks import Site
 from cortexfs.hosts import Pool
+from cortexfs.middleware import Middleware
 from cortexfs.models.driver import Driver, Who
 from cortexfs.relay import Limits, Relay
 from cortexfs.runnerside import RECEIVE, farewell, receive, send
@@ -86,8 +89,17 @@ class _Call(NamedTuple):
 class Exec:
     """The service behind `.run.sock`."""
 
-    def __init__(self, tree: Tree, pool: Pool, runs: Runs, settings: Settings, strict: bool) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        pool: Pool,
+        runs: Runs,
+        settings: Settings,
+        strict: bool,
+        middleware: Middleware | None = None,
+    ) -> None:
         self._strict = strict
+        self._middleware = middleware or Middleware(pool)
         self._tree = tree
         self._pool = pool
         self._runs = runs
@@ -155,7 +167,8 @@ class Exec:
         if object_.plugin is None:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
         run = self._open(call)
-        relay = Relay(call.stream, call.voice, run, self._settings)
+        relay = self._relay(call, run) if self._middleware.has_any else None
+        relay = relay or Relay(call.stream, call.voice, run, self._settings)
         timeout = object_.timeout or self._settings.tool_timeout
         invocation = calls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
         asked = calls.Call(run.id, invocation, call.arguments, None, call.umask, call.environment)
@@ -164,11 +177,25 @@ class Exec:
         finally:
             self._runs.close(run, relay.status, relay.fault)
 
+    def _relay(self, call: _Call, run: Run) -> Relay | None:
+        """One that asks plugins about this run, if any is to be asked. A command is no tool."""
+        if call.object_.class_ != "tool":
+            return None
+        caller = call.caller
+        site = Site(caller.identity, "", run.id, "", caller.cwd, caller.rights, call.umask)
+        if (hooked := self._middleware.of(site, call.object_.name)) is None:
+            return None
+
+        def admit(changed: bytes) -> None:
+            self._tree.admit(call.object_, caller.identity, [changed])
+
+        return HookedRelay(call.stream, call.voice, run, self._settings, hooked, admit)
+
     async def _spoken(self, call: _Call) -> None:
         """A model or an agent answers."""
         driver = self._tree.driver(call.object_, "exec")
         run = self._open(call)
-        who = Who(call.caller.identity, _place(call.caller))
+        who = Who(call.caller.identity, _place(call.caller), run=run.id)
         answer = Answer(call.stream, call.voice, run, self._settings.output_bytes, who)
         try:
             await answer.answer(driver, call.arguments, call.guest)

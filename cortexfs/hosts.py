@@ -204,6 +204,7 @@ class Pool:
         self._all: dict[int, Host] = {}
         self._by_pid: dict[int, Host] = {}
         self._number = 0
+        self.started: Callable[[Host], None] = lambda host: None  # is told of each host that begins
 
     def __len__(self) -> int:
         return len(self._all)
@@ -235,6 +236,11 @@ class Pool:
         """What any host holds, also one that only finishes its calls."""
         return {host.plugin for host in self._all.values()}
 
+    @property
+    def live(self) -> list[Host]:
+        """Those that take calls."""
+        return list(self._hosts.values())
+
     def _heard(self, message: calls.FromForkServer, rights: list[int]) -> None:
         host = self._all.get(message.host)
         if host is None:
@@ -252,6 +258,7 @@ class Pool:
             host.pid, host.pidfd = message.pid, rights[0]
             self._by_pid[host.pid] = host
             host.ready.set()
+            self.started(host)
             if host.retired and not host.calls:  # nobody waited so long
                 host.end()
 

@@ -52,18 +52,20 @@ class HostCall:
         self._broken = False
         self.fault: Fault | None = None
 
-    async def run(self, pool: Pool, host: Host, asked: calls.Call, seconds: float) -> None:
+    async def run(
+        self, pool: Pool, host: Host, asked: calls.Call, seconds: float, cwd: int | None = None
+    ) -> None:
         """The whole call, to `fault` or without one; gives the host back."""
         try:
             with trio.move_on_after(seconds) as clock:
-                await self._ask(host, announce(asked))
+                await self._ask(host, announce(asked), cwd)
         finally:
             pool.release(host, stuck=self._broken or not self._let_go)
         if clock.cancelled_caught:
             self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
 
-    async def _ask(self, host: Host, request: bytes) -> None:
-        with strangers.closing(host.call(None)) as call:
+    async def _ask(self, host: Host, request: bytes, cwd: int | None) -> None:
+        with strangers.closing(host.call(cwd)) as call:
             self._let_go = False
             try:
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -19,6 +19,7 @@ import msgspec
 
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import hooks
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import fetched, settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
@@ -50,6 +51,7 @@ class Told(NamedTuple):
 
     target: str
     sandbox: calls.Sandbox | None = None
+    hooks: tuple[str, ...] = ()
 
 
 def _esm(given: Given) -> Told:
@@ -72,7 +74,7 @@ def _esm(given: Given) -> Told:
         providers={one.kind: one.default_model for one in given.manifest.config.providers},
         fetched=found,
     )
-    return Told(esm.target(module))
+    return Told(esm.target(module), hooks=hooks(given.capabilities.capabilities, given.manifest.events))
 
 
 def _fetched(place: Path) -> esmrights.Fetched | None:
@@ -154,9 +156,8 @@ def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str
         os.environ,
     )
     told = KINDS[manifest.kind](given)
-    return calls.Plugin(
-        manifest.name, manifest.version, manifest.kind, told.target, str(place), told.sandbox, keeps
-    )
+    name, version, kind = manifest.name, manifest.version, manifest.kind
+    return calls.Plugin(name, version, kind, told.target, str(place), told.sandbox, keeps, hooks=told.hooks)
 
 
 def _values(manifest: Manifest, chosen: Chosen) -> dict[str, Any]:

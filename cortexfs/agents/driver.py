@@ -16,7 +16,8 @@ This file must never know sockets, runners or how a host is made.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,6 +27,7 @@ from msgspec.structs import replace
 from cortexfs.agents import textcalls, wording
 from cortexfs.agents.budget import Budget, limited
 from cortexfs.agents.context import Pack, Parts, budget, history_room, pinned_by, unpinned
+from cortexfs.agents.hooking import MAX_INPUT, Refused, around, before
 from cortexfs.agents.powers import NETWORK, Powers, delegates, effects_in_words, known, setup_of
 from cortexfs.agents.question import Question, message, spoken
 from cortexfs.agents.standing import Standing
@@ -51,7 +53,6 @@ WRITES = frozenset(
 )  # effects for which the default view is writable
 UMASK = 0o022
 PATH = "/usr/local/bin:/usr/bin:/bin"
-MAX_INPUT = 256 << 10  # bytes of a call's input: it is logged, shown and asked about
 MAX_NAME = 64  # characters of a tool's name, which no tool's is over
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
@@ -59,14 +60,15 @@ _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 class Agents:
     """What answers for each agent of a daemon."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, heard: Callable[[Driver], Driver] = lambda driver: driver) -> None:
         self._world = world
+        self._heard = heard  # puts whoever is told of turns around a driver
 
     def driver(self, object_: Object) -> Driver:
         async def answer(turn: Turn) -> None:
             await _Run(self._world, object_, turn).answer()
 
-        return answer
+        return self._heard(answer)
 
 
 class _Reply(NamedTuple):
@@ -275,10 +277,18 @@ class _Run:
         return [results[call.call] for call in made]
 
     async def _one(self, call: frames.ToolCall, window: Window) -> Said:
+        try:
+            return await self._decided(call, window)
+        except Refused as refused:
+            return await self._denied(call, refused.message)
+
+    async def _decided(self, call: frames.ToolCall, window: Window) -> Said:
         """One call, from its decision to what the model is told of it."""
         tool = self._tools.now(call.name)
         if tool is None:
             return await self._told(call, wording.unknown(call.name, known(self._tools.names)), True)
+        hooked = self._world.hooked(tool, self._turn.who._replace(identity=self._identity), call.call)
+        call = await before(hooked, call, self._turn.say)
         wanted = self._trials.wanted(tool, call.input, trio.current_time())
         decision = await self._decide(call, tool, wanted)
         refusal = await self._refusal(call, decision, wanted)
@@ -291,13 +301,15 @@ class _Run:
                 return await self._denied(call, "the tool has changed since its user was asked, or is gone")
             tool = now
             if verdict is not call.input:
-                wanted = self._trials.wanted(tool, verdict, trio.current_time())
+                edited = await before(hooked, replace(call, input=verdict), self._turn.say)
+                wanted = self._trials.wanted(tool, edited.input, trio.current_time())
             decision = await self._decide(call, tool, wanted)
             refusal = await self._refusal(call, decision, wanted)
         if refusal is not None:
             return refusal
         self._standing.count(denied=False)
-        outcome = await self._run(call, tool, wanted)
+        run = partial(self._run, call, tool, wanted)
+        outcome = await around(hooked, wanted.input, run, self._turn.say)
         if wanted.dry and outcome.fault is None:
             self._trials.ended(tool, wanted, trio.current_time())
         return await self._told_outcome(call, outcome, window)

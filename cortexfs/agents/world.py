@@ -6,13 +6,13 @@ This file must never know how any of it is done.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cortexfs.agents.context import Files
 from cortexfs.agents.setup import Begun
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Frame
+from cortexfs.core.frames import Frame, Observer
 from cortexfs.core.registry import Object
 from cortexfs.core.risksettings import Settings
 from cortexfs.models.driver import Driver, Who
@@ -24,6 +24,32 @@ class Outcome(NamedTuple):
     output: str
     fault: Fault | None = None
     missing: int = 0  # bytes of the output that were not kept
+
+
+class After(Protocol):
+    """What plugins leave of an output; `refused` where nobody is to see it."""
+
+    @property
+    def output(self) -> str: ...
+    @property
+    def refused(self) -> Fault | None: ...
+    @property
+    def notes(self) -> list[Observer]: ...
+
+
+class Hooked(Protocol):
+    """A call about which plugins are asked, and of which they are told."""
+
+    async def before(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
+        """What the tool is to get, and what to say of it; a Fault where it is not to run."""
+
+    def begin(self, input_: dict[str, Any]) -> None:
+        """It runs now, with this."""
+
+    async def after(self, output: str, fault: Fault | None, missing: int) -> After: ...
+
+    def end(self, output: str, fault: Fault | None) -> None:
+        """It has ended so, without anybody's being asked."""
 
 
 class Limits(Protocol):
@@ -82,6 +108,9 @@ class World(Protocol):
 
     def grew(self, who: Who, size: int) -> None:
         """So much was kept beside this session's log: it counts for its user's share of the disk."""
+
+    def hooked(self, tool: Object, who: Who, call: str) -> Hooked | None:
+        """None where no plugin has to do with calls of this caller's."""
 
     async def call(
         self,

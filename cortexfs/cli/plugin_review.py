@@ -120,6 +120,7 @@ def _claims(manifest: Manifest) -> tuple[tuple[str, list[str]], ...]:
     if jsonmanifests.is_json(manifest):
         return (
             ("Requested capabilities", jsonreviewing.capabilities(manifest.json)),
+            ("Hooks", jsonreviewing.hooked(manifest.json)),
             ("Needs", jsonreviewing.needs(manifest.json)),
             ("Sandbox", list(manifestkinds.HELD.get(manifest.json.kind, ()))),
             ("Recommended risk profile", jsonreviewing.risks(manifest.json)),

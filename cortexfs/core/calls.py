@@ -37,6 +37,10 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     directory: str = ""  # where to work, when no descriptor of it comes along
 
 
+class Shown(Call, frozen=True, array_like=True, tag="shown"):
+    """A call whose input is shown to the daemon (wire.INPUT), which may change it, before the tool runs."""
+
+
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
     """Answer with the plugin's tools, as DESCRIPTORS; not before they are others than those of a `mark`."""
 
@@ -54,7 +58,7 @@ class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
     path: str
 
 
-Request: TypeAlias = Call | Describe | Enter
+Request: TypeAlias = Call | Shown | Describe | Enter
 
 
 class Effect(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -119,6 +123,7 @@ class Plugin(msgspec.Struct, frozen=True, array_like=True):
     sandbox: Sandbox | None = None
     keeps: str = ""  # a directory in which each user has one of his own (host/keeping.py); empty: none
     files: str = ""  # a hash that is another one when they are; empty: nobody has looked at them
+    hooks: tuple[str, ...] = ()  # what it is asked and told (core/hooks.py)
 
 
 # The label of who describes a plugin: a host of its own, and closed to others of its uid.
@@ -142,6 +147,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     caps: tuple[tuple[str, str], ...] = ()  # paths, with what of "rwx" is the most that a view gives there
     network: bool = True  # whether it may have network sockets
     delegates: bool = False  # whether it is a tool that starts agents, about which was decided as such
+    unheard: bool = False  # whether it is inside of a plugin with hooks: nobody is told of what it calls
 
 
 class Limits(msgspec.Struct, frozen=True, array_like=True):

@@ -2,8 +2,8 @@
 
     runner  -> daemon   HELLO, then STDIN
     daemon  -> runner   STDOUT STDERR WANT LAST_WORDS REPLACE EXIT
-    daemon  -> host     REQUEST, then STDIN
-    host    -> daemon   DELTA PROGRESS OBSERVER MEDIA EVENT WANT DESCRIPTORS FAULT DONE
+    daemon  -> host     REQUEST, then STDIN; INPUT
+    host    -> daemon   DELTA PROGRESS OBSERVER MEDIA EVENT WANT INPUT DESCRIPTORS FAULT DONE
 
 Rules: one connection is one run. The asking side half-closes to cancel, and that is the only way.
 STDIN is sent only against WANT, at most as many bytes as were wanted; an empty STDIN is its end.
@@ -59,6 +59,7 @@ PROGRESS = ord("p")  # UTF-8 text
 OBSERVER = ord("n")  # msgpack [source or nil, content]
 MEDIA = ord("m")  # JSON attachment
 EVENT = ord("v")  # JSON of a model's frame: reasoning_delta, tool_call or usage
+INPUT = ord("j")  # pieces of JSON, then an empty one; its answer: empty, or msgpack [who changed it, JSON]
 DESCRIPTORS = ord("t")  # JSON list of calls.Descriptor
 FAULT = ord("f")  # msgpack [code, message]; DONE follows
 DONE = ord("z")  # empty

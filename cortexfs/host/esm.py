@@ -28,6 +28,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import CONFIG_CHANGE, LISTENER
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import Command, ToolParam
 from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
@@ -194,10 +195,6 @@ class _Started:
     def is_open(self) -> bool:
         return not self._done.is_set() or (self._process is not None and self._process.is_open)
 
-    @property
-    def running(self) -> esmchild.Process | None:
-        return self._process if self._done.is_set() else None
-
     def end(self, process: esmchild.Process | None, fault: Fault | None) -> None:
         self._process, self._fault = process, fault
         self._done.set()
@@ -237,7 +234,7 @@ class _Plugin:
     ) -> Any:
         until = time.monotonic() + seconds
         for _ in range(_TRIES):
-            process = self._process(_place(directory) if self._scoped else _ANYWHERE, runtime)
+            process = self._process(self._place(directory), runtime)
             try:
                 return process.ask(request, until - time.monotonic(), runtime)
             except Fault as fault:
@@ -261,13 +258,13 @@ class _Plugin:
         except Fault as fault:
             raise self._fault(fault.code, fault.message) from None
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """To every process that there is."""
-        with self._lock:
-            running = [each.running for each in self._places.values()]
-        for process in running:
-            if process is not None:
-                process.send(message)
+    def ready(self, directory: str, runtime: sdk.ToolRuntime | None) -> None:
+        """Wait until there is a process for calls from there."""
+        self._process(self._place(directory), runtime)
+
+    def tell(self, message: dict[str, Any], runtime: sdk.ToolRuntime | None) -> None:
+        """Once for this user: to the one process that is there whatever the directory."""
+        self._process(_ANYWHERE, runtime).send(message)
 
     def uninstall(self) -> list[str]:
         """The last hooks, once for this user, and what went wrong in them; the next call would begin anew."""
@@ -291,6 +288,9 @@ class _Plugin:
             thread.join(seconds * len(LIFECYCLE["disable"]))
 
     # -- processes
+
+    def _place(self, directory: str) -> _Place:
+        return _place(directory) if self._scoped else _ANYWHERE
 
     def _process(self, place: _Place, runtime: sdk.ToolRuntime | None) -> esmchild.Process:
         with self._lock:
@@ -361,6 +361,12 @@ class _Plugin:
             for key in _changed(before or config, config):
                 for name in LIFECYCLE["config"]:
                     self._hook(process, exports, name, key, config.get(key))
+                self._say_changed(process, key, config.get(key))
+
+    def _say_changed(self, process: esmchild.Process, key: str, value: Any) -> None:
+        """The event of a setting: known here, where the user's own settings are."""
+        if CONFIG_CHANGE in self.declared.events and LISTENER in self.declared.capabilities:
+            process.send({"event": {"type": CONFIG_CHANGE, "key": key, "value": value}})
 
     def _hook(self, process: esmchild.Process, exports: Mapping[str, str], name: str, *args: Any) -> None:
         if exports.get(name) == "function":

@@ -18,37 +18,25 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import EVENT, LISTENER, POST, PRE, STAGES, HookResult
 from cortexfs.core.manifestjson.fields import Argument, Command, Option
 from cortexfs.core.manifestjson.rules import of_commands
 from cortexfs.host.esmcalls import Failed
 
-EVENT, UNINSTALL, COMMAND = ":event", ":uninstall", ":command "
-MIDDLEWARE = {":middleware-pre": "middlewarePre", ":middleware-post": "middlewarePost"}
-NEEDS = {":middleware-pre": "middleware:pre", ":middleware-post": "middleware:post"}
+UNINSTALL, COMMAND = ":uninstall", ":command "
+EXPORTS = {PRE: "middlewarePre", POST: "middlewarePost"}
 HOOK_SECONDS = 5.0
 COMMAND_SECONDS = 600
 # Of the last hooks: a process that has to be started, and three that may take their time each.
 UNINSTALL_SECONDS = 40
 
 
-class Abort(msgspec.Struct, frozen=True, omit_defaults=True):
-    reason: str = ""
-    message: str = ""
-
-
-class HookResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What middleware answers; what else it may say is ignored."""
-
-    abort: Abort | None = None
-    modify_input: dict[str, Any] | None = None
-    modify_output: str | None = None
-
-
 class Plugin(Protocol):
     def ask(
         self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
     ) -> Any: ...
-    def tell(self, message: dict[str, Any]) -> None: ...
+    def ready(self, directory: str, runtime: sdk.ToolRuntime | None) -> None: ...
+    def tell(self, message: dict[str, Any], runtime: sdk.ToolRuntime | None) -> None: ...
     def uninstall(self) -> list[str]: ...
 
 
@@ -89,25 +77,31 @@ def hidden(
     plugin: Plugin, has: Collection[str], events: Collection[str], commands: Iterable[Command]
 ) -> Iterator[Hidden]:
     yield Hidden(UNINSTALL, lambda input, runtime: _uninstall(plugin), UNINSTALL_SECONDS)
-    if "events:listener" in has:
-        yield Hidden(EVENT, lambda input, runtime: _deliver(plugin, events, input), HOOK_SECONDS)
-    for name, export in MIDDLEWARE.items():
-        if NEEDS[name] in has:
-            yield Hidden(name, _middleware(plugin, export), HOOK_SECONDS)
+    if LISTENER in has:
+        yield Hidden(EVENT, _delivery(plugin, events), HOOK_SECONDS)
+    for stage, export in EXPORTS.items():
+        if stage in has:
+            yield Hidden(STAGES[stage], _middleware(plugin, export), HOOK_SECONDS)
     if "cli:commands" in has:
         yield from (CommandTool(plugin, command) for command in commands)
 
 
-def _deliver(plugin: Plugin, events: Collection[str], event: dict[str, Any]) -> None:
+def _delivery(plugin: Plugin, events: Collection[str]) -> Callable[[dict[str, Any], sdk.ToolRuntime], None]:
     """seed 004: "Must also list subscribed types in manifest events field"."""
-    if event.get("type") in events:
-        plugin.tell({"event": event})
+
+    def does(event: dict[str, Any], runtime: sdk.ToolRuntime) -> None:
+        if event.get("type") in events:
+            plugin.tell({"event": event}, runtime)
+
+    return does
 
 
 def _middleware(plugin: Plugin, export: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
     def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
         request = {"do": "hook", "hook": export, "args": [input], "bare": True}
-        said = plugin.ask(os.getcwd(), request, HOOK_SECONDS, runtime)
+        directory = os.getcwd()
+        plugin.ready(directory, runtime)  # loading has a limit of its own
+        said = plugin.ask(directory, request, HOOK_SECONDS, runtime)
         try:
             result = msgspec.convert(said or {}, HookResult)
         except msgspec.ValidationError as error:

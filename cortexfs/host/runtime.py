@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import socket
 import sys
@@ -35,6 +36,7 @@ _clear = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
 _requests: msgspec.msgpack.Decoder[calls.Request] = msgspec.msgpack.Decoder(calls.Request)
+_answers = msgspec.msgpack.Decoder(tuple[str, bytes])
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -101,6 +103,16 @@ class Runtime(sdk.ToolRuntime):
             if len(data) > arguments.MAX_INPUT:
                 raise Fault("EMSGSIZE", "the input is over 16 MiB")
         return bytes(data)
+
+    def show(self, input_: dict[str, Any]) -> tuple[str, bytes] | None:
+        """Let the daemon see it, and wait: who has changed it and into what, or None."""
+        for piece in _pieces(_json(input_)):
+            self.send(wire.message(wire.INPUT, piece))
+        self.send(wire.message(wire.INPUT))
+        kind, payload = self._receive()
+        if kind != wire.INPUT:
+            raise Fault("EPROTO", "the daemon did not say with which input to go on")
+        return _answers.decode(payload) if payload else None
 
     def _input(self) -> bytes:
         kind, payload = self._receive()
@@ -219,6 +231,13 @@ def _pieces(text: str) -> Iterator[bytes]:
         start = stop
     if start < len(data):
         yield data[start:] if start else data
+
+
+def _json(value: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # as below, and in JSON too
+        return json.dumps(value, ensure_ascii=False)
 
 
 def _utf8(text: str) -> bytes:

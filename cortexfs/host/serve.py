@@ -25,7 +25,7 @@ import sys
 import threading
 import traceback
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from cortexfs import sdk
 from cortexfs.core import arguments, calls, wire
@@ -186,6 +186,8 @@ class _Host:
             args, dry = trials.parted(tool, validator.schema, request.args or ())
             value = arguments.tool_input(args, validator.schema, runtime.read_input)
         validator.check(value)
+        if isinstance(request, calls.Shown):
+            value = _changed(value, validator, runtime)
         if dry:
             runtime.invocation = runtime.invocation._replace(dry_run=True)
         else:
@@ -218,6 +220,19 @@ class _Host:
                 if self._tools is None or loading.has_changed(self._plugin):
                     self._tools = loading.loaded(self._plugin)
         return self._tools
+
+
+def _changed(value: dict[str, Any], validator: Validator, runtime: Runtime) -> dict[str, Any]:
+    """The input as plugins want it, which has to be one of this tool all the same."""
+    if (answer := runtime.show(value)) is None:
+        return value
+    who, data = answer
+    try:
+        changed = arguments.json_object(data)
+        validator.check(changed)
+    except Fault as fault:
+        raise Fault(fault.code, f"{fault.message} (the plugin {who} has changed the input)") from None
+    return changed
 
 
 def _has_left(number: int) -> bool:

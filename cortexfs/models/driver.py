@@ -28,6 +28,7 @@ class Who(NamedTuple):
     session: str = ""  # its name; none of a single call
     folder: tuple[str, ...] = ()  # of the session, from the root of the tree, where it is kept
     owner: tuple[int, int] = (0, 0)  # of that folder
+    run: str = ""  # the run's id
 
 
 class Turn(Protocol):

@@ -75,11 +75,13 @@ class Drivers:
         control: Callable[[Object, str], str],
         makers: Mapping[str, Maker] | None = None,
         terms: Terms | None = None,
+        heard: Callable[[Object, Driver], Driver] = lambda object_, driver: driver,
     ) -> None:
         self._find = find
         self._control = control
         self._makers = makers or {}
         self._terms = terms or Terms()
+        self._heard = heard  # puts whoever is told of answers around a driver
         self._sources: Mapping[str, Source] = {}
         self._clients = Clients()
 
@@ -106,7 +108,7 @@ class Drivers:
         source = self._sources.get(provider_of(object_))
         more = {name: self._asking(object_, name, source) for name in FORMATS} if source else {}
         made = {name: driver for name, make in self._makers.items() if (driver := make(object_))}
-        return chosen(object_.name, control, use, more | made)
+        return self._heard(object_, chosen(object_.name, control, use, more | made))
 
     def _asking(self, object_: Object, format_: str, source: Source) -> Driver:
         async def answer(turn: Turn) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import POST, PRE, hooks
 from cortexfs.core.manifestjson import FILE, read
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
 from cortexfs.core.manifestjson.fields import Manifest
@@ -59,6 +60,19 @@ def _hash(manifest: Manifest, files: dict[str, bytes]) -> Check:
 def capabilities(manifest: Manifest) -> list[str]:
     """What it asks for, in words."""
     return [f"{name}: {CAPABILITIES[name].about}" for name in manifest.capabilities]
+
+
+_HOOKS = {
+    PRE: "each call of a tool, of whoever is its caller: it can refuse it, or change its input",
+    POST: "what each call of a tool puts out: it can keep it back, or change it",
+}
+
+
+def hooked(manifest: Manifest) -> list[str]:
+    """Where it hooks into what others do."""
+    if manifest.kind != "esm":
+        return []
+    return [_HOOKS.get(word, f"event {word}") for word in hooks(manifest.capabilities, manifest.events)]
 
 
 def needs(manifest: Manifest) -> list[str]:

@@ -195,7 +195,7 @@ def test_the_page_has_every_key_with_default_and_sentence() -> None:
 
 
 def _toml(default: object) -> str:
-    return json.dumps(default) if isinstance(default, tuple) else str(default)
+    return json.dumps(default) if isinstance(default, tuple | str) else str(default)
 
 
 def _sentence(field: msgspec.structs.FieldInfo) -> str:

@@ -123,6 +123,9 @@ class Played:
     def grew(self, who: Who, size: int) -> None:
         self.grown += size
 
+    def hooked(self, tool: Object, who: Who, call: str) -> None:
+        return None
+
     async def call(self, tool: Object, identity: calls.Identity, asked: calls.Call, say: Any) -> Outcome:
         self.ran += 1
         return Outcome(await self._output())

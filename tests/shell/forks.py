@@ -108,6 +108,7 @@ class Host:
         self.number = number
         self.control = control
         self.identity = identity
+        self.plugin = PLUGIN
         self.pid = 0
         self.pidfd = -1
 

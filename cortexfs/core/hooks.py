@@ -1,0 +1,96 @@
+"""What plugins are asked and told while things run: the stages of middleware, and events, as values.
+
+    calls.Plugin.hooks          words of STAGES and of manifestjson.lifecycle.EVENTS
+    HookResult                  what middleware answers
+    Result, result              what it is shown of a call that has ended
+
+Rules: what a plugin has no capability for is none of its hooks. What is shown is bounded.
+This file must never know how a plugin is reached, nor whom a run is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Observer
+
+PRE, POST = "middleware:pre", "middleware:post"
+# The capability that is a stage of middleware, and the hidden tool of a host that asks the plugin.
+STAGES = {PRE: ":middleware-pre", POST: ":middleware-post"}
+STAGE_NAMES = {PRE: "pre-tool", POST: "post-tool"}  # as a plugin is told
+EVENT = ":event"
+LISTENER = "events:listener"
+CONFIG_CHANGE = "config:change"  # which hosts tell of: settings are their users'
+TOOL_EVENTS = ("tool:pre-execute", "tool:post-execute")
+
+# Of a call's input and output, in JSON, that middleware sees and may answer. Both travel through the daemon,
+# which holds them for as long as plugins are asked.
+MAX_SHOWN = 768 << 10
+MAX_NOTED = 256 << 10  # bytes of what was changed, in a frame that says so
+MAX_HEARD = 8000  # characters of an output in an event
+MAX_ARGS = 64 << 10  # bytes of an input in an event
+
+Failure = Literal["closed", "open"]
+
+
+def hooks(capabilities: Collection[str], events: Iterable[str]) -> tuple[str, ...]:
+    """What a plugin with these effective capabilities is asked and told."""
+    stages = tuple(stage for stage in STAGES if stage in capabilities)
+    return (*stages, *events) if LISTENER in capabilities else stages
+
+
+class Abort(msgspec.Struct, frozen=True, omit_defaults=True):
+    reason: str = ""
+    message: str = ""
+
+
+class HookResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What middleware answers; what else it may say is ignored."""
+
+    abort: Abort | None = None
+    modify_input: dict[str, Any] | None = None
+    modify_output: str | None = None
+
+
+class Result(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How a call of a tool has ended: the seed's ToolCallResult, of an event with what was cut off."""
+
+    tool_name: str
+    success: bool
+    output: str
+    duration_ms: int
+    error: str | None = None
+    truncated: bool = False
+    output_length: int | None = None
+
+
+def heard(result: Result, length: int = 0) -> Result:
+    """As an event has it; `length` is that of the whole output where this is only its beginning."""
+    length = max(length, len(result.output))
+    if length <= MAX_HEARD:
+        return result
+    cut = result.output[:MAX_HEARD]
+    return msgspec.structs.replace(result, output=cut, truncated=True, output_length=length)
+
+
+def heard_args(input_: dict[str, Any]) -> dict[str, Any]:
+    """As an event has it: an object cannot be cut, so one that is too large is left out."""
+    return input_ if len(msgspec.json.encode(input_)) <= MAX_ARGS else {}
+
+
+def refusal(plugin: str, abort: Abort) -> Fault:
+    why = abort.message or abort.reason or "it does not say why"
+    return Fault("EPERM", f"the plugin {plugin} does not allow it: {why}")
+
+
+def note(plugin: str, tool: str, call: str, **changed: Any) -> Observer:
+    """What is said where a plugin has changed something, so that what was used can be seen."""
+    about = {"plugin": plugin, "tool": tool} | ({"call": call} if call else {})
+    content = msgspec.json.encode(about | changed)
+    if len(content) > MAX_NOTED:
+        content = msgspec.json.encode(about | {"changed": list(changed)})
+    return Observer(source="middleware", content=content.decode())

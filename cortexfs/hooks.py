@@ -1,0 +1,111 @@
+"""Which plugins hook in, and how one of them is called: in its host, as the caller whom it is about.
+
+    hooks.apply(plugins)                the plugins that are served, in the order of enabling
+    hooks.of("middleware:pre")          those that have this hook, in that order
+    await hooks.call(plugin, name, site, data)
+
+Main path: middleware.py asks about calls of tools, events.py tells what happens; both call here.
+
+Rules: where no plugin has a hook, nothing is made or looked at but the answer of `of`. A plugin acts as the
+caller, in that caller's host, confined as that is; the daemon never acts for one. What it answers is bounded.
+This file must never know what a plugin is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from cortexfs.core import calls, frames, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import MAX_SHOWN, POST, PRE, TOOL_EVENTS, Failure
+from cortexfs.host import esm
+from cortexfs.hosts import Host, Pool
+from cortexfs.hostside import HostCall
+from cortexfs.turnstile import Turnstile
+
+# The host ends a hook after 5 s, which begin when the plugin is loaded. This is for a host that does not.
+SECONDS = esm.LOAD_SECONDS + esm.HOOK_SECONDS + 1
+UMASK = 0o077
+_MAX_ANSWER = 2 * MAX_SHOWN  # a changed input, and what stands around it
+
+
+class Site(NamedTuple):
+    """The run that a hook is about: as whom it acts, where, and how the run is called."""
+
+    identity: calls.Identity
+    session: str = ""
+    turn: str = ""
+    directory: str = "/"  # where no descriptor is
+    cwd: int | None = None
+    rights: Sequence[int] = ()  # of whoever called, for a host that has yet to start
+    umask: int = UMASK
+    call: str = ""  # of an agent's run
+
+
+class Hooks:
+    def __init__(self, pool: Pool, failure: Failure = "closed") -> None:
+        self.failure = failure
+        self.plugins: tuple[calls.Plugin, ...] = ()
+        self.of_tools = False  # whether any is about calls of tools: all that these cost where none is
+        self._pool = pool
+        self._turnstile = Turnstile(pool)
+        self._by: dict[str, tuple[calls.Plugin, ...]] = {}
+
+    def apply(self, plugins: Iterable[calls.Plugin]) -> None:
+        """From now on these; what is under way goes on."""
+        self.plugins = tuple(plugin for plugin in plugins if plugin.hooks)
+        words = {word for plugin in self.plugins for word in plugin.hooks}
+        self._by = {word: tuple(one for one in self.plugins if word in one.hooks) for word in words}
+
+        self.of_tools = not words.isdisjoint((PRE, POST, *TOOL_EVENTS))
+
+    def of(self, word: str) -> tuple[calls.Plugin, ...]:
+        return self._by.get(word, ())
+
+    async def call(self, plugin: calls.Plugin, name: str, site: Site, data: bytes) -> bytes:
+        """Call a hidden tool of the plugin; what it says. Raises its Fault."""
+        invocation = calls.Invocation(name, site.session or None, str(site.identity.uid), "hook")
+        directory = "" if site.cwd is not None else site.directory
+        asked = calls.Call(site.turn, invocation, None, data, site.umask, {}, directory)
+        heard = _Heard()
+        one = HostCall(heard.hear, _pass)
+        try:
+            host = await self._host(plugin, site)
+            await one.run(self._pool, host, asked, SECONDS, site.cwd)
+        finally:
+            self._turnstile.freed(site.identity.uid)
+        if one.fault is not None:
+            raise Fault(one.fault.code, one.fault.message.replace("the tool", "the plugin", 1))
+        return bytes(heard.said)
+
+    async def _host(self, plugin: calls.Plugin, site: Site) -> Host:
+        """An agent waits for one as its tools do; a person hears at once that he has too many at work."""
+        who = site.identity
+        if who.view is not None:
+            return await self._turnstile.host(plugin, who)
+        if is_elsewhere(who) and not site.rights and not self._pool.is_warm(plugin, who):
+            raise Fault("EACCES", "its caller is in a container, which it cannot follow from here")
+        return await self._pool.acquire(plugin, who, list(site.rights))
+
+
+def is_elsewhere(who: calls.Identity) -> bool:
+    """Whether a host needs descriptors of the caller to get where that is."""
+    return bool(who.namespaces) or who.root != (0, 0)
+
+
+class _Heard:
+    def __init__(self) -> None:
+        self.said = bytearray()
+
+    def hear(self, kind: int, payload: bytes) -> frames.Frame | None:
+        """Raises one of hostside.GARBAGE, which ends the call."""
+        if kind == wire.DELTA:
+            self.said += payload
+            if len(self.said) > _MAX_ANSWER:
+                raise Fault("EFBIG", f"it answers over {_MAX_ANSWER >> 10} KiB")
+        return None
+
+
+async def _pass(*_: frames.Frame) -> None:
+    """What it says beside its answer is for nobody."""

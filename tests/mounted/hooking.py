@@ -1,0 +1,86 @@
+"""Plugins of tests that hook in: some keep what they hear, one does to a call what its text says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.mounted.ctx_mount import Ctx
+from tests.mounted.test_esm import plugin
+from tests.mounted.test_plugins import said
+
+PATIENCE = 60  # seconds until a test that waits in vain fails
+
+LISTENING = """
+import { globalEventBus } from "cortex/plugins";
+const heard = [];
+export function onLoad() {
+  for (const type of %s) globalEventBus.on(type, (event) => heard.push(event));
+}
+"""
+
+# What comes of a call of `echo`, by its text.
+GUARD = """
+let runs = 0;
+const never = () => new Promise(() => {});
+const before = {
+  bad: () => ({ abort: { reason: "policy", message: "not that" } }),
+  odd: () => ({ modifyInput: { text: "even" } }),
+  wrong: () => ({ modifyInput: { text: 7 } }),
+  throw: () => { throw new Error("broken") },
+  hang: never,
+  die: () => Deno.exit(3),
+  garbage: () => 7,
+  flood: () => ({ modifyInput: { text: "x".repeat(3 << 20) } }),
+  context: (ctx) => ({ modifyInput: { text: JSON.stringify(ctx) } }),
+};
+const after = {
+  secret: () => ({ modifyOutput: "******" }),
+  withhold: () => ({ abort: { reason: "secrets" } }),
+  spoil: () => { throw new Error("spoilt") },
+  result: (ctx) => ({ modifyOutput: JSON.stringify(ctx) }),
+};
+export const middlewarePre = async (ctx) => before[ctx.toolCall.args.text]?.(ctx);
+export const middlewarePost = async (ctx) => after[ctx.toolCall.args.text]?.(ctx);
+"""
+ECHO = {
+    "echo": "runs += 1; return args.text",
+    "runs": "return runs",
+    "stream": "ctx.onProgress('working'); ctx.emit('one '); ctx.emit('two '); return args.text",
+    "failing": "ctx.emit('half'); throw new Error('it broke')",
+}
+BOTH = ("middleware:pre", "middleware:post")
+
+
+def guard(where: Path, *stages: str) -> Path:
+    return plugin(where, "guard", ECHO, GUARD, capabilities=["tools", *(stages or BOTH)])
+
+
+def listener(where: Path, name: str, *events: str, more: str = "", **changes: Any) -> Path:
+    """A plugin that keeps what it hears, and a tool of its name that says it."""
+    fields: dict[str, Any] = {"capabilities": ["tools", "events:listener"], "events": list(events)} | changes
+    body = {name: "return JSON.stringify(heard)"}
+    return plugin(where, name, body, LISTENING % json.dumps(events) + more, **fields)
+
+
+def heard(ctx: Ctx, name: str, uid: int | None = None) -> list[dict[str, Any]]:
+    """What it has heard, but of calls of itself."""
+    found: list[dict[str, Any]] = json.loads(said(ctx, name, uid))
+    return [event for event in found if event.get("toolName") != name]
+
+
+def hears(ctx: Ctx, name: str, count: int, uid: int | None = None) -> list[dict[str, Any]]:
+    """The same, when it has heard so much."""
+    until(lambda: len(heard(ctx, name, uid)) >= count, lambda: heard(ctx, name, uid))
+    return heard(ctx, name, uid)
+
+
+def until(seen: Callable[[], bool], what: Callable[[], object]) -> None:
+    """Wait for it; what there was instead, where it does not come."""
+    deadline = time.monotonic() + PATIENCE
+    while not seen():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)

@@ -1,0 +1,171 @@
+"""The ten events of plugins in a running mount. The quotes are of seed 004 and of issue 6."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.mounted.agents import agent, call, run, say, script
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.hooking import heard, hears, listener, until
+from tests.mounted.talking import ECHO, talk
+
+ALL = [
+    "session:start",
+    "session:end",
+    "tool:pre-execute",
+    "tool:post-execute",
+    "llm:pre-call",
+    "llm:post-call",
+    "agent:turn-start",
+    "agent:turn-end",
+]
+
+
+@pytest.fixture(scope="module")
+def mount(python: Path) -> Iterator[Ctx]:
+    with mounted(python) as ctx:
+        yield ctx
+
+
+@pytest.fixture
+def ear(mount: Ctx, tmp_path: Path) -> Iterator[str]:
+    """One that hears everything that runs do."""
+    mount.ctx("plugin", "install", str(listener(tmp_path, "ear", *ALL)))
+    yield "ear"
+    mount.ctx("plugin", "uninstall", "ear", "--purge")
+
+
+def test_calls_of_tools(mount: Ctx, ear: str) -> None:
+    # "tool:pre-execute | { toolName, args } | Before any tool", "tool:post-execute | { toolName, result }"
+    # "the ten events delivered once", "each seeing its own caller's events only"
+    assert mount.call("text.word_count", "--text", "to be", uid=NOBODY).status == 0
+    before, after = hears(mount, ear, 2, NOBODY)
+    assert before == {"type": "tool:pre-execute", "toolName": "text.word_count", "args": {"text": "to be"}}
+    assert (after["type"], after["toolName"]) == ("tool:post-execute", "text.word_count")
+    result = after["result"]
+    assert (result["toolName"], result["success"], "error" in result) == ("text.word_count", True, False)
+    assert isinstance(result["durationMs"], int)
+    assert mount.call("fs.read", "--path", "/no/such", uid=NOBODY).code == "ENOENT"
+    *_, failed = hears(mount, ear, 4, NOBODY)
+    assert (failed["result"]["success"], failed["result"]["output"]) == (False, "")
+    assert "/no/such" in failed["result"]["error"]
+    assert heard(mount, ear) == []
+
+
+def test_large_ones_are_cut(mount: Ctx, ear: str) -> None:
+    # prism-manifest-json.md 2.2: "truncated = output.length>8000, outputLength"
+    text = "x" * 100_000
+    (mount.work / "large").write_text(text)
+    assert mount.call("fs.read", "--path", "large").status == 0
+    result = hears(mount, ear, 2)[1]["result"]
+    assert (result["truncated"], result["outputLength"], len(result["output"])) == (True, 100_000, 8000)
+    assert mount.call("text.word_count", input=json.dumps({"text": text}).encode()).status == 0
+    assert hears(mount, ear, 4)[2]["args"] == {}
+
+
+def test_answers_of_models(mount: Ctx, ear: str) -> None:
+    # "llm:pre-call | { provider, model } | Before LLM API call", "llm:post-call | ... tokensIn, tokensOut"
+    answer = mount.run(
+        [
+            str(mount.root / "model/debug/script"),
+            '[{"usage":{"input_tokens":3,"output_tokens":4}},{"delta":"hi"}]',
+        ]
+    )
+    assert answer.returncode == 0, answer
+    before, after = hears(mount, ear, 2)
+    assert before == {"type": "llm:pre-call", "provider": "debug", "model": "script"}
+    assert after == before | {"type": "llm:post-call", "tokensIn": 3, "tokensOut": 4}
+
+
+def test_turns_of_agents(mount: Ctx, ear: str) -> None:
+    # "agent:turn-start | { sessionId, turnId }", "agent:turn-end | { sessionId, turnId, response }"
+    # an agent's calls are confined, and so is the process that hears of them: it is another caller's
+    with agent(mount, "talker", "text.word_count") as path:
+        with talk(mount, f"{path}.sock", NOBODY) as client:
+            client.send(script([call("text.word_count", text="a b")], say("two words")), session="counting")
+            done = client.until("done")
+        turn = {"sessionId": "counting", "turnId": done[-1]["run"]}
+        start, began, ended = hears(mount, ear, 3, NOBODY)
+        assert start == {"type": "session:start", "sessionId": "counting"}
+        assert began == {"type": "agent:turn-start", **turn}
+        assert ended == {"type": "agent:turn-end", **turn, "response": "two words"}
+        once = run(mount, path, script(say("hello")))
+        (began, ended) = hears(mount, ear, 2)
+        assert (began["sessionId"], began["turnId"]) == ("", once.frames[0]["run"])
+        assert ended["response"] == "hello"
+
+
+def test_sessions(mount: Ctx, ear: str) -> None:
+    # "session:start | { sessionId: string } | New chat session", "session:end | Session ended"
+    def sessions() -> list[dict[str, str]]:
+        return [one for one in heard(mount, ear) if one["type"].startswith("session")]
+
+    short = {"type": "session:start", "sessionId": "short"}
+    with talk(mount, ECHO) as client:
+        for _ in range(2):
+            client.send("hello", session="short")
+            client.until("done")
+        client.send("hello", session="passing", scope="temp")
+        client.until("done")
+    until(lambda: len(sessions()) >= 3, sessions)
+    start, begun, ended = sessions()
+    assert start == short
+    assert (begun["type"], ended["type"]) == ("session:start", "session:end")
+    assert begun["sessionId"] == ended["sessionId"] == "passing"
+    mount.ctx("session", "rm", "model/debug/echo", "short", "--yes")
+    until(lambda: len(sessions()) >= 4, sessions)
+    assert sessions()[3:] == [short | {"type": "session:end"}]
+
+
+def test_settings(mount: Ctx, tmp_path: Path) -> None:
+    # "config:change | { key: string, value: unknown } | Config key changed"
+    folder = listener(tmp_path, "tuned", "config:change", config={"settings": {"theme": "light"}})
+    mount.ctx("plugin", "install", str(folder))
+    assert heard(mount, "tuned") == []
+    mount.ctx("plugin", "config", "tuned", "theme", "dark")
+    changed = {"type": "config:change", "key": "theme", "value": "dark"}
+    assert hears(mount, "tuned", 1) == [changed]
+    assert heard(mount, "tuned", NOBODY) == []  # whose plugin has not known another value
+    mount.ctx("plugin", "uninstall", "tuned", "--purge")
+
+
+def test_the_daemon(mount: Ctx, tmp_path: Path) -> None:
+    # "daemon:status | { daemon: string, status: 'up' | 'down' } | Daemon started/stopped"
+    more = """
+    globalEventBus.on("daemon:status", async (event) => {
+      if (event.status === "down") await noted.set("down", event.daemon);
+    });
+    let noted;
+    export const onActivate = (ctx) => void (noted = ctx.state);
+    """
+    mount.ctx("plugin", "install", str(listener(tmp_path, "watch", "daemon:status", more=more)))
+    up = {"type": "daemon:status", "daemon": "cortexfs", "status": "up"}
+    assert hears(mount, "watch", 1) == [up]
+    assert hears(mount, "watch", 1, NOBODY) == [up]
+    mount.umount()
+    mount.mount()
+    mount.ctx("plugin", "uninstall", "watch", "--purge")
+
+
+def test_only_what_is_declared(mount: Ctx, tmp_path: Path) -> None:
+    # "Requires events:listener capability. Must also list subscribed types in manifest events field."
+    one = listener(
+        tmp_path,
+        "narrow",
+        "tool:pre-execute",
+        more='globalEventBus.on("tool:post-execute", (e) => heard.push(e));',
+    )
+    mount.ctx("plugin", "install", str(one))
+    mount.call("text.word_count", "--text", "x")
+    mount.call("text.word_count", "--text", "y")
+    assert [each["type"] for each in hears(mount, "narrow", 2)] == ["tool:pre-execute"] * 2
+    assert mount.status["hooks of narrow"] == "tool:pre-execute"
+    mount.ctx("plugin", "permissions", "narrow", "--set", "events:listener=deny")
+    assert "hooks of narrow" not in mount.status
+    mount.call("text.word_count", "--text", "z")
+    assert heard(mount, "narrow") == []
+    mount.ctx("plugin", "uninstall", "narrow", "--purge")

@@ -1,0 +1,107 @@
+"""events.py with hosts that the test makes: bounds, order, and whom nobody is told of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import cast
+
+import msgspec
+import trio
+
+from cortexfs import events
+from cortexfs.core import calls
+from cortexfs.core.errors import Fault
+from cortexfs.events import Events
+from cortexfs.hooks import Hooks, Site
+from cortexfs.hosts import Pool
+
+ME = calls.Identity(1, 1, ())
+EAR = calls.Plugin("ear", "1", "esm", "{}", hooks=("session:start",))
+SITE = Site(ME)
+
+
+class Heard(Hooks):
+    """A plugin whose hosts take an event when they may."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(Pool, None))
+        self.apply([EAR])
+        self.may = trio.Event()
+        self.heard: list[tuple[calls.Identity, str]] = []
+        self.fault: Fault | None = None
+        self.rights: list[bool] = []
+
+    async def call(self, plugin: calls.Plugin, name: str, site: Site, data: bytes) -> bytes:
+        await self.may.wait()
+        if self.fault:
+            raise self.fault
+        self.rights.append(all(os.fstat(number) for number in site.rights) and bool(site.rights))
+        self.heard.append((site.identity, msgspec.json.decode(data)["sessionId"]))
+        return b""
+
+
+@contextlib.asynccontextmanager
+async def telling() -> AsyncIterator[tuple[Events, Heard]]:
+    heard = Heard()
+    made = Events(heard)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(made.run)
+            yield made, heard
+            heard.may.set()
+            while made._queues:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+
+async def test_they_come_once_and_in_order() -> None:
+    # issue 6: "the ten events delivered once to plugins that declare them"
+    async with telling() as (made, heard):
+        for number in range(5):
+            made.tell("session:start", SITE, sessionId=str(number))
+            made.tell("session:end", SITE, sessionId=str(number))  # which nobody declares
+    assert heard.heard == [(ME, str(number)) for number in range(5)]
+
+
+async def test_what_waits_is_bounded() -> None:
+    # prism-manifest-json.md 2.6: "fire-and-forget with queue bound"
+    async with telling() as (made, heard):
+        for number in range(events.MAX_EVENTS + 10):
+            made.tell("session:start", SITE, sessionId=str(number))
+        assert made.dropped == 10
+        large = "x" * (events.MAX_BYTES // 4)
+        other = Site(calls.Identity(2, 2, ()))
+        for _ in range(5):
+            made.tell("session:start", other, sessionId=large)
+        assert made.dropped == 12
+    assert len(heard.heard) == events.MAX_EVENTS + 3
+
+
+async def test_what_cannot_be_delivered_is_dropped() -> None:
+    async with telling() as (made, heard):
+        heard.fault = Fault("EHOSTDOWN", "its host does not start")
+        for number in range(3):
+            made.tell("session:start", SITE, sessionId=str(number))
+    assert (heard.heard, made.dropped) == ([], 3)
+
+
+async def test_what_comes_from_inside_of_a_plugin_is_told_to_nobody() -> None:
+    # no event makes another
+    async with telling() as (made, heard):
+        inside = calls.Identity(1, 1, (), unheard=True)
+        made.tell("session:start", Site(inside), sessionId="x")
+    assert heard.heard == []
+
+
+async def test_a_caller_in_a_container_is_followed_for_as_long_as_events_wait() -> None:
+    # a host gets there by descriptors of the caller, which are closed when the call ends
+    before = len(os.listdir("/proc/self/fd"))
+    async with telling() as (made, heard):
+        inside = calls.Identity(1, 1, (), namespaces=(1, 2, 3, 4, 5, 6, 7))
+        number = os.open("/", os.O_PATH)
+        made.tell("session:start", Site(inside, rights=[number]), sessionId="x")
+        os.close(number)
+    assert (heard.heard, heard.rights) == ([(inside, "x")], [True])
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,197 @@
+"""A run about which plugins are asked, with a host and a plugin that do what the test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+
+from cortexfs.core import calls, frames, wire
+from cortexfs.core.errors import Fault
+from cortexfs.hookedrelay import HookedRelay
+from cortexfs.hooks import Hooks, Site
+from cortexfs.hosts import Pool
+from cortexfs.middleware import Middleware
+from tests.shell.test_relay import Bounds, Stage, codes
+
+ME = calls.Identity(0, 0, ())
+GUARD = calls.Plugin("guard", "1", "esm", "{}", hooks=("middleware:pre", "middleware:post"))
+EAR = calls.Plugin("ear", "1", "esm", "{}", hooks=("tool:pre-execute", "tool:post-execute"))
+
+Answers = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
+class Asked(Hooks):
+    """Plugins that answer so; what they were asked and told is kept."""
+
+    def __init__(self, answers: Answers) -> None:
+        super().__init__(cast(Pool, None))
+        self.apply([GUARD, EAR])
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+        self._answers = answers
+
+    async def call(self, plugin: calls.Plugin, name: str, site: Site, data: bytes) -> bytes:
+        await trio.lowlevel.checkpoint()
+        about = msgspec.json.decode(data)
+        self.heard.append((name, about))
+        return msgspec.json.encode(self._answers(name, about))
+
+    @property
+    def events(self) -> list[str]:
+        return [about["type"] for name, about in self.heard if name == ":event"]
+
+
+class Hooked(Stage):
+    def __init__(self, folder: Path, answers: Answers) -> None:
+        super().__init__(folder)
+        self.middleware = Middleware(cast(Pool, None))
+        self.hooks = Asked(answers)
+        self.middleware.hooks = self.middleware.events._hooks = self.hooks
+        hooked = self.middleware.of(Site(ME), "t")
+        assert hooked is not None
+        admit = self.admits
+        self.relay = HookedRelay(self.stream, self.voice, self.run, Bounds(1 << 30), hooked, admit)
+
+    def admits(self, changed: bytes) -> None:
+        if b"forbidden" in changed:
+            raise Fault("EACCES", "no")
+
+    async def hears(self, host: Callable[[Any], Any]) -> tuple[list[Any], int | None]:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.middleware.events.run)
+            await self.play(host)
+            while self.middleware.events._queues:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        return await self.heard()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Callable[[Answers], Hooked]]:
+    made: list[Hooked] = []
+
+    def make(answers: Answers = lambda name, about: {}) -> Hooked:
+        made.append(Hooked(tmp_path, answers))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+async def answer_of(stage: Stage) -> bytes:
+    """What the host is told of the input that it has shown."""
+    splitter = wire.Splitter(1 << 24)
+    while True:
+        with trio.fail_after(60):
+            await trio.lowlevel.wait_readable(stage.pool.theirs)
+        for kind, payload in splitter.feed(stage.pool.theirs.recv(1 << 20)):
+            if kind == wire.INPUT:
+                return payload
+
+
+async def show(stage: Stage, input_: bytes = b'{"a": 1}') -> bytes:
+    await stage.say(wire.INPUT, input_)
+    await stage.say(wire.INPUT)
+    return await answer_of(stage)
+
+
+async def test_the_order_of_a_call(stage: Any) -> None:
+    # prism-manifest-json.md 2.5: "pre hooks -> event tool:pre-execute -> execute -> post hooks -> event"
+    made = stage()
+
+    async def host(_: Stage) -> None:
+        assert await show(made) == b""
+        await made.say(wire.DELTA, b"out")
+        await made.say(wire.DONE)
+
+    said, status = await made.hears(host)
+    assert status == 0
+    assert [type(one).__name__ for one in said] == ["Start", "Delta", "Done"]
+    assert made.hooks.events == ["tool:pre-execute", "tool:post-execute"]
+    assert [name for name, _ in made.hooks.heard if name != ":event"] == [
+        ":middleware-pre",
+        ":middleware-post",
+    ]
+
+
+async def test_a_host_that_keeps_its_input_to_itself(stage: Any) -> None:
+    # nothing passes about which nobody was asked
+    made = stage()
+
+    async def host(_: Stage) -> None:
+        await made.say(wire.DELTA, b"out")
+        await made.say(wire.DONE)
+
+    said, status = await made.hears(host)
+    assert (codes(said)[-2:], status) == ([("Error", "EPROTO"), ("Done", "EPROTO")], 70)
+    assert not any(isinstance(one, frames.Delta) for one in said)
+    assert made.hooks.heard == []
+
+
+async def test_a_host_that_shows_its_input_twice(stage: Any) -> None:
+    made = stage()
+
+    async def host(_: Stage) -> None:
+        await show(made)
+        await made.say(wire.INPUT)
+
+    said, status = await made.hears(host)
+    assert (codes(said)[-1], status) == (("Done", "EPROTO"), 70)
+
+
+async def test_a_host_that_shows_garbage(stage: Any) -> None:
+    made = stage()
+
+    async def host(_: Stage) -> None:
+        await made.say(wire.INPUT, b"[1")
+        await made.say(wire.INPUT)
+
+    said, status = await made.hears(host)
+    assert (codes(said)[-1], status) == (("Done", "EPROTO"), 70)
+
+
+async def test_a_host_that_dies_after_it_was_asked_about(stage: Any) -> None:
+    # an event for each that has begun
+    made = stage()
+
+    async def host(_: Stage) -> None:
+        await show(made)
+        made.pool.exited.set()
+        made.pool.theirs.close()
+
+    said, status = await made.hears(host)
+    assert (codes(said)[-1], status) == (("Done", "EPROTO"), 70)
+    assert made.hooks.events == ["tool:pre-execute", "tool:post-execute"]
+    assert made.hooks.heard[-1][1]["result"]["success"] is False
+
+
+async def test_who_may_not_run_it_with_the_changed_input(stage: Any) -> None:
+    # a tool does not run, so nobody is told that it does
+    made = stage(lambda name, about: {"modifyInput": {"a": "forbidden"}} if name == ":middleware-pre" else {})
+
+    async def host(_: Stage) -> None:
+        await made.say(wire.INPUT, b"{}")
+        await made.say(wire.INPUT)
+
+    said, status = await made.hears(host)
+    assert (codes(said)[-1], status) == (("Done", "EACCES"), 13)
+    assert made.hooks.events == []
+
+
+async def test_what_is_refused_is_cut_off_at_once(stage: Any) -> None:
+    # docs/plugins.md: outputs of "at most 768 KiB; larger ones do not pass"
+    made = stage()
+
+    async def host(_: Stage) -> None:
+        await show(made)
+        for _piece in range(8):
+            await made.say(wire.DELTA, b"x" * wire.MAX_TEXT)
+
+    said, status = await made.hears(host)
+    assert (codes(said)[-1], status) == (("Done", "EFBIG"), 1)
+    assert not any(isinstance(one, frames.Delta) for one in said)
