@@ -16,11 +16,11 @@ from typing import Any
 
 from cortexfs import config
 from cortexfs.cli import output, parser, provider_local, reloading
-from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.models import asking
 from cortexfs.models import provider as files
 from cortexfs.models.listing import Listed
-from cortexfs.models.offered import Offer, offers
+from cortexfs.models.offered import Offer, cap, offers
 from cortexfs.models.provider import FORMATS, PRESETS, Preset, Provider
 from cortexfs.models.providerfiles import Providers
 from cortexfs.models.secrets import MAX_KEY, Secrets
@@ -47,8 +47,8 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
     "secret": ("keep the key of a provider", ("pass show openai | ctx provider secret set openai",)),
     "test": ("see whether a provider can be reached and takes its key", ("ctx provider test openai",)),
     "models": (
-        "list the models of a provider",
-        ("ctx provider models openrouter", "ctx provider models openai --refresh --json"),
+        "list the models of a provider, or of all",
+        ("ctx provider models openrouter", "ctx provider models --refresh", "ctx provider models --json"),
     ),
 }
 
@@ -112,7 +112,7 @@ def _secret_arguments(one: argparse.ArgumentParser) -> None:
 
 
 def _models_arguments(one: argparse.ArgumentParser) -> None:
-    _name(one)
+    one.add_argument("name", metavar="PROVIDER", nargs="?", default="", help="without it, all of them")
     one.add_argument("--refresh", action="store_true", help="ask the provider, and keep what it says")
     parser.json_option(one)
 
@@ -246,27 +246,43 @@ def _test(options: argparse.Namespace, place: Place) -> int:
 
 
 def _models(options: argparse.Namespace, place: Place) -> int:
-    name, provider = options.name, place.providers.read(options.name)
-    known = place.providers.listing(name, provider)
-    if provider.listed and (options.refresh or known is None):
-        found = asking.models(name, provider, place.key(name, provider))
-        place.keep(name, provider, found)
-        output.say(place.told(name))
-        known = place.providers.listing(name, provider)
-    rows = [_row(offer) for offer in offers(name, provider, known.models if known else ())]
+    """Those of one provider, or of all: what is wrong with one does not keep the others back."""
+    names = [options.name] if options.name else sorted(place.providers.load().providers)
+    rows, status = [], EXIT_OK
+    for name in names:
+        try:
+            rows += _listed(name, options.refresh, place)
+        except Fault as fault:
+            if options.name:
+                raise
+            status = exit_status(fault.code)
+            output.say(f"{name}: {fault.message}")
     if options.json:
         output.emit(rows)
     else:
         cells = [(row["model"], row["limit"] or "unknown", " ".join(row["cap"]), row["id"]) for row in rows]
         output.table(("model", "limit", "cap", "id"), [tuple(map(str, row)) for row in cells])
-    return EXIT_OK
+    return status
 
 
-def _row(offer: Offer) -> dict[str, Any]:
-    listed = offer.listed or Listed(offer.declared.id)
-    cap = offer.declared.cap if offer.declared.cap is not None else listed.cap
-    limit = offer.declared.limit or listed.limit
-    return {"model": offer.name, "id": offer.declared.id, "limit": limit, "cap": list(cap)}
+def _listed(name: str, refresh: bool, place: Place) -> list[dict[str, Any]]:
+    provider = place.providers.read(name)
+    known = place.providers.listing(name, provider)
+    if provider.listed and (refresh or known is None):
+        place.keep(name, provider, asking.models(name, provider, place.key(name, provider)))
+        output.say(place.told(name))
+        known = place.providers.listing(name, provider)
+    return [_row(offer, provider) for offer in offers(name, provider, known.models if known else ())]
+
+
+def _row(offer: Offer, provider: Provider) -> dict[str, Any]:
+    limit = offer.declared.limit or (offer.listed and offer.listed.limit)
+    return {
+        "model": offer.name,
+        "id": offer.declared.id,
+        "limit": limit,
+        "cap": list(cap(offer, provider)),
+    }
 
 
 def _list(options: argparse.Namespace, place: Place) -> int:

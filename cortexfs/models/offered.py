@@ -48,12 +48,11 @@ def objects(offered: Iterable[Offer], provider: Provider, registered: float, has
 
 def _object(offer: Offer, provider: Provider, registered: float, has_key: bool) -> Object:
     declared, listed = offer.declared, offer.listed or Listed(offer.declared.id)
-    cap = declared.cap if declared.cap is not None else _cap(listed.cap or BASIC, provider.tools)
     limit = declared.limit or listed.limit
     extra = {
         "id": declared.id,
         "driver": provider.format,
-        "cap": "\n".join(cap),
+        "cap": "\n".join(cap(offer, provider)),
         "effort": declared.effort,
         "default": written(declared.default),
         "fallback": "\n".join(declared.fallback),
@@ -71,8 +70,12 @@ def _object(offer: Offer, provider: Provider, registered: float, has_key: bool) 
     )
 
 
-def _cap(told: tuple[str, ...], tools: bool) -> tuple[str, ...]:
-    added = tools and "chat" in told and NATIVE not in told
+def cap(offer: Offer, provider: Provider) -> tuple[str, ...]:
+    """What it can, as the file says, else as its listing does."""
+    if offer.declared.cap is not None:
+        return offer.declared.cap
+    told = (offer.listed.cap if offer.listed else ()) or BASIC
+    added = provider.tools and "chat" in told and NATIVE not in told
     return (*told, NATIVE) if added else told
 
 

@@ -94,6 +94,21 @@ def test_the_first_words_to_an_agent(python: Path) -> None:
     assert len(said.output.split()) > 1, said  # not a word of its instructions, as "your text" once
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes a network namespace at once")
+def test_a_machine_without_network(python: Path) -> None:
+    # issue: "The embedded model on a machine without network: ... first answer streamed"
+    with mounted(python) as ctx:
+        ctx.umount()
+        mount = [str(python), "-I", "-m", "cortexfs.cli.main", "mount", str(ctx.root)]
+        alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+        done = ctx.run([*alone, *mount])
+        assert done.returncode == 0, done.stderr
+        assert os.readlink(f"/proc/{ctx.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+        answer = ask(ctx)
+        assert (answer.status, answer.stderr) == (0, "")
+        assert answer.types.count("delta") > 1
+
+
 def test_two_streams_at_once(local: Ctx) -> None:
     # issue: "several streams batched"
     with begin(local) as first:

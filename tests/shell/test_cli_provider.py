@@ -214,6 +214,25 @@ def test_a_listing_that_cannot_be_read(
     assert json.loads(capsys.readouterr().out)[0]["model"] == "mine/declared"
 
 
+def test_the_models_of_all_providers_are_listed_and_refreshed(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # issue: "cached, refreshable, `ctx provider models --refresh`"
+    add(server, "mine", "--tools")
+    assert run("add", "gone", "--base-url", "http://127.0.0.1:1/v1", "--format", "openai.chat") == 0
+    capsys.readouterr()
+    before = len(server.seen)
+    assert run("models", "--refresh", "--json") == 69  # one of them cannot be reached
+    said = capsys.readouterr()
+    assert "gone: " in said.err
+    rows = json.loads(said.out)
+    assert len(rows) == 2
+    assert all("tool_call_syntax" in row["cap"] for row in rows)
+    assert len(server.seen) == before + 1
+    assert run("models", "mine") == 0  # as it was listed last
+    assert len(server.seen) == before + 1
+
+
 def test_a_model_of_one_s_own(server: Server, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(server)
     file = place / "config" / "providers" / "mine.toml"
