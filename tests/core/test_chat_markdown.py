@@ -122,7 +122,7 @@ def test_another_encoding_gets_what_it_has() -> None:
 
 def test_a_block_without_end_is_printed_in_parts() -> None:
     # the module: "Work is bounded"
-    for text in ("word " * 40_000, "```\n" + "some code\n" * 20_000, "x" * 100_000):
+    for text in ("word " * 10_000, "```\n" + "some code\n" * 5000, "x" * 50_000):
         answer = Answer(PLAIN)
         answer.add(text)
         said = ""

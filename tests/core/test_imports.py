@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent.parent / "cortexfs"
@@ -32,11 +33,18 @@ PURE = {
 }  # fmt: skip
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Not expressions, which are most of a tree: nothing is imported there."""
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for node in getattr(tree, field, ()):
+            yield node
+            yield from statements(node)
+
+
 @functools.cache
 def imported(module: str) -> set[str]:
-    tree = ast.parse((PACKAGE / module).read_text())
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in statements(ast.parse((PACKAGE / module).read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -7,13 +7,11 @@ import functools
 import re
 from pathlib import Path
 
-import pytest
-
 from cortexfs.agents.view import SYSTEM, view
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
-NAMED = re.findall(r"`(tests/[^`:]+\.py)::(\w+)`", PAGE)
+NAMED = sorted(set(re.findall(r"`(tests/[^`:]+\.py)::(\w+)`", PAGE)))
 
 
 @functools.cache
@@ -22,10 +20,10 @@ def functions(file: str) -> set[str]:
     return {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-@pytest.mark.parametrize(("file", "test"), sorted(set(NAMED)))
-def test_a_test_that_is_named_is_there(file: str, test: str) -> None:
+def test_each_test_that_is_named_is_there() -> None:
     # "Each claim names the tests that show it, as `file::test`"
-    assert test in functions(file)
+    assert len(NAMED) > 100
+    assert [(file, test) for file, test in NAMED if test not in functions(file)] == []
 
 
 def claims() -> list[str]:
