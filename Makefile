@@ -2,12 +2,14 @@
 #   make up     build into .venv, mount, make first calls     make down   unmount
 #   make test   every test      make lint   style and types   make bench  the figures of docs/performance.md
 #   make soak   long fuzzing    make lock   renew the pins    make clean  remove what was built
-# PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point.
+# PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
 .PHONY: up down test lint bench soak lock clean packages test-packages
 
 PYTHON ?=
+LANES ?= 2
+export PYTHONDONTWRITEBYTECODE := # compile each file once: daemons, commands and tests start by the hundred
 BIN := .venv/bin
 PACKAGES := python3-venv python3-dev gcc pkg-config libfuse3-dev fuse3 musl-tools
 TEST_PACKAGES := procps libcap2-bin rsync attr bubblewrap vim-tiny strace socat netcat-openbsd git tmux jq fish zsh valgrind \
@@ -44,7 +46,7 @@ test-packages:
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n $(LANES) --dist loadfile --no-loadscope-reorder
 	@.ci/running .venv/.running
 
 lint: .venv/.built

@@ -7,12 +7,14 @@ import functools
 import inspect
 import os
 import signal
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 from hypothesis import settings
 
 from tests import opened
+from tests.waiting import PATIENCE
 
 # The same few examples each time, as long as the machine takes for them; `make soak` tries many others.
 settings.register_profile("short", max_examples=25, deadline=None, derandomize=True)
@@ -21,6 +23,10 @@ settings.load_profile("soak" if os.environ.get("CTX_SOAK") else "short")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Clean up whoever ends the tests (CI sends SIGTERM), in each lane and in what began the lanes; and give
+    children the signals of a foreground job: a job in the background ignores SIGINT."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):  # a container's root; what needs other users fails
             opened.open_the_way(opened.needed())
@@ -33,14 +39,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
         @functools.wraps(function)
         def run(**arguments: object) -> None:
-            trio.run(functools.partial(function, **arguments))
+            trio.run(functools.partial(bounded, function, arguments))
 
         pyfuncitem.obj = run
 
 
-@pytest.fixture(autouse=True, scope="session")
-def dispositions() -> None:
-    """Clean up whoever ends the session (CI sends SIGTERM), and give children the signals of a foreground
-    job: a session in the background ignores SIGINT."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+async def bounded(function: Callable[..., Awaitable[None]], arguments: dict[str, object]) -> None:
+    """No test waits for ever, whatever it waits for."""
+    with trio.fail_after(2 * PATIENCE):
+        await function(**arguments)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tests.bench import measure
 from tests.bench.wasm import Calls, called
 from tests.mounted.ctx_mount import Ctx
-from tests.mounted.test_mcp_servers import HOSTILE, command, declare, until
+from tests.mounted.test_mcp_servers import HOSTILE, command, declare, tool_is
 
 ROUNDS = 500
 
@@ -46,7 +46,7 @@ asyncio.run(main(*json.loads(sys.argv[1])))
 def through_the_mount(ctx: Ctx, name: str, asked: Asked) -> Calls:
     declare(ctx, name, command(*asked.server))
     tool = f"{name}.{asked.tool}"
-    until(ctx, tool)
+    tool_is(ctx, tool)
     return called(ctx, tool, json.dumps(asked.input))
 
 

@@ -28,6 +28,7 @@ from tests.bench.measure import rss_mib
 from tests.fuzz.test_exec_fuzz import SOAK, rounds
 from tests.shell.calling import open_files
 from tests.shell.conversing import ECHO, SCRIPT, Client, World, conversing
+from tests.waiting import PATIENCE
 
 AT_ONCE = 12
 CROWD = 200
@@ -197,7 +198,7 @@ async def _cancel_all(world: World) -> None:
 async def _ended(world: World) -> None:
     """Wait until nothing runs; what waits behind a run that hangs comes next."""
     await world.deserted()
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         while world.conversations._working:
             await _cancel_all(world)
             await trio.testing.wait_all_tasks_blocked(0.001)

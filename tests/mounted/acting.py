@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import trio
 
 from tests.shell.provider_server import AnyProvider, Move, Provider, Request, served
-
-START_SECONDS = 10
+from tests.waiting import PATIENCE
 
 
 class ByModel(Provider):
@@ -42,7 +41,7 @@ def acting(provider: AnyProvider) -> Iterator[AnyProvider]:
     thread = threading.Thread(target=trio.run, args=(main,))
     thread.start()
     try:
-        assert ready.wait(START_SECONDS)
+        assert ready.wait(PATIENCE)
         yield provider
     finally:
         token, stop = stopping[0]

@@ -38,11 +38,11 @@ def agent(
 ) -> Iterator[str]:
     """An agent, and what it is called on the mount."""
     words = [word for tool in tools or ALL for word in ("--tools", tool)]
-    ctx.ctx("agent", "new", name, "--model", model, "--approval", approval, *words)
+    ctx.quickly("agent", "new", name, "--model", model, "--approval", approval, *words)
     try:
         yield f"agent/{name}"
     finally:
-        ctx.ctx("agent", "rm", name, "--yes")
+        ctx.quickly("agent", "rm", name, "--yes")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 PIECE = 1 << 18
 DONE = b'{"type":"done"'
 DELTA = b'{"type":"delta"'
@@ -83,9 +85,9 @@ class Crowd:
             if not key.data.read():
                 self._ready.unregister(key.fileobj)
 
-    def listen(self, until: Callable[[], bool], seconds: float = 60) -> None:
+    def listen(self, until: Callable[[], bool]) -> None:
         """Read what comes, until that is so."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + PATIENCE
         while not until():
             self.step()
             assert time.monotonic() < end, f"{len(self.unfinished)} of {len(self.clients)} clients wait"

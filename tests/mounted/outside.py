@@ -15,8 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tests.waiting import PATIENCE
+
 KEY = "sk-outside-0123456789abcdef"
-START_SECONDS = 60
 
 LLAMA = """
 import sys, threading, xllamacpp
@@ -72,7 +73,7 @@ def _started(words: Sequence[str], ready: str, home: str) -> Iterator[str]:
     assert process.stdout
     said, rest = b"", None
     try:
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + PATIENCE
         while ready.encode() not in said.lower() or not said.endswith(b"\n"):
             assert select.select([process.stdout], [], [], end - time.monotonic())[0], said
             data = os.read(process.stdout.fileno(), 1 << 16)

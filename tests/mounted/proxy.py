@@ -13,8 +13,7 @@ import msgspec
 import trio
 
 from tests.shell.provider_server import SSE, Cut, Move, Pause, Provider, Request, status
-
-SECONDS = 60
+from tests.waiting import PATIENCE
 
 Fault: TypeAlias = Callable[[list[bytes]], Sequence[Move]]  # from the events of an answer
 
@@ -41,7 +40,7 @@ class Proxy(Provider):
         return fault([event + b"\n\n" for event in data.split(b"\n\n") if event])
 
     def _forward(self, request: Request) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._host, timeout=SECONDS)
+        connection = http.client.HTTPConnection(self._host, timeout=PATIENCE)
         try:
             headers = {name: value for name, value in request.headers.items() if name not in _HOP}
             body = None if request.body is None else msgspec.json.encode(request.body)

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.mounted.ctx_mount import wait_gone
+from tests.waiting import until
 
-SECONDS = 30.0
-LOOK = 0.03  # how often the screen is looked at
 PROMPT = "$ "
 
 
@@ -88,21 +85,15 @@ class Screen:
         """The last line that is not empty."""
         return next((line for line in reversed(self.text.splitlines()) if line.strip()), "")
 
-    def until(self, is_so: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not is_so():
-            assert time.monotonic() < deadline, f"waited for {what}, and saw:\n{self.text}"
-            select.select([], [], [], LOOK)
-
     def wait(self, text: str, count: int = 1) -> None:
         """Until `text` is on the screen, as often as that."""
-        self.until(lambda: self.text.count(text) >= count, repr(text))
+        until(lambda: self.text, lambda seen: seen.count(text) >= count)
 
     def wait_gone(self, text: str) -> None:
-        self.until(lambda: text not in self.text, f"the end of {text!r}")
+        until(lambda: self.text, lambda seen: text not in seen)
 
     def wait_last(self, line: str) -> None:
-        self.until(lambda: self.last.rstrip() == line, f"the last line {line!r}")
+        until(lambda: self.last.rstrip(), line.__eq__)
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.mounted.ctx_mount import Ctx
+from tests.waiting import PATIENCE
 
-SECONDS = 30  # until a test that waits in vain fails; no test needs them
 MAX_LINE = 1 << 20
 ECHO = "model/debug/echo.sock"
 SCRIPT = "model/debug/script.sock"
@@ -30,7 +30,7 @@ class Talk:
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(SECONDS)
+        self.socket.settimeout(PATIENCE)
         self._rest = bytearray()
         self._searched = 0
         try:

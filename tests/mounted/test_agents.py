@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import stat
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +12,7 @@ from tests.mounted import agents
 from tests.mounted.agents import agent, call, results, run, say, script, working, write
 from tests.mounted.ctx_mount import Ctx
 from tests.mounted.talking import history, one_run, talk, text
+from tests.waiting import until
 
 ctx, coder = agents.ctx, agents.coder
 
@@ -232,20 +231,14 @@ def test_an_agent_that_is_set_up_wrong_is_refused(ctx: Ctx) -> None:
     with agent(ctx, "wrong", "fs.read") as path:
         write(ctx, path, "model", "nobody/nothing\n")
         status = ctx.root / f"{path}.d/status"
-        patiently(lambda: status.read_text().startswith("broken: there is no model nobody/nothing"))
+        until(lambda: status.read_text().startswith("broken: there is no model nobody/nothing"))
         assert stat.S_ISSOCK((ctx.root / f"{path}.sock").stat().st_mode)
         with pytest.raises(ConnectionRefusedError), talk(ctx, f"{path}.sock"):
             raise AssertionError("it was not refused")
         answer = run(ctx, path, script(say("x")))
         assert (answer.status, answer.code) == (69, "EHOSTDOWN")
         write(ctx, path, "model", "debug/script\n")
-        patiently(lambda: status.read_text() == "ready\n")
+        until(lambda: status.read_text() == "ready\n")
         assert run(ctx, path, script(say("x"))).output == "x"
         with working(ctx, path, script(say("y"))) as client:
             assert text(client.until("done", status="ok")) == "y"
-
-
-def patiently(look: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not look():
-        assert time.monotonic() < end

@@ -7,10 +7,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +15,7 @@ from tests.mounted import agents
 from tests.mounted.agents import agent, call, results, run, say, script, working, write
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Talk, history, talk, text
+from tests.waiting import until
 
 ENDLESS = "echo $$ >> ran; trap '' TERM; while :; do sleep 0.2; done"
 
@@ -76,17 +74,10 @@ def test_who_leaves_an_exec_cancels_it(ctx: Ctx, coder: str, task: str) -> None:
         process.kill()
         process.stdout.read()
     log = ctx.root / f"{coder}.d/log"
-    ends = patiently(
+    ends = until(
         lambda: [one for one in map(json.loads, log.read_text().splitlines()) if one["run"] == start["run"]]
     )
     assert ends[0]["status"] == "cancelled"
-
-
-def patiently(look: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    end = time.monotonic() + 30
-    while not (found := look()):
-        assert time.monotonic() < end
-    return found
 
 
 @pytest.mark.parametrize("state", STATES)

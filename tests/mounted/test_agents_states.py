@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -68,7 +67,7 @@ def a_helper_works(ctx: Ctx) -> Iterator[State]:
 
         def reach(client: Talk) -> str:
             run = allow(client)
-            active(ctx, 3)  # the agent, its tool, and the helper
+            ctx.at_rest(3)  # the agent, its tool, and the helper
             return run
 
         yield State(path, script(call("agent.run", name="mate", task=HANGS), say("on")), reach)
@@ -93,13 +92,6 @@ def one_call_runs_and_one_is_asked_about(ctx: Ctx) -> Iterator[State]:
 STATES = [a_summary_is_made, a_plugins_model_answers, a_helper_works, one_call_runs_and_one_is_asked_about]
 
 
-def active(ctx: Ctx, count: int) -> None:
-    """Until so many runs are going on."""
-    end = time.monotonic() + 30
-    while not ctx.status["runs"].startswith(f"{count} active"):
-        assert time.monotonic() < end, ctx.status["runs"]
-
-
 @pytest.fixture(scope="module")
 def ctx(python: Path) -> Iterator[Ctx]:
     with mounted(python, ["modeller"]) as mount:
@@ -114,7 +106,7 @@ def test_a_cancel(ctx: Ctx, state: Callable[[Ctx], contextlib.AbstractContextMan
         client.ask("cancel", id=run)
         assert not results(client.until("done", run=run, status="cancelled"))
         assert client.is_alive()
-        active(ctx, 0)
+        ctx.at_rest(0)
     ran = ctx.work / "ran"
     assert not ran.exists() or not _alive(ran)
 
@@ -134,7 +126,7 @@ def test_a_daemon_that_is_killed(
         assert (last["type"], last["run"], last["status"], last["code"]) == ("done", run, "error", "EIO")
         with working(ctx, made.path, made.task, session="s", id="m") as client:
             assert client.until("done")[-1]["run"] == run  # a retry is the same run
-        active(ctx, 0)
+        ctx.at_rest(0)
         ran = ctx.work / "ran"
         assert not ran.exists() or (len(ran.read_text().split()) == 1 and not _alive(ran))
 
@@ -152,7 +144,7 @@ def test_a_tool_that_never_stops(python: Path) -> None:
             (told,) = results(client.until("done", status="ok"))
         assert told["is_error"]
         assert "ETIMEDOUT" in told["output"]
-        active(ctx, 0)
+        ctx.at_rest(0)
         assert not _alive(ctx.work / "ran")
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.mounted.ctx_mount import Ctx, mounted, wait_gone
 from tests.mounted.screen import PROMPT, Screen, screen
+from tests.waiting import until
 
 READY = "/help says what you can do"
 COLOUR = re.compile(r"\x1b\[[0-9;]*[34]\d")
@@ -189,8 +190,8 @@ def test_a_paste_of_ten_thousand_lines_is_one_message(shown: Screen, chats: Ctx)
     shown.paste(text)
     shown.wait("pasted line 9999")
     shown.keys("Enter")
-    shown.until(lambda: "and 9,988 lines more" in shown.past, "the message, cut")
-    shown.until(lambda: shown.past.count("pasted line 9999") == 1, "the answer's end")
+    until(lambda: shown.past, lambda past: "and 9,988 lines more" in past)
+    until(lambda: shown.past, lambda past: past.count("pasted line 9999") == 1)
     shown.wait_last(">")
     leave(shown)
     assert said(chats, "pasted") == [text]

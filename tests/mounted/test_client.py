@@ -19,6 +19,7 @@ from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
 from tests.core.conversation_pair import kinds, texts
 from tests.mounted.ctx_mount import Ctx, mounted, wait_gone
+from tests.waiting import PATIENCE
 
 ECHO, SCRIPT = "model/debug/echo", "model/debug/script"
 
@@ -140,7 +141,7 @@ def test_a_session_is_followed_over_the_end_of_a_daemon(victim: Ctx) -> None:
     for word in ("second", "last"):
         restart(victim)
         assert text(client.send(ECHO, word)) == word
-    thread.join(30)
+    thread.join(PATIENCE)
     assert texts(heard) == ["first", "second", "last"]
     numbers = [int(frame.id or 0) for frame in heard]
     assert numbers == sorted(set(numbers))

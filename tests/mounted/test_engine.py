@@ -18,6 +18,7 @@ from cortexfs.models import weights
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted, wait_gone
 from tests.mounted.engines import NAME, engine, prompt
 from tests.mounted.plain_client import connected
+from tests.waiting import PATIENCE
 
 CONFIG = "[engine]\nstreams = {streams}\ncontext_tokens = 1024\nidle_secs = {idle}\n"
 
@@ -164,7 +165,7 @@ def test_cancelling_frees_the_engine(python: Path) -> None:
     with own(python, streams=1) as ctx:
         with begin(ctx) as process:
             process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=20)
+            out, _ = process.communicate(timeout=PATIENCE)
             assert process.returncode == 130
             assert json.loads(out.splitlines()[-1])["status"] == "cancelled"
         # the one stream that there is would be busy for minutes
@@ -176,7 +177,7 @@ def test_it_ends_when_idle_and_comes_back(python: Path) -> None:
     with own(python, idle=1) as ctx:
         assert ask(ctx).status == 0
         pid = engine(ctx)
-        assert wait_gone(pid, 20)
+        assert wait_gone(pid)
         assert ask(ctx).status == 0
         assert engine(ctx) != pid
 
@@ -186,7 +187,7 @@ def test_killed_in_an_answer(python: Path) -> None:
     with own(python) as ctx:
         with begin(ctx) as process:
             os.kill(engine(ctx), signal.SIGKILL)
-            out, _ = process.communicate(timeout=20)
+            out, _ = process.communicate(timeout=PATIENCE)
             assert process.returncode == 70
             error, done = map(json.loads, out.splitlines()[-2:])
             assert (error["code"], done["status"]) == ("EPROTO", "error")
@@ -198,8 +199,8 @@ def test_it_dies_with_the_daemon(python: Path) -> None:
     with own(python) as ctx, begin(ctx) as process:
         pid = engine(ctx)
         os.kill(ctx.pid, signal.SIGKILL)
-        assert wait_gone(pid, 20)
-        assert process.wait(20) == 69
+        assert wait_gone(pid)
+        assert process.wait(PATIENCE) == 69
 
 
 def test_it_dies_while_the_daemon_stops(python: Path) -> None:
@@ -207,7 +208,7 @@ def test_it_dies_while_the_daemon_stops(python: Path) -> None:
         assert ask(ctx).status == 0
         pid = engine(ctx)
         ctx.umount()
-        assert wait_gone(pid, 20)
+        assert wait_gone(pid)
 
 
 # -- what an engine is, to others
@@ -241,7 +242,7 @@ def test_no_one_without_the_secret(local: Ctx, key: str | None) -> None:
         ("POST", "/completion"),
         ("POST", "/tokenize"),
     ):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         headers = {} if key is None else {"Authorization": key}
         connection.request(method, target, body="{}" if method == "POST" else None, headers=headers)
         assert connection.getresponse().status == 401, target

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.mounted.ctx_mount import Answer, Ctx
+from tests.waiting import PATIENCE
 
 # -- input
 
@@ -193,13 +194,13 @@ def on_a_terminal(ctx: Ctx, words: list[str]) -> tuple[int, str]:
     ) as process:
         os.close(theirs)
         seen = b""
-        while select.select([ours], [], [], 30)[0]:
+        while select.select([ours], [], [], PATIENCE)[0]:
             try:
                 seen += os.read(ours, 65536)
             except OSError:  # EIO: the terminal's other side is closed
                 break
         os.close(ours)
-        return process.wait(30), seen.decode().replace("\r\n", "\n")
+        return process.wait(PATIENCE), seen.decode().replace("\r\n", "\n")
 
 
 def test_text_on_a_terminal(ctx: Ctx) -> None:
@@ -279,7 +280,7 @@ def test_signals_cancel(ctx: Ctx, number: signal.Signals, status: int) -> None:
             pass
         process.send_signal(number)
         rest = process.stdout.read().splitlines()
-        assert process.wait(20) == status
+        assert process.wait(PATIENCE) == status
     if number == signal.SIGINT:  # "the first sends cancel and waits for the last frame"
         last = json.loads(rest[-1])
         assert (last["type"], last["status"], last["code"]) == ("done", "cancelled", "ECANCELED")

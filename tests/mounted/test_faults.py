@@ -6,13 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 from tests.bench.measure import rss_mib
 from tests.mounted.ctx_mount import Answer, Ctx, alive, mounted, wait_gone
-
-SOAK = "CTX_SOAK" in os.environ
+from tests.waiting import PATIENCE, SOAK, until
 
 
 def descendants(pid: int) -> set[int]:
@@ -56,7 +54,7 @@ def asleep(process: subprocess.Popen[bytes]) -> None:
 
 
 def finish(process: subprocess.Popen[bytes]) -> Answer:
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=PATIENCE)
     return Answer(subprocess.CompletedProcess([], process.returncode, out, b""))
 
 
@@ -87,7 +85,7 @@ def test_the_daemon_killed_in_a_call(fresh: Ctx) -> None:
     pid = fresh.pid
     hosts = descendants(pid)
     os.kill(pid, signal.SIGKILL)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 69
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["type"] for line in lines[-2:]] == ["error", "done"]
@@ -108,7 +106,7 @@ def _kill_in_mid_call(ctx: Ctx, count: int, *words: str) -> None:
         begun(process)
         process.kill()
     for process in wave:
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
 
 
 def test_runners_killed_in_mid_call_leave_nothing(fresh: Ctx) -> None:
@@ -120,9 +118,7 @@ def test_runners_killed_in_mid_call_leave_nothing(fresh: Ctx) -> None:
     for _ in range(19 if SOAK else 3):
         _kill_in_mid_call(fresh, 25, "shell.exec", marker)
     _settled(fresh, marker)
-    end = time.monotonic() + 10  # a status is a second old at most, and the last runs may be ending
-    while len(os.listdir(f"/proc/{fresh.pid}/fd")) > files:
-        assert time.monotonic() < end, "descriptors of killed calls stay behind"
+    until(lambda: os.listdir(f"/proc/{fresh.pid}/fd"), lambda left: len(left) <= files)
     assert rss_mib(fresh.pid) < memory + 4
     assert fresh.call("shell.exec", "true").status == 0
 
@@ -132,9 +128,7 @@ def _settled(ctx: Ctx, marker: str) -> None:
     for pid in descendants(ctx.pid):
         if marker.encode() in _command(pid):
             assert wait_gone(pid), "a child of a killed call stays behind"
-    end = time.monotonic() + 10
-    while not ctx.status["runs"].startswith("0 active"):
-        assert time.monotonic() < end, ctx.status
+    ctx.at_rest()
 
 
 def _command(pid: int) -> bytes:

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,10 +22,9 @@ import pytest
 from tests.bench.measure import rss_mib
 from tests.mounted.crowd import Client, Crowd
 from tests.mounted.ctx_mount import Ctx, mounted
+from tests.waiting import SOAK, until
 
-SOAK = "CTX_SOAK" in os.environ
 PROJECT = Path(__file__).parent.parent.parent
-SECONDS = 120.0
 MOST_MIB = 300  # what a daemon with a thousand busy clients may have
 STEPS, BURST = 40, 20
 
@@ -71,18 +70,11 @@ def sockets(pid: int) -> int:
     return found
 
 
-def settled(what: str, is_so: Callable[[], bool]) -> None:
-    """Within some seconds, as a status is a second old at most."""
-    end = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < end, what
-
-
 def at_rest(ctx: Ctx) -> None:
     """No run goes on, by a status that is made after this was asked."""
     first = ctx.status["uptime"]
-    settled("the status stays", lambda: ctx.status["uptime"] != first)
-    settled("runs go on", lambda: ctx.status["runs"].startswith("0 active"))
+    until(lambda: ctx.status["uptime"], lambda now: now != first)
+    ctx.at_rest()
 
 
 def in_memory(ctx: Ctx) -> int:
@@ -94,9 +86,9 @@ def test_all_are_served_alike(ctx: Ctx) -> None:
     with crowded(ctx, of(100, 1000)) as crowd:
         for number, client in enumerate(crowd.clients):
             client.ask(stream(f"s{number}"))
-        crowd.listen(lambda: len(crowd.finished) > 0, SECONDS)
+        crowd.listen(lambda: len(crowd.finished) > 0)
         most = rss_mib(ctx.pid)
-        crowd.listen(lambda: not crowd.unfinished, SECONDS)
+        crowd.listen(lambda: not crowd.unfinished)
         took = time.monotonic() - crowd.began
         most = max(most, rss_mib(ctx.pid))
         assert all(client.statuses == ["ok"] for client in crowd.clients)
@@ -132,7 +124,7 @@ def test_one_that_never_reads_and_one_that_sends_a_byte_at_a_time(ctx: Ctx) -> N
         assert rss_mib(pid) < before + of(16, 100)
         slow.socket.sendall(bytes(line))
         served = Crowd([deaf, slow])
-        served.listen(lambda: not served.unfinished, SECONDS)
+        served.listen(lambda: not served.unfinished)
         assert (slow.statuses, slow.deltas) == (["ok"], STEPS * BURST)
         assert (deaf.statuses, deaf.deltas) == (["ok"], many)
 
@@ -172,7 +164,7 @@ def test_connections_that_come_and_go(ctx: Ctx) -> None:
     come_and_go(ctx, 200)
     connections, before = sockets(ctx.pid), rss_mib(ctx.pid)
     come_and_go(ctx, of(500, 10_000))
-    settled("connections stay", lambda: sockets(ctx.pid) <= connections)
+    until(lambda: sockets(ctx.pid), lambda now: now <= connections)
     assert rss_mib(ctx.pid) < before + 4
 
 
@@ -183,7 +175,7 @@ def temporary(ctx: Ctx, count: int) -> None:
             for each in range(count // 10):
                 steps = [{"burst": 100}, *([{"hang": True}] if number % 2 else [])]
                 client.ask(message(f"t{each}", steps, scope="temp"))
-        crowd.listen(lambda: all(client.deltas == count * 10 for client in crowd.clients), SECONDS)
+        crowd.listen(lambda: all(client.deltas == count * 10 for client in crowd.clients))
 
 
 def test_temp_sessions_leave_nothing(ctx: Ctx) -> None:
@@ -194,7 +186,7 @@ def test_temp_sessions_leave_nothing(ctx: Ctx) -> None:
     there, remembered, before = set(sessions.rglob("events.jsonl")), in_memory(ctx), rss_mib(ctx.pid)
     temporary(ctx, of(200, 1000))
     at_rest(ctx)
-    settled("sessions stay", lambda: in_memory(ctx) == remembered)
+    until(lambda: in_memory(ctx), remembered.__eq__)
     assert set(sessions.rglob("events.jsonl")) == there
     assert not (sessions / "temp").exists()
     assert rss_mib(ctx.pid) < before + of(4, 16)
@@ -218,7 +210,7 @@ def kill_crowd(ctx: Ctx, count: int, scope: str) -> None:
         child.kill()
         assert child.wait() == -signal.SIGKILL
     at_rest(ctx)
-    settled("connections stay", lambda: sockets(ctx.pid) == connections)
+    until(lambda: sockets(ctx.pid), connections.__eq__)
 
 
 @pytest.mark.parametrize("scope", ["private", "temp"])
@@ -227,6 +219,6 @@ def test_clients_that_are_killed(ctx: Ctx, scope: str) -> None:
     kill_crowd(ctx, of(50, 500), scope)
     files, before = len(os.listdir(f"/proc/{ctx.pid}/fd")), rss_mib(ctx.pid)
     kill_crowd(ctx, of(50, 500), scope)
-    settled("files stay open", lambda: len(os.listdir(f"/proc/{ctx.pid}/fd")) <= files)
+    until(lambda: os.listdir(f"/proc/{ctx.pid}/fd"), lambda left: len(left) <= files)
     assert rss_mib(ctx.pid) < before + of(4, 24)
     assert in_memory(ctx) <= 64  # which are kept for whoever comes next

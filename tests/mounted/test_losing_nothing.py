@@ -20,11 +20,11 @@ import trio
 
 from tests.mounted.ctx_mount import Ctx, mounted, wait_gone
 from tests.mounted.plain_client import Line, connected
+from tests.waiting import PATIENCE, until
 
 ROUNDS = 200 if "CTX_SOAK" in os.environ else 3
 SEED = int(os.environ.get("CTX_SEED", random.randrange(1 << 32)))
 GENERATION = 4  # rounds after which sessions are left alone, as reading long ones takes long
-SECONDS = 60  # more than anything here takes, on a busy machine too
 TORN = "bytes of the log are no whole event, and were cut off"
 
 
@@ -285,11 +285,11 @@ def play_round(ctx: Ctx, number: int, sessions: list[Session]) -> Counter[str]:
     events = rng.choice((1, 100, *(rng.randint(1, 4000) for _ in range(4))))
 
     async def live_once() -> None:
-        with trio.fail_after(SECONDS):
+        with trio.fail_after(PATIENCE):
             await live(Life(ctx, number, events), sessions, rng)
 
     async def check_once() -> Counter[str]:
-        with trio.fail_after(SECONDS):
+        with trio.fail_after(PATIENCE):
             return await check_all(ctx, sessions, number)
 
     trio.run(live_once)
@@ -342,7 +342,7 @@ def test_what_is_made_from_a_log_is_made_after_a_crash(fresh: Ctx) -> None:
     folder = session.log(fresh.state).parent
 
     async def say() -> None:
-        with trio.fail_after(SECONDS):
+        with trio.fail_after(PATIENCE):
             async with connected(fresh.root / "model/debug/echo.sock") as client:
                 await client.ask("send", id="1", session="crashed", input="hello")
                 await client.until_done("1")
@@ -352,9 +352,7 @@ def test_what_is_made_from_a_log_is_made_after_a_crash(fresh: Ctx) -> None:
     for name in ("messages.jsonl", "latest.md", "meta.json", "state"):
         (folder / name).unlink(missing_ok=True)
     fresh.mount()
-    end = time.monotonic() + SECONDS
-    while not (folder / "meta.json").exists():  # the last one that is made
-        assert time.monotonic() < end
+    until((folder / "meta.json").exists)  # the last one that is made
     assert (folder / "latest.md").read_text() == "hello\n"
     assert (folder / "messages.jsonl").read_text().count('"text":"hello"') == 2
     assert (folder / "state").read_text() == "done\n"

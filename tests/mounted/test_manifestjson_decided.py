@@ -15,6 +15,7 @@ from tests.mounted.test_manifestjson_plugins import plugin, saying
 from tests.mounted.test_plugins import CALLING, broken, said, tools
 from tests.shell import wat
 from tests.shell.test_wasm_http import requested, server
+from tests.waiting import PATIENCE
 
 __all__ = ["server"]  # a fixture
 
@@ -164,7 +165,7 @@ def test_decisions_and_versions_change_under_calls_that_never_stop(mount: Ctx, t
         for caller in callers:
             caller.terminate()
     for caller in callers:
-        lines = caller.communicate(timeout=30)[0].splitlines()
+        lines = caller.communicate(timeout=PATIENCE)[0].splitlines()
         assert {*lines} <= {"0 one", "0 two"}, lines
         assert lines
     mount.ctx("plugin", "uninstall", "busy", "--purge")

@@ -22,6 +22,7 @@ from mcp_types import ImageContent, ResourceLink, TextContent, ToolListChangedNo
 from tests.mounted import plugins
 from tests.mounted.ctx_mount import NOBODY, Ctx
 from tests.mounted.mcp_clients import node_client, npm_packages, over_stdio, served, words
+from tests.waiting import PATIENCE
 
 __all__ = ["node_client", "npm_packages"]  # fixtures
 
@@ -181,7 +182,7 @@ def test_a_killed_server_takes_its_runs_along(ctx: Ctx) -> None:
 
 
 async def until_idle(ctx: Ctx) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(PATIENCE):
         while await anyio.to_thread.run_sync(running, ctx):
             await anyio.lowlevel.checkpoint()
 
@@ -226,7 +227,7 @@ def test_clients_are_told_of_new_tools(fresh: Ctx, tmp_path: Path) -> None:
     async def use(client: Client) -> None:
         assert "greeter" not in {tool.name for tool in (await client.list_tools()).tools}
         await anyio.to_thread.run_sync(lambda: fresh.ctx("plugin", "install", str(folder), "--yes"))
-        with anyio.fail_after(20):
+        with anyio.fail_after(PATIENCE):
             await changed.wait()
         assert "greeter" in {tool.name for tool in (await client.list_tools()).tools}
         assert text(await client.call_tool("greeter", {})) == f"hello {os.getuid()}"
@@ -240,7 +241,7 @@ def test_clients_of_2026_listen_for_new_tools(fresh: Ctx, tmp_path: Path) -> Non
     async def use(client: Client) -> None:
         async with client.listen(tools_list_changed=True) as events:
             await anyio.to_thread.run_sync(lambda: fresh.ctx("plugin", "install", str(folder), "--yes"))
-            with anyio.fail_after(20):
+            with anyio.fail_after(PATIENCE):
                 async for event in events:
                     assert isinstance(event, ToolsListChanged)
                     break

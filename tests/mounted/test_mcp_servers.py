@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +17,11 @@ import pytest
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted, wait_gone
 from tests.mounted.mcp_clients import npm_packages
 from tests.mounted.test_user_daemon import as_user, home
+from tests.waiting import until
 
 __all__ = ["home", "npm_packages"]  # fixtures
 
 HOSTILE = Path(__file__).parent / "mcp_server.py"
-SECONDS = 60.0
 
 
 def declare(ctx: Ctx, name: str, text: str) -> None:
@@ -33,12 +31,9 @@ def declare(ctx: Ctx, name: str, text: str) -> None:
     os.kill(ctx.pid, signal.SIGHUP)
 
 
-def until(ctx: Ctx, name: str, there: bool = True) -> None:
+def tool_is(ctx: Ctx, name: str, there: bool = True) -> None:
     """Wait for a tool."""
-    end = time.monotonic() + SECONDS
-    while os.path.exists(ctx.tool(name)) != there:
-        assert time.monotonic() < end, ctx.run(["cat", str(ctx.root / "status")]).stdout
-        select.select([], [], [], 0.05)
+    until(lambda: os.path.exists(ctx.tool(name)) == there or ctx.status, lambda seen: seen is True)
 
 
 def command(*words: str) -> str:
@@ -57,8 +52,8 @@ def served(python: Path) -> Iterator[Ctx]:
         text = command(str(quiet(ctx, python)), "-I", "-m", "mcp_server_time")
         (ctx.config / "mcp" / "time.toml").write_text(text)
         os.kill(ctx.pid, signal.SIGHUP)
-        until(ctx, "test.echo")
-        until(ctx, "time.get_current_time")
+        tool_is(ctx, "test.echo")
+        tool_is(ctx, "time.get_current_time")
         yield ctx
         left = servers(ctx)
         assert left
@@ -180,7 +175,7 @@ def test_an_official_server_over_http(served: Ctx, everything: tuple[str, subpro
     # issue: "At least one official MCP server ... over streamable HTTP"
     url, process = everything
     declare(served, "all", f"url = {json.dumps(url)}\n")
-    until(served, "all.echo")
+    tool_is(served, "all.echo")
     assert served.call("all.echo", "--message", "hello").output == "Echo: hello"
     long = served.call("all.trigger-long-running-operation", "duration=1", "steps=2")
     assert [frame["message"] for frame in long.frames if frame["type"] == "progress"] == ["1/2", "2/2"]
@@ -253,7 +248,7 @@ def test_new_tools_appear_while_a_call_runs(served: Ctx) -> None:
         assert b'"progress"' in process.stdout.readline()
         for pid in servers(served):
             os.kill(pid, signal.SIGUSR1)
-        until(served, "test.grown")
+        tool_is(served, "test.grown")
         process.send_signal(signal.SIGINT)
         assert b'"cancelled"' in process.stdout.read()
 
@@ -266,7 +261,7 @@ def test_the_server_of_the_manual(served: Ctx) -> None:
         "/opt", str(served.work)
     )
     declare(served, "greet", text)
-    until(served, "greet.hello")
+    tool_is(served, "greet.hello")
     assert served.call("greet.hello", "--name", "Ann").output == "Hello, Ann."
 
 
@@ -279,10 +274,7 @@ def test_one_that_died_while_nobody_called_is_there_again(served: Ctx) -> None:
     while (said := served.call("test.echo", "--text", "again")).code == "EPROTO":
         assert "was killed by SIGKILL" in said.message  # its end had not been noticed
     assert said.output == "again", said
-    end = time.monotonic() + SECONDS
-    while not set(servers(served)) - set(killed):
-        assert time.monotonic() < end
-        select.select([], [], [], 0.1)
+    until(lambda: set(servers(served)) - set(killed))
 
 
 def test_a_server_that_cannot_start_is_said_and_the_others_work(fresh: Ctx) -> None:
@@ -290,10 +282,7 @@ def test_a_server_that_cannot_start_is_said_and_the_others_work(fresh: Ctx) -> N
     declare(fresh, "missing", command("/no/such/program"))
     declare(fresh, "wrong", "commnd = 1\n")
     declare(fresh, "open", 'url = "http://example.com/mcp"\n')
-    end = time.monotonic() + SECONDS
-    while (text := (fresh.root / "status").read_text()).count("broken plugin: mcp:") < 4:
-        assert time.monotonic() < end, text
-        select.select([], [], [], 0.1)
+    text = until((fresh.root / "status").read_text, lambda text: text.count("broken plugin: mcp:") >= 4)
     broken = dict(line.split(": ", 2)[1:] for line in text.splitlines() if line.startswith("broken plugin"))
     assert "exited with status 3" in broken["mcp:exits"] or "cannot" in broken["mcp:exits"]
     assert "it cannot be started: /no/such/program" in broken["mcp:missing"]
@@ -314,7 +303,7 @@ def test_import_of_another_clients_file(fresh: Ctx, tmp_path: Path) -> None:
     file.write_text(json.dumps({"mcpServers": {"My Server": server}}))
     done = fresh.ctx("plugin", "import-mcp", str(file))
     assert "very-secret" not in done.stdout + done.stderr
-    until(fresh, "My-Server.echo")
+    tool_is(fresh, "My-Server.echo")
     told = (fresh.config / "mcp" / "My-Server.toml").read_text()
     assert "very-secret" not in told
     secret = fresh.state / "secrets" / "mcp.My-Server.API_KEY"
@@ -327,7 +316,7 @@ def test_import_of_another_clients_file(fresh: Ctx, tmp_path: Path) -> None:
     again = fresh.ctx("plugin", "import-mcp", str(file), check=False)
     assert "there is an MCP server My-Server already; --replace takes its place" in again.stderr
     assert "follows" in fresh.ctx("mcp", "remove", "My-Server").stderr
-    until(fresh, "My-Server.echo", there=False)
+    tool_is(fresh, "My-Server.echo", there=False)
     assert not secret.exists()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
+from tests.waiting import PATIENCE
 
 HANG = '[{"delta":"begun"},{"hang":true}]'
 
@@ -136,7 +137,7 @@ def on_a_terminal(ctx: Ctx, words: list[str], typed: bytes, **streams: Any) -> t
                     said += os.read(master, 4096)
                 except OSError:  # EIO: nobody has it open any more
                     break
-        return process.wait(20), said
+        return process.wait(PATIENCE), said
     finally:
         os.close(master)
 
@@ -221,7 +222,7 @@ def test_signals_cancel(ctx: Ctx, number: signal.Signals, status: int) -> None:
         process.send_signal(number)
         assert process.stdout is not None
         rest = process.stdout.read().splitlines()
-        assert process.wait(20) == status
+        assert process.wait(PATIENCE) == status
     if number == signal.SIGINT:  # "the first sends cancel and waits for the last frame"
         last = json.loads(rest[-1])
         assert (last["type"], last["status"], last["code"]) == ("done", "cancelled", "ECANCELED")
@@ -249,7 +250,7 @@ def test_the_daemon_killed_in_an_answer(fresh: Ctx) -> None:
     # "69 | object there, runtime not | EHOSTDOWN (daemon lost during a call, ...)"
     with start(fresh) as process:
         os.kill(fresh.pid, signal.SIGKILL)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 69
     assert [json.loads(line)["type"] for line in out.splitlines()] == ["error", "done"]
     fresh.mount()
@@ -260,7 +261,7 @@ def test_the_daemon_stopped_in_an_answer(fresh: Ctx) -> None:
     # abi.md 8: "active ones get a short grace and then cancel"
     with start(fresh) as process:
         fresh.ctx("umount", str(fresh.root))
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode == 69
     assert json.loads(out.splitlines()[-1])["code"] == "EHOSTDOWN"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from tests.mounted import plugins
-from tests.mounted.ctx_mount import NOBODY, SECONDS, Ctx, wait_gone
+from tests.mounted.ctx_mount import NOBODY, Ctx, wait_gone
+from tests.waiting import until
 
 DROPS = """
 static void drop(void *self)
@@ -34,9 +34,7 @@ def test_each_state_is_dropped_once_when_the_daemon_ends(fresh: Ctx, tmp_path: P
     said.chmod(0o666)
     for name, drop in (("tells", DROPS % said), ("hangs", HANGS)):
         fresh.ctx("plugin", "install", str(plugins.native(tmp_path, name, drop=drop)))
-    until = time.monotonic() + SECONDS
-    while said.read_text() != f"{NOBODY}\n":  # as whom it has described itself
-        assert time.monotonic() < until
+    until(said.read_text, f"{NOBODY}\n".__eq__)  # as whom it has described itself
     for name in ("tells", "hangs"):
         for uid in (None, NOBODY, NOBODY):
             assert fresh.call(name, uid=uid).status == 0

@@ -20,6 +20,7 @@ from tests.mounted import plugins
 from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, SECONDS, Ctx, mounted
 from tests.mounted.test_user_daemon import USER, as_user, home
+from tests.waiting import PATIENCE
 
 __all__ = ["home"]  # a fixture
 
@@ -175,7 +176,7 @@ def test_running_calls_finish_with_the_code_they_began_with(mount: Ctx, tmp_path
         assert "slow" not in tools(mount)
     os.write(opened, b"\n")
     os.close(opened)
-    output, _ = running.communicate(timeout=30)
+    output, _ = running.communicate(timeout=PATIENCE)
     assert running.returncode == 0
     assert b'"text":"old"' in output
     mount.ctx("plugin", "uninstall", "slow", "--purge", check=False)
@@ -406,7 +407,7 @@ def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path)
             for caller in callers:
                 caller.terminate()
         for caller, uid in zip(callers, (0, NOBODY), strict=True):
-            lines = caller.communicate(timeout=30)[0].splitlines()
+            lines = caller.communicate(timeout=PATIENCE)[0].splitlines()
             allowed = {f"0 {says} {uid}" for says in ("hello", "one", "two", "three")}
             strange = [line for line in lines if line not in allowed and "no object of the mount" not in line]
             assert [line for line in strange if "No such file" not in line] == []

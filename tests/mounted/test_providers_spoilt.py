@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from tests.mounted.acting import acting
 from tests.mounted.ctx_mount import Answer, Ctx, mounted
 from tests.mounted.outside import KEY
 from tests.mounted.proxy import Proxy
+from tests.waiting import PATIENCE, until
 
 QUICK = "first_secs = 5\nsilence_secs = 1\nlisted = false\n"
 LLAMA = ("llama-chat", "llama-responses", "llama-messages")
@@ -237,21 +237,13 @@ def test_cancelling_closes_the_request_at_the_server(python: Path) -> None:
                 pass
             assert working(url)
             runner.send_signal(signal.SIGINT)
-            assert runner.wait(10) == 130
+            assert runner.wait(PATIENCE) == 130
             runner.stdout.read()
-            assert idle_within(url, 1)
+            until(lambda: not working(url))
 
 
 def working(url: str) -> bool:
     request = urllib.request.Request(f"{url}/slots", headers={"Authorization": f"Bearer {KEY}"})
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
         slots: list[dict[str, Any]] = json.load(response)
     return any(slot["is_processing"] for slot in slots)
-
-
-def idle_within(url: str, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while working(url):
-        if time.monotonic() > end:
-            return False
-    return True

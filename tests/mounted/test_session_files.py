@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
-from tests.mounted.talking import SCRIPT, SECONDS, Closed, history, one_run, said, talk
+from tests.mounted.talking import SCRIPT, Closed, history, one_run, said, talk
+from tests.waiting import PATIENCE
 
 ME = os.geteuid()
 ECHOS = f"home/{ME}/model/debug/echo.d/session"
@@ -140,7 +141,7 @@ def following(mount: Ctx, option: str, path: str) -> Iterator[subprocess.Popen[s
     with subprocess.Popen(
         words, cwd=mount.root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as tail:
-        deadline = threading.Timer(SECONDS, tail.kill)
+        deadline = threading.Timer(PATIENCE, tail.kill)
         deadline.start()
         try:
             yield tail

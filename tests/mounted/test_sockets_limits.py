@@ -27,6 +27,7 @@ from tests.mounted.talking import (
     text,
     types,
 )
+from tests.waiting import PATIENCE
 
 WAITING = 16  # docs/protocol.md, "messages that wait in a session"
 HELD = 64 << 20  # of a user's messages that are not answered
@@ -118,7 +119,7 @@ def test_one_that_asks_without_end_and_does_not_read(ctx: Ctx) -> None:
         assert count < 200_000, "it was heard for ever"
         assert rss_mib(ctx.pid) < before + 8
         one_run(said(ctx, "neighbour"))
-        client.socket.settimeout(30)
+        client.socket.settimeout(PATIENCE)
         for _ in range(count):
             assert client.frame()["type"] == "pong"
 

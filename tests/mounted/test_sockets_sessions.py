@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -167,18 +166,11 @@ def test_temp_sessions_end_with_their_connection(ctx: Ctx) -> None:
         other.ask("cancel", id=run)
         assert other.error()["code"] == "ENOENT"
         assert other.all() == []
-    _no_run(ctx)
+    ctx.at_rest()
     with talk(ctx, SCRIPT) as client:
         client.ask("resume", session="gone", scope="temp")
         assert client.all() == []
     assert not [path for path in ctx.state.joinpath("sessions").rglob("*") if path.name in ("gone", "temp")]
-
-
-def _no_run(ctx: Ctx) -> None:
-    """Wait until no run is active; a status is a second old at most."""
-    end = time.monotonic() + 30
-    while not ctx.status["runs"].startswith("0 active"):
-        assert time.monotonic() < end, ctx.status
 
 
 def test_runs_go_on_without_their_clients(ctx: Ctx) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.waiting import PATIENCE
 
 ECHO, SCRIPT = "debug/echo", "debug/script"
 HANGS = json.dumps([{"delta": "begun"}, {"hang": True}])
@@ -51,14 +52,14 @@ class Sending:
     def until(self, type_: str) -> dict[str, Any]:
         assert self.process.stdout
         while not self.heard or self.heard[-1]["type"] != type_:
-            assert select.select([self.process.stdout], [], [], 30)[0]
+            assert select.select([self.process.stdout], [], [], PATIENCE)[0]
             line = self.process.stdout.readline()
             assert line, "it ended"
             self.heard.append(json.loads(line))
         return self.heard[-1]
 
     def end(self) -> int:
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=PATIENCE)
         self.heard += [json.loads(line) for line in out.splitlines()]
         return self.process.returncode
 
@@ -128,7 +129,7 @@ def test_the_second_interrupt_leaves(talks: Ctx) -> None:
             with pytest.raises(subprocess.TimeoutExpired):
                 sending.process.wait(0.3)
             sending.process.send_signal(signal.SIGINT)
-            assert sending.process.wait(30) == 130
+            assert sending.process.wait(PATIENCE) == 130
         finally:
             os.kill(pid, signal.SIGCONT)
         sending.end()
@@ -198,7 +199,7 @@ def test_resume_follows_what_happens(talks: Ctx) -> None:
             talks.ctx("cancel", SCRIPT, heard[0]["run"])
             assert json.loads(following.stdout.readline())["status"] == "cancelled"
             following.send_signal(signal.SIGINT)
-            assert following.wait(30) == 130
+            assert following.wait(PATIENCE) == 130
         assert sending.end() == 130
 
 

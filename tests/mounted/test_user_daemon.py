@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mounted.ctx_mount import NOBODY, SECONDS
+from tests.mounted.ctx_mount import NOBODY
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 
@@ -51,7 +52,7 @@ def as_user(home: Path, python: Path, script: str) -> subprocess.CompletedProces
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(home), "CTX": ctx, "CTX_OUTPUT": "text"},
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         stdin=subprocess.DEVNULL,
         check=True,
     )

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 PROJECT = Path(__file__).parent.parent.parent
-SECONDS = 30
 USER = 12345
 
 
@@ -60,7 +61,7 @@ class Served:
 
     def stop(self) -> None:
         with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
-            self._process.communicate(timeout=SECONDS)
+            self._process.communicate(timeout=PATIENCE)
         self._process.kill()
         self._process.wait()
         if os.path.ismount(self.root) or self._is_stale():
@@ -83,7 +84,7 @@ class Served:
             cwd=self.root,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             user=user,
             group=user,
             extra_groups=None if user is None else (),

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cortexfs.core import wire
-
-# Far more than any step takes; a runner that hangs fails its test and not the whole run.
-PATIENCE = 20.0
+from tests.waiting import PATIENCE
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import pytest
 
 from cortexfs.core import wire
 from tests.runner import fake
+from tests.waiting import PATIENCE
 
 CLOSED = ["sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh"]
 
@@ -271,7 +272,7 @@ def test_replace_becomes_a_program(place: fake.Place) -> None:
     call = place.call(stdin=subprocess.PIPE, env={"HOME": "/h"}, umask=0o27)
     cat, sh = shutil.which("cat"), shutil.which("sh")
     call.say(wire.REPLACE, f"{sh}\0-c\0echo $HOME; umask; exec {cat}\0".encode())
-    out, err = call.process.communicate(b"typed\n", timeout=fake.PATIENCE)
+    out, err = call.process.communicate(b"typed\n", timeout=PATIENCE)
     assert (out, err, call.process.returncode) == (b"/h\n0027\ntyped\n", b"", 0)
     assert call.hear() is None
 

@@ -13,6 +13,7 @@ import pytest
 
 from cortexfs.core import wire
 from tests.runner import fake
+from tests.waiting import PATIENCE
 
 
 def ignoring(name: str) -> list[str]:
@@ -28,7 +29,7 @@ def connected(place: fake.Place, **options: object) -> fake.Call:
 
 def wait_until_connecting(pid: int) -> None:
     """Until the process blocks in connect(2)."""
-    deadline = time.monotonic() + fake.PATIENCE
+    deadline = time.monotonic() + PATIENCE
     stat = Path(f"/proc/{pid}/wchan")
     while "unix_wait_for_peer" not in stat.read_text():
         assert time.monotonic() < deadline

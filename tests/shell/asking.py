@@ -20,8 +20,8 @@ from cortexfs.models.driver import Who
 from cortexfs.models.drivers import Drivers, answered
 from cortexfs.models.sources import Fixed, Source
 from tests.shell.provider_server import KEY, Move, Provider, playing
+from tests.waiting import PATIENCE
 
-PATIENCE = 30
 QUICK = Terms(backoff=0.001)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +22,12 @@ from cortexfs.logs import Logs
 from cortexfs.models.drivers import Drivers
 from cortexfs.runnerside import receive, send
 from cortexfs.runs import Runs
+from tests.waiting import PATIENCE, awaited
 
 SITE = str(Path(__file__).parents[1] / "fixtures" / "site")
 FAULTY = calls.Plugin("faulty", "1.0", "python", "ctx_test_plugin:tools", SITE)
 SERVE = calls.Plugin("serve", "1.0", "python", "ctx_serve_plugin:tools", SITE)
 LIMITS = calls.Limits(memory_bytes=1 << 30, processes=64, open_files=256)
-# Seconds until a test that waits in vain fails; only one that attacks for CTX_SOAK seconds needs them.
-PATIENCE = 60 + float(os.environ.get("CTX_SOAK", "0"))
 
 
 class Settings(NamedTuple):
@@ -145,7 +144,7 @@ class World:
     async def idle(self) -> None:
         """Until nobody is connected: those who came before this call were accepted before it."""
         await self.call(0)
-        await until(lambda: self.exec._guests._total == 0)
+        await awaited(lambda: self.exec._guests._total == 0)
 
 
 async def no_command(words: list[bytes], uid: int) -> tuple[Object, list[bytes]]:
@@ -192,12 +191,6 @@ async def _within(world: World, work: Any) -> None:
     with world.scope:
         await work()
     world.stopped.set()
-
-
-async def until(seen: Callable[[], bool]) -> None:
-    """Wait for what another process is about to do."""
-    while not seen():  # noqa: ASYNC110  # it has no event for us
-        await trio.sleep(0.001)
 
 
 def open_files(pid: int | str = "self") -> int:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE
+
 STATUS = """\
 version: 0.1.0
 uptime: 61 s
@@ -94,5 +96,5 @@ def ctx(*words: str, root: Path, input: str = "", **environ: str) -> subprocess.
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE,
     )

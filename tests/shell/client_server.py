@@ -15,6 +15,7 @@ import pytest
 
 from cortexfs.core import frames
 from tests.core.conversation_pair import Connection, World
+from tests.waiting import PATIENCE
 
 
 class Served:
@@ -80,7 +81,7 @@ class Served:
         """The run that is going on, once there is one."""
         with self._changed:
             while not (found := [s.active for s in self.world.sessions.values() if s.active]):
-                assert self._changed.wait(10)
+                assert self._changed.wait(PATIENCE)
             return found[0].run
 
     def _drop(self, peer: socket.socket) -> None:
@@ -109,7 +110,7 @@ class Served:
         self._listener.close()
         self.hang_up()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(PATIENCE)
         self.path.unlink(missing_ok=True)
 
 

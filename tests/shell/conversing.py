@@ -27,8 +27,8 @@ from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.sessions import Limits, Sessions
 from cortexfs.sessionshare import Most
+from tests.waiting import PATIENCE
 
-PATIENCE = 20  # seconds until a test that waits in vain fails; no test needs them
 ECHO: Key = ("model", "debug/echo")
 SCRIPT: Key = ("model", "debug/script")
 HANG = '[{"delta":"begun"},{"hang":true}]'

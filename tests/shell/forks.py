@@ -22,9 +22,9 @@ import msgspec
 import cortexfs
 from cortexfs.caller import Caller, caller_of
 from cortexfs.core import calls
+from tests.waiting import PATIENCE
 
 NOBODY = 65534
-PATIENCE = 20.0  # seconds until a test that waits in vain fails
 
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={NOBODY},1")
 PLUGIN = calls.Plugin("p", "1", "python", "m:a")

@@ -15,6 +15,7 @@ from cortexfs.core.frames import Delta
 from cortexfs.models.driver import Turn as Question
 from tests.shell.agent_runs import ANSWER, CALL, InMemory, Played, hangs, run, says, turns
 from tests.shell.asking import Turn
+from tests.waiting import PATIENCE
 
 LONG = "line\n" * 10_000
 
@@ -46,7 +47,7 @@ class Slow(InMemory):
     def _wait(self, method: str) -> None:
         if method == self._method:
             self.reached.set()
-            assert self.let_go.wait(30)
+            assert self.let_go.wait(PATIENCE)
 
 
 def calling(then: Callable[[Question], Any] = ANSWER) -> Callable[[Question], Any]:

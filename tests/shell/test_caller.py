@@ -19,7 +19,8 @@ from cortexfs.caller import Caller, caller_of
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.host import limits, linux
-from tests.shell.forks import AS_NOBODY, NOBODY, PATIENCE, Forks, connected, ended, public_directory
+from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connected, ended, public_directory
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes callers of other users")
 

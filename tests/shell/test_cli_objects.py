@@ -17,6 +17,7 @@ from cortexfs.cli import complete, objects
 from cortexfs.cli.main import main
 from cortexfs.core.errors import Fault
 from tests.shell.cli_tree import add, ctx, plant
+from tests.waiting import PATIENCE
 
 TOOLS = ["tool/fs.read", "tool/note.add"]
 MODELS = ["model/main", "model/openai/gpt-5"]
@@ -269,7 +270,7 @@ def typed(shell: list[str], script: str, root: Path, path: str, work: Path) -> l
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -332,5 +333,5 @@ def await_text(terminal: int, wanted: str) -> None:
     """Read what a terminal shows until it shows `wanted`."""
     seen = ""
     while wanted not in seen:
-        assert select.select([terminal], [], [], 20)[0], seen
+        assert select.select([terminal], [], [], PATIENCE)[0], seen
         seen += os.read(terminal, 4096).decode(errors="replace")

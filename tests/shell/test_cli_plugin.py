@@ -17,6 +17,7 @@ from cortexfs.cli.main import main
 from cortexfs.core.calls import Plugin
 from cortexfs.plugins.found import FoundPlugin, found
 from tests.shell.cli_tree import STATUS, add, plant
+from tests.waiting import PATIENCE
 
 
 def installed(
@@ -186,14 +187,14 @@ def test_the_running_daemon_is_told_and_waited_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # abi.md 8: "A running mount follows what these commands change, without a restart."
-    daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     root = plant(tmp_path / "ctx")
     said = iter([f"pid: {daemon.pid}\nreloads: 3\n"])
     monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, os.getuid(), True))
     monkeypatch.setattr(mounts, "status_text", lambda root: next(said, f"pid: {daemon.pid}\n{status}"))
     monkeypatch.setattr(reloading, "RELOAD_SECONDS", 0.01)
     assert main(["plugin", "enable", "notes"]) == 0
-    assert daemon.wait(30) == -signal.SIGHUP
+    assert daemon.wait(PATIENCE) == -signal.SIGHUP
     assert capsys.readouterr().err == f"enabled notes; {sentence.format(root=root)}\n"
 
 

@@ -23,6 +23,7 @@ from cortexfs.core.requests import Ping, Resume, Send
 from tests.core.conversation_pair import kinds, texts
 from tests.shell import client_server
 from tests.shell.client_server import Served, served
+from tests.waiting import PATIENCE
 
 ANSWERED = "start message delta delta message usage done"
 
@@ -84,11 +85,11 @@ def test_an_event_loop_takes_what_is_there(slow: Served) -> None:
         slow.say(run, frames.Delta(text="y"))
         heard: list[AnyFrame] = []
         while len(heard) < 3:
-            assert select.select([conversation], [], [], 10)[0]
+            assert select.select([conversation], [], [], PATIENCE)[0]
             heard += conversation.waiting()
         assert kinds(heard) == "start message delta"
         slow.hang_up()
-        assert select.select([conversation], [], [], 10)[0]
+        assert select.select([conversation], [], [], PATIENCE)[0]
         with pytest.raises(Failed, match="EHOSTDOWN"):
             conversation.waiting()
 
@@ -148,7 +149,7 @@ def test_closing_wakes_who_reads(slow: Served) -> None:
     thread.start()
     assert conversation.ping() > 0  # which is answered whoever reads
     conversation.close()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     with pytest.raises(Failed, match="ECANCELED"):
         conversation.ping()

@@ -24,6 +24,7 @@ from cortexfs.models.engine import Engine, Engines, Terms, Weights
 from cortexfs.models.local import Locals
 from cortexfs.models.loopback import request
 from cortexfs.models.weights import Local
+from tests.waiting import PATIENCE
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
 NAME = "test/model"
@@ -98,7 +99,7 @@ async def world(**terms: float) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         made = World(Terms(**terms), nursery)  # type: ignore[arg-type]
         await nursery.start(made.engines.run)
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE):
             yield made
         nursery.cancel_scope.cancel()
 

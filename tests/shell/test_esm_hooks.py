@@ -10,8 +10,9 @@ import pytest
 from cortexfs.catalog import Catalog
 from cortexfs.core.manifestjson.fields import Argument, Command, Option
 from tests.shell import esmodules
-from tests.shell.calling import serving, until
+from tests.shell.calling import serving
 from tests.shell.wat import Asked
+from tests.waiting import awaited
 
 EVENTS = """
 import { globalEventBus } from "cortex/plugins";
@@ -100,7 +101,7 @@ async def test_the_last_hooks(tmp_path: Path, place: Path) -> None:
     async with serving(tmp_path) as world:
         assert await Asked(world, plugin).said(":uninstall") == ""
         assert (place / "p" / "ends").read_text().split() == ["onDeactivate", "onUnload", "onUninstall"]
-        await until(lambda: not esmodules.deno(world))
+        await awaited(lambda: not esmodules.deno(world))
 
 
 async def test_none_of_these_is_a_tool(tmp_path: Path, place: Path) -> None:

@@ -15,8 +15,9 @@ from cortexfs import sdk
 from cortexfs.core import calls
 from cortexfs.host import esm, esmstate
 from tests.shell import esmodules
-from tests.shell.calling import serving, until
+from tests.shell.calling import serving
 from tests.shell.wat import Asked, broken
+from tests.waiting import awaited
 
 HOOKS = """
 const heard: string[] = [];
@@ -61,7 +62,7 @@ async def test_an_end_in_good_order(tmp_path: Path, place: Path) -> None:
     async with serving(tmp_path) as world:
         await Asked(world, plugin).said("pid")
         world.pool.replace(lambda plugin: False)
-        await until(lambda: not world.pool.by_pid)
+        await awaited(lambda: not world.pool.by_pid)
     # one process for each directory: that which was asked for its tools, and the caller's
     assert sorted((place / "p" / "ends").read_text().split()) == ["onDeactivate"] * 2 + ["onUnload"] * 2
 

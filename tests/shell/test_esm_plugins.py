@@ -11,8 +11,9 @@ import pytest
 
 from cortexfs.host import esm, esmcalls, esmrights, esmstate
 from tests.shell import esmodules
-from tests.shell.calling import serving, until
+from tests.shell.calling import serving
 from tests.shell.wat import Asked, broken
+from tests.waiting import awaited
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 
@@ -149,7 +150,7 @@ async def test_a_call_can_be_cancelled(tmp_path: Path, place: Path, name: str) -
         if name == "obeys":
             assert await asked.said("pid") == first
         else:
-            await until(lambda: int(first) not in esmodules.deno(world))
+            await awaited(lambda: int(first) not in esmodules.deno(world))
             assert await asked.said("calls") == "1"
         assert len(world.pool.by_pid) == 1
 
@@ -163,7 +164,7 @@ async def test_a_call_ends_at_its_deadline(tmp_path: Path, place: Path, name: st
         answer = await asked(name)
         assert (answer.code, answer.status) == ("ETIMEDOUT", 1)
         assert 'ESM plugin "fixture" timed out' in answer.message
-        await until(lambda: int(first) not in esmodules.deno(world))
+        await awaited(lambda: int(first) not in esmodules.deno(world))
         assert await asked.said("calls") == "1"
 
 
@@ -191,7 +192,7 @@ async def test_a_call_can_be_cancelled_while_its_process_starts(
         (host,) = [await world.pid()] and world.pool.by_pid
         async with world.begun(world.inode("echo", plugin), "{}") as runner:
             await runner.until(b"start")
-            await until(lambda: len(esmodules.deno(world)) == 2)
+            await awaited(lambda: len(esmodules.deno(world)) == 2)
             runner.stream.shutdown(socket.SHUT_WR)
             assert (await runner.answer()).code == "ECANCELED"
         assert host in world.pool.by_pid
@@ -220,7 +221,7 @@ async def test_a_flood_ends(tmp_path: Path, place: Path) -> None:
         first = await asked.said("pid")
         answer = await asked("flood")
         assert answer.code in ("EIO", "EPROTO")
-        await until(lambda: int(first) not in esmodules.deno(world))
+        await awaited(lambda: int(first) not in esmodules.deno(world))
         assert await asked.said("echo", text="a") == "a"
 
 

@@ -12,7 +12,8 @@ import trio
 
 from cortexfs.core import calls, frames, wire
 from cortexfs.runnerside import send
-from tests.shell.calling import FAULTY, Runner, World, hello, serving, until
+from tests.shell.calling import FAULTY, Runner, World, hello, serving
+from tests.waiting import PATIENCE, awaited
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ async def test_a_stuck_call_is_let_go_and_its_neighbours_finish(tmp_path: Path) 
             assert (await world.call(who, "{}")).status == 0  # by another host
             assert not answers
         assert answers[0].output == "rested"
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             await stuck.exited.wait()
         assert stuck.status == -signal.SIGKILL
 
@@ -178,7 +179,7 @@ async def test_a_daemon_that_stops_says_so(watched: bool, tmp_path: Path) -> Non
                 runs.start_soon(world.exec.serve, world.listener, runs)
                 # One that wants input is watched from then on, by a task of its own.
                 await send(runner.stream, hello(inode, *([] if watched else ["{}"])))
-                await until(lambda: bool(world.runs.active))
+                await awaited(lambda: bool(world.runs.active))
                 while watched and not runner.wanted:
                     assert await runner.hear()
                 runner.wanted = 0
@@ -261,7 +262,7 @@ async def test_a_host_dies_for_every_run_in_it(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(call)
-            await until(lambda: [host.calls for host in world.pool.by_pid.values()] == [5])
+            await awaited(lambda: [host.calls for host in world.pool.by_pid.values()] == [5])
             os.kill(next(iter(world.pool.by_pid)), signal.SIGKILL)
         assert [(answer.code, answer.status) for answer in answers] == [("EPROTO", 70)] * 5
         assert all("SIGKILL" in answer.message for answer in answers)

@@ -13,7 +13,8 @@ import trio
 
 from cortexfs.core import wire
 from cortexfs.runnerside import send
-from tests.shell.calling import FAULTY, World, open_files, serving, until
+from tests.shell.calling import FAULTY, World, open_files, serving
+from tests.waiting import awaited
 
 
 async def _closes(world: World, inode: int) -> None:
@@ -91,7 +92,7 @@ async def test_200_runs_leave_no_descriptor(
         gc.collect()
         assert await world.pid() == pid  # and it is still the same host
         assert open_files() == before[0]
-        await until(lambda: open_files(pid) <= before[1])  # a worker closes after its answer was heard
+        await awaited(lambda: open_files(pid) <= before[1])  # a worker closes after its answer was heard
         assert not world.runs.active
 
 
@@ -118,7 +119,7 @@ async def test_hosts_that_die_leave_no_descriptor(tmp_path: Path) -> None:
 
 
 async def _quiet(world: World) -> None:
-    await until(lambda: not len(world.pool) and not world.runs.active)
+    await awaited(lambda: not len(world.pool) and not world.runs.active)
 
 
 async def test_a_caller_who_leaves_while_a_host_floods(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from cortexfs.core import calls
 from cortexfs.host import limits
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="starts hosts of other users")
 
@@ -345,7 +346,7 @@ def test_everything_ends_with_the_daemon(forks: Forks) -> None:
     pids = [pid for host in hosts for pid in (host.pid, *host.ask(ESCAPE))]
     pidfds = [os.pidfd_open(pid) for pid in pids]
     forks.control.close()
-    assert forks.process.wait(20) == 0
+    assert forks.process.wait(PATIENCE) == 0
     for pidfd in pidfds:
         assert ended(pidfd)
         os.close(pidfd)
@@ -361,7 +362,7 @@ def test_everything_ends_with_a_daemon_that_is_killed(roots_forks: Forks) -> Non
     roots_forks.control.close()
     os.kill(daemon, signal.SIGKILL)
     os.waitpid(daemon, 0)
-    roots_forks.process.wait(20)
+    roots_forks.process.wait(PATIENCE)
     for pidfd in pidfds:
         assert ended(pidfd)
     for pidfd in pidfds[1:]:

@@ -17,7 +17,8 @@ import pytest
 from cortexfs.host import gate, linux, seccomp
 from tests.shell import confined
 from tests.shell.confined import ONLY_HERE, Scene, in_child, staged
-from tests.shell.forks import AS_NOBODY, NOBODY, PATIENCE, Forks, Host
+from tests.shell.forks import AS_NOBODY, NOBODY, Forks, Host
+from tests.waiting import PATIENCE
 
 pytestmark = ONLY_HERE
 forks, scene = confined.forks, confined.scene

@@ -14,8 +14,9 @@ from cortexfs.core import calls
 from cortexfs.host import limits
 from cortexfs.host.programs import Protocol
 from tests.shell import declaring
-from tests.shell.calling import Answer, World, serving, until
+from tests.shell.calling import Answer, World, serving
 from tests.shell.declaring import program, python
+from tests.waiting import awaited
 
 KINDS: dict[Protocol, str] = {
     "json": """
@@ -85,7 +86,7 @@ async def test_a_fork_bomb_ends_with_its_call(tmp_path: Path, plugin: calls.Plug
         world.pool._limits = calls.Limits(1 << 30, 40, 256)
         answer = await call(world, plugin, BOMB, timeout=1)
         assert answer.code == "ETIMEDOUT", answer
-        await until(lambda: not commands(plugin))
+        await awaited(lambda: not commands(plugin))
         assert (await call(world, plugin)).output.isdecimal()
 
 
@@ -94,10 +95,10 @@ async def test_a_killed_host_takes_its_program_along(tmp_path: Path, plugin: cal
         inode = world.inode("t", plugin)
         async with world.begun(inode, '{"do":"time.sleep(1000)"}') as runner:
             await runner.until(b"start")
-            await until(lambda: bool(commands(plugin)))
+            await awaited(lambda: bool(commands(plugin)))
             (host,) = world.pool.by_pid
             os.kill(host, 9)
             answer = await runner.answer()
         assert (answer.code, answer.status) == ("EPROTO", 70)
-        await until(lambda: not commands(plugin))
+        await awaited(lambda: not commands(plugin))
         assert (await call(world, plugin)).output.isdecimal()

@@ -17,7 +17,8 @@ from cortexfs import hosts
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.hosts import ForkServer, Host, Pool
-from tests.shell.calling import LIMITS, open_files, serving, until
+from tests.shell.calling import LIMITS, open_files, serving
+from tests.waiting import awaited
 
 WHO = calls.Identity(os.geteuid(), os.getegid(), ())
 BUILTIN = calls.Plugin("builtin", "1", "python", "m:a")
@@ -259,7 +260,7 @@ async def test_a_fork_server_that_dies_is_replaced(tmp_path: Path) -> None:
             os.kill(forks.process.pid, signal.SIGKILL)
             await host.exited.wait()
             assert forks.process.poll() is not None or await _reaped(forks)
-            await until(lambda dead=forks: world.pool._forks is not dead)  # type: ignore[misc]
+            await awaited(lambda dead=forks: world.pool._forks is not dead)  # type: ignore[misc]
             assert await world.pid() != pid
             pid = await world.pid()
             host = world.pool.by_pid[pid]
@@ -268,7 +269,7 @@ async def test_a_fork_server_that_dies_is_replaced(tmp_path: Path) -> None:
 
 
 async def _reaped(forks: ForkServer) -> bool:
-    await until(lambda: forks.process.poll() is not None)
+    await awaited(lambda: forks.process.poll() is not None)
     return True
 
 

@@ -14,8 +14,9 @@ import trio
 
 from cortexfs.core import calls, frames
 from tests.shell import declaring
-from tests.shell.calling import Answer, World, serving, until
+from tests.shell.calling import Answer, World, serving
 from tests.shell.declaring import program, python
+from tests.waiting import awaited
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 # A child whose calls say what it is to do; each is answered in a thread.
@@ -196,7 +197,7 @@ async def test_a_child_that_breaks_the_protocol_or_dies(
         assert again.output.split() != [str(child), "1"]
         assert again.output.split()[1] == "1"
         assert list(world.pool.by_pid) == [host]
-        await until(lambda: not os.path.exists(f"/proc/{child}"))
+        await awaited(lambda: not os.path.exists(f"/proc/{child}"))
 
 
 async def test_a_flood_ends_its_own_call_alone(tmp_path: Path) -> None:
@@ -211,7 +212,7 @@ async def test_a_flood_ends_its_own_call_alone(tmp_path: Path) -> None:
         # One that goes on about it is ended, with all that it does.
         answer = await call(world, plugin, "while 1: say(id=id, delta='x' * 1000)")
         assert answer.code == "EIO"
-        await until(lambda: not os.path.exists(f"/proc/{child}"))
+        await awaited(lambda: not os.path.exists(f"/proc/{child}"))
         assert await pid(world, plugin) != child
 
 
@@ -247,7 +248,7 @@ async def test_a_child_that_does_not_let_go_is_ended_when_its_other_calls_have(
                 pass
             go.touch()
             assert (await other.answer()).output == str(child)
-        await until(lambda: not os.path.exists(f"/proc/{child}"))
+        await awaited(lambda: not os.path.exists(f"/proc/{child}"))
         assert await pid(world, plugin) == new
 
 
@@ -258,7 +259,7 @@ async def test_a_timeout(tmp_path: Path) -> None:
         answer = await call(world, plugin, "time.sleep(1000)")
         assert (answer.code, answer.status) == ("ETIMEDOUT", 1)
         assert answer.message == "process-isolated tool 't' timed out after 1s"
-        await until(lambda: not os.path.exists(f"/proc/{child}"))
+        await awaited(lambda: not os.path.exists(f"/proc/{child}"))
 
 
 async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ async def test_calls_that_are_cancelled_at_any_moment(tmp_path: Path, plugin: ca
                 await runner.answer()
         assert await pid(world, plugin) == child
         assert list(world.pool.by_pid) == [host]
-        await until(lambda: len(os.listdir(f"/proc/{host}/fd")) <= before)
+        await awaited(lambda: len(os.listdir(f"/proc/{host}/fd")) <= before)
 
 
 async def test_a_first_call_that_is_cancelled(tmp_path: Path) -> None:
@@ -338,7 +339,7 @@ async def test_no_directory_of_a_caller_stays_in_use(tmp_path: Path, plugin: cal
         child = await pid(world, plugin)
         (host,) = world.pool.by_pid
         tasks = f"/proc/{host}/task"
-        await until(lambda: {os.readlink(f"{tasks}/{task}/cwd") for task in os.listdir(tasks)} == {"/"})
+        await awaited(lambda: {os.readlink(f"{tasks}/{task}/cwd") for task in os.listdir(tasks)} == {"/"})
         assert os.readlink(f"/proc/{child}/cwd") == str(tmp_path / "bin")
         held = [os.readlink(f"/proc/{child}/fd/{fd}") for fd in os.listdir(f"/proc/{child}/fd")]
         assert not [name for name in held if name.startswith("socket:") or name == os.getcwd()]

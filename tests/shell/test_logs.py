@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 
 from cortexfs.logs import Logs
-from tests.shell.calling import PATIENCE, until
+from tests.waiting import PATIENCE, awaited
 
 
 def test_what_was_appended_is_there_for_who_looks(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ async def test_lines_reach_the_disk_by_themselves(tmp_path: Path) -> None:
         nursery.start_soon(logs.run)
         logs.append("tool", "t", b"one\n")
         with trio.fail_after(PATIENCE):
-            await until((tmp_path / "tool" / "t.jsonl").exists)
+            await awaited((tmp_path / "tool" / "t.jsonl").exists)
         assert (tmp_path / "tool" / "t.jsonl").read_bytes() == b"one\n"
         nursery.cancel_scope.cancel()
 

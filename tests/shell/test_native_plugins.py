@@ -20,8 +20,9 @@ from cortexfs.catalog import Catalog
 from cortexfs.core import calls, frames
 from cortexfs.host import limits
 from tests.shell import declaring
-from tests.shell.calling import Answer, World, serving, until
+from tests.shell.calling import Answer, World, serving
 from tests.shell.declaring import build
+from tests.waiting import awaited
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 (EXAMPLE,) = re.findall(r"^```c\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
@@ -161,7 +162,7 @@ async def test_another_name_is_a_line_of_the_log(
             registry = await catalog.registry([plugin])
             assert registry.get("tool", "echo") is not None
             told = "the library says that its name is 'my-plugin', its manifest 'native-hello'"
-            await until(lambda: told in caplog.text)
+            await awaited(lambda: told in caplog.text)
 
 
 # -- calls
@@ -284,7 +285,7 @@ async def test_a_hang_ends_at_its_timeout(tmp_path: Path, fixture: calls.Plugin)
         answer = await world.call(world.inode("hang", fixture, timeout=1), "{}")
         assert (answer.code, answer.status) == ("ETIMEDOUT", 1)
         assert (await call(world, fixture, "where")).output.split()[0] != before
-        await until(lambda: not os.path.exists(f"/proc/{before}"))
+        await awaited(lambda: not os.path.exists(f"/proc/{before}"))
 
 
 async def test_a_hang_can_be_cancelled(tmp_path: Path, fixture: calls.Plugin) -> None:
@@ -294,7 +295,7 @@ async def test_a_hang_can_be_cancelled(tmp_path: Path, fixture: calls.Plugin) ->
             await runner.until(b"start")
             runner.stream.shutdown(socket.SHUT_WR)
             assert (await runner.answer()).code == "ECANCELED"
-        await until(lambda: not os.path.exists(f"/proc/{pid}"))
+        await awaited(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 async def test_a_flood_on_standard_output_is_in_nobodys_answer(tmp_path: Path, fixture: calls.Plugin) -> None:
@@ -315,10 +316,10 @@ async def test_a_fork_bomb_goes_with_its_host(tmp_path: Path, fixture: calls.Plu
         world.pool._limits = calls.Limits(256 << 20, 40, 256)
         async with world.begun(world.inode("bomb", fixture), "{}") as runner:
             await runner.until(b"start")
-            await until(lambda: any(map(_has_child, world.pool.by_pid)))  # until then it could be called off
+            await awaited(lambda: any(map(_has_child, world.pool.by_pid)))  # it can be called off till then
             runner.stream.shutdown(socket.SHUT_WR)
             assert (await runner.answer()).code == "ECANCELED"
-        await until(lambda: not world.pool.by_pid)
+        await awaited(lambda: not world.pool.by_pid)
         assert (await call(world, fixture, "echo")).output == "{}"
 
 

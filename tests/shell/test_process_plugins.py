@@ -22,8 +22,9 @@ from cortexfs.host import limits
 from cortexfs.host.programs import Program
 from cortexfs.runnerside import send
 from tests.shell import declaring
-from tests.shell.calling import Answer, Runner, World, serving, until
+from tests.shell.calling import Answer, Runner, World, serving
 from tests.shell.declaring import program, python, script
+from tests.waiting import awaited
 
 MIB = 1 << 20
 CHUNK = 64 << 10
@@ -227,7 +228,7 @@ async def test_a_grandchild_that_keeps_the_pipe_holds_nobody_up(where: Path) -> 
         for text in ("sleep 1000 & echo '\"done\"'", "setsid sleep 1000 & echo '\"done\"'"):
             answer = await world.call(only(world, program(script(where, text))), stdin=b"{}")
             assert (answer.output, answer.status) == ("done", 0)
-        await until(lambda: all(not children_of(host.pid) for host in world.pool.by_pid.values()))
+        await awaited(lambda: all(not children_of(host.pid) for host in world.pool.by_pid.values()))
 
 
 def host_of(world: World, name: str) -> int:
@@ -258,7 +259,7 @@ async def test_a_cancelled_call_leaves_no_process(where: Path, text: str) -> Non
     async with serving(where.parent) as world:
         tool = program(script(where, f"touch begun; {text}"))
         async with world.begun(only(world, tool), "{}") as runner:
-            await until((where / "begun").exists)
+            await awaited((where / "begun").exists)
             pid = host_of(world, "p")
             runner.stream.shutdown(socket.SHUT_WR)
             answer = await runner.answer()
@@ -282,8 +283,8 @@ async def test_a_call_that_is_cancelled_at_any_moment(where: Path) -> None:
                 await runner.answer()
         assert (await world.call(inode, "{}")).output == "done"
         assert host_of(world, "p") == pid
-        await until(lambda: not children_of(pid))
-        await until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= files)
+        await awaited(lambda: not children_of(pid))
+        await awaited(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= files)
 
 
 @pytest.fixture
@@ -300,7 +301,7 @@ async def test_a_fork_bomb_ends_with_its_call(where: Path) -> None:
         bomb = program(script(where, "f() { f | f & f; }; f 2>/dev/null; sleep 1000"), timeout=1)
         answer = await world.call(only(world, bomb, timeout=1), stdin=b"{}")
         assert answer.status in (1, 70), answer
-        await until(lambda: all(not children_of(host.pid) for host in world.pool.by_pid.values()))
+        await awaited(lambda: all(not children_of(host.pid) for host in world.pool.by_pid.values()))
         good = program(script(where, "echo '\"good\"'"))
         assert (await world.call(only(world, good), stdin=b"{}")).output == "good"
 
@@ -313,7 +314,7 @@ async def test_a_bomb_in_sessions_of_its_own_ends_with_its_call(where: Path) -> 
         command = script(where, 'setsid "$0" & setsid "$0" & sleep 1000')
         answer = await world.call(only(world, program(command, timeout=1), timeout=1), stdin=b"{}")
         assert answer.status in (1, 70), answer
-        await until(lambda: not running(command))
+        await awaited(lambda: not running(command))
 
 
 def running(command: str) -> list[str]:
@@ -329,11 +330,11 @@ async def test_a_killed_host_takes_its_children_along(where: Path) -> None:
     async with serving(where.parent) as world:
         tool = program(script(where, "echo $$ >pid.new; mv pid.new pid; sleep 1000"))
         async with world.begun(only(world, tool), "{}") as runner:
-            await until((where / "pid").exists)
+            await awaited((where / "pid").exists)
             os.kill(host_of(world, "p"), 9)
             answer = await runner.answer()
             assert (answer.code, answer.status) == ("EPROTO", 70)
-        await until(lambda: not os.path.exists(f"/proc/{(where / 'pid').read_text().strip()}"))
+        await awaited(lambda: not os.path.exists(f"/proc/{(where / 'pid').read_text().strip()}"))
 
 
 async def test_calls_side_by_side_do_not_end_each_other(where: Path) -> None:
@@ -346,7 +347,7 @@ async def test_calls_side_by_side_do_not_end_each_other(where: Path) -> None:
             for _ in range(10):
                 assert (await world.call(two, "{}")).output == "fast"
             assert (await runner.answer()).output == "slow"
-        await until(lambda: not children_of(host_of(world, "p")))
+        await awaited(lambda: not children_of(host_of(world, "p")))
 
 
 # -- the log
@@ -366,4 +367,4 @@ async def test_what_is_said_on_standard_error_is_in_the_log_alone(
         tool = program(script(where, "echo a warning >&2; echo '\"fine\"'"))
         answer = await world.call(only(world, tool), stdin=b"{}")
         assert (answer.output, answer.err) == ("fine", b"")
-        await until(lambda: "host output: t: a warning" in logged.text)
+        await awaited(lambda: "host output: t: a warning" in logged.text)

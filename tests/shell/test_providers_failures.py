@@ -30,6 +30,7 @@ from tests.shell.provider_server import (
     said,
     status,
 )  # fmt: skip
+from tests.waiting import PATIENCE
 
 OVERFLOW = {
     "error": {
@@ -172,30 +173,31 @@ async def test_nothing_within_the_time_for_the_first_token() -> None:
     pytest.importorskip("openai")  # importing it takes longer than the deadline of this test
     both: list[list[Move]] = [[Wait(trio.Event())], [SSE, b": still here\n\n", Wait(trio.Event())]]
     for moves in both:
-        async with world(moves, first=0.25) as (made, provider):
+        async with world(moves, first=0.5) as (made, provider):
             _, fault = await made.ask("hi")
             assert fault is not None
             assert fault.code == "ETIMEDOUT"
-            assert "did not begin to answer within 0.25 s" in fault.message
-            await provider.left.wait()
+            assert "did not begin to answer within 0.5 s" in fault.message
+            if provider.requests:  # the time may have been over before the provider heard of it
+                await provider.left.wait()
 
 
 async def test_silence_in_the_midst_of_an_answer() -> None:
-    async with world([SSE, *chunks(said("a")), Wait(trio.Event())], silence=0.05) as (made, provider):
+    async with world([SSE, *chunks(said("a")), Wait(trio.Event())], silence=1) as (made, provider):
         turn, fault = await made.ask("hi")
         assert fault is not None
         assert fault.code == "ETIMEDOUT"
-        assert "nothing more within 0.05 s" in fault.message
+        assert "nothing more within 1 s" in fault.message
         assert turn.output == "a"
         await provider.left.wait()
 
 
 async def test_the_time_of_a_slow_client_is_not_the_provider_s() -> None:
-    async with world(chat("a", "b"), silence=0.05) as (made, _):
+    async with world(chat("a", "b"), silence=1) as (made, _):
 
         class Slow(Turn):
             async def say(self, *said_: frames.Frame) -> None:
-                with trio.move_on_after(0.1):
+                with trio.move_on_after(1.1):
                     await trio.sleep_forever()
                 await super().say(*said_)
 
@@ -215,7 +217,7 @@ async def test_cancelling_ends_the_request_at_the_provider() -> None:
             if len(moves) > 1:
                 await turn.spoken.wait()
             nursery.cancel_scope.cancel()
-            with trio.CancelScope(shield=True), trio.fail_after(1):
+            with trio.CancelScope(shield=True), trio.fail_after(PATIENCE):
                 await provider.left.wait()
 
 

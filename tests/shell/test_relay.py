@@ -19,11 +19,10 @@ from cortexfs.relay import Relay
 from cortexfs.runnerside import receive, send
 from cortexfs.runs import Run, Runs
 from cortexfs.voice import Jsonl
-from tests.shell.calling import until
+from tests.waiting import PATIENCE, awaited
 
 PLUGIN = calls.Plugin("p", "1", "python", "m:a")
 CALL = calls.Call("r1", calls.Invocation("t"), [b"x"], None, 0o22, {})
-SECONDS = 20
 
 
 class Someone:
@@ -78,9 +77,9 @@ class Stage:
         self.relay = Relay(self.stream, self.voice, self.run, Bounds())
 
     async def play(
-        self, host: Callable[[Stage], Any], seconds: float = SECONDS, asked: calls.Call = CALL
+        self, host: Callable[[Stage], Any], seconds: float = PATIENCE, asked: calls.Call = CALL
     ) -> None:
-        with trio.fail_after(SECONDS):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(host, self)
                 pool = cast(Pool, self.pool)
@@ -375,7 +374,7 @@ async def test_a_frame_is_never_cut_by_what_ends_a_run(stage: Stage) -> None:
     async def host(stage: Stage) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(flood)
-            await until(lambda: stage.relay.fault is not None)  # the time is over, in the middle of a frame
+            await awaited(lambda: stage.relay.fault is not None)  # the time is over, in the middle of a frame
             nursery.cancel_scope.cancel()
         stage.pool.theirs.close()
         heard.extend(await stage.heard())

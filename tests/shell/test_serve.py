@@ -17,7 +17,8 @@ from cortexfs.catalog import Catalog, describer
 from cortexfs.core import calls, frames, wire
 from cortexfs.hosts import announce
 from cortexfs.runnerside import receive, send
-from tests.shell.calling import SERVE, SITE, World, serving, until
+from tests.shell.calling import SERVE, SITE, World, serving
+from tests.waiting import awaited
 
 
 @pytest.mark.parametrize("tool", ["close.all", "close.and.open"])
@@ -98,7 +99,7 @@ async def test_no_directory_of_a_caller_stays_in_use(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         pid = await world.pid()
         await _echoes(world, world.inode("echo"))
-        await until(lambda: _directories(pid) == {"/"})
+        await awaited(lambda: _directories(pid) == {"/"})
 
 
 def _directories(pid: int) -> set[str]:
@@ -153,7 +154,7 @@ async def test_an_exception_without_words(tmp_path: Path) -> None:
 async def test_what_is_printed_is_in_the_log(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
     async with serving(tmp_path) as world:
         assert (await world.call(world.inode("print"), "{}")).output == "printed"
-        await until(lambda: "host output: a print\\x1b[2J" in logged.text)
+        await awaited(lambda: "host output: a print\\x1b[2J" in logged.text)
 
 
 @pytest.fixture

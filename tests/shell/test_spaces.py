@@ -20,6 +20,7 @@ from cortexfs.sessionfiles import Address, Space
 from tests.shell.handlers import caller, refused
 from tests.shell.sessions import line, run_of, store
 from tests.shell.spaces import ME, MINE, Seen, address, seen, written
+from tests.waiting import PATIENCE
 
 
 async def test_what_is_on_disk_is_what_is_seen(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ async def test_a_done_that_is_not_on_disk_is_not_seen(tmp_path: Path) -> None:
     kept = threading.Event()
 
     def sync(descriptor: int) -> None:
-        kept.wait(30)
+        kept.wait(PATIENCE)
         os.fsync(descriptor)
 
     async with store(tmp_path / "sessions", sync=sync) as sessions:
@@ -291,7 +292,7 @@ async def test_a_disk_that_hangs_holds_up_who_asks_for_sessions_only(
     works = threading.Event()
 
     def look(root: Path, place: Place) -> None:
-        works.wait(30)
+        works.wait(PATIENCE)
 
     async with seen(tmp_path) as world:
         await written(world.sessions, address())

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cortexfs import strangers
-
-PATIENCE = 20.0
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(params=["refused", "looked for"])

@@ -21,8 +21,7 @@ import pytest
 from cortexfs.sdk import MemoryRuntime
 from cortexfs.tools import jobs
 from tests.shell.test_tools import Ran, as_nobody, call, standing
-
-PATIENCE = 20_000  # milliseconds until something that must end is a failure
+from tests.waiting import PATIENCE
 
 
 class Marked:
@@ -61,7 +60,7 @@ def ended(pid: int) -> bool:
     try:
         poller = select.poll()
         poller.register(fd, select.POLLIN)
-        return bool(poller.poll(PATIENCE))
+        return bool(poller.poll(PATIENCE * 1000))
     finally:
         os.close(fd)
 
@@ -185,7 +184,7 @@ def test_a_stopped_command_is_ended(marked: Marked) -> None:
 def test_who_minds_sigterm_may_clean_up(
     marked: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "GRACE", PATIENCE / 1000)
+    monkeypatch.setattr(jobs, "GRACE", PATIENCE)
     runtime = marked.runtime(lambda runtime: runtime.cancel())
     cmd = f"trap 'echo cleaned > {tmp_path}/x; exit' TERM; echo ready; sleep 1000 >/dev/null 2>&1 & wait"
     assert call("shell.exec", runtime, cmd=cmd).code == "ECANCELED"

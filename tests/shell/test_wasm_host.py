@@ -14,9 +14,10 @@ import pytest
 
 from cortexfs.host import wasm, wasmhost, wasmstate
 from tests.shell import wat
-from tests.shell.calling import serving, until
+from tests.shell.calling import serving
 from tests.shell.forks import public_directory
 from tests.shell.wat import ARGS, BUFFER, HUGE, OUT, SHAPES, TOOLS, WORD, Asked, answered, broken, then
+from tests.waiting import awaited
 
 
 @pytest.fixture
@@ -42,9 +43,9 @@ async def test_the_log(tmp_path: Path, place: Path, caplog: pytest.LogCaptureFix
         async with serving(tmp_path) as world:
             asked = Asked(world, plugin)
             await asked("log", text="hello")
-            await until(lambda: 'fixture: {"text":"hello"}' in caplog.text)
+            await awaited(lambda: 'fixture: {"text":"hello"}' in caplog.text)
             await asked("bad")
-            await until(
+            await awaited(
                 lambda: re.search(r"fixture: bad \ufffd\s*forged$", caplog.text, re.MULTILINE) is not None
             )
             # each costs some µs of Python: either it gets through, or its deadline ends it
@@ -308,7 +309,7 @@ async def test_a_start_function_may_ask_too(
             await host.exited.wait()
             assert host.status == 0
             # seed 004: "plugin_destroy ... Called on unload - cleanup"
-            await until(lambda: "fixture: destroyed" in caplog.text)
+            await awaited(lambda: "fixture: destroyed" in caplog.text)
     for said in ("started", "initialized", "destroyed"):
         assert caplog.text.count(f"fixture: {said}") == 1
     assert caplog.text.index("started") < caplog.text.index("initialized")
