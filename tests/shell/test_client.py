@@ -23,7 +23,7 @@ from cortexfs.core.requests import Ping, Resume, Send
 from tests.core.conversation_pair import kinds, texts
 from tests.shell import client_server
 from tests.shell.client_server import Served, served
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 ANSWERED = "start message delta delta message usage done"
 
@@ -145,8 +145,10 @@ def test_threads_share_a_conversation(server: Served) -> None:
 def test_closing_wakes_who_reads(slow: Served) -> None:
     conversation = Conversation(slow.path)
     heard: list[AnyFrame] = []
-    thread = threading.Thread(target=lambda: heard.extend(conversation.resume()))
+    stream = conversation.resume()
+    thread = threading.Thread(target=lambda: heard.extend(stream))
     thread.start()
+    until(lambda: conversation._reader is not None)
     assert conversation.ping() > 0  # which is answered whoever reads
     conversation.close()
     thread.join(PATIENCE)
@@ -156,9 +158,10 @@ def test_closing_wakes_who_reads(slow: Served) -> None:
 
 
 def test_an_interrupt_leaves_the_conversation_as_it_was(slow: Served) -> None:
+    waits = Path(f"/proc/self/task/{threading.main_thread().native_id}/wchan")
+
     def interrupt() -> None:
-        while conversation._reader is None:
-            pass  # until the main thread waits
+        until(waits.read_text, "unix_stream_read_generic".__eq__)  # a moment earlier is too early for recv(2)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with Conversation(slow.path) as conversation:
