@@ -227,16 +227,15 @@ def test_one_that_never_answers_has_its_time(served: Ctx) -> None:
     # docs/mcp.md: "it does not answer in time | ETIMEDOUT"
     text = command("/usr/bin/python3", str(served.work / "mcp_server.py")) + "timeout_secs = 5\n"
     declare(served, "short", text)
-    until(served, "short.sleep")
-    end = time.monotonic() + SECONDS
-    while (said := served.call("short.echo", "--text", "on")).code == "ETIMEDOUT":  # its start counts, too
-        assert time.monotonic() < end, said
+    tool_is(served, "short.sleep")
+    # its start counts, too
+    until(lambda: served.call("short.echo", "--text", "on"), lambda said: said.code != "ETIMEDOUT")
     said = served.call("short.sleep")
     assert (said.status, said.code) == (1, "ETIMEDOUT"), said
     assert served.call("short.echo", "--text", "on").output == "on"
     (served.config / "mcp" / "short.toml").unlink()
     os.kill(served.pid, signal.SIGHUP)
-    until(served, "short.sleep", there=False)
+    tool_is(served, "short.sleep", there=False)
 
 
 def test_new_tools_appear_while_a_call_runs(served: Ctx) -> None:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +17,9 @@ import pytest
 from cortexfs.config import choose
 from tests.mounted import plugins
 from tests.mounted.agents import agent, call, results, run, say, script
-from tests.mounted.ctx_mount import NOBODY, SECONDS, Ctx, mounted
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.test_user_daemon import USER, as_user, home
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 __all__ = ["home"]  # a fixture
 
@@ -261,9 +260,7 @@ def test_of_changes_in_a_burst_the_last_counts(mount: Ctx, tmp_path: Path) -> No
         for on in (not last, last) * 10:
             choose(mount.config, "burst", on)
             os.kill(mount.pid, signal.SIGHUP)
-        deadline = time.monotonic() + SECONDS
-        while ("burst" in tools(mount)) is not last:
-            assert time.monotonic() < deadline, mount.status
+        until(lambda: tools(mount), lambda there: ("burst" in there) is last)  # noqa: B023
     assert said(mount, "burst") == "hello 0"
     mount.ctx("plugin", "uninstall", "burst", "--purge")
 
