@@ -72,6 +72,7 @@ def _esm(given: Given) -> Told:
         events=given.manifest.events,
         commands=given.manifest.cli_commands,
         providers={one.kind: one.default_model for one in given.manifest.config.providers},
+        labels={one.kind: one.label for one in given.manifest.config.providers},
         fetched=found,
     )
     return Told(esm.target(module), hooks=hooks(given.capabilities.capabilities, given.manifest.events))

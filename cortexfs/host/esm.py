@@ -61,6 +61,7 @@ class Module(msgspec.Struct, frozen=True, omit_defaults=True):
     events: tuple[str, ...] = ()  # what the manifest subscribes to
     commands: tuple[Command, ...] = ()  # that the manifest declares
     providers: dict[str, str] = {}  # kinds, and the default model of each
+    labels: dict[str, str] = {}  # of these kinds, for people
     state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
     timeout: int = TOOL_SECONDS
     loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
@@ -123,7 +124,7 @@ def _models(plugin: _Plugin) -> Iterable[sdk.Tool]:
     """seed 004: the kind of a provider "matches key in module 'providers' export"."""
     for kind, model in plugin.declared.providers.items():
         if kind in plugin.providers:
-            yield EsmModel(plugin.ask, kind, model)
+            yield EsmModel(plugin.ask, kind, model, plugin.declared.labels.get(kind, kind))
         else:
             print(f"{plugin.name}: its module exports no provider {kind}", file=sys.stderr)
 

@@ -30,12 +30,12 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class EsmModel(sdk.Model):
-    def __init__(self, ask: Ask, kind: str, model: str) -> None:
+    def __init__(self, ask: Ask, kind: str, model: str, label: str) -> None:
         self._ask = ask
         self._kind = kind
         self._model = model
         self.name = f"{kind}/{model}"
-        self.description = f"The model {model} of the provider {kind}"
+        self.description = f"{label}: the model {model} of the provider {kind}"
         self.timeout_secs = SECONDS
 
     def answer(self, request: sdk.ModelRequest, runtime: sdk.ToolRuntime) -> Iterator[object]:

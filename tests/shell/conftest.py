@@ -15,3 +15,12 @@ def place() -> Iterator[Path]:
     """A directory that everybody may look into, as hosts are their callers."""
     with public_directory() as made:
         yield made
+
+
+@pytest.fixture
+def work(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The caller's directory."""
+    made = place / "work"
+    made.mkdir()
+    monkeypatch.chdir(made)
+    return made

@@ -22,15 +22,6 @@ from tests.shell.wat import Asked, broken
 SECRET = "/etc/passwd"
 
 
-@pytest.fixture
-def work(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The caller's directory."""
-    made = place / "work"
-    made.mkdir()
-    monkeypatch.chdir(made)
-    return made
-
-
 # -- files
 
 

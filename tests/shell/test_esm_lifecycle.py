@@ -303,10 +303,12 @@ def test_providers_are_models(place: Path) -> None:
 
 def providers(place: str) -> None:
     wanted = {"parrot": "grey", "oracle": "old", "mute": "one", "none": "x"}
-    fields: dict[str, Any] = {"providers": wanted, "config": {"prefix": "~"}}
+    fields: dict[str, Any] = {"providers": wanted, "config": {"prefix": "~"}, "labels": {"parrot": "Polly"}}
     plugin = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("config:provider",), **fields)
     models = {model.name: model for model in esm.tools(plugin) if isinstance(model, sdk.Model)}
     assert list(models) == ["parrot/grey", "oracle/old", "mute/one"]
+    # seed 004: "label: string; // display name in provider selection UI"
+    assert models["parrot/grey"].description.startswith("Polly: ")
     said = asked(models["parrot/grey"], "one two", system="be brief")
     assert (said.text, said.events) == ("~one ~two ", [sdk.Usage(3, 2)])
     said = asked(models["oracle/old"], "when?")
