@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -35,6 +35,7 @@ from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
 from cortexfs.core.manifestjson.tools import input_schema, tool_result
 from cortexfs.host import esmcalls, esmchild, esmhooks, esmrights, keeping, programs
 from cortexfs.host.esmmodels import EsmModel
+from cortexfs.host.esmstarts import ANYWHERE, Place, Started, place_of
 from cortexfs.host.esmstate import State
 from cortexfs.host.runtime import sentence
 
@@ -46,7 +47,6 @@ MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
 # The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
 EARLY_SECONDS = 0.05
 _TRIES = 3  # to meet a process that has not just ended
-_LOOK_SECONDS = 0.1  # between two looks of who waits for a start, whether he is to leave
 
 
 class Module(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -168,48 +168,6 @@ class EsmTool(sdk.Tool):
         )
 
 
-class _Place(NamedTuple):
-    """What of a call decides which process may have it."""
-
-    directory: str
-    umask: int
-
-
-_ANYWHERE = _Place("", 0o077)
-
-
-def _place(directory: str) -> _Place:
-    umask = os.umask(0o077)  # of this thread alone
-    os.umask(umask)
-    return _Place(directory, umask)
-
-
-class _Started:
-    """A process, as soon as there is one."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._process: esmchild.Process | None = None
-        self._fault: Fault | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return not self._done.is_set() or (self._process is not None and self._process.is_open)
-
-    def end(self, process: esmchild.Process | None, fault: Fault | None) -> None:
-        self._process, self._fault = process, fault
-        self._done.set()
-
-    def process(self, runtime: sdk.ToolRuntime | None) -> esmchild.Process:
-        while not self._done.wait(_LOOK_SECONDS):
-            if runtime is not None and runtime.cancelled:
-                raise sdk.ExecutionFailed("cancelled", "ECANCELED")
-        if self._process is None:
-            assert self._fault is not None
-            raise Fault(self._fault.code, self._fault.message)
-        return self._process
-
-
 class _Plugin:
     """One plugin in this host, and its processes by the directory of their callers."""
 
@@ -220,7 +178,7 @@ class _Plugin:
         self.providers: tuple[str, ...] = ()  # that the module has
         self._exported: Any = ()  # its cliCommands
         self._lock = threading.Lock()
-        self._places: dict[_Place, _Started] = {}  # the one that was used last is the last
+        self._places: dict[Place, Started] = {}  # the one that was used last is the last
         self._scoped = esmrights.is_scoped(declared.capabilities)
         try:
             esmrights.check(declared.folder)
@@ -246,7 +204,7 @@ class _Plugin:
         raise self._fault("EPROTO", "its process ends as soon as it is started")
 
     def described(self) -> list[_Definition]:
-        process = self._process(_ANYWHERE, None)
+        process = self._process(ANYWHERE, None)
         said = self._told(process, {"do": "list"}, HOOK_SECONDS)
         try:
             return msgspec.convert(said, list[_Definition])
@@ -265,13 +223,13 @@ class _Plugin:
 
     def tell(self, message: dict[str, Any], runtime: sdk.ToolRuntime | None) -> None:
         """Once for this user: to the one process that is there whatever the directory."""
-        self._process(_ANYWHERE, runtime).send(message)
+        self._process(ANYWHERE, runtime).send(message)
 
     def uninstall(self) -> list[str]:
         """The last hooks, once for this user, and what went wrong in them; the next call would begin anew."""
-        self._process(_ANYWHERE, None)
+        self._process(ANYWHERE, None)
         with self._lock:
-            last = self._places.pop(_ANYWHERE)
+            last = self._places.pop(ANYWHERE)
         self.leave(HOOK_SECONDS)
         said = self._end(last, HOOK_SECONDS, "remove")
         self._state.forget("config")
@@ -290,14 +248,14 @@ class _Plugin:
 
     # -- processes
 
-    def _place(self, directory: str) -> _Place:
-        return _place(directory) if self._scoped else _ANYWHERE
+    def _place(self, directory: str) -> Place:
+        return place_of(directory) if self._scoped else ANYWHERE
 
-    def _process(self, place: _Place, runtime: sdk.ToolRuntime | None) -> esmchild.Process:
+    def _process(self, place: Place, runtime: sdk.ToolRuntime | None) -> esmchild.Process:
         with self._lock:
             found = self._places.pop(place, None)
             if found is None or not found.is_open:
-                found = _Started()
+                found = Started()
                 threading.Thread(target=self._start, args=(found, place), daemon=True).start()
             self._places[place] = found
             over = [self._places.pop(each) for each in [*self._places][:-MAX_PROCESSES]]
@@ -305,7 +263,7 @@ class _Plugin:
             threading.Thread(target=self._end, args=(each, HOOK_SECONDS), daemon=True).start()
         return found.process(runtime)
 
-    def _start(self, started: _Started, place: _Place) -> None:
+    def _start(self, started: Started, place: Place) -> None:
         """In a thread of its own, so that whoever waits can leave."""
         try:
             started.end(self._begun(place), None)
@@ -314,7 +272,7 @@ class _Plugin:
         except Exception as error:  # the thread has nobody above it; whoever waits for the process is told
             started.end(None, self._fault("EIO", f"its process does not start: {sentence(error)}"))
 
-    def _begun(self, place: _Place) -> esmchild.Process:
+    def _begun(self, place: Place) -> esmchild.Process:
         declared = self.declared
         may = declared.capabilities
         hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
@@ -376,7 +334,7 @@ class _Plugin:
             except Fault as fault:
                 raise Fault(fault.code, f"{fault.message} (in {name})") from None
 
-    def _end(self, started: _Started, seconds: float, why: str = "disable") -> list[str]:
+    def _end(self, started: Started, seconds: float, why: str = "disable") -> list[str]:
         """Whatever the hooks do, it ends; what went wrong in them."""
         said: list[str] = []
         with suppress(Fault):
