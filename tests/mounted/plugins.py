@@ -55,6 +55,24 @@ def program(
     return written(where / name, {"manifest.toml": manifest, "bin/run": script})
 
 
+DRY = """#!/bin/sh
+read line
+case "$line" in *'"dry_run":true'*) echo '"would"' ;; *) echo '"did"' ;; esac
+"""
+EFFECT = (
+    '[[native.tools.effects]]\nkind = "write_file"\nreversibility = "irreversible"\n'
+    'confirmation = "always"\ndry_run = "{}"\n'
+)
+
+
+def dry(where: Path, name: str, support: str) -> Path:
+    """A program that says whether it was run dry, with what its tool says of that."""
+    folder = program(where, name, DRY)
+    with open(folder / "manifest.toml", "a") as manifest:
+        manifest.write(EFFECT.format(support))
+    return folder
+
+
 def python(where: Path, name: str, says: str = "hello", version: str = "1.0", text: str = "") -> Path:
     module = f"{name.replace('-', '_')}_plugin"
     manifest = manifest_text(name, version, f'{text}[python]\nentry = "{module}:plugin"\n')

@@ -14,29 +14,14 @@ from tests.mounted.agents import agent, call, results, run, say, script, working
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Frame
 
-DRY = """#!/bin/sh
-read line
-case "$line" in *'"dry_run":true'*) echo '"would"' ;; *) echo '"did"' ;; esac
-"""
-EFFECT = (
-    '[[native.tools.effects]]\nkind = "{}"\nreversibility = "irreversible"\n'
-    'confirmation = "always"\ndry_run = "{}"\n'
-)
-
 
 @pytest.fixture(scope="module")
 def mount(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ctx]:
     """One with tools that want a dry run, and that offer one."""
     where = tmp_path_factory.mktemp("plugins")
     with mounted(python) as ctx:
-        for name, support in (
-            ("wants", "required_before_execute"),
-            ("offers", "supported"),
-        ):
-            folder = plugins.program(where, name, DRY)
-            with open(folder / "manifest.toml", "a") as manifest:
-                manifest.write(EFFECT.format("write_file", support))
-            ctx.ctx("plugin", "install", str(folder))
+        for name, support in {"wants": "required_before_execute", "offers": "supported"}.items():
+            ctx.ctx("plugin", "install", str(plugins.dry(where, name, support)))
         yield ctx
 
 

@@ -332,23 +332,10 @@ def test_the_tools_of_the_manual_work(mount: Ctx, tmp_path: Path, boundary: str)
     mount.ctx("plugin", "uninstall", name, "--purge")
 
 
-DRY = """#!/bin/sh
-read line
-case "$line" in *'"dry_run":true'*) echo '"would"' ;; *) echo '"did"' ;; esac
-"""
-EFFECT = (
-    '[[native.tools.effects]]\nkind = "write_file"\nreversibility = "irreversible"\n'
-    'confirmation = "always"\ndry_run = "{}"\n'
-)
-
-
 @pytest.mark.parametrize("support", ["supported", "required_before_execute", "not_supported"])
 def test_a_dry_run_comes_first_where_it_has_to(mount: Ctx, tmp_path: Path, support: str) -> None:
     # "dry_run: `supported` tools get `--dry-run`, `required_before_execute` is enforced"
-    folder = plugins.program(tmp_path, "dry", DRY)
-    with open(folder / "manifest.toml", "a") as manifest:
-        manifest.write(EFFECT.format(support))
-    mount.ctx("plugin", "install", str(folder))
+    mount.ctx("plugin", "install", str(plugins.dry(tmp_path, "dry", support)))
     described = mount.run([mount.tool("dry"), "--help"]).stdout
     assert ("--dry-run" in described) == (support != "not_supported")
     dry = mount.call("dry", "--dry-run", "--text", "a")

@@ -138,6 +138,14 @@ class World:
         async with self.begun(inode, *words, **greeting) as runner:
             return await runner.answer(stdin)
 
+    async def cancelled(self, inode: int, *words: str, turns: int = 0) -> Answer:
+        """A call whose caller leaves when others have had so many turns."""
+        async with self.begun(inode, *words) as runner:
+            for _ in range(turns):
+                os.sched_yield()
+            runner.stream.shutdown(socket.SHUT_WR)
+            return await runner.answer()
+
     async def pid(self) -> int:
         return int((await self.call(self.inode("pid"), stdin=b"{}")).output)
 

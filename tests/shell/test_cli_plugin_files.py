@@ -10,7 +10,6 @@ import pty
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +22,7 @@ from cortexfs.plugins import package, sources, tarball
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 from tests.shell.plugin_files import MANIFEST, member, summed, tar
+from tests.shell.webserving import served
 
 places, said = plugin_commands.places, plugin_commands.said
 UNMOUNTED = "it counts from the next ctx mount"
@@ -259,15 +259,11 @@ class Site(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with served(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)) as server:
         address = f"http://127.0.0.1:{server.server_port}"
         monkeypatch.setattr(sources, "RELEASES", f"{address}/repos")
         Site.files = {}
         yield address
-        server.shutdown()
-        thread.join()
 
 
 def signed_package(said: Said) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import io
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from cortexfs.cli.main import main
 from cortexfs.models.provider import PRESETS
 from tests.shell.provider_server import KEY
+from tests.shell.webserving import served
 
 MODELS = {"data": [{"id": "m1", "context_length": 8192}, {"id": "vendor/m2"}]}
 
@@ -49,12 +49,8 @@ class Answering(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-        thread.start()
+    with served(Server()) as made:
         yield made
-        made.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)

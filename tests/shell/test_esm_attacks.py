@@ -6,7 +6,6 @@ import contextlib
 import http.server
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.shell import esmodules
 from tests.shell.calling import serving
 from tests.shell.esmodules import attacks
 from tests.shell.wat import Asked, broken
+from tests.shell.webserving import served
 
 SECRET = "/etc/passwd"
 
@@ -203,16 +203,10 @@ class _Server(http.server.ThreadingHTTPServer):
 @contextlib.contextmanager
 def here() -> Iterator[int]:
     """The port of a server that would answer "hi"."""
-    with _Server(("::", 0), _Page) as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            for host in ("127.0.0.1", "::1"):  # it is there, so that who does not reach it was kept from it
-                socket.create_connection((host, made.server_port), 60).close()
-            yield made.server_port
-        finally:
-            made.shutdown()
-            thread.join()
+    with served(_Server(("::", 0), _Page)) as made:
+        for host in ("127.0.0.1", "::1"):  # it is there, so that who does not reach it was kept from it
+            socket.create_connection((host, made.server_port), 60).close()
+        yield made.server_port
 
 
 async def test_nothing_is_fetched_to_be_imported(tmp_path: Path, place: Path) -> None:

@@ -285,11 +285,7 @@ async def test_calls_that_are_cancelled_at_any_moment(tmp_path: Path, plugin: ca
         (host,) = world.pool.by_pid
         before = len(os.listdir(f"/proc/{host}/fd"))
         for step in range(80):
-            async with world.begun(inode, "{}") as runner:
-                for _ in range(step * 2):
-                    os.sched_yield()
-                runner.stream.shutdown(socket.SHUT_WR)
-                await runner.answer()
+            await world.cancelled(inode, "{}", turns=step * 2)
         assert await pid(world, plugin) == child
         assert list(world.pool.by_pid) == [host]
         await awaited(lambda: len(os.listdir(f"/proc/{host}/fd")) <= before)

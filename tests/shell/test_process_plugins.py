@@ -276,11 +276,7 @@ async def test_a_call_that_is_cancelled_at_any_moment(where: Path) -> None:
         pid = host_of(world, "p")
         files = len(os.listdir(f"/proc/{pid}/fd"))
         for step in range(60):
-            async with world.begun(inode, "{}") as runner:
-                for _ in range(step * 3):
-                    os.sched_yield()
-                runner.stream.shutdown(socket.SHUT_WR)
-                await runner.answer()
+            await world.cancelled(inode, "{}", turns=step * 3)
         assert (await world.call(inode, "{}")).output == "done"
         assert host_of(world, "p") == pid
         await awaited(lambda: not children_of(pid))

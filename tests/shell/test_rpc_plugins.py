@@ -20,6 +20,7 @@ from cortexfs.core.manifestjson import fields
 from cortexfs.host import rpc
 from cortexfs.plugins import jsonmanifests
 from cortexfs.plugins.jsonsettings import NOTHING
+from tests.shell.webserving import served
 
 FETCH = ("tools", "network:fetch")
 Answer = Callable[[dict[str, Any]], Any]
@@ -55,13 +56,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), _Handler) as one:
+    with served(Server(("127.0.0.1", 0), _Handler)) as one:
         one.heard = []
-        thread = threading.Thread(target=one.serve_forever, args=(0.01,))
-        thread.start()
         yield one
-        one.shutdown()
-        thread.join()
 
 
 def url(server: Server) -> str:

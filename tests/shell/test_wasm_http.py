@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import queue
 import socket
-import threading
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.shell import wat
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
 from tests.shell.wat import BUFFER, OUT, WORD, Asked, then
+from tests.shell.webserving import served
 
 LOOPBACK = ("127.0.0.0/8",)
 STATUS = "(i32.const 0x17ffe1)"  # unaligned: nothing says that it must not be
@@ -54,13 +54,8 @@ class _Pages(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Pages) as made:
-        made.daemon_threads = True
-        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-        thread.start()
+    with served(http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Pages)) as made:
         yield f"http://127.0.0.1:{made.server_address[1]}"
-        made.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -215,19 +210,13 @@ def test_a_grant_is_for_its_network_alone(server: str) -> None:
 
 def test_loopback_of_ipv6_is_not_reached_either(server: str) -> None:
     # issue 6: "private addresses and redirects into them refused unless granted"
-    with Server6(("::1", 0), _Pages) as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            six = f"http://[::1]:{made.server_port}"
-            for private in ((), LOOPBACK, ("fd00::/8",)):
-                assert fetched(f"{six}/a", private).status == 403
-            assert fetched(f"{server}/to/{six}/a", LOOPBACK).status == 403
-            assert fetched(f"{six}/a", ("::1/128",)).body == b"GET /a None None "
-            assert fetched(f"{server}/to/{six}/a", (*LOOPBACK, "::1/128")).body == b"GET /a None None "
-        finally:
-            made.shutdown()
-            thread.join()
+    with served(Server6(("::1", 0), _Pages)) as made:
+        six = f"http://[::1]:{made.server_port}"
+        for private in ((), LOOPBACK, ("fd00::/8",)):
+            assert fetched(f"{six}/a", private).status == 403
+        assert fetched(f"{server}/to/{six}/a", LOOPBACK).status == 403
+        assert fetched(f"{six}/a", ("::1/128",)).body == b"GET /a None None "
+        assert fetched(f"{server}/to/{six}/a", (*LOOPBACK, "::1/128")).body == b"GET /a None None "
 
 
 def test_secrets_stay_with_their_server(server: str) -> None:
