@@ -184,7 +184,8 @@ def _refreshed(name: str, provider: Provider, place: Place) -> str:
         found = asking.models(name, provider, place.key(name, provider))
         place.keep(name, provider, found)
     except Fault as fault:
-        return f"its models are not listed yet: {fault.message}"
+        mend = "" if fault.code == "EACCES" else f"; ask again with: ctx provider models {name} --refresh"
+        return f"its models are not listed yet: {_why(fault) if mend else fault.message}{mend}"
     return f"{len(found)} models listed"
 
 
@@ -230,6 +231,11 @@ def _typed(name: str) -> bytes:
         raise Fault("EINVAL", "no key was given") from None
 
 
+def _why(fault: Fault) -> str:
+    """What a daemon says of it, without the command that it is an answer to."""
+    return fault.message.partition("; see: ctx provider test ")[0]
+
+
 def _test(options: argparse.Namespace, place: Place) -> int:
     name, provider = options.name, place.providers.read(options.name)
     key = place.key(name, provider)
@@ -238,7 +244,7 @@ def _test(options: argparse.Namespace, place: Place) -> int:
         said = f"{len(asking.models(name, provider, key))} models"
     except Fault as fault:
         if fault.code != "ENOENT":
-            raise
+            raise Fault(fault.code, _why(fault)) from None
         said = "it lists no models"
     taken = "with its key" if key else "without a key"
     output.say(f"{name} answers {taken}, in {(time.monotonic() - began) * 1000:.0f} ms; {said}")

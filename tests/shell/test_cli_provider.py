@@ -194,8 +194,14 @@ def test_no_redirection_is_followed(server: Server, monkeypatch: pytest.MonkeyPa
 def test_an_unreachable_provider(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     add(server)
     server.socket.close()
+    capsys.readouterr()
     assert run("test", "mine") == 69
-    assert "cannot be reached" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cannot be reached" in said
+    assert "ctx provider test" not in said  # which is what was done
+    words = ["--base-url", server.url, "--format", "openai.chat"]
+    assert run("add", "later", *words) == 0
+    assert "ask again with: ctx provider models later --refresh" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{", b'{"data":{}}'])
