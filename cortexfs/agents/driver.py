@@ -349,7 +349,7 @@ class _Run:
             name=call.name,
             input=call.input,
             effects=effects_in_words(tool),
-            reason=decision.reason,
+            reason=decision.asked,
         )
         async with self._asking:  # a person decides one thing at a time
             if self._standing.always(tool):

@@ -114,6 +114,7 @@ class Decision(NamedTuple):
     confirm: bool
     dry_run_first: bool
     steps: tuple[Step, ...]
+    asked: str = ""  # why its user is asked first, where that is so
 
 
 def decide(question: Question) -> Decision:
@@ -126,7 +127,8 @@ def decide(question: Question) -> Decision:
     what = f"{question.caller.name} {'may' if allowed else 'may not'} {question.permission} {question.object}"
     confirm, first = (judged.confirm, judged.dry_run_first) if judged and allowed else (False, False)
     after = f"; {judged.why}" if judged and (confirm or first) else ""
-    return Decision(allowed, f"{what}: {decisive.why}{after}", decisive.rule, confirm, first, steps)
+    asked = judged.why if judged and confirm else ""
+    return Decision(allowed, f"{what}: {decisive.why}{after}", decisive.rule, confirm, first, steps, asked)
 
 
 NOBODY = Step("default", DENY, "nothing allows it", "default deny")
