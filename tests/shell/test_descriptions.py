@@ -18,7 +18,7 @@ from cortexfs.core import calls
 from cortexfs.core.registry import Registry
 from cortexfs.descriptions import FOLDER, MAX_FILE, Descriptions
 from cortexfs.plugins import distributions
-from tests.shell import declaring
+from tests.shell import declaring, esmodules
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
 
@@ -54,7 +54,12 @@ def native(place: Path) -> calls.Plugin:
     return replace(declaring.library(path, "kept"), files="f1")
 
 
-MAKERS = {"python": python, "native": native}
+def javascript(place: Path) -> calls.Plugin:
+    plugin = esmodules.plugin(place, esmodules.source({"hello": "return 'hello'"}), "kept")
+    return replace(plugin, files="f1")
+
+
+MAKERS = {"python": python, "native": native, "JavaScript": javascript}
 
 
 async def told(state: Path, *plugins: calls.Plugin) -> tuple[Registry, dict[str, str]]:
