@@ -6,7 +6,7 @@ back the files of that cache, with the lock file that says where they are from a
 Rules: Deno is confined as any plugin (Landlock), sees that directory alone, and has one way out (outlet.py).
 Time, bytes and files are bounded while it works. No lifecycle script of a package runs: there is no
 node_modules for one. The catalogues of a registry (registry.json) are left out, so that a plugin finds what
-its lock file names and nothing else.
+its lock file names and nothing else, and so are types.
 This file must never know where a plugin will lie, nor whether it may be installed.
 """
 
@@ -34,9 +34,16 @@ from cortexfs.host.confining import SHOWN
 from cortexfs.host.outlet import Outlet
 
 SECONDS = 300.0
-MAX_BYTES = 128 << 20  # of a cache, and of what comes over the network
-MAX_FILES = 10_000
+# Of what comes, before what no run needs is left out: a plugin has 128 MiB and 10,000 files at most.
+MAX_BYTES = 256 << 20
+MAX_FILES = 30_000
 KEPT = ("npm", "remote")  # of a cache: the rest are databases, which each process would make anew
+_NEVER_RUN = (
+    ".d.ts",
+    ".d.mts",
+    ".d.cts",
+    ".map",
+)  # types, and where code is from: half of what is in packages
 _TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "DENO_CERT")  # whose certificates whoever installs trusts
 LOOK_SECONDS = 0.2
 _MAX_SAID = 1 << 16
@@ -72,7 +79,7 @@ def fetch(wanted: Wanted, private: Sequence[str], tell: Tell) -> dict[str, bytes
         told = _Deno(base, wanted.root, outlet, chosen).run(tell)
         if told is not None:
             raise Fault("EIO", f"what it imports cannot be fetched: {_sentence(told, base, outlet)}")
-        found = {f"{CACHE}/{path}": data for path, data in _kept(base / CACHE)}
+        found = {f"{CACHE}/{path}": data for path, data in kept(base / CACHE, chosen)}
         if (lock := base / LOCK).is_file():
             found[LOCK] = lock.read_bytes()
         return {**found, REGISTRIES: msgspec.json.encode(chosen)} if chosen else found
@@ -192,18 +199,23 @@ def _found(cache: Path) -> Iterator[tuple[str, str]]:
             yield path[len(str(cache)) + 1 :], path
 
 
-def _kept(cache: Path) -> Iterator[tuple[str, bytes]]:
+def kept(cache: Path, chosen: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    """What of a cache is the plugin's from now on; `chosen` are the registries that it is from."""
+    # npm/HOST, and as many folders as the registry's address has: below it lies NAME, or @SCOPE/NAME
+    path = urllib.parse.urlsplit(chosen.get("NPM_CONFIG_REGISTRY", "")).path
+    above = 2 + len([*filter(None, path.split("/"))])
     for path, file in _found(cache):
         parts = path.split("/")
-        if parts[0] in KEPT and not _is_catalogue(parts):
+        is_run = parts[0] != "npm" or not (path.endswith(_NEVER_RUN) or _is_catalogue(parts[above:]))
+        if parts[0] in KEPT and is_run:
             with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
                 yield path, opened.read()
 
 
 def _is_catalogue(parts: Sequence[str]) -> bool:
-    """npm/HOST/NAME/registry.json, or npm/HOST/@SCOPE/NAME/registry.json; deeper, it is a package's own."""
-    depth = 5 if len(parts) > 2 and parts[2].startswith("@") else 4
-    return parts[0] == "npm" and parts[-1] == "registry.json" and len(parts) == depth
+    """NAME/registry.json, or @SCOPE/NAME/registry.json; deeper, it is a package's own."""
+    is_scoped = bool(parts) and parts[0].startswith("@")
+    return len(parts) == 2 + is_scoped and parts[-1] == "registry.json"
 
 
 def _is_address(root: str) -> bool:

@@ -32,6 +32,7 @@ from cortexfs.plugins.tarball import MAX_ENTRIES, MAX_UNPACKED
 
 _LOCK = fetched.FOLDER + fetched.LOCK
 MAX_MODULE = 16 << 20  # what a host takes
+_CODE = (".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx")
 # A text of JavaScript that names something elsewhere. One that only looks like it costs a run of Deno.
 _NAMES_SOME = re.compile(rb"""["'`](?:npm|jsr|https?):""")
 
@@ -112,7 +113,7 @@ def _root(manifest: Manifest, files: dict[str, File]) -> str | None:
     entry = entry_of(manifest.entry_point)
     if entry is None or entry.form in REMOTE:
         return entry.text if entry else None
-    named = any(_NAMES_SOME.search(file.data) for file in files.values())
+    named = any(_NAMES_SOME.search(file.data) for name, file in files.items() if name.endswith(_CODE))
     return entry.text if named and entry.form == "relative" else None
 
 

@@ -56,6 +56,7 @@ class Site:
         self.authority = authority
         self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.asked: list[str] = []
+        self.tokens: list[str] = []  # that it was sent
 
     @property
     def environment(self) -> dict[str, str]:
@@ -77,12 +78,13 @@ class Site:
         about = {"name": name, "version": version, "main": "index.js", **package}
         data = _tarball({"package.json": json.dumps(about), **files})
         integrity = f"sha512-{base64.b64encode(hashlib.sha512(data).digest()).decode()}"
-        tarball = self.page(f"/npm/{name}/-/{name}-{version}.tgz", data, "application/octet-stream")
+        at = f"/npm/{name.replace('/', '%2f')}"  # as npm's clients ask for one with a scope
+        tarball = self.page(f"{at}/-/{version}.tgz", data, "application/octet-stream")
         one = {**about, "dist": {"tarball": tarball, "integrity": integrity}}
-        before = self.pages.get(f"/npm/{name}")
+        before = self.pages.get(at)
         versions = json.loads(before[2])["versions"] if before else {}
         catalogue = {"name": name, "dist-tags": {"latest": version}, "versions": {**versions, version: one}}
-        self.page(f"/npm/{name}", json.dumps(catalogue), "application/json")
+        self.page(at, json.dumps(catalogue), "application/json")
         return integrity
 
     def jsr(self, name: str, text: str, version: str = "1.0.0") -> None:
@@ -113,6 +115,7 @@ def site(found: Certificates) -> Iterator[Site]:
 
         def do_GET(self) -> None:
             made.asked.append(self.path)
+            made.tokens += self.headers.get_all("Authorization", [])
             status, headers, body = made.pages.get(self.path, (404, {}, b""))
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.host import esmfetch
-from cortexfs.plugins import package, signing
+from cortexfs.plugins import fetching, package, signing
 from cortexfs.plugins.manifesthash import package_digest
 from tests.shell import esmodules, fetched
 from tests.shell.calling import serving
@@ -183,6 +183,28 @@ def test_only_https_is_fetched(desk: Desk, site: Site, place: Path, monkeypatch:
     assert "NPM_CONFIG_REGISTRY is no https address without a password; change or unset it" in said
 
 
+def test_what_configures_deno_elsewhere_does_not_count(
+    desk: Desk, site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a file that chose a registry, or sent somebody's token to it, would decide what is fetched
+    site.npm("greet", {"index.js": GREET})
+    site.npm("@test/scoped", {"index.js": ""})
+    source = plugin(place / "p", f'import "npm:@test/scoped";{SOURCE}')
+    (source / "deno.json").write_text('{"imports": {"npm:greet@^1": "npm:other"}, "nodeModulesDir": "auto"}')
+    (source / "package.json").write_text(
+        '{"dependencies": {"other": "1"}, "scripts": {"postinstall": "false"}}'
+    )
+    evil = f"registry={site.base}/evil/"
+    npmrc = f"{evil}\n@test:{evil}\n//localhost:{site.port}/:_authToken=x\n"
+    for folder in (source, place):
+        (folder / ".npmrc").write_text(npmrc)
+    monkeypatch.setenv("HOME", str(place))
+    monkeypatch.chdir(source)
+    desk.install(source)
+    assert not [path for path in site.asked if "evil" in path or "other" in path]
+    assert site.tokens == []
+
+
 def test_a_server_that_nobody_vouches_for_is_refused(
     desk: Desk, site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +250,46 @@ def test_what_comes_over_the_network_has_a_bound(
     address = site.page("/large.js", b"//" + os.urandom(3 << 20).hex().encode())
     monkeypatch.setattr(esmfetch, "MAX_BYTES", 1 << 20)
     assert "what is fetched is over 1 MiB" in desk.refused(plugin(place / "p", f'import "{address}";{TOOL}'))
+
+
+def test_with_what_it_imports_a_plugin_has_the_bounds_of_any(
+    desk: Desk, site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # docs/manifest-json.md: "A package holds at most 10,000 files and 128 MiB"
+    site.npm("greet", {"index.js": GREET, **{f"f{at}.js": "" for at in range(50)}})
+    monkeypatch.setattr(fetching, "MAX_ENTRIES", 40)
+    told = "with what it imports it is over 40 files and 128 MiB; it has to do with less"
+    assert told in desk.refused(plugin(place / "p", SOURCE))
+
+
+def test_what_no_run_needs_is_left_out(desk: Desk, site: Site, place: Path) -> None:
+    more = {"registry.json": "{}", "index.d.ts": "", "index.d.mts": "", "index.js.map": "", "a.d.js": ""}
+    site.npm("greet", {"index.js": GREET, **more})
+    site.npm("@test/scoped", {"index.js": ""})
+    desk.install(plugin(place / "p", f'import "npm:@test/scoped";{SOURCE}'))
+    kept = {name.rpartition("/npm/")[2] for name in desk.fetched() if "/npm/" in name}
+    assert kept == {
+        "@test/scoped/1.0.0/index.js",
+        "@test/scoped/1.0.0/package.json",
+        "greet/1.0.0/a.d.js",
+        "greet/1.0.0/index.js",
+        "greet/1.0.0/package.json",
+        "greet/1.0.0/registry.json",
+    }
+
+
+@pytest.mark.parametrize(
+    "registry", ["", "https://a.example", "https://a.example/", "https://a.example/b/npm/"]
+)
+def test_catalogues_are_left_out_of_any_registry(tmp_path: Path, registry: str) -> None:
+    top = tmp_path / "npm" / "a.example" / registry.removeprefix("https://a.example").strip("/")
+    for name in ("a", "@s/b"):
+        (top / name / "1.0.0").mkdir(parents=True)
+        (top / name / "registry.json").write_text("{}")
+        (top / name / "1.0.0" / "registry.json").write_text("{}")
+    chosen = {"NPM_CONFIG_REGISTRY": registry} if registry else {}
+    kept = {(tmp_path / path).relative_to(top).as_posix() for path, _ in esmfetch.kept(tmp_path, chosen)}
+    assert kept == {"a/1.0.0/registry.json", "@s/b/1.0.0/registry.json"}
 
 
 def test_a_terminal_sees_how_far_it_is(
