@@ -32,6 +32,7 @@ from cortexfs.plugins import directory, jsonmanifests
 DISABLED = "disabled"
 
 _Stamp: TypeAlias = tuple[int, int, int]
+_Declared: TypeAlias = tuple[str, tuple[str, ...]]  # the kind of a plugin, and the names of its commands
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -51,7 +52,7 @@ class Commands:
         self._one = one  # which blocks: an installed plugin, served or not
         self._served: Mapping[str, Object] = {}
         self._missing: dict[str, _Line] = {}
-        self._read: dict[Path, tuple[_Stamp, tuple[str, ...]]] = {}
+        self._read: dict[Path, tuple[_Stamp, _Declared]] = {}
         self._text = b""
 
     def text(self) -> bytes:
@@ -64,8 +65,8 @@ class Commands:
         """
         have = {one.plugin.name for one in served.values() if one.plugin}
         missing = {
-            name: _Line(name, plugin, _status(plugin, plugins))
-            for plugin, names in self._idle(have).items()
+            name: _Line(name, plugin, _status(plugin, kind, plugins))
+            for plugin, (kind, names) in self._idle(have).items()
             for name in names
             if name not in served
         }
@@ -76,14 +77,14 @@ class Commands:
         self._served, self._missing = served, missing
         self._text = b"".join(line + b"\n" for line in lines)
 
-    def _idle(self, served: Collection[str]) -> dict[str, tuple[str, ...]]:
+    def _idle(self, served: Collection[str]) -> dict[str, _Declared]:
         read = {}
         for folder in directory.folders(self._base):
             if folder.name not in served and (stamp := _stamp(folder / FILE)):
                 known = self._read.get(folder)
                 read[folder] = known if known and known[0] == stamp else (stamp, _declared(folder))
         self._read = read
-        return {folder.name: names for folder, (_, names) in read.items()}
+        return {folder.name: declared for folder, (_, declared) in read.items()}
 
     async def chosen(self, words: list[bytes], uid: int) -> tuple[Object, list[bytes]]:
         """The command that is meant, and its arguments."""
@@ -116,11 +117,12 @@ class Commands:
         )
 
 
-def _status(plugin: str, plugins: Mapping[str, str]) -> str:
+def _status(plugin: str, kind: str, plugins: Mapping[str, str]) -> str:
     if plugin not in plugins:
         return DISABLED
-    why = one_line(plugins[plugin]) or f"it may add no commands, see: ctx plugin permissions {plugin}"
-    return f"broken: {why}"
+    denied = f"it may add no commands, see: ctx plugin permissions {plugin}"
+    unable = f"no plugin of kind {kind} runs commands"
+    return f"broken: {one_line(plugins[plugin]) or (denied if kind == KIND else unable)}"
 
 
 def _unknown(name: str) -> Fault:
@@ -141,11 +143,11 @@ def _stamp(path: Path) -> _Stamp | None:
     return (seen.st_ino, seen.st_size, seen.st_mtime_ns)
 
 
-def _declared(folder: Path) -> tuple[str, ...]:
+def _declared(folder: Path) -> _Declared:
     try:
         manifest = directory.read(folder)
     except Fault:  # nobody can tell what it has; `ctx plugin list` says why
-        return ()
+        return ("", ())
     if not jsonmanifests.is_json(manifest):
-        return ()
-    return tuple(command.name for command in manifest.json.cli_commands)
+        return ("", ())
+    return (manifest.json.kind, tuple(command.name for command in manifest.json.cli_commands))

@@ -170,6 +170,7 @@ def uninstall(options: argparse.Namespace, where: config.Places) -> int:
     if options.purge:
         installing.remove(base, name)
         forgetting.forget(where.state, name)
+        reloading.told(options.root, lambda facts: None)  # it knows the commands of what is disabled
         output.say(f"removed {name}; {said}")
     else:
         output.say(f"disabled {name}; {said}; its files stay until: ctx plugin uninstall {name} --purge")

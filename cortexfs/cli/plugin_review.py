@@ -122,6 +122,7 @@ def _claims(manifest: Manifest) -> tuple[tuple[str, list[str]], ...]:
             ("Requested capabilities", jsonreviewing.capabilities(manifest.json)),
             ("Hooks", jsonreviewing.hooked(manifest.json)),
             ("Needs", jsonreviewing.needs(manifest.json)),
+            ("Commands", jsonreviewing.commands(manifest.json)),
             ("Sandbox", list(manifestkinds.HELD.get(manifest.json.kind, ()))),
             ("Recommended risk profile", jsonreviewing.risks(manifest.json)),
         )

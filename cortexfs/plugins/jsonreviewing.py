@@ -81,6 +81,11 @@ def needs(manifest: Manifest) -> list[str]:
     return [f"{name} {range_}" for name, range_ in wanted]
 
 
+def commands(manifest: Manifest) -> list[str]:
+    """What it would add to the program."""
+    return [f"cortex {command.name}: {command.description}" for command in manifest.cli_commands]
+
+
 def risks(manifest: Manifest) -> list[str]:
     """A line for each tool that it names and each effect of its capabilities."""
     return [

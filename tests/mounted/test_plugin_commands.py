@@ -16,6 +16,7 @@ from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, alive, mounted
 from tests.mounted.test_esm import plugin
 from tests.mounted.test_manifestjson_plugins import row
+from tests.waiting import PATIENCE
 
 GREET: dict[str, Any] = {
     "name": "say-hello",
@@ -162,7 +163,7 @@ def test_ctrl_c_cancels_and_output_comes_at_once(mount: Ctx, ends: None) -> None
         assert word == "waiting"
         assert cortex(mount, "speak").returncode == 0  # side by side
         running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 130
+        assert running.wait(PATIENCE) == 130
     assert alive(int(pid))  # it let go in time, so its process serves on
 
 
@@ -222,6 +223,23 @@ def test_an_agents_shell_has_no_commands(mount: Ctx, greeter: Path) -> None:
         assert "hello {" not in result["output"], result
         assert "are for people" in result["output"], result
     (mount.config / "policy.toml").unlink()
+
+
+def test_a_kind_that_runs_no_commands_says_so(mount: Ctx, tmp_path: Path) -> None:
+    # seed 004: the handler is of "the plugin module", which a server has none of
+    server = {"kind": "mcp", "entryPoint": "https://localhost/rpc"}
+    mount.ctx("plugin", "install", str(commands(tmp_path, "serving", "", GREET, **server)))
+    said = cortex(mount, "say-hello", "ann")
+    assert (said.returncode, "no plugin of kind mcp runs commands" in said.stderr) == (69, True)
+    mount.ctx("plugin", "uninstall", "serving", "--purge")
+    assert "there is no command 'say-hello'" in cortex(mount, "say-hello", "ann").stderr
+
+
+def test_a_review_names_them(mount: Ctx, tmp_path: Path) -> None:
+    said = mount.ctx("plugin", "review", str(commands(tmp_path, "greeter", HELLO, GREET))).stdout
+    assert "Commands:\n    - cortex say-hello: Greets somebody\n" in said
+    thief = commands(tmp_path, "thief", "", {**GREET, "name": "status"})
+    assert "fail: commands" in mount.ctx("plugin", "test", str(thief), check=False).stdout
 
 
 def test_what_a_module_declares_is_checked(mount: Ctx, tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted, wait_gone
 from tests.mounted.test_esm import plugin
 from tests.mounted.test_plugins import said, tools
+from tests.mounted.test_user_daemon import USER, as_user, home
+
+__all__ = ["home"]  # a fixture
 
 HOOKS = (*LIFECYCLE["install"], *LIFECYCLE["remove"])
 # Each writes a line of what it heard into the state of its user.
@@ -41,7 +44,11 @@ def kept(mount: Ctx, name: str, uid: int = 0) -> Path:
 
 
 def heard(mount: Ctx, name: str, uid: int = 0) -> list[str]:
-    with contextlib.closing(sqlite3.connect(kept(mount, name, uid))) as database:
+    return logged(kept(mount, name, uid))
+
+
+def logged(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(path)) as database:
         rows = database.execute("SELECT value FROM kept WHERE kind = 'state' AND key = 'log'").fetchall()
     return str(rows[0][0]).splitlines() if rows else []
 
@@ -63,7 +70,7 @@ def test_the_whole_life(mount: Ctx, tmp_path: Path) -> None:
     assert heard(mount, "living") == (lines := FIRST)
 
     mount.ctx("plugin", "disable", "living")
-    assert wait_gone(process, 60)
+    assert wait_gone(process)
     assert "call" not in tools(mount)
     assert heard(mount, "living") == (lines := [*lines, *LIFECYCLE["disable"]])
 
@@ -72,12 +79,12 @@ def test_the_whole_life(mount: Ctx, tmp_path: Path) -> None:
     assert heard(mount, "living") == (lines := [*lines, *AGAIN])
 
     mount.ctx("plugin", "config", "living", "a", "3")
-    assert wait_gone(process, 60)
+    assert wait_gone(process)
     process = called(mount)
     assert heard(mount, "living") == (lines := [*lines, *LIFECYCLE["disable"], *AGAIN, "onConfigChange a=3"])
 
     mount.umount()
-    assert wait_gone(process, 60)
+    assert wait_gone(process)
     mount.mount()
     process = called(mount)
     assert heard(mount, "living")[len(lines) :] in ([*LIFECYCLE["disable"], *AGAIN], AGAIN)
@@ -85,9 +92,9 @@ def test_the_whole_life(mount: Ctx, tmp_path: Path) -> None:
 
     done = mount.ctx("plugin", "uninstall", "living")
     assert "hooks" not in done.stderr
-    assert wait_gone(process, 60)
+    assert wait_gone(process)
     assert heard(mount, "living") == (lines := [*lines, *LAST])
-    assert wait_gone(others, 60)
+    assert wait_gone(others)
     assert LAST[-1] not in heard(mount, "living", NOBODY)  # hooks are each user's
 
     mount.ctx("plugin", "uninstall", "living", "--purge")  # once is enough
@@ -111,7 +118,7 @@ def test_one_that_is_disabled_hears_of_its_end(mount: Ctx, tmp_path: Path) -> No
     mount.ctx("plugin", "install", str(plugin(tmp_path, "dormant", {"call": "return Deno.pid"}, SOURCE)))
     process = called(mount)
     mount.ctx("plugin", "disable", "dormant")
-    assert wait_gone(process, 60)
+    assert wait_gone(process)
     done = mount.ctx("plugin", "uninstall", "dormant")
     assert "hooks" not in done.stderr
     assert heard(mount, "dormant") == [*FIRST, *LIFECYCLE["disable"], *AGAIN, *LAST]
@@ -145,7 +152,7 @@ def test_a_last_hook_that_fails_or_hangs_holds_nothing_up(
     done = mount.ctx("plugin", "uninstall", "stubborn", "--purge")
     assert "its last hooks were not all called in good order" in done.stderr
     assert told in done.stderr, done.stderr
-    assert wait_gone(process, 60)
+    assert wait_gone(process)
     assert "call" not in tools(mount)
     assert not kept(mount, "stubborn").exists()
 
@@ -167,3 +174,32 @@ def test_a_hook_may_be_missing_and_a_failing_first_one_is_a_broken_plugin(mount:
         refused = mount.ctx("plugin", "install", str(folder), check=False)
         assert f"no {name} (in {name})" in refused.stderr
         mount.ctx("plugin", "uninstall", "failing", "--purge")
+
+
+def test_in_a_daemon_of_its_users_own(home: Path, python: Path) -> None:
+    # seed 004: "onInstall", "onUninstall", "cliCommands"; here who describes a plugin is its user
+    declared = [{"name": "tell-all", "description": "Tells what it has heard"}]
+    tells = "export const tellAll = async (args, ctx) => (await ctx.state.get('log')).split('\\n').join(' ');"
+    folder = plugin(
+        home, "living", {}, f"{SOURCE}\n{tells}", capabilities=["cli:commands"], cliCommands=declared
+    )
+    done = as_user(
+        home,
+        python,
+        f"""
+        user: $CTX mount ctx
+        user: $CTX plugin install {folder}
+        user: ls .local/state/cortexfs-kept/living/{USER}
+        user: $CTX tell-all
+        user: $CTX plugin uninstall living
+        user: $CTX tell-all
+        user: $CTX umount ctx
+        """,
+    )
+    parts = [part.strip() for part in done.stdout.split("-> ")]
+    statuses = [int(part.split()[0]) for part in parts[1:]]
+    assert statuses == [0, 0, 0, 0, 0, 69, 0], done.stdout
+    assert "installed\n" in parts[2], done.stdout  # it has heard so before anything was called
+    assert "onInstall onLoad onActivate" in parts[3], done.stdout
+    kept = home / ".local/state/cortexfs-kept/living" / str(USER) / "state.sqlite"
+    assert logged(kept)[-1] == "onUninstall"
