@@ -28,9 +28,9 @@ from cortexfs.hooks import Hooks, Site, is_elsewhere
 from cortexfs.hosts import Host
 
 MAX_EVENTS = 256  # that wait for one plugin and caller
-MAX_BYTES = 4 << 20  # and what they take
-MAX_QUEUES = 1024
-LAST_SECONDS = 0.5  # for hosts to hear that the daemon ends
+MAX_BYTES = 16 << 20  # of all that wait for one user
+MAX_QUEUES = 64  # of one user, whose agents have some of their own
+LAST_SECONDS = 2.0  # for hosts to hear that the daemon ends
 DAEMON = "cortexfs"
 STATUS = "daemon:status"
 
@@ -46,12 +46,9 @@ class _Queue:
         self.rights = rights
         self.is_full = False
 
-    def put(self, site: Site, event: bytes) -> bool:
-        if len(self.waiting) >= MAX_EVENTS or self.size + len(event) > MAX_BYTES:
-            return False
+    def put(self, site: Site, event: bytes) -> None:
         self.size += len(event)
         self.waiting.append((site, event))
-        return True
 
     def next(self) -> tuple[Site, bytes]:
         site, event = self.waiting.popleft()
@@ -101,15 +98,17 @@ class Events:
                 await trio.sleep(LAST_SECONDS / 50)
 
     def _put(self, key: _Key, site: Site, event: bytes) -> None:
+        own = [queue for (_, who), queue in self._queues.items() if who.uid == site.identity.uid]
         queue = self._queues.get(key)
         if queue is None:
-            if self._nursery is None or len(self._queues) >= MAX_QUEUES:
+            if self._nursery is None or len(own) >= MAX_QUEUES:
                 self.dropped += 1
                 return
             queue = self._queues[key] = _Queue(_kept(site))
             self._nursery.start_soon(self._deliver, key, queue)
-        if queue.put(site._replace(cwd=None, directory="/", rights=()), event):
+        if len(queue.waiting) < MAX_EVENTS and sum(one.size for one in own) + len(event) <= MAX_BYTES:
             queue.is_full = False
+            queue.put(site._replace(cwd=None, directory="/", rights=()), event)
             return
         self.dropped += 1
         if not queue.is_full:  # one line of the log is enough

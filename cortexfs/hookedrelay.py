@@ -61,7 +61,14 @@ class HookedRelay(Relay):
     async def _work(
         self, pool: Pool, plugin: calls.Plugin, asked: calls.Call, caller: Callerish, seconds: float
     ) -> None:
-        await super()._work(pool, plugin, shown(asked), caller, seconds)
+        try:
+            await super()._work(pool, plugin, shown(asked), caller, seconds)
+            await self._ended(seconds)
+        finally:
+            self._hooked.let_go()
+
+    async def _ended(self, seconds: float) -> None:
+        """Whatever way the host's part of it has ended."""
         if self._left:
             self.fault = Fault("ECANCELED", "")
         elif self.fault is None and self._is_shown:
@@ -123,13 +130,27 @@ class HookedRelay(Relay):
         if self._passes:
             self._overhear(kind, payload)
             return super()._heard(kind, payload)
+        if not self._may_hold(len(payload)):
+            return b""
         self._held.append((kind, payload))
         return self._too_large() if self._size > MAX_SHOWN else b""
+
+    def _may_hold(self, size: int) -> bool:
+        try:
+            self._hooked.hold(size)
+        except Fault as fault:
+            self._refuse(fault)
+        return not self._is_refused
+
+    def _refuse(self, fault: Fault) -> None:
+        """Nothing of the output passes any more."""
+        self.fault, self._is_refused = fault, True
+        self._held.clear()
 
     def _show(self, payload: bytes) -> None:
         if self._was_shown:
             raise Fault("EPROTO", "it has shown its input before")
-        if len(self._asks) <= MAX_SHOWN:
+        if len(self._asks) <= MAX_SHOWN and self._may_hold(len(payload)):
             self._asks += payload
         self._was_shown = self._is_shown = not payload
 
@@ -143,8 +164,7 @@ class HookedRelay(Relay):
         try:
             self._hooked.too_large()
         except Fault as fault:
-            self.fault, self._is_refused = fault, True
-            self._held.clear()
+            self._refuse(fault)
             return b""
         self._passes = True
         return self._released()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,6 +48,7 @@ from cortexfs.hosts import Pool
 
 BEFORE, AFTER = TOOL_EVENTS
 CUT = f"over the {MAX_SHOWN >> 10} KiB that plugins are shown"
+MAX_HELD = 64 << 20  # bytes of inputs and outputs that are held at a time for one user
 
 log = logging.getLogger("cortexfs")
 
@@ -65,6 +67,7 @@ class Middleware:
     def __init__(self, pool: Pool, failure: Failure = "closed") -> None:
         self.hooks = Hooks(pool, failure)
         self.events = Events(self.hooks)
+        self.held: Counter[int] = Counter()  # by uid
 
     @property
     def has_any(self) -> bool:
@@ -84,6 +87,8 @@ class Hooked:
     def __init__(self, middleware: Middleware, site: Site, tool: str) -> None:
         self._hooks = middleware.hooks
         self._events = middleware.events
+        self._held = middleware.held
+        self._own = 0  # of these
         self._site = site
         self._tool = tool
         self._input: dict[str, Any] = {}
@@ -104,6 +109,20 @@ class Hooked:
     @property
     def is_open(self) -> bool:
         return self._hooks.failure == "open"
+
+    def hold(self, size: int) -> None:
+        """So many bytes more are held for it; EAGAIN where they are too many of this user's."""
+        self._own += size
+        self._held[self._site.identity.uid] += size
+        if self._held[self._site.identity.uid] > MAX_HELD:
+            raise Fault("EAGAIN", f"{MAX_HELD >> 20} MiB of your calls are held for plugins; try again")
+
+    def let_go(self) -> None:
+        uid = self._site.identity.uid
+        self._held[uid] -= self._own
+        self._own = 0
+        if not self._held[uid]:
+            del self._held[uid]
 
     async def before(self, input_: dict[str, Any] | None) -> tuple[dict[str, Any], list[Observer]]:
         """Ask with this input, None for one that is too large to be shown; with which the tool is to run."""

@@ -99,6 +99,7 @@ class _Run:
         self._in_text = bool(self._tools.names) and not self._native
         self._cwd = who.cwd or self._setup.cwd
         self._identity = self._confined()
+        self._asker = who._replace(identity=self._identity, cwd=self._cwd)
         self._budget = Budget(limited(world.limits, self._setup), trio.current_time())
         self._reserve = 0
         self._asking = trio.Lock()
@@ -287,7 +288,7 @@ class _Run:
         tool = self._tools.now(call.name)
         if tool is None:
             return await self._told(call, wording.unknown(call.name, known(self._tools.names)), True)
-        hooked = self._world.hooked(tool, self._turn.who._replace(identity=self._identity), call.call)
+        hooked = self._world.hooked(tool, self._asker, call.call)
         call = await before(hooked, call, self._turn.say)
         wanted = self._trials.wanted(tool, call.input, trio.current_time())
         decision = await self._decide(call, tool, wanted)

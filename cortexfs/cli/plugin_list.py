@@ -14,6 +14,7 @@ from cortexfs.core.manifest import Manifest
 from cortexfs.plugins import directory, jsonmanifests, records
 from cortexfs.plugins.found import FoundPlugin, found
 
+HOOKS = "hooks of "  # the beginning of a line of the status; its value is what the plugin is asked and told
 HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools")
 _ORIGIN = re.compile(r"plugin:([^@ ]+)@(\S+)")
 
@@ -42,7 +43,9 @@ class Live:
     """What a running daemon made of its plugins: their tools and commands, and what is broken."""
 
     def __init__(self, root: str, text: str) -> None:
-        broken = mounts.facts(text).get("broken plugin", [])
+        facts = mounts.facts(text)
+        broken = facts.get("broken plugin", [])
+        self.hooks = {key.removeprefix(HOOKS) for key in facts if key.startswith(HOOKS)}
         self.broken = dict(line.partition(": ")[::2] for line in broken)
         self.tools: dict[str, list[str]] = {}
         self.versions: dict[str, str] = {}
@@ -113,13 +116,14 @@ def _row(
 ) -> dict[str, Any]:
     tools = live.tools.get(name, []) if live else []
     commands = live.commands.get(name, []) if live else []
+    hooks = live is not None and name in live.hooks
     reason = fault or (live.broken.get(name) if live and enabled else None)
     return {
         "name": name,
         "version": version,
         "boundary": boundary,
         "enabled": enabled,
-        "status": status_of(bool(reason), enabled, bool(tools or commands), live is not None),
+        "status": status_of(bool(reason), enabled, bool(tools or commands or hooks), live is not None),
         "tools": tools,
         "commands": commands,
         "reason": reason,

@@ -136,18 +136,20 @@ def test_settings(mount: Ctx, tmp_path: Path) -> None:
 def test_the_daemon(mount: Ctx, tmp_path: Path) -> None:
     # "daemon:status | { daemon: string, status: 'up' | 'down' } | Daemon started/stopped"
     more = """
-    globalEventBus.on("daemon:status", async (event) => {
-      if (event.status === "down") await noted.set("down", event.daemon);
-    });
-    let noted;
-    export const onActivate = (ctx) => void (noted = ctx.state);
+    export const onActivate = async ({ state }) => {
+      globalEventBus.on("daemon:status", async ({ daemon, status }) => {
+        if (status === "down") await state.set("ended", daemon);
+      });
+      heard.push({ ended: await state.get("ended") });
+    };
     """
     mount.ctx("plugin", "install", str(listener(tmp_path, "watch", "daemon:status", more=more)))
     up = {"type": "daemon:status", "daemon": "cortexfs", "status": "up"}
-    assert hears(mount, "watch", 1) == [up]
-    assert hears(mount, "watch", 1, NOBODY) == [up]
+    assert hears(mount, "watch", 2) == [{"ended": None}, up]
+    assert hears(mount, "watch", 2, NOBODY) == [{"ended": None}, up]
     mount.umount()
     mount.mount()
+    assert hears(mount, "watch", 2) == [{"ended": "cortexfs"}, up]
     mount.ctx("plugin", "uninstall", "watch", "--purge")
 
 
@@ -164,6 +166,7 @@ def test_only_what_is_declared(mount: Ctx, tmp_path: Path) -> None:
     mount.call("text.word_count", "--text", "y")
     assert [each["type"] for each in hears(mount, "narrow", 2)] == ["tool:pre-execute"] * 2
     assert mount.status["hooks of narrow"] == "tool:pre-execute"
+    assert "event tool:pre-execute" in mount.ctx("plugin", "review", str(one)).stdout
     mount.ctx("plugin", "permissions", "narrow", "--set", "events:listener=deny")
     assert "hooks of narrow" not in mount.status
     mount.call("text.word_count", "--text", "z")

@@ -17,7 +17,7 @@ from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.hooking import BOTH, guard, heard, hears, listener
 from tests.mounted.talking import history
 from tests.mounted.test_esm import plugin
-from tests.mounted.test_manifestjson_plugins import blocks
+from tests.mounted.test_manifestjson_plugins import blocks, row
 from tests.mounted.test_plugins import said
 
 
@@ -338,6 +338,7 @@ def test_the_guard_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
     assert not (mount.work / "my.env").exists()
     assert echo(mount, "the key is sk-0123456789").output == "the key is sk-..."
     assert mount.status["hooks of env-guard"] == "middleware:pre middleware:post"
+    assert row(mount, "env-guard")["status"] == "loaded"
     mount.ctx("plugin", "uninstall", "env-guard", "--purge")
 
 

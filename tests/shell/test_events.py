@@ -71,12 +71,15 @@ async def test_what_waits_is_bounded() -> None:
         for number in range(events.MAX_EVENTS + 10):
             made.tell("session:start", SITE, sessionId=str(number))
         assert made.dropped == 10
-        large = "x" * (events.MAX_BYTES // 4)
+        large = "x" * (events.MAX_BYTES // 4)  # so that four are a little over it
         other = Site(calls.Identity(2, 2, ()))
         for _ in range(5):
             made.tell("session:start", other, sessionId=large)
         assert made.dropped == 12
-    assert len(heard.heard) == events.MAX_EVENTS + 3
+        for number in range(events.MAX_QUEUES + 1):
+            made.tell("session:start", Site(calls.Identity(3, number, ())), sessionId="x")
+        assert made.dropped == 13
+    assert len(heard.heard) == events.MAX_EVENTS + 3 + events.MAX_QUEUES
 
 
 async def test_what_cannot_be_delivered_is_dropped() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -10,12 +11,15 @@ import msgspec
 import pytest
 import trio
 
+from cortexfs import middleware
 from cortexfs.core import calls, frames, wire
 from cortexfs.core.errors import Fault
 from cortexfs.hookedrelay import HookedRelay
 from cortexfs.hooks import Hooks, Site
 from cortexfs.hosts import Pool
 from cortexfs.middleware import Middleware
+from cortexfs.runnerside import receive
+from tests.shell.calling import until
 from tests.shell.test_relay import Bounds, Stage, codes
 
 ME = calls.Identity(0, 0, ())
@@ -32,12 +36,15 @@ class Asked(Hooks):
         super().__init__(cast(Pool, None))
         self.apply([GUARD, EAR])
         self.heard: list[tuple[str, dict[str, Any]]] = []
+        self.stuck = ""
         self._answers = answers
 
     async def call(self, plugin: calls.Plugin, name: str, site: Site, data: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
         about = msgspec.json.decode(data)
         self.heard.append((name, about))
+        if name == self.stuck:
+            await trio.sleep_forever()
         return msgspec.json.encode(self._answers(name, about))
 
     @property
@@ -61,12 +68,12 @@ class Hooked(Stage):
             raise Fault("EACCES", "no")
 
     async def hears(self, host: Callable[[Any], Any]) -> tuple[list[Any], int | None]:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self.middleware.events.run)
-            await self.play(host)
-            while self.middleware.events._queues:
-                await trio.lowlevel.checkpoint()
-            nursery.cancel_scope.cancel()
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.middleware.events.run)
+                await self.play(host)
+                await until(lambda: not self.middleware.events._queues)
+                nursery.cancel_scope.cancel()
         return await self.heard()
 
 
@@ -195,3 +202,73 @@ async def test_what_is_refused_is_cut_off_at_once(stage: Any) -> None:
     said, status = await made.hears(host)
     assert (codes(said)[-1], status) == (("Done", "EFBIG"), 1)
     assert not any(isinstance(one, frames.Delta) for one in said)
+
+
+async def test_a_caller_who_leaves_while_middleware_is_asked(stage: Any) -> None:
+    # abi.md 5: a cancel ends a run; what was held is not said, and listeners hear how it has ended
+    made = stage()
+
+    async def host(_: Stage) -> None:
+        await show(made)
+        made.hooks.stuck = ":middleware-post"
+        await made.say(wire.DELTA, b"out")
+        await made.say(wire.DONE)
+        await until(lambda: ":middleware-post" in dict(made.hooks.heard))
+        made.runner.shutdown(socket.SHUT_WR)
+
+    said, status = await made.hears(host)
+    assert (codes(said)[-1], status) == (("Done", "ECANCELED"), 130)
+    assert not any(isinstance(one, frames.Delta) for one in said)
+    assert made.hooks.heard[-1][1]["result"] | {"durationMs": 0} == {
+        "toolName": "t",
+        "success": False,
+        "output": "",
+        "durationMs": 0,
+        "error": "cancelled",
+    }
+
+
+async def test_what_is_held_for_a_user_is_bounded(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "MAX_HELD", 10)
+    made = stage()
+
+    async def host(_: Stage) -> None:
+        await show(made)
+        await made.say(wire.DELTA, b"more than that")
+        await made.say(wire.DONE)
+
+    said, status = await made.hears(host)
+    assert (codes(said)[-1], status) == (("Done", "EAGAIN"), 1)
+    assert not any(isinstance(one, frames.Delta) for one in said)
+    assert not made.middleware.held
+
+
+async def test_without_middleware_for_it_an_output_streams(stage: Any) -> None:
+    # events wait for nobody, and nobody for them
+    made = stage()
+    made.hooks.apply([EAR])
+    made.relay._passes = True
+
+    async def host(_: Stage) -> None:
+        await show(made)
+        await made.say(wire.DELTA, b"first")
+        out = b""
+        while b"first" not in out:
+            out += await receive(made.runner)
+        await made.say(wire.DONE)
+
+    _, status = await made.hears(host)
+    assert status == 0
+    assert made.hooks.heard[-1][1]["result"]["output"] == "first"
+
+
+def test_where_nobody_hooks_in_nothing_is_made() -> None:
+    # the price of a call without such plugins is a look at one attribute
+    nobody = Middleware(cast(Pool, None))
+    assert not nobody.has_any
+    nobody.hooks.apply([calls.Plugin("p", "1", "esm", "{}", hooks=("session:start",))])
+    assert not nobody.has_any
+    assert nobody.of(Site(ME), "t") is None
+    nobody.hooks.apply([EAR])
+    assert nobody.of(Site(ME), "t") is not None
+    assert nobody.of(Site(calls.Identity(0, 0, (), unheard=True)), "t") is None
