@@ -22,7 +22,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 import time
@@ -32,7 +31,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from cortexfs import mcpservers, mounttable, pluginmodels, shebang, statelock, strangers
+from cortexfs import mcpservers, mounttable, pluginmodels, shebang, statelock, strangers, terms
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
@@ -65,7 +64,6 @@ from cortexfs.pluginmodels import PluginModels
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, Space, spaces
 from cortexfs.sessions import Policy, Sessions
-from cortexfs.sessionshare import Most
 from cortexfs.sockets import Sockets, bind
 from cortexfs.store import Store
 from cortexfs.toolcalls import ToolCalls
@@ -76,7 +74,6 @@ LEAVE_SECONDS = 0.2  # for clients to read their last frames
 SWEEP_SECONDS = 15.0
 DAY = 86400.0
 RETAIN_SECONDS = 3600.0
-DESCRIPTORS = 16384  # a thousand clients, as many sessions, and calls
 GC_THRESHOLDS = (20_000, 20, 20)  # measured: 6 % less CPU a call than with the defaults
 
 log = logging.getLogger("cortexfs")
@@ -116,9 +113,13 @@ class Daemon:
         self.servers = mcpservers.Servers(config.directory, config.state)
         self.watch = mcpservers.Watch(self.catalog, self._renew)
         self.commands = Commands(config.state, self.catalog.serving, self.offers.one)
-        self._connections = min(limits.connections, _raise_descriptors() // 4)  # of each kind, at most
+        self._connections = min(limits.connections, terms.raise_descriptors() // 4)  # of each kind, at most
         self.sessions = Sessions(
-            config.state / "sessions", _report, grew=self._grew, removed=self._removed, most=_most(config)
+            config.state / "sessions",
+            _report,
+            grew=self._grew,
+            removed=self._removed,
+            most=terms.most(config),
         )
         self.conversations = Conversations(
             self.sessions,
@@ -216,7 +217,7 @@ class Daemon:
                 async with trio.open_nursery() as calls_:
                     find, command = self.fs.object_of, self.commands.chosen
                     tree = Tree(str(self.root), find, command, self._driver_of, self.world.admit)
-                    settings = _Settings(self.config, self._connections)
+                    settings = terms.Exec(self.config, self._connections)
                     exec_ = Exec(tree, self.pool, self.runs, settings, self._strict, self.middleware)
                     calls_.start_soon(exec_.serve, listener, calls_)
                     ready(None)
@@ -393,29 +394,6 @@ class Daemon:
         return "\n".join(lines) + "\n"
 
 
-def _most(config: Config) -> Most:
-    said = config.sessions
-    return Most(said.session_mib << 20, said.user_mib << 20, said.user_sessions)
-
-
-def _raise_descriptors() -> int:
-    """After the fork server has started, as hosts have limits of their own; how many we may have."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if most == resource.RLIM_INFINITY else min(DESCRIPTORS, most)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    return wanted
-
-
 def _report(address: Address, remark: str) -> None:
     """What befell a session's log."""
     log.warning("session %s: %s", "/".join(address.parts), remark)
-
-
-class _Settings:
-    """The configuration, as exec wants it."""
-
-    def __init__(self, config: Config, connections: int) -> None:
-        self.tool_timeout = float(config.turn.tool_timeout_secs)
-        self.output_bytes = config.limits.output_gib << 30
-        self.connections = connections
-        self.depth = config.limits.depth

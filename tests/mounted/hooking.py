@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.mounted.ctx_mount import Ctx
 from tests.mounted.test_esm import plugin
 from tests.mounted.test_plugins import said
-
-PATIENCE = 60  # seconds until a test that waits in vain fails
+from tests.waiting import until
 
 LISTENING = """
 import { globalEventBus } from "cortex/plugins";
@@ -74,13 +71,4 @@ def heard(ctx: Ctx, name: str, uid: int | None = None) -> list[dict[str, Any]]:
 
 def hears(ctx: Ctx, name: str, count: int, uid: int | None = None) -> list[dict[str, Any]]:
     """The same, when it has heard so much."""
-    until(lambda: len(heard(ctx, name, uid)) >= count, lambda: heard(ctx, name, uid))
-    return heard(ctx, name, uid)
-
-
-def until(seen: Callable[[], bool], what: Callable[[], object]) -> None:
-    """Wait for it; what there was instead, where it does not come."""
-    deadline = time.monotonic() + PATIENCE
-    while not seen():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.05)
+    return until(lambda: heard(ctx, name, uid), lambda found: len(found) >= count)

@@ -10,8 +10,9 @@ import pytest
 
 from tests.mounted.agents import agent, call, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
-from tests.mounted.hooking import heard, hears, listener, until
+from tests.mounted.hooking import heard, hears, listener
 from tests.mounted.talking import ECHO, talk
+from tests.waiting import until
 
 ALL = [
     "session:start",
@@ -111,14 +112,12 @@ def test_sessions(mount: Ctx, ear: str) -> None:
             client.until("done")
         client.send("hello", session="passing", scope="temp")
         client.until("done")
-    until(lambda: len(sessions()) >= 3, sessions)
-    start, begun, ended = sessions()
+    start, begun, ended = until(sessions, lambda found: len(found) >= 3)
     assert start == short
     assert (begun["type"], ended["type"]) == ("session:start", "session:end")
     assert begun["sessionId"] == ended["sessionId"] == "passing"
     mount.ctx("session", "rm", "model/debug/echo", "short", "--yes")
-    until(lambda: len(sessions()) >= 4, sessions)
-    assert sessions()[3:] == [short | {"type": "session:end"}]
+    assert until(sessions, lambda found: len(found) >= 4)[3:] == [short | {"type": "session:end"}]
 
 
 def test_settings(mount: Ctx, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.events import Events
 from cortexfs.hooks import Hooks, Site
 from cortexfs.hosts import Pool
+from tests.waiting import PATIENCE
 
 ME = calls.Identity(1, 1, ())
 EAR = calls.Plugin("ear", "1", "esm", "{}", hooks=("session:start",))
@@ -46,7 +47,7 @@ class Heard(Hooks):
 async def telling() -> AsyncIterator[tuple[Events, Heard]]:
     heard = Heard()
     made = Events(heard)
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             await nursery.start(made.run)
             yield made, heard

@@ -19,8 +19,8 @@ from cortexfs.hooks import Hooks, Site
 from cortexfs.hosts import Pool
 from cortexfs.middleware import Middleware
 from cortexfs.runnerside import receive
-from tests.shell.calling import until
 from tests.shell.test_relay import Bounds, Stage, codes
+from tests.waiting import PATIENCE, awaited
 
 ME = calls.Identity(0, 0, ())
 GUARD = calls.Plugin("guard", "1", "esm", "{}", hooks=("middleware:pre", "middleware:post"))
@@ -68,11 +68,11 @@ class Hooked(Stage):
             raise Fault("EACCES", "no")
 
     async def hears(self, host: Callable[[Any], Any]) -> tuple[list[Any], int | None]:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.middleware.events.run)
                 await self.play(host)
-                await until(lambda: not self.middleware.events._queues)
+                await awaited(lambda: not self.middleware.events._queues)
                 nursery.cancel_scope.cancel()
         return await self.heard()
 
@@ -94,7 +94,7 @@ async def answer_of(stage: Stage) -> bytes:
     """What the host is told of the input that it has shown."""
     splitter = wire.Splitter(1 << 24)
     while True:
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE):
             await trio.lowlevel.wait_readable(stage.pool.theirs)
         for kind, payload in splitter.feed(stage.pool.theirs.recv(1 << 20)):
             if kind == wire.INPUT:
@@ -213,7 +213,7 @@ async def test_a_caller_who_leaves_while_middleware_is_asked(stage: Any) -> None
         made.hooks.stuck = ":middleware-post"
         await made.say(wire.DELTA, b"out")
         await made.say(wire.DONE)
-        await until(lambda: ":middleware-post" in dict(made.hooks.heard))
+        await awaited(lambda: ":middleware-post" in dict(made.hooks.heard))
         made.runner.shutdown(socket.SHUT_WR)
 
     said, status = await made.hears(host)
