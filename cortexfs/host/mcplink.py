@@ -16,7 +16,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -45,6 +45,7 @@ CLOSE_SECONDS = 1.5
 MAX_TOOLS = 1000
 MAX_PAGES = 100
 MAX_PROGRESS = 1000  # what waits for a caller who is slow to read
+HEAR_SECONDS = 5.0  # to show that it still hears us, when a call was given up
 LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
 _CLONE_FS = 0x200  # unshare(2)
 _ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
@@ -71,6 +72,8 @@ class Link:
         self._pipe: Pipe | None = None
         self._closing: asyncio.Event | None = None
         self._relist: asyncio.Event | None = None
+        self._busy = 0  # calls that are under way
+        self._trial: Future[None] | None = None
         self.is_open = True
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -99,12 +102,25 @@ class Link:
         finally:
             work.cancel()
         if item is None:
+            self._doubt()
             raise sdk.ExecutionFailed("cancelled", "ECANCELED")
         if isinstance(item, _Over):
             raise self._lost()
         if isinstance(item, Fault):
             raise item
         return item
+
+    def _doubt(self) -> None:
+        """Whoever gave up a call may have waited for a program that hangs."""
+        if self._pipe is not None and self._loop is not None:
+            with suppress(RuntimeError):
+                self._trial = asyncio.run_coroutine_threadsafe(self._try(), self._loop)
+
+    def settle(self) -> None:
+        """Wait until it is known whether the server still hears us, if that is in doubt."""
+        if self._trial is not None:
+            with suppress(TimeoutError, CancelledError):
+                self._trial.result(HEAR_SECONDS + 1)
 
     def close(self) -> None:
         self.is_open = False
@@ -219,10 +235,24 @@ class Link:
                 items.put(_told(progress, total, message))
 
         assert self._client is not None
+        self._busy += 1
         try:
             items.put(await self._client.call_tool(name, input, progress_callback=progress))
         except Exception as error:  # the SDK raises what it likes; the call that waits is told
             items.put(self._failure(error))
+        finally:
+            self._busy -= 1
+
+    async def _try(self) -> None:
+        """End a server that hears nothing any more, unless calls of others may be what keeps it."""
+        assert self._client is not None
+        assert self._closing is not None
+        with anyio.move_on_after(HEAR_SECONDS) as clock, suppress(Exception):  # any answer is one
+            await self._client.list_tools()  # ping is gone from the protocol
+        if clock.cancelled_caught and not self._busy:
+            self._judge.why = "does not answer any more"
+            self.is_open = False
+            self._closing.set()
 
     # -- sentences
 

@@ -53,6 +53,8 @@ class Keeper:
 
     def link(self) -> Link:
         with self._lock:
+            if self._link is not None:
+                self._link.settle()
             if self._link is None or not self._link.is_open:
                 if self._link is not None:
                     self._link.close()  # whatever of it is left

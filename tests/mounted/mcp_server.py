@@ -95,7 +95,11 @@ def call(request: dict[str, Any]) -> dict[str, Any] | None:
             ]
             return {"content": parts}
         case "whoami":
-            return text(json.dumps({"uid": os.getuid(), "cwd": os.getcwd(), "environ": dict(os.environ)}))
+            return text(
+                json.dumps(
+                    {"uid": os.getuid(), "pid": os.getpid(), "cwd": os.getcwd(), "environ": dict(os.environ)}
+                )
+            )
         case "soft":
             return text("it did not work") | {"isError": True}
         case "ask":

@@ -314,7 +314,7 @@ def test_import_of_another_clients_file(fresh: Ctx, tmp_path: Path) -> None:
     assert "My-Server.echo" in row["tools"]
     again = fresh.ctx("plugin", "import-mcp", str(file), check=False)
     assert "there is an MCP server My-Server already; --replace takes its place" in again.stderr
-    assert "follows" in fresh.ctx("mcp", "remove", "My-Server").stderr
+    assert "removed My-Server and its secrets" in fresh.ctx("mcp", "remove", "My-Server").stderr
     tool_is(fresh, "My-Server.echo", there=False)
     assert not secret.exists()
 
@@ -323,12 +323,16 @@ def test_servers_are_added_by_a_command(fresh: Ctx) -> None:
     # docs/mcp.md: "`add` says what is wrong when the mount cannot use the server"
     shutil.copy(HOSTILE, fresh.work)
     words = ("--", "/usr/bin/python3", str(fresh.work / "mcp_server.py"))
-    done = fresh.ctx("mcp", "add", "one", "--tool", "echo", *words)
-    assert f"the mount at {fresh.root} follows" in done.stderr
+    fresh.ctx("mcp", "add", "one", "--tool", "echo", *words)
+    tool_is(fresh, "one.echo")
     assert fresh.call("one.echo", "--text", "hello").output == "hello"
     done = fresh.ctx("mcp", "add", "two", "--", "/no/such/program")
-    assert "two: the MCP server two: it cannot be started: /no/such/program" in done.stderr
-    rows = json.loads(fresh.ctx("mcp", "list", "--json").stdout)
+    why = "two: the MCP server two: it cannot be started: /no/such/program"
+    assert why in done.stderr or "has not taken it over yet" in done.stderr, done.stderr
+    rows = until(
+        lambda: json.loads(fresh.ctx("mcp", "list", "--json").stdout),
+        lambda seen: seen[1]["status"] == "broken",
+    )
     assert [(row["name"], row["status"], row["tools"]) for row in rows] == [
         ("one", "loaded", ["one.echo"]),
         ("two", "broken", []),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import http.server
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -133,6 +135,49 @@ def test_calls_run_side_by_side(keeper: Callable[..., Keeper]) -> None:
     waiting.cancel()
     thread.join()
     assert [failed.code for failed in heard if isinstance(failed, sdk.ExecutionFailed)] == ["ECANCELED"]
+
+
+def cancelled(keeper: Keeper, name: str, then: Callable[[], object] = lambda: None) -> None:
+    """Call it, and give it up when it has begun."""
+    begun, runtime = threading.Event(), Watched()
+    runtime.begun = begun
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(sdk.run, tool(keeper, name), {}, runtime)
+        try:
+            assert begun.wait(60)
+            then()
+        finally:
+            runtime.cancel()
+        with pytest.raises(sdk.ExecutionFailed) as failed:
+            call.result(60)
+    assert failed.value.code == "ECANCELED"
+
+
+class Watched(sdk.MemoryRuntime):
+    begun: threading.Event
+
+    def emit_progress(self, message: str) -> None:
+        self.begun.set()
+
+
+def test_one_that_hangs_is_started_again(
+    keeper: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # docs/mcp.md: "it lists no tools within 5 s when a call was given up ... | it is started again"
+    works = keeper(**program())
+    pid = json.loads(sdk.run(tool(works, "whoami"), {}, sdk.MemoryRuntime()).output)["pid"]
+    monkeypatch.setattr(mcplink, "HEAR_SECONDS", 0.2)
+    cancelled(works, "sleep", lambda: os.kill(pid, signal.SIGSTOP))
+    said = sdk.run(tool(works, "whoami"), {}, sdk.MemoryRuntime()).output
+    assert json.loads(said)["pid"] != pid
+
+
+def test_one_that_only_takes_its_time_goes_on(keeper: Callable[..., Keeper]) -> None:
+    works = keeper(**program())
+    first = works.link()
+    cancelled(works, "sleep")
+    assert works.link() is first
+    assert sdk.run(tool(works, "echo"), {"text": "on"}, sdk.MemoryRuntime()).output == "on"
 
 
 def test_a_tool_that_goes_while_it_runs_answers_all_the_same(keeper: Callable[..., Keeper]) -> None:
