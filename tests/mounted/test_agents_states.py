@@ -113,18 +113,19 @@ def test_a_cancel(ctx: Ctx, state: Callable[[Ctx], contextlib.AbstractContextMan
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_daemon_that_is_killed(
-    python: Path, state: Callable[[Ctx], contextlib.AbstractContextManager[State]]
+    ctx: Ctx, state: Callable[[Ctx], contextlib.AbstractContextManager[State]]
 ) -> None:
     # "daemon kill -9 in each state (the run ends as error, nothing runs twice)"
-    with mounted(python, ["modeller"]) as ctx, state(ctx) as made:
-        with working(ctx, made.path, made.task, session="s", id="m") as client:
+    (ctx.work / "ran").unlink(missing_ok=True)
+    with state(ctx) as made:
+        with working(ctx, made.path, made.task, session="killed", id="m") as client:
             run = made.reach(client)
             os.kill(ctx.pid, signal.SIGKILL)
             client.rest(torn=True)
         ctx.mount()
-        last = history(ctx, "s", f"{made.path}.sock")[-1]
+        last = history(ctx, "killed", f"{made.path}.sock")[-1]
         assert (last["type"], last["run"], last["status"], last["code"]) == ("done", run, "error", "EIO")
-        with working(ctx, made.path, made.task, session="s", id="m") as client:
+        with working(ctx, made.path, made.task, session="killed", id="m") as client:
             assert client.until("done")[-1]["run"] == run  # a retry is the same run
         ctx.at_rest(0)
         ran = ctx.work / "ran"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ from tests.shell.sessions import remount, small_disk
 from tests.waiting import until
 
 HANG = json.dumps([{"delta": "begun"}, {"hang": True}])
+NUMBERS = itertools.count()
 
 
 def log_of(ctx: Ctx, session: str, name: str = "echo") -> Path:
@@ -45,102 +47,113 @@ def kill(ctx: Ctx) -> None:
     ctx.mount()
 
 
+@pytest.fixture(scope="module")
+def hardy(python: Path) -> Iterator[Ctx]:
+    """A mount whose daemon is killed and stopped by many tests, each with a session of its own."""
+    with mounted(python) as mount:
+        yield mount
+
+
+@pytest.fixture
+def session() -> str:
+    return f"s{next(NUMBERS)}"
+
+
 # Killed.
 
 
-def test_a_run_that_ended_before_the_restart_cannot_be_cancelled(fresh: Ctx) -> None:
+def test_a_run_that_ended_before_the_restart_cannot_be_cancelled(hardy: Ctx) -> None:
     # abi.md 5: "cancel: [...] an unknown run is ENOENT, a finished one EALREADY"
-    run = one_run(said(fresh, "x"))
-    fresh.umount()
-    fresh.mount()
+    run = one_run(said(hardy, "x"))
+    hardy.umount()
+    hardy.mount()
     for uid, code in ((None, "EALREADY"), (NOBODY, "ENOENT")):  # another's runs are unknown
-        with talk(fresh, uid=uid) as client:
+        with talk(hardy, uid=uid) as client:
             client.ask("cancel", id=run)
             assert client.error()["code"] == code
 
 
-def test_what_was_done_is_there_after_a_kill(fresh: Ctx) -> None:
+def test_what_was_done_is_there_after_a_kill(hardy: Ctx) -> None:
     # abi.md 5: "A session that a client saw `done` for is on disk: kill -9 of the daemon at any time loses no
     # completed message"
-    wholes = [said(fresh, f"number {number}", session=f"s{number}", id="m") for number in range(5)]
-    kill(fresh)
+    wholes = [said(hardy, f"number {number}", session=f"s{number}", id="m") for number in range(5)]
+    kill(hardy)
     for number, whole in enumerate(wholes):
-        assert history(fresh, f"s{number}") == whole
-        assert said(fresh, f"number {number}", session=f"s{number}", id="m") == whole
-    more = said(fresh, "and on", session="s0")
+        assert history(hardy, f"s{number}") == whole
+        assert said(hardy, f"number {number}", session=f"s{number}", id="m") == whole
+    more = said(hardy, "and on", session="s0")
     assert ids(more) == list(range(ids(wholes[0])[-1] + 1, ids(wholes[0])[-1] + 1 + len(more)))
     # "run ids are unique for ever"
     assert one_run(more) not in {one_run(whole) for whole in wholes}
 
 
-def test_a_run_that_was_active_at_a_kill(fresh: Ctx) -> None:
+def test_a_run_that_was_active_at_a_kill(hardy: Ctx, session: str) -> None:
     # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}, visible to resume."
-    with talk(fresh, SCRIPT) as client:
-        client.send(HANG, session="s", id="m")
+    with talk(hardy, SCRIPT) as client:
+        client.send(HANG, session=session, id="m")
         begun = client.until("delta")
-        client.send("[]", session="s", id="waits")
-        kill(fresh)
+        client.send("[]", session=session, id="waits")
+        kill(hardy)
         assert types(client.rest()) == []
-    whole = history(fresh, "s", SCRIPT)
+    whole = history(hardy, session, SCRIPT)
     assert whole[: len(begun)] == begun
     one_run(whole)
     assert types(whole[len(begun) :]) == ["error", "done"]
     assert (whole[-2]["code"], whole[-2]["request"]) == ("EIO", "m")
     assert (whole[-1]["status"], whole[-1]["code"]) == ("error", "EIO")
     # docs/protocol.md: "A message that waited then was never begun: send it again."
-    assert one_run(said(fresh, "[]", SCRIPT, session="s", id="waits")) != one_run(whole)
-    assert said(fresh, HANG, SCRIPT, session="s", id="m") == whole
+    assert one_run(said(hardy, "[]", SCRIPT, session=session, id="waits")) != one_run(whole)
+    assert said(hardy, HANG, SCRIPT, session=session, id="m") == whole
 
 
-def test_a_crash_is_repaired_before_anybody_asks(fresh: Ctx) -> None:
+def test_a_crash_is_repaired_before_anybody_asks(hardy: Ctx, session: str) -> None:
     # abi.md 5: "repaired at start": the files tell of it, whether or not somebody resumes
-    with talk(fresh, SCRIPT) as client:
-        client.send(HANG, session="s")
+    with talk(hardy, SCRIPT) as client:
+        client.send(HANG, session=session)
         client.until("delta")
-    kill(fresh)
-    path = log_of(fresh, "s", "script")
+    kill(hardy)
+    path = log_of(hardy, session, "script")
     until(lambda: path.read_text().splitlines()[-1], lambda last: '"done"' in last)
 
 
 @pytest.mark.parametrize("torn", [b'{"type":"delta","id":"9', b"\0" * 4096, b"{}", b'{"type":"done"xx'])
-def test_a_torn_last_line(fresh: Ctx, torn: bytes) -> None:
+def test_a_torn_last_line(hardy: Ctx, session: str, torn: bytes) -> None:
     # abi.md 5: "a torn last line is repaired at start and said in the log"
-    with talk(fresh, SCRIPT) as client:
-        client.send(HANG, session="s", id="m")
+    with talk(hardy, SCRIPT) as client:
+        client.send(HANG, session=session, id="m")
         begun = client.until("delta")
-        pid = fresh.pid
+        pid = hardy.pid
         os.kill(pid, signal.SIGKILL)
         assert wait_gone(pid)
-    path = log_of(fresh, "s", "script")
+    path = log_of(hardy, session, "script")
     with path.open("ab") as file:
         file.write(torn)
-    fresh.mount()
-    whole = history(fresh, "s", SCRIPT)
+    hardy.mount()
+    whole = history(hardy, session, SCRIPT)
     assert whole[: len(begun)] == begun
     assert types(whole[len(begun) :]) == ["error", "done"]
     assert [json.loads(line) for line in path.read_bytes().splitlines()] == whole
-    said_ = [line for line in (fresh.state / "daemon.log").read_text().splitlines() if "cut off" in line]
-    assert len(said_) == 1
-    assert "debug/script.d/session/s" in said_[0]
-    assert text(said(fresh, '[{"delta":"on"}]', SCRIPT, session="s")) == "on"
+    told = [line for line in (hardy.state / "daemon.log").read_text().splitlines() if "cut off" in line]
+    assert sum(f"debug/script.d/session/{session}:" in line for line in told) == 1, told
+    assert text(said(hardy, '[{"delta":"on"}]', SCRIPT, session=session)) == "on"
 
 
-def test_killed_again_and_again_in_a_flood(fresh: Ctx) -> None:
+def test_killed_again_and_again_in_a_flood(hardy: Ctx, session: str) -> None:
     # abi.md 5: "kill -9 of the daemon at any time loses no completed message"; "without gap or duplicate"
     seen: list[Frame] = []
     for turn in range(5):
-        with talk(fresh, SCRIPT) as client:
-            client.ask("resume", session="s", **({"after": str(ids(seen)[-1])} if seen else {}))
+        with talk(hardy, SCRIPT) as client:
+            client.ask("resume", session=session, **({"after": str(ids(seen)[-1])} if seen else {}))
             for number in range(4):
                 steps = [{"burst": 500 * (number + turn), "size": 50}] if number + turn else []
-                client.send(json.dumps(steps), session="s", id=f"{turn}.{number}")
+                client.send(json.dumps(steps), session=session, id=f"{turn}.{number}")
             with contextlib.suppress(Closed, ConnectionResetError):
                 for _ in range(300 * turn + 50):
                     seen.append(client.frame())
-            os.kill(fresh.pid, signal.SIGKILL)
+            os.kill(hardy.pid, signal.SIGKILL)
             seen += client.rest(torn=True)
-        fresh.mount()
-    whole = history(fresh, "s", SCRIPT)
+        hardy.mount()
+    whole = history(hardy, session, SCRIPT)
     assert ids(whole) == sorted(set(ids(whole)))
     there = {frame["id"]: frame for frame in whole}
     assert all(there[frame["id"]] == frame for frame in seen), "something that was seen is not there"
@@ -152,24 +165,24 @@ def test_killed_again_and_again_in_a_flood(fresh: Ctx) -> None:
 # Stopped.
 
 
-def test_umount_with_a_run_that_goes_on(fresh: Ctx) -> None:
+def test_umount_with_a_run_that_goes_on(hardy: Ctx, session: str) -> None:
     # abi.md 8: "active ones get a short grace and then cancel, sessions are synced, ... sockets closed"
-    with talk(fresh, SCRIPT) as client:
-        client.send(HANG, session="s", id="m")
+    with talk(hardy, SCRIPT) as client:
+        client.send(HANG, session=session, id="m")
         client.until("delta")
-        client.send("[]", session="s", id="waits")
+        client.send("[]", session=session, id="waits")
         assert client.is_alive()
-        fresh.ctx("umount", str(fresh.root))
+        hardy.ctx("umount", str(hardy.root))
         rest = client.rest()
-    assert not os.path.ismount(fresh.root)
+    assert not os.path.ismount(hardy.root)
     done = [frame for frame in rest if frame["type"] == "done"]
     assert [frame["code"] for frame in done] == ["EHOSTDOWN"] * len(done)
     assert done, "the client was not told"
-    whole = [json.loads(line) for line in log_of(fresh, "s", "script").read_bytes().splitlines()]
+    whole = [json.loads(line) for line in log_of(hardy, session, "script").read_bytes().splitlines()]
     assert {frame["id"] for frame in rest} <= {frame["id"] for frame in whole}
     assert (whole[-1]["type"], whole[-1]["code"]) == ("done", "EHOSTDOWN")
-    fresh.mount()
-    assert history(fresh, "s", SCRIPT) == whole
+    hardy.mount()
+    assert history(hardy, session, SCRIPT) == whole
 
 
 def is_refused(path: Path) -> bool:
@@ -193,15 +206,15 @@ def test_connect_is_refused_while_the_daemon_stops(fresh: Ctx) -> None:
         assert client.until("done")[-1]["code"] == "EHOSTDOWN"
 
 
-def test_nothing_is_bound_after_umount(fresh: Ctx) -> None:
+def test_nothing_is_bound_after_umount(hardy: Ctx) -> None:
     # design.md: "A bound socket pins the mount"
     for _ in range(2):
-        with talk(fresh) as client:
+        with talk(hardy) as client:
             assert client.is_alive()
-            fresh.ctx("umount", str(fresh.root))
+            hardy.ctx("umount", str(hardy.root))
             assert client.rest() == []
-        assert not os.path.ismount(fresh.root)
-        fresh.mount()
+        assert not os.path.ismount(hardy.root)
+        hardy.mount()
 
 
 # Without a disk.
