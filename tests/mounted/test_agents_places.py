@@ -82,23 +82,26 @@ def hung(place: Path) -> Iterator[None]:
         assert not libc.umount2(bytes(place), 2)  # MNT_DETACH
 
 
-@pytest.mark.parametrize("below", ["", "/folder"])
-def test_a_directory_that_never_answers_holds_up_its_own_run_alone(python: Path, below: str) -> None:
+def test_a_directory_that_never_answers_holds_up_its_own_run_alone(python: Path) -> None:
     # "A directory whose file system does not answer holds up the calls of its own runs"
+    task = script(call("fs.list", path="."), say("on"))
     with mounted(python, []) as ctx, agent(ctx, "stuck", "fs.*") as path:
-        place = ctx.base / "hung"
-        (ctx.root / f"{path}.d/cwd").write_text(f"{place}{below}\n")
-        with hung(place):
-            task = script(call("fs.list", path="."), say("on"))
-            with talk(ctx, f"{path}.sock") as client:
-                client.send(task, session="s")
+        with contextlib.ExitStack() as stack:
+            clients = {}
+            for place, below in ((ctx.base / "itself", ""), (ctx.base / "above", "/folder")):
+                stack.enter_context(hung(place))
+                (ctx.root / f"{path}.d/cwd").write_text(f"{place}{below}\n")
+                clients[place] = client = stack.enter_context(talk(ctx, f"{path}.sock"))
+                client.send(task, session=place.name)
                 client.until("tool_call")
-                for _ in range(3):  # others work meanwhile, of the same user and agent
-                    there = script(call("fs.list", path=str(ctx.work)), say("there"))
-                    answer = run(ctx, path, there, cwd=ctx.work)
-                    assert (answer.status, answer.output) == (0, "there")
+            for _ in range(3):  # others work meanwhile, of the same user and agent
+                there = script(call("fs.list", path=str(ctx.work)), say("there"))
+                answer = run(ctx, path, there, cwd=ctx.work)
+                assert (answer.status, answer.output) == (0, "there")
+            for place, client in clients.items():
                 (told,) = results(client.until("done", status="ok"))
                 assert told["is_error"]
-                client.send(task, session="s", cwd=f"{place}/folder")
+                client.send(task, session=place.name, cwd=f"{place}/folder")
+            for client in clients.values():
                 assert "does not answer" in client.error()["message"]
         assert ctx.status["runs"].startswith("0 active")
