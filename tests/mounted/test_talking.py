@@ -127,7 +127,7 @@ def test_the_second_interrupt_leaves(talks: Ctx) -> None:
         try:
             sending.process.send_signal(signal.SIGINT)
             with pytest.raises(subprocess.TimeoutExpired):
-                sending.process.wait(0.3)
+                sending.process.wait(1)  # time for the first to be heard
             sending.process.send_signal(signal.SIGINT)
             assert sending.process.wait(PATIENCE) == 130
         finally:

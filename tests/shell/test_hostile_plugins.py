@@ -77,7 +77,7 @@ def described(said: dict[str, bytes]) -> tuple[Registry, dict[str, str], float]:
         return await catalog.registry(plugins), catalog.broken, trio.current_time() - began
 
     try:
-        return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.2))
+        return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=1))
     finally:
         for sock in pool.kept:
             sock.close()

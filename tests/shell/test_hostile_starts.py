@@ -19,7 +19,7 @@ USER = calls.Identity(NOBODY, NOBODY, ())
 SITE = """
 import ctypes, time
 from cortexfs.host import limits
-limits.STARTING_SECONDS = 0.3
+limits.STARTING_SECONDS = 2
 real = limits.restrict
 def restrict(given, tasks):
     limits.seen = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)  # PR_GET_DUMPABLE

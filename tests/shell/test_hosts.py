@@ -222,8 +222,9 @@ async def _refused(pool: Pool, code: str) -> None:
 
 
 async def test_a_host_that_never_says_that_it_runs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "SPAWN_SECONDS", 0.01)
-    await _refused(stage.pool, "EHOSTDOWN")
+    with monkeypatch.context() as hasty:
+        hasty.setattr(hosts, "SPAWN_SECONDS", 0.01)
+        await _refused(stage.pool, "EHOSTDOWN")
     assert stage.forks.asked_to_leave(1)
     assert (await stage.host(plugin("a"))).number == 2  # and it is not waited for again
 

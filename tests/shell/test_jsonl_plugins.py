@@ -253,12 +253,12 @@ async def test_a_child_that_does_not_let_go_is_ended_when_its_other_calls_have(
 
 
 async def test_a_timeout(tmp_path: Path) -> None:
-    plugin = made(tmp_path, CHILD, timeout=1)
+    plugin = made(tmp_path, CHILD, timeout=3)
     async with serving(tmp_path) as world:
         child = await pid(world, plugin)
         answer = await call(world, plugin, "time.sleep(1000)")
         assert (answer.code, answer.status) == ("ETIMEDOUT", 1)
-        assert answer.message == "process-isolated tool 't' timed out after 1s"
+        assert answer.message == "process-isolated tool 't' timed out after 3s"
         await awaited(lambda: not os.path.exists(f"/proc/{child}"))
 
 
