@@ -6,13 +6,14 @@ import contextlib
 import functools
 import os
 import socket
+import unittest.mock
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import trio
 
-from cortexfs import strangers
+from cortexfs import hosts, strangers
 from cortexfs.core import calls, controls, frames, places, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
@@ -174,7 +175,10 @@ def hello(inode: int, *words: str, flags: int = 0, umask: int = 0o22, environ: t
 
 @contextlib.asynccontextmanager
 async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
-    with socket.socket(socket.AF_UNIX) as listener:
+    patient = unittest.mock.patch.object(
+        hosts, "SPAWN_SECONDS", PATIENCE
+    )  # the fork server's start is in them
+    with patient, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place / "s"))
         listener.listen(512)
         listener.setblocking(False)
