@@ -39,8 +39,11 @@ async def transport(told: Told, judge: Judge) -> AsyncIterator[Any]:
             with out, suppress(anyio.BrokenResourceError):
                 try:
                     async for each in heard:
-                        if isinstance(each, Exception) or judge.is_wanted(each.message):
+                        if isinstance(each, Exception):
                             await out.send(each)
+                        elif judge.is_wanted(each.message):
+                            refusal = judge.refusal(each.message)
+                            await (said.send(SessionMessage(refusal)) if refusal else out.send(each))
                 except Broken as broken:
                     judge.why = str(broken)
 

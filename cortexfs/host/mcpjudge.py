@@ -10,10 +10,24 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types import (
+    INVALID_REQUEST,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 
 BURST, PER_SECOND = 2000, 500  # messages that answer nothing
 MAX_LATE = 1000  # cancelled requests that may still be answered
+# What servers ask of clients that offer it, and what they are told here.
+QUESTIONS = {
+    "elicitation/create": "nobody can be asked while a tool of CortexFS runs; take it as the tool's input",
+    "sampling/createMessage": "CortexFS lends no model to servers; return what a model is to read",
+    "roots/list": "CortexFS gives servers no roots; take a path as the tool's input",
+}
 
 
 class Broken(Exception):
@@ -38,6 +52,13 @@ class Judge:
             if number in self._asked:
                 self._asked.discard(number)
                 self._late.append(number)
+
+    def refusal(self, message: JSONRPCMessage) -> JSONRPCError | None:
+        """The answer to a question that nobody here answers."""
+        if not isinstance(message, JSONRPCRequest) or message.method not in QUESTIONS:
+            return None
+        error = ErrorData(code=INVALID_REQUEST, message=QUESTIONS[message.method])
+        return JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
 
     def is_wanted(self, message: JSONRPCMessage) -> bool:
         """Whether somebody is to hear this message of the server's."""

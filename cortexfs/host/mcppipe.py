@@ -94,7 +94,7 @@ class Pipe:
                 for line in lines:
                     held += line
                     if message := self._message(bytes(held)):
-                        await self._out.send(SessionMessage(message))
+                        await self._pass(message)
                     held.clear()
                 held += rest
                 if len(held) > MAX_LINE:
@@ -111,6 +111,19 @@ class Pipe:
             self.ended.set()
             self._out.close()
 
+    async def _pass(self, message: JSONRPCMessage) -> None:
+        if refusal := self._judge.refusal(message):
+            with suppress(OSError):  # it asks, and hears no answer
+                await self._say(refusal)
+        else:
+            await self._out.send(SessionMessage(message))
+
+    async def _say(self, message: JSONRPCMessage) -> None:
+        assert self._process.stdin is not None
+        data = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        self._process.stdin.write(data + b"\n")
+        await self._process.stdin.drain()
+
     def _message(self, line: bytes) -> JSONRPCMessage | None:
         """The message that this line is, if somebody is to hear it."""
         if not line.strip():
@@ -126,14 +139,10 @@ class Pipe:
         return message if self._judge.is_wanted(message) else None
 
     async def _write(self) -> None:
-        stdin = self._process.stdin
-        assert stdin is not None
         with suppress(OSError, anyio.ClosedResourceError, anyio.EndOfStream):
             async for each in self._in:
                 self._judge.sent(each.message)
-                data = each.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-                stdin.write(data + b"\n")
-                await stdin.drain()
+                await self._say(each.message)
 
 
 async def _ended(process: Process) -> None:

@@ -145,7 +145,8 @@ def test_a_server_is_its_caller(served: Ctx) -> None:
 def test_questions_to_users_are_refused(served: Ctx) -> None:
     # issue: "elicitation refused clearly"
     refused = json.loads(served.call("test.ask").output)
-    assert "licitation" in refused["message"]
+    why = "nobody can be asked while a tool of CortexFS runs; take it as the tool's input"
+    assert refused == {"code": -32600, "message": why}
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import pytest
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcpserver import Told
-from cortexfs.host import mcphttp, mcplink, mcptools
+from cortexfs.host import mcphttp, mcpjudge, mcplink, mcptools
 from cortexfs.host.mcptools import Keeper
 
 PROGRAM = Path(__file__).parents[1] / "mounted" / "mcp_server.py"
@@ -271,6 +271,37 @@ def test_a_server_on_http(server: Server, keeper: Callable[..., Keeper]) -> None
     assert call(one).output == call(one).output == "hello"
     assert one.link() is first
     assert set(seen) == {"Bearer s"}
+
+
+@pytest.mark.parametrize("question", mcpjudge.QUESTIONS)
+def test_questions_on_http_are_refused(server: Server, keeper: Callable[..., Keeper], question: str) -> None:
+    # issue: "elicitation refused clearly"
+    refused: list[Any] = []
+    heard = threading.Event()
+
+    def act(handler: _Handler, asked: Any) -> None:
+        if asked.get("id") == "q":
+            refused.append(asked["error"])
+            heard.set()
+            return handler.reply(202, b"")
+        if asked["method"] != "tools/call":
+            return normal(handler, asked)
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.end_headers()
+        say(handler, {"id": "q", "method": question, "params": {}})
+        assert heard.wait(60)
+        say(handler, {"id": asked["id"], "result": {"content": [{"type": "text", "text": "on"}]}})
+        handler.close_connection = True
+
+    server.act = act
+    assert call(keeper(url=url(server))).output == "on"
+    assert refused == [{"code": -32600, "message": mcpjudge.QUESTIONS[question]}]
+
+
+def say(handler: _Handler, message: dict[str, Any]) -> None:
+    handler.wfile.write(f"event: message\ndata: {json.dumps({'jsonrpc': '2.0'} | message)}\n\n".encode())
+    handler.wfile.flush()
 
 
 def endless(handler: _Handler, asked: Any) -> None:
