@@ -87,7 +87,7 @@ def _show(options: argparse.Namespace, known: Mapping[str, Setting], said: Chose
                 _text(values[key]) if key in values else "-",
                 "set" if key in chosen else "default" if key in values else "-",
                 one.type or "any",
-                one.label or one.about or "-",
+                ": ".join(filter(None, (one.label, one.about))) or "-",
             )
             for key, one in known.items()
         ]

@@ -64,7 +64,8 @@ def test_settings_are_read_as_their_types_have_them(mount: Ctx, tmp_path: Path) 
     assert json.loads(said(mount, "read-all"))[4] == "very-s3cret"
     shown = mount.ctx("plugin", "config", "set")
     assert "very-s3cret" not in shown.stdout + shown.stderr
-    assert "Of the page" in shown.stdout or "Title" in shown.stdout  # "display label in settings UI"
+    # seed 004: "display label in settings UI", "optional help text shown below the field"
+    assert "Title: Of the page\n" in shown.stdout
     files = [path for path in mount.state.rglob("*") if path.is_file()]
     assert not [path for path in files if b"very-s3cret" in path.read_bytes()]
     mount.ctx("plugin", "uninstall", "set", "--purge")

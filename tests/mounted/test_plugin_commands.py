@@ -167,6 +167,36 @@ def test_ctrl_c_cancels_and_output_comes_at_once(mount: Ctx, ends: None) -> None
     assert alive(int(pid))  # it let go in time, so its process serves on
 
 
+def test_files_are_those_of_where_it_is_called(mount: Ctx, tmp_path: Path) -> None:
+    # seed 004: "fs:read | read: true | Read files from the filesystem"; abi.md 4: "The tool runs with its ...
+    # working directory"
+    source = "export default ({whom}) => Deno.readTextFileSync(whom)"
+    folder = commands(tmp_path, "reading", source, GREET, capabilities=["cli:commands", "fs:read"])
+    mount.ctx("plugin", "install", str(folder))
+    (mount.work / "mine").write_text("mine\n")
+    assert cortex(mount, "say-hello", "mine").stdout == "mine\n"
+    assert cortex(mount, "say-hello", "mine", cwd=Path("/usr")).returncode == 1
+    mount.ctx("plugin", "uninstall", "reading", "--purge")
+
+
+def test_a_killed_daemon_ends_it(fresh: Ctx, tmp_path: Path) -> None:
+    # abi.md 4: "69 | EHOSTDOWN (daemon lost during a call ...)"
+    fresh.ctx("plugin", "install", str(commands(tmp_path, "ends", ENDS)))
+    with subprocess.Popen(
+        ["cortex", "wait-here"],
+        env=fresh.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("waiting")
+        os.kill(fresh.pid, signal.SIGKILL)
+        _, err = running.communicate(timeout=PATIENCE)
+    assert (running.returncode, err.startswith("wait-here: EHOSTDOWN: ")) == (69, True)
+
+
 def test_a_disabled_or_denied_plugins_command_says_so(mount: Ctx, greeter: Path) -> None:
     mount.ctx("plugin", "disable", "greeter")
     said = cortex(mount, "say-hello", "ann", uid=NOBODY)

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,25 @@ def test_the_whole_life(mount: Ctx, tmp_path: Path) -> None:
     mount.ctx("plugin", "uninstall", "living", "--purge")  # once is enough
     assert not kept(mount, "living").exists()
     assert "living" not in mount.ctx("plugin", "list").stdout
+
+
+def test_another_version_is_no_other_installation(mount: Ctx, tmp_path: Path) -> None:
+    # docs/plugins.md: "before the first `onLoad` that a user's state knows of"; "each setting that is another
+    # than last time"
+    fields: dict[str, Any] = {"config": {"settings": {"a": 1, "b": 1}}}
+    mount.ctx(
+        "plugin", "install", str(plugin(tmp_path, "growing", {"call": "return Deno.pid"}, SOURCE, **fields))
+    )
+    process = called(mount)
+    fields = {"config": {"settings": {"a": 1, "b": 2}}, "version": "2.0.0"}
+    mount.ctx(
+        "plugin", "install", str(plugin(tmp_path, "growing", {"call": "return Deno.pid"}, SOURCE, **fields))
+    )
+    assert wait_gone(process)
+    called(mount)
+    changed = [*LIFECYCLE["disable"], *AGAIN, "onConfigChange b=2"]
+    assert heard(mount, "growing") == [*FIRST, *changed]
+    mount.ctx("plugin", "uninstall", "growing", "--purge")
 
 
 def test_what_was_uninstalled_is_installed_anew(mount: Ctx, tmp_path: Path) -> None:
