@@ -15,7 +15,7 @@ import pytest
 from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, alive, mounted
 from tests.mounted.test_esm import plugin
-from tests.mounted.test_manifestjson_plugins import row
+from tests.mounted.test_manifestjson_plugins import blocks, row
 from tests.waiting import PATIENCE
 
 GREET: dict[str, Any] = {
@@ -63,6 +63,18 @@ def test_a_command_is_called_as_declared(mount: Ctx, greeter: Path) -> None:
     assert said.stdout == 'hello {"whom":"ann","times":2,"loud":true}\n'
     assert cortex(mount, "say-hello", "ann", uid=NOBODY).stdout == 'hello {"whom":"ann"}\n'
     assert mount.ctx("say-hello", "ann").stdout == 'hello {"whom":"ann"}\n'  # `ctx` is the same program
+
+
+def test_the_command_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
+    # docs/plugins.md, "Commands"
+    (tmp_path / "mod.js").write_text(next(text for text in blocks("js") if "sayHello" in text))
+    manifest = next(text for text in blocks("json") if "hello-command" in text)
+    (tmp_path / "manifest.json").write_text(manifest)
+    mount.ctx("plugin", "install", str(tmp_path))
+    said = cortex(mount, "say-hello", "Ann", "--loud", cwd=Path("/usr"))
+    assert (said.returncode, said.stdout, said.stderr) == (0, "HELLO, ANN.\n", "say-hello: said in /usr\n")
+    assert cortex(mount, "say-hello").stdout == "Hello, you.\n"
+    mount.ctx("plugin", "uninstall", "hello-command", "--purge")
 
 
 def test_it_is_in_the_help_and_no_tool(mount: Ctx, greeter: Path) -> None:
