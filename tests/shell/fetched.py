@@ -15,10 +15,15 @@ from cortexfs.config import Config
 from cortexfs.core import calls
 from cortexfs.core.manifestjson.fetched import FOLDER
 from cortexfs.offers import Offers
-from tests.shell import moduleserver
+from tests.shell import esmodules, moduleserver
+from tests.shell.calling import serving
 from tests.shell.moduleserver import PRIVATE, Certificates, Site
 from tests.shell.plugin_commands import Said
+from tests.shell.wat import Asked
 
+GREET = "module.exports = (name) => 'Hello, ' + name;"
+SOURCE = 'import greet from "npm:greet@^1";\n' + esmodules.source({"tool": "return greet(args.text)"})
+TOOL = esmodules.source({"tool": "return 'from elsewhere: ' + args.text"})
 MANIFEST = {
     "name": "fetching",
     "version": "1.0.0",
@@ -98,3 +103,8 @@ def desk(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     monkeypatch.setenv("CTX_CONFIG", os.fspath(found.config))
     monkeypatch.setenv("CTX_ROOT", os.fspath(place / "ctx"))
     return made
+
+
+async def called(desk: Desk, tmp_path: Path, tool: str = "tool") -> str:
+    async with serving(tmp_path) as world:
+        return await Asked(world, desk.offered()).said(tool, text="you")

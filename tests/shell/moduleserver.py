@@ -57,6 +57,8 @@ class Site:
         self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.asked: list[str] = []
         self.tokens: list[str] = []  # that it was sent
+        self.over = threading.Event()
+        self.silent: set[str] = set()  # paths that are answered when all is over
 
     @property
     def environment(self) -> dict[str, str]:
@@ -115,6 +117,8 @@ def site(found: Certificates) -> Iterator[Site]:
 
         def do_GET(self) -> None:
             made.asked.append(self.path)
+            if self.path in made.silent:
+                made.over.wait()
             made.tokens += self.headers.get_all("Authorization", [])
             status, headers, body = made.pages.get(self.path, (404, {}, b""))
             self.send_response(status)
@@ -140,5 +144,6 @@ def site(found: Certificates) -> Iterator[Site]:
         try:
             yield made
         finally:
+            made.over.set()
             server.shutdown()
             thread.join()
