@@ -174,11 +174,10 @@ class Subscriptions:
         followed.after = after if followed.after is None else min(after, followed.after)
 
     def follow_run(self, key: Key, run: str, first: int) -> None:
-        """That run's events from `first` to its done."""
+        """That run's events from `first` to its done, also where a resume gives them: that may end sooner."""
         followed = self._of(key)
         followed.look(first)
-        if followed.after is None or first <= followed.after:
-            followed.runs.add(run)
+        followed.runs.add(run)
 
     def answer(self, key: Key, session: Session, run: str) -> list[frames.Frame]:
         """send: follow its run. What this connection has had of it is not sent again: the frames

@@ -123,14 +123,16 @@ def test_history_is_whole_and_a_run_among_others_is_not() -> None:
     assert due == range(1, 6)
 
 
-def test_who_follows_a_session_needs_no_list_of_its_runs() -> None:
+def test_who_follows_a_session_keeps_the_runs_of_his_own_until_they_end() -> None:
     # abi.md 5: "memory per client is bounded whatever it does: ... sending without end"
     given = Subscriptions()
     given.follow(KEY, 0)
     for n in range(1, 1000):
         given.follow_run(KEY, f"r-{n}", n)
-        given.take_all(KEY, given.due(KEY, n))
-    assert not given._followed[KEY].runs
+        assert given.awaits_runs
+        line = b'{"type":"done","id":"%d","run":"r-%d","status":"ok"}\n' % (n, n)
+        assert given.take_lines(KEY, given.due(KEY, n), line) == (line, len(line))
+        assert not given.awaits_runs
     assert not given.due(KEY, 999)
 
 

@@ -73,6 +73,9 @@ def test_what_may_not_be_read(ctx: Ctx, through: str, tmp_path_factory: pytest.T
         "fs.read": [str(path)],
         "fs.search": ["root", f"path={private}"],
         "fs.list": [f"path={private}"],
+        "fs.stat": [str(path), "follow=true"],
+        "fs.glob": ["*", f"path={private}"],
+        "fs.write": [str(path), "mine"],
         "fs.replace": [str(path), "old=root", "new=mine"],
     }.items():
         answer = ctx.call(name, *arguments, uid=NOBODY)

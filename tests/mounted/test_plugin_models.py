@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.mounted.agents import agent
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.talking import one_run, said, talk, text, types
+from tests.mounted.test_agents import patiently
 
 PARROT, MIRROR, WAITING, BAD = (f"fixture/{name}" for name in ("parrot", "mirror", "waiting", "bad"))
 
@@ -237,6 +241,26 @@ def test_a_name_that_it_may_not_take(own: Ctx, plugin: str, words: str) -> None:
         assert ask(own, PARROT, "x").output == "x"
     finally:
         own.ctx("plugin", "disable", plugin)
+
+
+def test_an_agent_that_lacks_it_is_refused(own: Ctx) -> None:
+    # abi.md 5: "One that is declared and cannot be served now (plugin broken or disabled, ...) keeps the
+    # entry, and connect is refused (ECONNREFUSED)"
+    with agent(own, "parrots", "fs.read", model=PARROT) as path:
+        own.ctx("plugin", "disable", "modeller")
+        try:
+            patiently(lambda: _refuses(own.root / f"{path}.sock"))
+            assert (own.root / f"{path}.sock").is_socket()
+        finally:
+            own.ctx("plugin", "enable", "modeller")
+        patiently(lambda: not _refuses(own.root / f"{path}.sock"))
+        with talk(own, f"{path}.sock") as talker:
+            assert talker.is_alive()
+
+
+def _refuses(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
 def test_it_goes_with_its_plugin(own: Ctx) -> None:

@@ -12,7 +12,7 @@ import stat
 import pytest
 
 from tests.mounted.ctx_mount import NOBODY, Ctx
-from tests.mounted.talking import ECHO, MAX_LINE, SCRIPT, Talk, line, one_run, said, talk, text, types
+from tests.mounted.talking import ECHO, MAX_LINE, SCRIPT, Frame, Talk, line, one_run, said, talk, text, types
 
 # What they look like.
 
@@ -110,6 +110,48 @@ def test_the_fields_come_in_order(ctx: Ctx) -> None:
     # abi.md 6: "Field order: type, id (event id ...), run, the rest"
     for frame in said(ctx, "x", session="order"):
         assert list(frame)[:3] == ["type", "id", "run"]
+
+
+FRAMES = {  # abi.md 6, in this order; what stands in brackets may be left out
+    "start": "model [request] [digest]",
+    "delta": "text",
+    "message": "role content",
+    "tool_call": "call name input",
+    "tool_result": "call name output is_error",
+    "progress": "message",
+    "observer": "source content",
+    "approval": "call name input effects reason",
+    "usage": "input_tokens output_tokens",
+    "error": "[request] code message",
+    "done": "status [code]",
+}
+
+
+def test_every_frame_has_its_fields(ctx: Ctx) -> None:
+    # abi.md 6: "Field order: type, id (event id: ..., on every frame of a run), run, the rest"
+    steps: list[Frame] = [
+        {"delta": "d"},
+        {"tool_call": {"name": "fs.read", "input": {"path": "a"}}},
+        {"tool_result": {"name": "fs.read", "call": "call1", "output": "o"}},
+        {"progress": "half"},
+        {"message": "m"},
+        {"approval": {"name": "fs.write", "input": {}, "effects": ["write_file"], "reason": "why"}},
+        {"usage": {"input_tokens": 1, "output_tokens": 2}},
+        {"error": {"code": "EIO", "message": "as asked"}},
+    ]
+    with talk(ctx, SCRIPT) as client:
+        client.play(*steps, session="every-frame", id="m")
+        frames = client.until("approval")
+        client.ask("approve", run=frames[-1]["run"], call=frames[-1]["call"], decision="deny")
+        frames += client.until("done")
+    assert set(types(frames)) == set(FRAMES)
+    for frame in frames:
+        type_, id_, run, *rest = frame
+        assert (type_, id_, run) == ("type", "id", "run")
+        words = FRAMES[frame["type"]].split()
+        required = [word for word in words if not word.startswith("[")]
+        assert [name for name in rest if name in required] == required, frame
+        assert set(rest) <= {word.strip("[]") for word in words}, frame
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,16 @@ def test_cwd_becomes_the_sessions(ctx: Ctx) -> None:
     until(path.read_text, f"{ctx.work}\n".__eq__)
 
 
+def test_cwd_has_defaults(ctx: Ctx) -> None:
+    # abi.md 5: "default the session's, else .d/cwd, else /"; a model has no .d/cwd
+    path = ctx.root / f"home/{os.getuid()}/model/debug/echo.d/session/default-cwd/cwd"
+    said(ctx, "x", session="default-cwd")
+    assert path.read_text() == "/\n"
+    said(ctx, "x", session="default-cwd", cwd="/tmp")
+    said(ctx, "x", session="default-cwd")
+    assert path.read_text() == "/tmp\n"
+
+
 @pytest.mark.parametrize(("cwd", "code"), [("work", "EINVAL"), ("", "EINVAL"), ("/not/there", "ENOENT")])
 def test_a_cwd_that_is_none(ctx: Ctx, cwd: str, code: str) -> None:
     # abi.md 5: "absolute (else EINVAL), checked as the caller (ENOENT, EACCES)"

@@ -79,6 +79,19 @@ def test_a_retry_on_the_connection_that_had_the_run(ctx: Ctx) -> None:
     assert {frame["run"] for frame in answer} == {run}
 
 
+def test_each_event_once_whatever_was_asked_for(ctx: Ctx) -> None:
+    # abi.md 5: "A connection gets each event once, whatever it asked for."
+    said(ctx, "before", session="once")
+    with talk(ctx) as client:
+        client.ask("resume", session="once", after="2")
+        client.ask("resume", session="once")
+        client.send("now", session="once", id="m")
+        client.ask("resume", session="once", after="3")
+        client.send("now", session="once", id="m")
+        frames = [frame for frame in client.all() if "id" in frame]
+    assert sorted(ids(frames)) == ids(history(ctx, "once"))
+
+
 # Order.
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 
@@ -78,10 +79,13 @@ async def test_history_is_told_to_one_who_says_no_more(tmp_path: Path) -> None:
                 assert await client.all() == whole
 
 
-async def test_one_who_says_no_more_is_told_the_rest_of_his_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("resumes", [False, True])
+async def test_one_who_says_no_more_is_told_the_rest_of_his_runs(tmp_path: Path, resumes: bool) -> None:
     # docs: a half-closed connection is told the rest of its runs, and then closed
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as client, world.connected(SCRIPT) as other:
+            if resumes:  # which would end here
+                await client.ask("resume", session="s")
             await client.send(HANG, session="s", id="m")
             await client.until("delta")
             client.no_more()
