@@ -18,6 +18,7 @@ This file must never know tasks or who reads.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ class Space(msgspec.Struct, frozen=True):
         return Space(f"home/{uid}", uid, uid)
 
     @staticmethod
+    @functools.cache
     def shared() -> Space:
         """Everybody's, in the daemon's keeping."""
         return Space("shared/main", os.geteuid(), os.getegid())

@@ -23,7 +23,7 @@ from cortexfs.models.answering import Attempts, Terms
 from cortexfs.models.clients import Clients
 from cortexfs.models.driver import Driver, Turn
 from cortexfs.models.format import Format
-from cortexfs.models.model import Unanswered, model_of, provider_of
+from cortexfs.models.model import Unanswered, fallback_of, model_of, provider_of
 from cortexfs.models.sources import Source
 
 DRIVERS: dict[str, Driver] = {
@@ -96,7 +96,7 @@ class Drivers:
     def chosen(self, object_: Object, use: str) -> Driver:
         """What answers for a model now, with those that its `.d/fallback` names behind it."""
         first = self._one(object_, use)
-        behind = model_of(object_, self._control).fallback
+        behind = fallback_of(object_, self._control)
 
         async def answer(turn: Turn) -> None:
             await self._chain(object_.name, first, behind, use, turn)

@@ -32,7 +32,7 @@ class Model(msgspec.Struct, frozen=True):
 
 def model_of(object_: Object, control: Callable[[Object, str], str]) -> Model:
     """The model that an object and its controls are."""
-    text = {name: control(object_, name) for name in ("id", "cap", "limit", "default", "effort", "fallback")}
+    text = {name: control(object_, name) for name in ("id", "cap", "limit", "default", "effort")}
     limit = text["limit"].strip()
     return Model(
         name=object_.name,
@@ -42,8 +42,13 @@ def model_of(object_: Object, control: Callable[[Object, str], str]) -> Model:
         limit=int(limit) if limit.isdecimal() else None,
         default=parameters(text["default"]),
         effort=text["effort"].strip() or "auto",
-        fallback=tuple(_rules(text["fallback"])),
+        fallback=fallback_of(object_, control),
     )
+
+
+def fallback_of(object_: Object, control: Callable[[Object, str], str]) -> tuple[str, ...]:
+    """The models that are asked when it cannot answer."""
+    return tuple(_rules(control(object_, "fallback")))
 
 
 def provider_of(object_: Object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 import trio
 
 from cortexfs.core.errors import Fault
+from cortexfs.sessioncommit import Commit
+from cortexfs.sessionfilelog import Job
 from cortexfs.sessionlog import Log
 from tests.shell.sessions import Reports, address, line, plant, read_all, remount, run_of, small_disk, store
 
@@ -170,7 +173,16 @@ async def test_files_beside_the_log_that_could_not_be_made_are_made_later(tmp_pa
         assert latest.read_text() == "the answer\n"
 
 
-async def test_what_was_appended_behind_a_lost_event_is_lost_with_it(tmp_path: Path) -> None:
+async def test_what_was_appended_behind_a_lost_event_is_lost_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, may_write = Commit._write_all, threading.Event()
+
+    def held(self: Commit, jobs: list[Job]) -> None:
+        may_write.wait()
+        write(self, jobs)
+
+    monkeypatch.setattr(Commit, "_write_all", held)
     with small_disk(tmp_path / "disk", 1) as disk:
         plant(disk, line(1))
         remount(disk, writable=False)
@@ -180,6 +192,7 @@ async def test_what_was_appended_behind_a_lost_event_is_lost_with_it(tmp_path: P
             while log.unwritten:  # then a thread has it
                 await trio.lowlevel.checkpoint()
             log.append([line(3)])
+            may_write.set()
             with pytest.raises(Fault, match="EROFS"):
                 await log.durable(3)
             remount(disk, writable=True)
