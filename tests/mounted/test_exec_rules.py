@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.mounted.agents import agent, call, script
-from tests.mounted.ctx_mount import SECONDS, Answer, Ctx
+from tests.mounted.ctx_mount import Answer, Ctx
+from tests.waiting import PATIENCE, until
 
 HANG = '[{"delta":"begun"},{"hang":true}]'
 BUILT_IN = (
@@ -147,7 +147,7 @@ def test_the_second_interrupt_exits_at_once(fresh: Ctx, name: str) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         process.send_signal(signal.SIGINT)
-        assert process.wait(SECONDS) == 130
+        assert process.wait(PATIENCE) == 130
     finally:
         os.kill(daemon, signal.SIGCONT)
         process.kill()
@@ -157,13 +157,12 @@ def test_the_second_interrupt_exits_at_once(fresh: Ctx, name: str) -> None:
 
 def _taken(pid: int, number: signal.Signals) -> None:
     """Wait until a signal is pending no more: two of a kind at once are one."""
-    end = time.monotonic() + SECONDS
-    while True:
-        status = Path(f"/proc/{pid}/status").read_text()
-        pending = next(line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:"))
-        if not int(pending, 16) & 1 << (number - 1):
-            return
-        assert time.monotonic() < end, status
+    until(lambda: not _pending(pid) & 1 << (number - 1))
+
+
+def _pending(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")), 16)
 
 
 # -- agents, as models and tools

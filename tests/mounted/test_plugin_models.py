@@ -17,7 +17,7 @@ import pytest
 from tests.mounted.agents import agent
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.talking import one_run, said, talk, text, types
-from tests.mounted.test_agents import patiently
+from tests.waiting import until
 
 PARROT, MIRROR, WAITING, BAD = (f"fixture/{name}" for name in ("parrot", "mirror", "waiting", "bad"))
 
@@ -249,11 +249,11 @@ def test_an_agent_that_lacks_it_is_refused(own: Ctx) -> None:
     with agent(own, "parrots", "fs.read", model=PARROT) as path:
         own.ctx("plugin", "disable", "modeller")
         try:
-            patiently(lambda: _refuses(own.root / f"{path}.sock"))
+            until(lambda: _refuses(own.root / f"{path}.sock"))
             assert (own.root / f"{path}.sock").is_socket()
         finally:
             own.ctx("plugin", "enable", "modeller")
-        patiently(lambda: not _refuses(own.root / f"{path}.sock"))
+        until(lambda: not _refuses(own.root / f"{path}.sock"))
         with talk(own, f"{path}.sock") as talker:
             assert talker.is_alive()
 
