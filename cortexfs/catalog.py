@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from cortexfs import declaredcommands, described, strangers
 from cortexfs.core import calls, names, wire
 from cortexfs.core.errors import Fault
+from cortexfs.core.mcpserver import KIND as FOLLOWED
 from cortexfs.core.plain import one_line
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.descriptions import Descriptions
@@ -59,6 +60,8 @@ class Catalog:
         self._kept = kept
         self._learned = learned
         self._known: dict[calls.Plugin, tuple[float, list[calls.Descriptor]]] = {}
+        # Of those that are followed: at each reload, all would wait for one that does not answer.
+        self._failed: dict[calls.Plugin, str] = {}
         self._serving: dict[str, calls.Plugin] = {}
         self._models = debug.objects(time.time())
         self.broken: dict[str, str] = {}
@@ -103,6 +106,7 @@ class Catalog:
                 self.broken.setdefault(name, why)
         self._serving = serving
         self._known = {plugin: known for plugin, known in self._known.items() if plugin in serving.values()}
+        self._failed = {plugin: why for plugin, why in self._failed.items() if plugin in asked}
         if self._kept is not None:
             await trio.to_thread.run_sync(self._kept.sweep, set(serving))
         self.commands = {key[1]: objects.pop(key) for key in [*objects] if key[0] == declaredcommands.CLASS}
@@ -111,10 +115,14 @@ class Catalog:
     async def _learn(self, plugin: calls.Plugin, limit: trio.CapacityLimiter) -> None:
         async with limit:
             try:
-                if plugin not in self._known:
+                if plugin in self._failed:
+                    self.broken[plugin.name] = self._failed[plugin]
+                elif plugin not in self._known:
                     self._known[plugin] = (time.time(), await self._said(plugin))
             except Fault as fault:
                 self.broken[plugin.name] = fault.message[:MAX_WHY]
+                if plugin.kind == FOLLOWED:
+                    self._failed[plugin] = fault.message[:MAX_WHY]
             self._learned()
 
     async def _said(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
@@ -179,10 +187,16 @@ class Catalog:
         if said is None:
             raise Fault("EPROTO", f"its process {host.describe_end()}")
         known = self._known.get(plugin)
+        self._failed.pop(plugin, None)
         is_new = known is None or known[1] != said.descriptors
         if is_new:
             self._known[plugin] = (time.time(), said.descriptors)
         return said.mark, is_new
+
+    def note(self, plugin: calls.Plugin, why: str) -> None:
+        """Why one that is followed still cannot be asked."""
+        if plugin in self._failed and plugin.name in self.broken:
+            self._failed[plugin] = self.broken[plugin.name] = why[:MAX_WHY]
 
     async def _describe(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
         if plugin.kind == programs.PROCESS:  # its manifest has said it all

@@ -237,6 +237,7 @@ class Daemon:
         """Take over what is enabled now; what did not change keeps its hosts."""
         async with self._applying:
             self._reloads += await self._reload()
+            self.watch.again()
 
     async def _renew(self) -> None:
         """A plugin has other tools, without anybody's having told us."""

@@ -200,6 +200,7 @@ class Watch:
         self._changed = changed
         self._scopes: dict[calls.Plugin, trio.CancelScope] = {}
         self._nursery: trio.Nursery | None = None
+        self._again = trio.Event()
 
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as self._nursery:
@@ -217,6 +218,11 @@ class Watch:
             self._scopes[plugin] = trio.CancelScope()
             self._nursery.start_soon(self._follow, plugin, self._scopes[plugin])
 
+    def again(self) -> None:
+        """Ask those that could not be asked before, as what is wrong with them may have been mended."""
+        self._again.set()
+        self._again = trio.Event()
+
     async def _follow(self, plugin: calls.Plugin, scope: trio.CancelScope) -> None:
         with scope:
             seen, failures = "", 0
@@ -226,6 +232,8 @@ class Watch:
                     failures = 0
                     if is_new:
                         await self._changed()
-                except Fault:
-                    await trio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
+                except Fault as fault:
+                    self._catalog.note(plugin, fault.message)
+                    with trio.move_on_after(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]):
+                        await self._again.wait()
                     failures += 1

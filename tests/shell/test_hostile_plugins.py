@@ -52,6 +52,9 @@ class FakePool:
         self.kept: list[socket.socket] = []
         self.stuck: list[bool] = []
 
+    def say(self, name: str, said: bytes) -> None:
+        self._said[name] = said
+
     async def acquire(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> FakeHost:
         return FakeHost(self._said[plugin.name], identity, self.kept)
 
@@ -116,6 +119,37 @@ def test_what_a_plugin_says_breaks_that_plugin_alone(said: bytes) -> None:
     registry, broken, _ = described({"evil": said})
     assert list(broken) == ["evil"]
     assert registry.names("tool") == ("good",)
+
+
+def test_a_server_that_is_followed_is_not_waited_for_at_each_reload() -> None:
+    # docs/mcp.md: "tried again after 1 to 60 s"
+    plugin = calls.Plugin("mcp:hangs", "1", "mcp-server", "{}")
+    pool = FakePool({plugin.name: b""})
+
+    async def main() -> tuple[list[float], list[str | None], bool]:
+        catalog, seconds, why = Catalog(cast(Pool, pool)), [], []
+        for _ in range(3):
+            began = trio.current_time()
+            await catalog.registry([plugin])
+            seconds.append(trio.current_time() - began)
+            why.append(catalog.broken.get(plugin.name))
+        catalog.note(plugin, "it is busy")
+        await catalog.registry([plugin])
+        assert catalog.broken == {plugin.name: "it is busy"}
+        pool.say(plugin.name, describing([tool()]))
+        _, is_new = await catalog.follow(plugin, "")
+        assert (await catalog.registry([plugin])).names("tool") == ("evil", "good")
+        why.append(catalog.broken.get(plugin.name))
+        return seconds, why, is_new
+
+    try:
+        seconds, why, is_new = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=1))
+    finally:
+        for sock in pool.kept:
+            sock.close()
+    assert seconds == [DESCRIBE_SECONDS, 0, 0]
+    assert why == [f"it did not describe its tools within {DESCRIBE_SECONDS:g} s"] * 3 + [None]
+    assert is_new
 
 
 def test_plugins_that_hang_are_waited_for_together() -> None:
