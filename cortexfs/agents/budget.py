@@ -15,6 +15,7 @@ This file must never know a clock: the time comes in.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from cortexfs.agents.setup import Setup
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Usage
 
+REPEATS = 3  # of the same call in a run, whatever came between
 LARGER = "; or use a larger model"
 STEPS_VARIABLE = "CTX_AGENT_STEPS"  # a line of an agent's .d/env, which counts more than the configuration
 
@@ -56,6 +58,8 @@ class Budget:
         self._calls = _Row()
         self._rounds = _Row()
         self._malformed = 0
+        self._times: Counter[int] = Counter()  # by call, of which an input may be large
+        self._again = 0
 
     @property
     def used(self) -> Usage | None:
@@ -98,6 +102,8 @@ class Budget:
         self._malformed = 0
         keys = [_key(call) for call in calls]
         row = max((self._calls.count(key) for key in keys), default=0)
+        self._times.update(map(hash, keys))
+        self._again = max((self._times[hash(key)] for key in keys), default=0)
         row = max(row, self._rounds.count("\n".join(keys)))
         if row > self._limits.repeats:
             names = ", ".join(dict.fromkeys(name for name, _ in calls))
@@ -106,8 +112,8 @@ class Budget:
 
     @property
     def repeated(self) -> bool:
-        """Whether the last step asked for what the one before had asked for."""
-        return self._rounds.row > 1
+        """Whether the last step asked again for what the one before did, or several have."""
+        return self._rounds.row > 1 or self._again >= REPEATS
 
     def malformed(self) -> None:
         """An answer could not be understood."""

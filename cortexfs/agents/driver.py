@@ -202,7 +202,9 @@ class _Run:
 
     async def _ask(self, pack: Pack) -> _Reply:
         """Have the model answer once."""
-        inner = Question(self._turn, self._identity, self._request(pack), self._budget, quiet=self._in_text)
+        aloud = textcalls.Spoken() if self._in_text and self._plain else None
+        request = self._request(pack)
+        inner = Question(self._turn, self._identity, request, self._budget, quiet=self._in_text, spoken=aloud)
         fault = await answered(self._driver, inner)
         if fault and not (self._in_text and fault.code == "EBADMSG"):  # it did not fit the form
             raise fault
@@ -214,7 +216,8 @@ class _Run:
                 call = frames.ToolCall(call="", name=parsed.name, input=parsed.input)
                 return _Reply("", tuple(self._named([call])))
             case textcalls.Answer():
-                await self._turn.say(frames.Delta(text=parsed.text))
+                if rest := parsed.text.removeprefix(inner.told):
+                    await self._turn.say(frames.Delta(text=rest))
                 return _Reply(parsed.text, ())
             case textcalls.Malformed():
                 return _Reply(inner.text, (), parsed.why)

@@ -14,6 +14,7 @@ import msgspec
 import trio
 
 from cortexfs.agents.budget import Budget
+from cortexfs.agents.textcalls import Spoken
 from cortexfs.core import frames
 from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
@@ -24,11 +25,18 @@ MAX_ANSWER = 1 << 20  # characters of one answer: several times of what a model 
 
 
 class Question:
-    """The turn that the model's driver sees. A quiet one passes no text on. A process that the model takes is
-    one of `identity`, as confined as the agent's tools are."""
+    """The turn that the model's driver sees. A quiet one passes no text on but what `spoken` makes of it. A
+    process that the model takes is one of `identity`, as confined as the agent's tools are."""
 
     def __init__(
-        self, turn: Turn, identity: Identity, request: dict[str, Any], budget: Budget, *, quiet: bool
+        self,
+        turn: Turn,
+        identity: Identity,
+        request: dict[str, Any],
+        budget: Budget,
+        *,
+        quiet: bool,
+        spoken: Spoken | None = None,
     ) -> None:
         self.input = request
         self.uid = turn.uid
@@ -38,6 +46,8 @@ class Question:
         self._turn = turn
         self._budget = budget
         self._quiet = quiet
+        self._spoken = spoken
+        self.told = ""  # of a quiet one
         self._deltas = StringIO()
         self._messages = StringIO()
 
@@ -62,6 +72,9 @@ class Question:
                     _keep(self._deltas, frame.text)
                     if not self._quiet:
                         passed.append(frame)
+                    elif self._spoken and (text := self._spoken.feed(frame.text)):
+                        self.told += text
+                        passed.append(frames.Delta(text=text))
                 case frames.ReasoningDelta() | frames.Progress() | frames.Media():
                     passed.append(frame)
                 case _:  # what only the run itself says

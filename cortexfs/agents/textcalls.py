@@ -6,6 +6,7 @@
 
     system += instruction(tools)         what the model is told
     schema(tools)                        what its answer is held to, where a provider can
+    Spoken().feed(delta)                 what can be told of a plain answer before its end
     parse(text, tools)                   what it said: a Call, an Answer, or what was wrong
     as_text(said)                        calls and their results of earlier steps, told in this protocol
 
@@ -23,7 +24,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -229,11 +229,37 @@ def parse(text: str, tools: Sequence[Tool], plain: bool = False) -> Parsed:
 
 def _quoted(text: str) -> Parsed:
     """An answer as JSON text; one that was cut off counts as far as it came."""
-    for end in ("", '"', '\\"'):
-        with suppress(ValueError):
-            said = str(json.loads(text + end)).strip()
-            return Answer(said) if said else Malformed(_EMPTY)
-    return Answer(text[1:])
+    said = Spoken().feed(text)
+    return Answer(said) if said.strip() else Malformed(_EMPTY)
+
+
+class Spoken:
+    """A plain answer, as it comes: `feed` gives what is to be told of it, and nothing of what is none."""
+
+    _WHOLE = re.compile(r"""(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*""")
+    _HALF = re.compile(r"\\u[dD][89abAB]..$")  # of a character: the other half comes
+    _OPEN = 11  # characters that may wait for the next piece: such a half, and most of another one
+
+    def __init__(self) -> None:
+        self._left = ""
+        self._begun = self._over = False
+
+    def feed(self, text: str) -> str:
+        if self._over:
+            return ""
+        self._left += text
+        if not self._begun:
+            self._left = self._left.lstrip()
+            if not self._left.startswith('"'):
+                self._over = bool(self._left)
+                return ""
+            self._left, self._begun = self._left[1:], True
+        found = self._WHOLE.match(self._left)
+        piece = self._HALF.sub("", found.group()) if found else ""
+        self._left = self._left[len(piece) :]
+        self._over = self._left.startswith('"') or len(self._left) > self._OPEN
+        told: str = json.loads(f'"{piece}"', strict=False)
+        return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _object(text: str) -> str | None:

@@ -15,6 +15,7 @@ from cortexfs.agents.textcalls import (
     Answer,
     Call,
     Malformed,
+    Spoken,
     as_text,
     call_message,
     instruction,
@@ -99,14 +100,33 @@ def test_a_schema_that_is_circular_ends() -> None:
         ('"It says \\"hi\\"."', Answer('It says "hi".')),
         ('  "Hello!"\n', Answer("Hello!")),
         ('"Hello, I am', Answer("Hello, I am")),  # it was cut off
-        ('"Hello\\', Answer("Hello\\")),
-        ('"bad \\x escape"', Answer('bad \\x escape"')),
+        ('"Hello\\', Answer("Hello")),
+        ('"bad \\x escape"', Answer("bad ")),  # as far as it is one
+        ('"\\ud83d\\ude00 \\ude00"', Answer("\U0001f600 \ufffd")),
+        ('"two\nlines"', Answer("two\nlines")),
         ('{"tool": "todo.done", "input": {}}', Call("todo.done", {})),
         ("Hello.", Answer("Hello.")),
     ],
 )
 def test_a_plain_answer_is_a_json_text(said: str, meant: object) -> None:
     assert parse(said, TOOLS, plain=True) == meant
+
+
+@given(st.text(), st.lists(st.integers(1, 9)), st.booleans())
+def test_a_plain_answer_is_told_as_it_comes(answer: str, sizes: list[int], ascii_only: bool) -> None:
+    said, spoken, told = f" {json.dumps(answer, ensure_ascii=ascii_only)}\n", Spoken(), ""
+    for size in [*sizes, len(said)]:
+        piece, said = said[:size], said[size:]
+        told += spoken.feed(piece)
+        assert answer.startswith(told)
+    assert told == answer
+
+
+@given(st.text(alphabet='"\\ud8c0ef{ \n'))
+def test_whatever_comes_is_told_as_text(said: str) -> None:
+    spoken = Spoken()
+    told = "".join(map(spoken.feed, said))
+    assert told.encode().decode() == told == Spoken().feed(said)
 
 
 @pytest.mark.parametrize("said", ['""', '" ', '"'])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Delta
+from cortexfs.core.frames import Delta, Message
 from cortexfs.core.registry import Object
 from cortexfs.models.driver import Turn as Question
 from tests.shell.agent_runs import MODEL, Played, run
@@ -72,10 +72,13 @@ async def test_one_that_can_be_held_to_any_json_answers_in_plain_words() -> None
     assert "{'type': 'string'}" in asked[0]
 
 
-async def test_one_that_repeats_its_call_is_held_to_an_answer() -> None:
-    # agents.md: "After the same call twice in a row only an answer is asked for"
-    call = '{"tool": "fs.read", "input": {"path": "a"}}'
-    answers = [call, call, '"It is empty."']
+A, B = ('{"tool": "fs.read", "input": {"path": "' + path + '"}}' for path in "ab")
+
+
+@pytest.mark.parametrize("made", [[A, A], [A, B, A, B, A]])
+async def test_one_that_repeats_its_call_is_held_to_an_answer(made: list[str]) -> None:
+    # agents.md: "After the same call twice in a row, or three times in a run, only an answer is asked for"
+    answers = [*made, '"It is empty."']
     asked: list[bool] = []
 
     async def answer(turn: Question) -> None:
@@ -84,4 +87,18 @@ async def test_one_that_repeats_its_call_is_held_to_an_answer() -> None:
 
     world = Held(answer, output)
     turn = await run(world)
-    assert (turn.output, world.ran, asked) == ("It is empty.", 2, [True, True, False])
+    assert (turn.output, world.ran) == ("It is empty.", len(made))
+    assert asked == [True] * len(made) + [False]
+
+
+async def test_a_plain_answer_is_told_as_it_comes() -> None:
+    # issue: "streaming is real (each provider delta is a frame at once)"
+    async def answer(turn: Question) -> None:
+        for piece in ('"It ', 'says \\"h', 'i\\"', '."'):
+            await turn.say(Delta(text=piece))
+
+    turn = await run(Held(answer, output))
+    told = [frame.text for frame in turn.frames if isinstance(frame, Delta)]
+    assert told == ["It ", 'says "h', 'i"', "."]
+    (said,) = (frame for frame in turn.frames if isinstance(frame, Message))
+    assert "".join(part.text for part in said.content) == 'It says "hi".'
