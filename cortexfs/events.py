@@ -13,7 +13,6 @@ This file must never know why something has happened.
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from typing import Any, TypeAlias
 
@@ -24,7 +23,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import EVENT
 from cortexfs.core.manifestjson import lifecycle
 from cortexfs.core.plain import one_line
-from cortexfs.hooks import Hooks, Site, is_elsewhere
+from cortexfs.hooks import Hooks, Site
 from cortexfs.hosts import Host
 
 MAX_EVENTS = 256  # that wait for one plugin and caller
@@ -40,10 +39,9 @@ log = logging.getLogger("cortexfs")
 
 
 class _Queue:
-    def __init__(self, rights: list[int]) -> None:
+    def __init__(self) -> None:
         self.waiting: deque[tuple[Site, bytes]] = deque()
         self.size = 0
-        self.rights = rights
         self.is_full = False
 
     def put(self, site: Site, event: bytes) -> None:
@@ -53,11 +51,7 @@ class _Queue:
     def next(self) -> tuple[Site, bytes]:
         site, event = self.waiting.popleft()
         self.size -= len(event)
-        return site._replace(rights=self.rights), event
-
-    def close(self) -> None:
-        for number in self.rights:
-            os.close(number)
+        return site, event
 
 
 class Events:
@@ -104,7 +98,7 @@ class Events:
             if self._nursery is None or len(own) >= MAX_QUEUES:
                 self.dropped += 1
                 return
-            queue = self._queues[key] = _Queue(_kept(site))
+            queue = self._queues[key] = _Queue()
             self._nursery.start_soon(self._deliver, key, queue)
         if len(queue.waiting) < MAX_EVENTS and sum(one.size for one in own) + len(event) <= MAX_BYTES:
             queue.is_full = False
@@ -130,16 +124,6 @@ class Events:
                     log.warning("events: %d not delivered to the plugin %s: %s", lost, plugin.name, why)
         finally:
             del self._queues[key]
-            queue.close()
-
-
-def _kept(site: Site) -> list[int]:
-    """Descriptors of a caller whom a host can only follow with them, for as long as events wait. Without
-    them, those are not delivered."""
-    try:
-        return [os.dup(number) for number in site.rights] if is_elsewhere(site.identity) else []
-    except OSError:
-        return []
 
 
 def _status(status: str) -> bytes:

@@ -13,6 +13,7 @@ This file must never know what a plugin is asked.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -78,6 +79,15 @@ class Hooks:
         if one.fault is not None:
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the plugin", 1))
         return bytes(heard.said)
+
+    async def follow(self, words: Iterable[str], site: Site) -> None:
+        """Have hosts of whoever has one of these hooks, where they can only follow the caller now: it may be
+        gone when there is something to tell."""
+        if not is_elsewhere(site.identity):
+            return
+        for plugin in dict.fromkeys(one for word in words for one in self.of(word)):
+            with contextlib.suppress(Fault):  # which is said when something is not told
+                self._pool.release(await self._host(plugin, site))
 
     async def _host(self, plugin: calls.Plugin, site: Site) -> Host:
         """An agent waits for one as its tools do; a person hears at once that he has too many at work."""

@@ -127,6 +127,7 @@ class Hooked:
     async def before(self, input_: dict[str, Any] | None) -> tuple[dict[str, Any], list[Observer]]:
         """Ask with this input, None for one that is too large to be shown; with which the tool is to run."""
         notes: list[Observer] = []
+        await self._hooks.follow(TOOL_EVENTS, self._site)
         for plugin in self._hooks.of(PRE):
             if input_ is None:
                 self._failed(plugin.name, PRE, Fault("EMSGSIZE", f"the input is {CUT}"))

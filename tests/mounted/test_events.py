@@ -12,6 +12,7 @@ from tests.mounted.agents import agent, call, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.hooking import heard, hears, listener
 from tests.mounted.talking import ECHO, talk
+from tests.mounted.test_esm import plugin
 from tests.waiting import until
 
 ALL = [
@@ -150,6 +151,31 @@ def test_the_daemon(mount: Ctx, tmp_path: Path) -> None:
     mount.mount()
     assert hears(mount, "watch", 2) == [{"ended": "cortexfs"}, up]
     mount.ctx("plugin", "uninstall", "watch", "--purge")
+
+
+def test_once_whatever_processes_there_are(mount: Ctx, tmp_path: Path) -> None:
+    # "the ten events delivered once": a plugin with a right to files has a process for each directory
+    more = """
+    export const onActivate = ({ state }) => void globalEventBus.on("session:start", async () => {
+      await state.set("count", Number(await state.get("count")) + 1);
+    });
+    """
+    bodies = {"counted": "return Number(await ctx.state.get('count'))"}
+    may = ["tools", "events:listener", "fs:read"]
+    importing = 'import { globalEventBus } from "cortex/plugins";' + more
+    folder = plugin(tmp_path, "counter", bodies, importing, capabilities=may, events=["session:start"])
+    mount.ctx("plugin", "install", str(folder))
+    places = [mount.work / name for name in ("one", "two")]
+    for place in places:
+        place.mkdir()
+        assert mount.call("counted", cwd=place).output == "0"
+    for number in (1, 2):
+        with talk(mount, ECHO) as client:
+            client.send("hello", session=f"counted-{number}")
+            client.until("done")
+        until(lambda: int(mount.call("counted", cwd=places[0]).output), number.__le__)
+    assert mount.call("counted", cwd=places[1]).output == "2"
+    mount.ctx("plugin", "uninstall", "counter", "--purge")
 
 
 def test_only_what_is_declared(mount: Ctx, tmp_path: Path) -> None:

@@ -251,6 +251,33 @@ def test_it_is_confined_as_the_agent_is(mount: Ctx, tmp_path: Path) -> None:
     mount.ctx("plugin", "uninstall", "looker", "--purge")
 
 
+def test_it_follows_its_caller_into_a_container(mount: Ctx, tmp_path: Path) -> None:
+    # a hook acts as the caller, wherever that is, and events come there when the caller has gone
+    mount.ctx("plugin", "install", str(listener(tmp_path, "inner", "tool:post-execute")))
+    script_ = """
+    "$0" --text odd; "$0" --text bad
+    for _ in $(seq 200); do "$1" | grep even && exit; sleep 0.2; done
+    """
+    words = ["unshare", "-m", "sh", "-c", script_, mount.tool("echo"), mount.tool("inner")]
+    done = mount.run(words, env={"CTX_OUTPUT": "text"})
+    assert done.stdout.startswith("even["), done
+    assert "the plugin guard does not allow it: not that" in done.stderr
+    (event,) = [one for one in json.loads(done.stdout.removeprefix("even")) if one["toolName"] == "echo"]
+    assert event["result"]["output"] == "even"
+    mount.ctx("plugin", "uninstall", "inner", "--purge")
+
+
+def test_an_agents_run_can_be_cancelled_while_it_is_asked(mount: Ctx) -> None:
+    # abi.md 5: a cancel ends a run
+    with agent(mount, "waiter", "echo") as path:
+        task = script(call("echo", text="hang"), say("done"))
+        with working(mount, path, task, session="waits") as client:
+            run_ = client.until("tool_call")[-1]["run"]
+            client.ask("cancel", id=run_)
+            assert client.until("done")[-1]["status"] == "cancelled"
+    assert echo(mount, "plain").output == "plain"
+
+
 def test_the_order_is_that_of_enabling(mount: Ctx, tmp_path: Path) -> None:
     # docs/plugins.md: "in the order of enabling, each with what the one before it left"
     more = """
