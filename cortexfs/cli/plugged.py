@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from cortexfs.cli import mounts, parser
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.output import printable
+from cortexfs.cli.run import become
 from cortexfs.core.errors import Fault
 
 FILE = ".commands"  # below the root, in no listing
@@ -174,7 +175,7 @@ def _become(point: str, name: str, input: str) -> NoReturn:
     """Text is what a program prints, also in a pipe; CTX_OUTPUT decides otherwise."""
     os.environ["CTX_OUTPUT"] = os.environ.get("CTX_OUTPUT") or "text"
     try:
-        os.execv(f"{point}/{RUNNER}", [name, f"{point}/{FILE}", name, input])
+        become(f"{point}/{RUNNER}", [name, f"{point}/{FILE}", name, input])
     except OSError as problem:
         if problem.errno == errno.E2BIG:
             raise Fault("EMSGSIZE", "its arguments are over 128 KiB together") from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import signal
+from typing import NoReturn
 
 from cortexfs.cli import mounts, objects, parser
 from cortexfs.core.errors import Fault
@@ -37,7 +39,14 @@ def run(options: argparse.Namespace) -> int:
         mounts.status_text(root)
     path = objects.resolve(root, options.runnable)
     try:
-        os.execv(path, [path, *options.words])
+        become(path, [path, *options.words])
     except OSError as problem:
         code, why = FAULTS.get(problem.errno or 0, ("EIO", problem.strerror))
         raise Fault(code, f"{objects.short(root, path)} cannot be run: {why}") from None
+
+
+def become(path: str, words: list[str]) -> NoReturn:
+    """execve(2); what Python ignores for itself ends this program as it ends what a shell starts."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    os.execv(path, words)

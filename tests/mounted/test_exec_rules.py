@@ -165,6 +165,15 @@ def _pending(pid: int) -> int:
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")), 16)
 
 
+def test_ctx_run_dies_of_a_closed_output_too(ctx: Ctx) -> None:
+    # docs/commands.md: "exit status, standard input, signals and streaming are those of `/ctx/tool/fs.read`";
+    # abi.md 4: "the runner dies of SIGPIPE, as cat does"
+    words = """'[{"burst":1000000}]'"""
+    line = f"{ctx.python} -I -m cortexfs.cli.main run debug/script {words}"
+    done = ctx.run(["bash", "-c", f"{line} | head -1 >/dev/null; echo ${{PIPESTATUS[0]}}"])
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
 # -- agents, as models and tools
 
 
