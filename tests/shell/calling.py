@@ -117,8 +117,11 @@ class World:
 
     def inode(self, name: str, plugin: calls.Plugin = SERVE, **fields: Any) -> int:
         """Make an object; its inode."""
+        return self.add(Object(class_="tool", name=name, description="", plugin=plugin, **fields))
+
+    def add(self, object_: Object) -> int:
         number = (len(self.objects) + 1) << places.BITS
-        self.objects[number] = Object(class_="tool", name=name, description="", plugin=plugin, **fields)
+        self.objects[number] = object_
         return number
 
     @contextlib.contextmanager

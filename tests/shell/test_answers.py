@@ -26,9 +26,7 @@ TEXT = ("CTX_OUTPUT=text",)
 
 
 def model(world: World, object_: Object = ECHO, **changes: Any) -> int:
-    number = len(world.objects) + 1
-    world.objects[number] = msgspec.structs.replace(object_, **changes)
-    return number
+    return world.add(msgspec.structs.replace(object_, **changes))
 
 
 def script(*steps: dict[str, Any]) -> str:
