@@ -97,6 +97,18 @@ def test_what_it_is_asked_is_what_was_given(own: Ctx) -> None:
     assert (third["call"], third["text"], third["is_error"]) == ("c", "text", True)
 
 
+def test_effort_counts_for_the_next_call(own: Ctx) -> None:
+    # issue 4: "Writing default, effort, fallback takes effect on the next call"
+    effort = own.root / "model" / f"{MIRROR}.d" / "effort"
+    effort.write_text("high\n")
+    try:
+        assert json.loads(ask(own, MIRROR, {"input": "x"}).output)["effort"] == "high"
+        effort.write_text("low\n")
+        assert json.loads(ask(own, MIRROR, {"input": "x"}).output)["effort"] == "low"
+    finally:
+        effort.unlink()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 def test_it_runs_as_the_caller(own: Ctx) -> None:
     # abi.md 4: "The tool runs with its uid, gid, groups, working directory ..."
