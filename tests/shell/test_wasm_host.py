@@ -254,6 +254,36 @@ async def test_the_heap(tmp_path: Path, place: Path) -> None:
         assert int(await asked.said("calls", text="x" * 20_000)) < count
 
 
+async def test_the_host_leaves_the_scratch_area_and_the_plugins_memory_alone(
+    tmp_path: Path, place: Path
+) -> None:
+    # seed 004: "[0x000000 - 0x00FFFF] Host scratch area (64 KB)", "[0x100000 - ...] Plugin memory"
+    # prism-manifest-json.md 4.3: "stack in 0..0xFFFF = the scratch area. So never put buffers in scratch"
+    def touched(start: int, end: int) -> str:
+        return f"""(local.set $t (i32.const {start}))
+            (loop $l (if (i32.ne (i32.load8_u (local.get $t)) (i32.const 0x5a)) (then (return (i32.const 7))))
+              (local.set $t (i32.add (local.get $t) (i32.const 1)))
+              (br_if $l (i32.lt_u (local.get $t) (i32.const {end}))))"""
+
+    areas = ((0, 0x10000), (0x190000, 0x1F0000), (0x200000, 0x1000000))
+    filled = "".join(f"(memory.fill (i32.const {a}) (i32.const 0x5a) (i32.const {b - a}))" for a, b in areas)
+    tools = {
+        "intact": then(*(touched(a, b) for a, b in areas), f"(call $say {ARGS} {OUT})"),
+        "busy": then(
+            f"(drop (call $config (i32.const 0x190000) (i32.const 9) {BUFFER} {WORD}))",
+            f"(call $set (i32.const 0x190000) (i32.const 9) {ARGS})",
+            "(drop (call $alloc (i32.const 600000)))",
+            f"(call $say {ARGS} {OUT})",
+        ),
+    }
+    more = f"(func $fill {filled}) (start $fill)"
+    async with serving(tmp_path) as world:
+        asked = Asked(world, wat.plugin(place / "m.wasm", wat.text(tools, more=more)))
+        for size in (0, 1, 60_000):
+            assert await asked.said("busy", text="x" * size) == f'{{"text":"{"x" * size}"}}'
+            assert (await asked.said("intact", text="y")) == '{"text":"y"}'
+
+
 ABUSES = {
     "a key of 4 GiB": f"(drop (call $config (i32.const 0) {HUGE} {BUFFER} {WORD}))",
     "a key outside": f"(drop (call $config {HUGE} (i32.const 1) {BUFFER} {WORD}))",

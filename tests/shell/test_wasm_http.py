@@ -15,6 +15,7 @@ import pytest
 from cortexfs.core import networks
 from cortexfs.host import webfetch
 from tests.shell import wat
+from tests.shell.addresses import has_ipv6
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
 from tests.shell.wat import BUFFER, OUT, WORD, Asked, then
@@ -208,6 +209,7 @@ def test_a_grant_is_for_its_network_alone(server: str) -> None:
     assert fetched(server, ("10.0.0.0/8",)).status == 403
 
 
+@pytest.mark.skipif(not has_ipv6(), reason="needs the loopback address of IPv6")
 def test_loopback_of_ipv6_is_not_reached_either(server: str) -> None:
     # issue 6: "private addresses and redirects into them refused unless granted"
     with served(Server6(("::1", 0), _Pages)) as made:

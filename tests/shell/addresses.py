@@ -1,0 +1,17 @@
+"""Which addresses this machine has: a container may have none of IPv6."""
+
+from __future__ import annotations
+
+import socket
+
+
+def has_ipv6() -> bool:
+    """Whether there is its loopback address."""
+    if not socket.has_ipv6:
+        return False
+    with socket.socket(socket.AF_INET6) as tried:
+        try:
+            tried.bind(("::1", 0))
+        except OSError:
+            return False
+    return True
