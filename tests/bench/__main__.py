@@ -90,7 +90,9 @@ def metadata(ctx: Ctx) -> Iterator[Row]:
 
 
 def life(ctx: Ctx) -> Iterator[Row]:
+    began = time.perf_counter()
     ctx.umount()
+    yield below("ctx umount when nothing runs", time.perf_counter() - began, "s", 1.0)
     began = time.perf_counter()
     ctx.mount()
     ctx.call("text.word_count", "x")
@@ -99,6 +101,7 @@ def life(ctx: Ctx) -> Iterator[Row]:
     time.sleep(5)  # what is measured: nobody asks anything for so long
     yield below("CPU when idle for 5 s", measure.cpu_ms(ctx.pid) - before, "ms", 10)
     yield fact("the daemon's memory, at rest", measure.rss_mib(ctx.pid), "MiB")
+    yield below("CPU to import cortexfs.sdk", measure.imported(str(ctx.python), "cortexfs.sdk"), "ms", 30)
 
 
 def talk(ctx: Ctx) -> Iterator[Row]:
