@@ -15,11 +15,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "say.h"
 #include "wire.h"
 
 enum {
     CHUNK = 64 << 10,        /* the size of a pipe: more at once gains nothing */
     MAX_VARIABLE = 32 << 10, /* a longer variable is none of the few below */
+    UNREAD_MS = 1000,        /* an exit status follows the last line within one of them */
 };
 
 /* What a tool may see of the caller's environment; a name that ends in '_' is a prefix. */
@@ -158,18 +160,31 @@ static void read_input(void)
     out.end += (size_t)n; /* read into its place above */
 }
 
+/* Nobody reads standard output any more. What comes soon is still heard, as it may be the exit status: the
+ * reader may have left because he had the last line. */
+static bool wait_unread(void)
+{
+    struct pollfd daemon = {out.daemon, POLLIN, 0};
+    int heard = poll(&daemon, 1, UNREAD_MS);
+    if (!heard)
+        unread();
+    return heard > 0;
+}
+
 bool wait_for_daemon(void)
 {
     bool sending = out.end > 0;
     bool reading = !sending && credit && !input_ended && !out.refused;
-    if (!sending && !reading)
-        return true; /* recv() waits for one peer as well as poll() does */
     struct pollfd ready[] = {
         {out.daemon, (short)(sending ? POLLIN | POLLOUT : POLLIN), 0},
         {reading ? STDIN_FILENO : -1, POLLIN, 0},
+        {STDOUT_FILENO, 0, 0},
     };
-    if (poll(ready, 2, -1) < 0)
+    if (poll(ready, 3, -1) < 0)
         return false;
+    /* That is a pipe without a reader; a lost terminal says POLLHUP too, and sends SIGHUP. */
+    if (ready[2].revents == POLLERR && !(ready[0].revents & ~POLLOUT))
+        return wait_unread();
     if (ready[1].revents)
         read_input();
     if (out.end)

@@ -12,7 +12,7 @@ void greet(int daemon, ino_t inode, char **arguments);
 /* The daemon takes `bytes` more of standard input. */
 void grant(uint32_t bytes);
 
-/* Move standard input along until the daemon has something to say; false: ask again. */
+/* Move standard input along until the daemon has something to say, or nobody reads it; false: ask again. */
 bool wait_for_daemon(void);
 
 #endif

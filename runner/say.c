@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +48,13 @@ void say(int fd, const void *data, size_t size)
         _exit(FAILED);
     }
     last_written = ((const char *)data)[size - 1];
+}
+
+_Noreturn void unread(void)
+{
+    raise(SIGPIPE);
+    complain("write error", strerror(EPIPE));
+    _exit(FAILED);
 }
 
 void say_lines(const void *data, size_t size)

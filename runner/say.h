@@ -16,6 +16,9 @@ void say(int fd, const void *data, size_t size);
 /* The same on standard output, as a line of its own also after a torn one. */
 void say_lines(const void *data, size_t size);
 
+/* End as a write to standard output would, whose reader is gone. */
+_Noreturn void unread(void);
+
 /* `object: what: why` on standard error. */
 void complain(const char *what, const char *why);
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.mounted.agents import agent, call, script
 from tests.mounted.ctx_mount import Answer, Ctx
+from tests.runner.conftest import DEBUG, build
 from tests.waiting import PATIENCE, until
 
 HANG = '[{"delta":"begun"},{"hang":true}]'
@@ -163,6 +164,16 @@ def _taken(pid: int, number: signal.Signals) -> None:
 def _pending(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd:")), 16)
+
+
+def test_a_silent_run_that_nobody_reads_is_cancelled(ctx: Ctx, tmp_path: Path) -> None:
+    # abi.md 4: "When stdout closes (`| head -1`) the run is cancelled, no process stays behind, and the
+    # runner dies of SIGPIPE, as cat does". The runner of this checkout: the system's may be an older one.
+    runner = build(tmp_path / "runner", DEBUG)
+    script = '"$1" "$2" "sleep 98764" | head -1 >/dev/null; echo ${PIPESTATUS[0]}'
+    done = ctx.run(["bash", "-c", script, "bash", str(runner), ctx.tool("shell.exec")])
+    assert (done.stdout, done.stderr) == ("141\n", "")
+    until(lambda: not ctx.run(["pgrep", "-f", "sleep 98764"]).stdout)
 
 
 def test_ctx_run_dies_of_a_closed_output_too(ctx: Ctx) -> None:

@@ -177,6 +177,27 @@ def test_a_closed_stdout_is_sigpipe(place: fake.Place) -> None:
     assert call.hear() is None
 
 
+# abi.md 4: "When stdout closes (`| head -1`) the run is cancelled": also of a tool that says nothing for long
+def test_a_closed_stdout_of_a_silent_run(place: fake.Place) -> None:
+    call = place.call()
+    assert call.process.stdout is not None
+    call.process.stdout.close()
+    call.process.stdout = None
+    assert call.ended() == fake.Ended(-signal.SIGPIPE, b"", b"")
+    assert call.hear() is None
+
+
+def test_a_reader_that_left_after_the_last_line(place: fake.Place) -> None:
+    call = place.call(stdin=subprocess.DEVNULL)
+    assert call.process.stdout is not None
+    call.process.send_signal(signal.SIGSTOP)  # so that it finds both at once
+    call.process.stdout.close()
+    call.process.stdout = None
+    call.say(wire.EXIT, b"\x05")
+    call.process.send_signal(signal.SIGCONT)
+    assert call.ended().status == 5
+
+
 def test_a_closed_stdout_with_sigpipe_ignored(place: fake.Place) -> None:
     call = place.call(restore_signals=False)
     assert call.process.stdout is not None
