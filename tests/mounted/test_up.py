@@ -69,3 +69,16 @@ def test_without_a_network_it_goes_on() -> None:
         assert f'$ {ctx.root}/model/debug/echo "hello, tree"\nhello, tree\n' in up.stdout
         assert (ctx.root / "model/main").readlink() == ctx.root / "model/debug/echo"
         assert not (top / ".venv" / ".local").exists()  # so that the next one tries again
+
+
+def test_who_is_not_root_is_told_what_is_missing(ctx: Ctx, tmp_path: Path) -> None:
+    # issue: "as a user without sudo it names them and stops"
+    fake = tmp_path / "id"
+    fake.write_text("#!/bin/sh\necho 4711\n")
+    fake.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{ctx.environ['PATH']}"}
+    there = ctx.run([str(UP.parent / "packages"), "coreutils"], env=env)
+    assert (there.returncode, there.stdout, there.stderr) == (0, "", "")
+    lacking = ctx.run([str(UP.parent / "packages"), "coreutils", "no-such-package"], env=env)
+    assert (lacking.returncode, lacking.stdout) == (1, "")
+    assert lacking.stderr.endswith("apt-get install --no-install-recommends no-such-package\n")
