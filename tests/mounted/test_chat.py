@@ -305,6 +305,13 @@ def test_exec_without_arguments_opens_the_chat(shown: Screen, chats: Ctx) -> Non
     assert "from exec" in said(chats, "default")
 
 
+def test_an_agent_without_arguments_opens_the_chat(shown: Screen) -> None:
+    # abi.md 4: "No argument and a terminal: ... an agent opens an interactive session on its socket"
+    shown.type("clear; $CTX_ROOT/agent/base")
+    shown.wait(READY)
+    leave(shown)
+
+
 def test_a_kill_leaves_the_terminal_as_it_was(shown: Screen, chats: Ctx) -> None:
     chat(shown, "debug/echo", "--session", "killed")
     shown.type("hello")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.mounted.ctx_mount import NOBODY, Ctx, alive, mounted, wait_gone
+from tests.waiting import PATIENCE
 
 
 def test_status_in_text_and_json(ctx: Ctx) -> None:
@@ -104,6 +106,26 @@ def test_umount_is_quick_and_complete(python: Path) -> None:
                 subprocess.run(["kill", f"-{way}", str(pid)], check=True)
                 assert wait_gone(pid)
             assert not os.path.ismount(ctx.root)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_mount_in_the_foreground(python: Path, number: signal.Signals) -> None:
+    # abi.md 8: "ctx mount [ROOT] [--foreground]"; "SIGTERM and SIGINT stop cleanly"
+    with mounted(python) as ctx:
+        ctx.umount()
+        words = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "mount", str(ctx.root), "--foreground"]
+        daemon = subprocess.Popen(words, env=ctx.environ, stderr=subprocess.PIPE, text=True)
+        try:
+            assert daemon.stderr is not None
+            assert f"mounted at {ctx.root}" in daemon.stderr.readline()  # "and the log goes to stderr"
+            assert ctx.call("text.word_count", "a b").output == "2 words"
+            assert ctx.pid == daemon.pid  # docs/commands.md: "there is no second process"
+            daemon.send_signal(number)
+            daemon.wait(PATIENCE)
+        finally:
+            daemon.kill()
+            daemon.communicate()
+        assert (daemon.returncode, os.path.ismount(ctx.root)) == (0, False)
 
 
 def test_state_survives_a_restart(python: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.core.test_controls import FILES, WRITABLE
-from tests.mounted.ctx_mount import NOBODY, Ctx
+from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 
 OBJECTS = {"tool": "tool/fs.read", "model": "model/debug/echo", "agent": "agent/base"}
 # abi.md 3: "opening it for writing is EROFS, for uid 0 too (EACCES where mode bits already refuse)"
@@ -252,6 +252,25 @@ def test_an_invalid_name_is_refused_where_it_enters(ctx: Ctx, name: str) -> None
     assert "name" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("provider", "add", "{}", "--base-url", "http://127.0.0.1:9", "--format", "openai.chat"),
+        ("model", "new", "debug/{}", "--from", "debug/echo"),
+        ("agent", "new", "{}"),
+        ("plugin", "new", "{}", "unused"),
+        ("send", "debug/echo", "hi", "--session", "{}"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_name_the_rule_that_a_name_breaks(ctx: Ctx, words: tuple[str, ...]) -> None:
+    # abi.md 2: "refused where it enters (..., config, session name), with the rule that it breaks"
+    for name, rule in (("a b", "may hold only letters, digits"), ("x" * 65, "64"), ("x.d", ".sock or .d")):
+        done = ctx.ctx(*(word.format(name) for word in words), check=False)
+        assert done.returncode == 2, done
+        assert rule in done.stdout + done.stderr
+
+
 # -- the log
 
 
@@ -272,3 +291,15 @@ def test_a_line_of_the_log(ctx: Ctx) -> None:
     bad = ctx.call("fs.read", "not/there")
     line = line_of(ctx, "tool/fs.read", bad.frames[0]["run"])
     assert (line["status"], line["code"]) == ("error", "ENOENT")
+
+
+def test_a_log_is_bounded(python: Path) -> None:
+    # abi.md 3: "is bounded by rotation"; docs/config.md: `limits.log_kib`
+    with mounted(python, config="[limits]\nlog_kib = 4\n") as ctx:
+        log, sizes = ctx.root / "tool/text.word_count.d/log", []
+        for _ in range(60):
+            run = ctx.call("text.word_count", "x").frames[0]["run"]
+            assert line_of(ctx, "tool/text.word_count", run)["status"] == "ok"
+            sizes.append(log.stat().st_size)
+        assert max(sizes) < 2 * 4096
+        assert sorted(sizes) != sizes  # it began anew

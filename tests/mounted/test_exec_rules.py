@@ -15,6 +15,7 @@ import pytest
 
 from tests.mounted.agents import agent, call, script
 from tests.mounted.ctx_mount import Answer, Ctx
+from tests.mounted.test_models import on_a_terminal
 from tests.runner.conftest import DEBUG, build
 from tests.waiting import PATIENCE, until
 
@@ -204,6 +205,14 @@ def test_an_agents_help_and_prompts(ctx: Ctx) -> None:
         empty = Answer(ctx.run([program], input=b"", text=False))
         assert (empty.status, empty.code) == (2, "EINVAL")
         assert empty.types[-2:] == ["error", "done"]
+
+
+def test_an_agent_reads_what_is_typed_when_its_output_goes_elsewhere(ctx: Ctx) -> None:
+    # abi.md 4: "(when stdout is not a terminal, both read stdin to EOF instead)"
+    with agent(ctx, "typed", "fs.read") as path, open(ctx.work / "typed", "w+b") as out:
+        status, _ = on_a_terminal(ctx, [str(ctx.root / path)], b'[{"delta":"heard"}]\n\x04', stdout=out)
+        out.seek(0)
+        assert (status, b'"text":"heard"' in out.read()) == (0, True)
 
 
 def test_exec_writes_no_session(fresh: Ctx) -> None:
