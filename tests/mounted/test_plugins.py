@@ -364,7 +364,8 @@ while True:
     done = subprocess.run([sys.argv[1]], capture_output=True)
     frames = [json.loads(line) for line in done.stdout.splitlines()]
     text = "".join(frame["text"] for frame in frames if frame["type"] == "delta")
-    print(done.returncode, text or frames or done.stderr.decode(), flush=True)
+    line = f"{done.returncode} {text or frames or done.stderr.decode()}"
+    print(line + chr(10), end="", flush=True)  # in one piece, also where output is not buffered
 """
 
 
