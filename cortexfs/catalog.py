@@ -35,6 +35,7 @@ from cortexfs.version import VERSION
 
 BUILTIN = calls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin")
 DESCRIBE_SECONDS = 15.0
+OWN_TRIES = 3  # of the built-in tools: what keeps these from saying what they are is a busy machine
 AT_ONCE = 8  # plugins that are asked together, so that one that hangs keeps few waiting
 MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml
 MAX_TOOLS = 10_000
@@ -118,12 +119,19 @@ class Catalog:
                 if plugin in self._failed:
                     self.broken[plugin.name] = self._failed[plugin]
                 elif plugin not in self._known:
-                    self._known[plugin] = (time.time(), await self._said(plugin))
+                    self._known[plugin] = (time.time(), await self._said_in_time(plugin))
             except Fault as fault:
                 self.broken[plugin.name] = fault.message[:MAX_WHY]
                 if plugin.kind == FOLLOWED:
                     self._failed[plugin] = fault.message[:MAX_WHY]
             self._learned()
+
+    async def _said_in_time(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
+        for _ in range(1, OWN_TRIES if plugin == BUILTIN else 1):
+            with contextlib.suppress(Fault):
+                return await self._said(plugin)
+            self._learned()
+        return await self._said(plugin)
 
     async def _said(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
         """What the plugin says of itself, or has said before."""

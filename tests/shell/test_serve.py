@@ -15,7 +15,7 @@ import trio
 
 from cortexfs.catalog import Catalog, describer
 from cortexfs.core import calls, frames, wire
-from cortexfs.hosts import announce
+from cortexfs.hosts import Host, Pool, announce
 from cortexfs.runnerside import receive, send
 from tests.shell.calling import SERVE, SITE, World, serving
 from tests.waiting import awaited
@@ -201,6 +201,32 @@ async def test_a_schema_that_is_no_json_breaks_its_plugin_with_a_sentence(tmp_pa
             ["builtin", "serve"],
             ["serve", "builtin"],
         )
+
+
+async def test_the_built_in_tools_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A mount without them would be of no use, and what keeps them is a machine that has too much to do.
+    acquired: list[str] = []
+
+    async def acquire(pool: Pool, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
+        host = await original(pool, plugin, identity, rights)
+        acquired.append(plugin.name)
+        if len(acquired) <= deaths:
+            host.kill()
+            await host.exited.wait()
+        return host
+
+    original = Pool.acquire
+    monkeypatch.setattr(Pool, "acquire", acquire)
+    async with serving(tmp_path) as world:
+        deaths = 2
+        catalog = Catalog(world.pool)
+        assert (await catalog.registry([])).get("tool", "fs.read") is not None
+        assert (acquired, catalog.broken) == (["builtin"] * 3, {})
+        deaths = 9
+        acquired.clear()
+        catalog = Catalog(world.pool)
+        await catalog.registry([])
+        assert set(catalog.broken) == {"builtin"}
 
 
 async def test_a_daemon_that_does_not_keep_to_the_protocol(tmp_path: Path) -> None:
