@@ -166,13 +166,12 @@ class Commit:
 
     async def _write_round(self) -> None:
         with self._at_work():
-            # A message that was just accepted is about to be answered, while the lock lets others run first:
-            # both in one round halve the wait.
+            # The lock lets others run first: a message just accepted has its answer in the same round.
             async with self._writing:
                 jobs = [Job(log) for log in self._unwritten.take() if log.unwritten]
                 for job in jobs:
                     job.lines, job.data = job.log.take()
-                await at_once(partial(self._write_all, jobs), partial(self._all_written, jobs))
+                await at_once(partial(self._write_all, jobs), partial(self._written, jobs))
                 if len(self._marks) > self._most_marks:
                     await self._clear_marks()
 
@@ -213,25 +212,22 @@ class Commit:
         log.fresh.append(log.folder)
         log.made = True
 
-    def _all_written(self, jobs: list[Job]) -> None:
+    def _written(self, jobs: list[Job]) -> None:
         for job in jobs:
-            self._written(job)
-
-    def _written(self, job: Job) -> None:
-        log = job.log
-        if job.error:
-            log.fail(fault_of(job.error, "written"))
-            self._report(log.address, f"events are lost: {log.fault}")
-            self._grew(log.address)
-            return
-        self._behind[log] = None
-        before = log.visible
-        if log.written(job.lines, len(job.data)):
-            self._stale.add_last(log)
-        if log.visible > before:
-            self._grew(log.address)
-        if log.wants_sync:
-            self._want_sync(log)
+            log = job.log
+            if job.error:
+                log.fail(fault_of(job.error, "written"))
+                self._report(log.address, f"events are lost: {log.fault}")
+                self._grew(log.address)
+                continue
+            self._behind[log] = None
+            before = log.visible
+            if log.written(job.lines, len(job.data)):
+                self._stale.add_last(log)
+            if log.visible > before:
+                self._grew(log.address)
+            if log.wants_sync:
+                self._want_sync(log)
 
     # Syncing.
 
