@@ -15,8 +15,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cortexfs.core import wire
+from cortexfs.core import frames, wire
+from cortexfs.core.errors import Fault
+from cortexfs.runnerside import farewell
 from cortexfs.version import VERSION
+from cortexfs.voice import Jsonl, Text
 from tests.runner import fake
 from tests.runner.test_ending import last_words
 
@@ -130,11 +133,60 @@ def test_whatever_a_daemon_says(
     parts: list[bytes],
     cuts: list[int],
 ) -> None:
-    data = b"".join(parts)
+    hears(binaries["sanitized"], tmp_path_factory.mktemp("said"), b"".join(parts), cuts)
+
+
+def conversations() -> list[bytes]:
+    """The corpus: what daemons say, from the start of a run to its end."""
+    found = []
+    for voice in (Jsonl("fs.read"), Text("fs.read", terminal_out=True, terminal_err=True)):
+        voice.run = "r1"
+        delta = voice.say(frames.Delta(run="r1", text="one\ntwo"))
+        progress = voice.say(frames.Progress(run="r1", message="half"))
+        want = wire.message(wire.WANT, wire.U32.pack(1 << 20))
+        failed = voice.end("error", "EIO", "the disk is full"), farewell(Fault("EIO", ""))
+        found += [
+            voice.start() + delta * 3 + voice.end("ok") + farewell(None),
+            voice.start() + want + progress + delta + b"".join(failed),
+            voice.start() + delta,  # and is killed
+        ]
+    return found
+
+
+def changed(data: bytes, edits: list[tuple[str, int, int]]) -> bytes:
+    for how, at, byte in edits:
+        at %= len(data) + 1
+        part = data[at : at + byte]
+        flipped = bytes(each ^ 1 << byte % 8 for each in part[:1]) + part[1:]
+        data = data[:at] + {"flip": flipped, "double": part * 2, "drop": b""}[how] + data[at + byte :]
+    return data
+
+
+edits = st.tuples(st.sampled_from(["flip", "double", "drop"]), st.integers(0, 2000), st.integers(0, 255))
+
+
+# The exec socket is "fuzzed for minutes (hypothesis, and the runner under ASan/UBSan with a corpus)".
+@settings(max_examples=20_000 if SOAK else 100, deadline=None, derandomize=not SOAK)
+@given(
+    said=st.sampled_from(conversations()),
+    changes=st.lists(edits, max_size=5),
+    cuts=st.lists(st.integers(1, 40), max_size=6),
+)
+def test_whatever_becomes_of_what_daemons_say(
+    binaries: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    said: bytes,
+    changes: list[tuple[str, int, int]],
+    cuts: list[int],
+) -> None:
+    hears(binaries["sanitized"], tmp_path_factory.mktemp("said"), changed(said, changes), cuts)
+
+
+def hears(runner: Path, folder: Path, data: bytes, cuts: list[int]) -> None:
+    """The runner does what these bytes mean, in whatever pieces they come."""
     meaning = Meaning().told(data)
     assume(not meaning.replaces)
-    folder = tmp_path_factory.mktemp("said")
-    with fake.place(folder, binaries["sanitized"]) as place:
+    with fake.place(folder, runner) as place:
         call = place.call()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have exited by now
             for cut in cuts:
