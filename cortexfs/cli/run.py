@@ -47,6 +47,9 @@ def run(options: argparse.Namespace) -> int:
 
 def become(path: str, words: list[str]) -> NoReturn:
     """execve(2); what Python ignores for itself ends this program as it ends what a shell starts."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    os.execv(path, words)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    try:
+        os.execv(path, words)
+    finally:  # it is still this program
+        for number, action in before.items():
+            signal.signal(number, action)

@@ -261,7 +261,8 @@ def test_of_changes_in_a_burst_the_last_counts(mount: Ctx, tmp_path: Path) -> No
             choose(mount.config, "burst", on)
             os.kill(mount.pid, signal.SIGHUP)
         until(lambda: tools(mount), lambda there: ("burst" in there) is last)  # noqa: B023
-    assert said(mount, "burst") == "hello 0"
+    # What was seen may have been one before the last; that one stays.
+    until(lambda: mount.ctx("run", "burst", check=False).stdout, lambda heard: '"hello 0' in heard)
     mount.ctx("plugin", "uninstall", "burst", "--purge")
 
 

@@ -7,6 +7,7 @@ import os
 import pty
 import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from cortexfs.cli import complete, objects
 from cortexfs.cli.main import main
+from cortexfs.cli.run import become
 from cortexfs.core.errors import Fault
 from tests.shell.cli_tree import add, ctx, plant
 from tests.waiting import PATIENCE
@@ -335,3 +337,11 @@ def await_text(terminal: int, wanted: str) -> None:
     while wanted not in seen:
         assert select.select([terminal], [], [], PATIENCE)[0], seen
         seen += os.read(terminal, 4096).decode(errors="replace")
+
+
+def test_a_program_that_cannot_be_becomes_nothing_else(tmp_path: Path) -> None:
+    # A closed pipe would end, without a word, whoever goes on after it.
+    before = signal.getsignal(signal.SIGPIPE)
+    with pytest.raises(FileNotFoundError):
+        become(str(tmp_path / "none"), ["none"])
+    assert signal.getsignal(signal.SIGPIPE) == before
