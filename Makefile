@@ -46,7 +46,7 @@ test-packages:
 
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(BIN)/python -m pytest -q -n $(LANES) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -q -n $(LANES) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 	@.ci/running .venv/.running
 
 lint: .venv/.built

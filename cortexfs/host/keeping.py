@@ -24,7 +24,7 @@ def prepare(plugin: Plugin, identity: Identity) -> None:
         return
     own = f"{plugin.keeps}/{identity.uid}"
     try:
-        if not os.path.lexists(own):
+        with contextlib.suppress(FileExistsError):  # also made by another host of his, at this moment
             os.mkdir(own, 0o700)
         found = os.lstat(own)
         if not stat.S_ISDIR(found.st_mode):
