@@ -13,10 +13,10 @@ import base64
 import binascii
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.plugins.computing import needed_for
 
 KEY_FILE = "secrets/.plugin-settings"  # of the state directory
 KEY_BYTES = 32
@@ -24,7 +24,7 @@ NONCE_BYTES = 12  # NIST SP 800-38D, of AES-GCM
 
 
 def seal(state: Path, plugin: str, setting: str, secret: str) -> str:
-    with _needed():
+    with needed_for("secret settings"):
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     nonce = os.urandom(NONCE_BYTES)
     sealed = AESGCM(_key(state / KEY_FILE)).encrypt(nonce, secret.encode(), _place(plugin, setting))
@@ -33,7 +33,7 @@ def seal(state: Path, plugin: str, setting: str, secret: str) -> str:
 
 def unseal(state: Path, plugin: str, setting: str, sealed: str) -> str:
     """The secret; a Fault where it is not what was sealed here."""
-    with _needed():
+    with needed_for("secret settings"):
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     key = _key(state / KEY_FILE)
@@ -77,12 +77,3 @@ def _make(path: Path) -> None:
             os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _needed() -> Iterator[None]:
-    try:
-        yield
-    except ImportError:
-        mend = "install it with: pip install 'cortexfs[plugins]'"
-        raise Fault("EHOSTDOWN", f"secret settings need the package cryptography; {mend}") from None

@@ -31,6 +31,7 @@ from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import PACKAGE_FILE, Package
 from cortexfs.core.manifestjson.fetched import is_fetched
+from cortexfs.plugins.computing import needed_for
 from cortexfs.plugins.manifests import quoted
 from cortexfs.plugins.package import FILES, LIBRARIES, File, Tree, library_of, order
 
@@ -314,7 +315,7 @@ def _decoded(text: str, size: int, what: str) -> bytes:
 
 
 def _private_key(secret: bytes | None = None) -> Ed25519PrivateKey:
-    with _needed():
+    with needed_for("signatures"):
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return Ed25519PrivateKey.from_private_bytes(secret) if secret else Ed25519PrivateKey.generate()
@@ -325,7 +326,7 @@ def _public(private: Ed25519PrivateKey) -> Key:
 
 
 def _holds(key: bytes, signature: bytes, signed: bytes) -> bool:
-    with _needed():
+    with needed_for("signatures"):
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     try:
@@ -333,12 +334,3 @@ def _holds(key: bytes, signature: bytes, signed: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-@contextlib.contextmanager
-def _needed() -> Iterator[None]:
-    try:
-        yield
-    except ImportError:
-        mend = "install it with: pip install 'cortexfs[plugins]'"
-        raise Fault("EHOSTDOWN", f"signatures need the package cryptography; {mend}") from None
