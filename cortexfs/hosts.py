@@ -19,8 +19,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from array import array
 from collections.abc import Callable
@@ -32,8 +30,7 @@ import trio
 from cortexfs import strangers
 from cortexfs.core import calls, wire
 from cortexfs.core.errors import Fault
-from cortexfs.core.plain import one_line
-from cortexfs.host import linux
+from cortexfs.forking import ForkServer
 
 RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
 # For idle hosts when the daemon ends: a library may have its plugin_drop, and none may hold that up.
@@ -44,13 +41,10 @@ FORK_SERVER_PAUSE = 0.1  # one that dies at once must not be restarted in a tigh
 HOSTS_PER_USER = 32
 # Larger than one message, so that a host seldom waits for the daemon in mid-answer.
 CALL_BUFFER = 512 << 10
-_PACKET = 64 << 10
-MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
 
 log = logging.getLogger("cortexfs")
 
 _pack = msgspec.msgpack.Encoder().encode
-_replies: msgspec.msgpack.Decoder[calls.FromForkServer] = msgspec.msgpack.Decoder(calls.FromForkServer)
 
 
 class Host:
@@ -129,68 +123,6 @@ def _share(identity: calls.Identity) -> tuple[int, str, bool]:
     each working directory makes others. Plugins are described beside them, which nobody is to hold up."""
     confined = identity.view is not None
     return identity.uid, "" if confined else identity.label, confined
-
-
-class ForkServer:
-    """The process that makes hosts, and the channel to it."""
-
-    def __init__(self) -> None:
-        """Start it. Call this before the daemon opens anything that hosts must not inherit."""
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._output, output = os.pipe()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "cortexfs.host.forkserver", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=output,
-                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-                start_new_session=True,
-            )
-        os.close(output)
-        self.socket.setblocking(False)
-
-    def send(self, spawn: calls.Spawn, rights: list[int]) -> None:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", rights))]
-        try:
-            self.socket.sendmsg([_pack(spawn)], ancillary)
-        except BlockingIOError:
-            raise Fault("EAGAIN", "too many hosts are being started at once; try again") from None
-        except OSError:
-            raise Fault("EHOSTDOWN", "the fork server is gone and is being started again; retry") from None
-
-    async def receive(self) -> tuple[calls.FromForkServer, list[int]] | None:
-        """The next message and its rights, or None when the fork server is gone."""
-        while True:
-            try:
-                data, rights, _ = linux.receive(self.socket, _PACKET, 1)
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self.socket)
-            except ConnectionResetError:
-                return None
-            else:
-                return (_replies.decode(data), list(rights)) if data else None
-
-    async def overhear(self) -> None:
-        """Log what hosts say on standard error. All of it is read, or who prints would have to wait."""
-        while True:
-            await trio.lowlevel.wait_readable(self._output)
-            if not (said := os.read(self._output, _PACKET)):
-                return
-            log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))
-
-    def stop(self) -> None:
-        """End it and with it every host; reaped before this returns. May be repeated."""
-        self.socket.close()
-        if self._output >= 0:
-            os.close(self._output)
-            self._output = -1
-        try:
-            self.process.wait(2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 class Pool:

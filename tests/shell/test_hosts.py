@@ -16,7 +16,8 @@ import trio.testing
 from cortexfs import hosts
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.hosts import ForkServer, Host, Pool
+from cortexfs.forking import ForkServer
+from cortexfs.hosts import Host, Pool
 from tests.shell.calling import LIMITS, open_files, serving
 from tests.waiting import awaited
 
