@@ -26,14 +26,14 @@ from cortexfs.core.calls import Identity
 from cortexfs.core.conversation import Subscriptions
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key as ObjectKey
-from cortexfs.core.registry import is_own, plain
+from cortexfs.core.registry import is_own
 from cortexfs.core.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
 from cortexfs.core.session import Event
 from cortexfs.guests import Guests
 from cortexfs.hearing import Hearing, weight
 from cortexfs.live import Asker, Live
-from cortexfs.sessionfiles import Address, Space
 from cortexfs.sessionlog import READ
+from cortexfs.viewpoint import Sight, key_of
 
 ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before it is no longer heard
 FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
@@ -55,14 +55,12 @@ class Connection:
         check_cwd: CheckCwd,
     ) -> None:
         self._conversations = conversations
-        self._object = object_key
-        self._name = plain(object_key)  # by which sessions are kept
         self._stream = stream
         self._identity = identity
         self._uid = uid = identity.uid
         self._guests = guests
         self._check_cwd = check_cwd
-        self._number = next(_numbers)
+        self._sight = Sight(object_key, uid, next(_numbers))
         self._hearing = Hearing(stream, uid, guests)
         self._given = Subscriptions()
         self._lives: dict[Key, Live] = {}
@@ -105,7 +103,7 @@ class Connection:
         for key, let_go in self._let_go.items():
             let_go()
             if key.scope == "temp":  # also those that were lost, and are nobody's
-                self._conversations.sessions.remove_temp(self._address(key))
+                self._conversations.sessions.remove_temp(self._sight.address(key))
 
     # Hearing.
 
@@ -145,7 +143,7 @@ class Connection:
         self._say(frames.Pong(request=request.id))
 
     async def _send(self, request: Send) -> None:
-        key = Key.of(request, self._uid, self._number)
+        key = Key.of(request, self._uid, self._sight.number)
         self._admit(key)
         asker = Asker(self._identity, self._guests.hold(self._uid, weight(request.input)))
         try:
@@ -170,7 +168,7 @@ class Connection:
         self._begin(key, live, events)
 
     async def _resume(self, request: Resume) -> None:
-        key = Key.of(request, self._uid, self._number)
+        key = Key.of(request, self._uid, self._sight.number)
         self._admit(key)
         live = await self._open(key)
         self._given.follow(key, live.session.position(request.after))
@@ -182,12 +180,12 @@ class Connection:
 
     async def _cancel_found(self, request: Cancel) -> None:
         try:
-            live, run = self._conversations.find(request.id, self._may_see, self)
+            live, run = self._conversations.find(request.id, self._sight.sees, self)
         except Fault:
-            if await self._conversations.runs.has_ended(*self._object, self._uid, request.id):
+            if await self._conversations.runs.has_ended(*self._sight.object, self._uid, request.id):
                 raise Fault("EALREADY", f"the run {request.id} is over") from None
             raise
-        key = self._key(live)
+        key = key_of(live.address)
         self._admit(key)
         start = live.session.next
         events = live.session.cancel(run)
@@ -201,7 +199,7 @@ class Connection:
 
     async def _approve(self, request: Approve) -> None:
         async with self._guests.turn(self._uid):
-            live, run = self._conversations.find(request.run, self._may_see, self)
+            live, run = self._conversations.find(request.run, self._sight.sees, self)
             if (asker := live.askers.get(run)) and asker.uid != self._uid:
                 raise Fault("EPERM", "run: is another user's, as whom its tools run; he alone decides")
             live.session.approve(run, request.call)
@@ -219,34 +217,15 @@ class Connection:
 
     def _admit(self, key: Key) -> None:
         """Before a session is used for this client: EAGAIN if it, or its user, uses too many."""
-        if key.scope == "shared" and is_own(self._object):
+        if key.scope == "shared" and is_own(self._sight.object):
             raise Fault("EINVAL", "scope: an agent of your own has private and temp sessions, no shared ones")
         self._given.admit(key)
         if key not in self._let_go:
             self._let_go[key] = self._guests.hold(self._uid, FOLLOWED)
 
-    def _address(self, key: Key) -> Address:
-        if key.scope == "temp":
-            space = Space(f"temp/{key.owner}", self._uid, self._uid)
-        else:
-            space = Space.shared() if key.scope == "shared" else Space.private(key.owner)
-        return Address(space, *self._name, key.session)
-
-    def _key(self, live: Live) -> Key:
-        where, _, owner = live.address.space.folder.partition("/")
-        scope: requests.Scope = "private" if where == "home" else "shared" if where == "shared" else "temp"
-        return Key(scope, 0 if scope == "shared" else int(owner), live.address.session)
-
-    def _may_see(self, live: Live) -> bool:
-        key = self._key(live)
-        owner = {"private": self._uid, "shared": 0, "temp": self._number}[key.scope]
-        if key.scope == "shared" and is_own(self._object):
-            return False
-        return live.object_key == self._name and key.owner == owner
-
     async def _open(self, key: Key) -> Live:
         """The session, followed from now on, and told of when it is lost."""
-        live = await self._conversations.open(self._address(key), temp=key.scope == "temp")
+        live = await self._conversations.open(self._sight.address(key), temp=key.scope == "temp")
         self._charge(live)
         self._follow(key, live)
         return live
@@ -264,7 +243,7 @@ class Connection:
 
     def lost(self, live: Live, fault: Fault) -> None:
         """Nobody will hear of its runs again."""
-        key = self._key(live)
+        key = key_of(live.address)
         live.followers.pop(self, None)
         self._places.pop(key, None)
         del self._lives[key]
