@@ -15,7 +15,6 @@ This file must never know sockets, runners or how a host is made.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,8 +25,9 @@ from msgspec.structs import replace
 
 from cortexfs.agents import textcalls, wording
 from cortexfs.agents.budget import Budget, limited
+from cortexfs.agents.callnames import CallNames
 from cortexfs.agents.context import Pack, Parts, budget, history_room, pinned_by, unpinned
-from cortexfs.agents.hooking import MAX_INPUT, Refused, around, before
+from cortexfs.agents.hooking import Refused, around, before
 from cortexfs.agents.powers import NETWORK, Powers, delegates, effects_in_words, known, setup_of
 from cortexfs.agents.question import Question, message, spoken
 from cortexfs.agents.standing import Standing
@@ -53,8 +53,6 @@ WRITES = frozenset(
 )  # effects for which the default view is writable
 UMASK = 0o022
 PATH = "/usr/local/bin:/usr/bin:/bin"
-MAX_NAME = 64  # characters of a tool's name, which no tool's is over
-_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 
 class Agents:
@@ -105,7 +103,7 @@ class _Run:
         self._asking = trio.Lock()
         self._standing = Standing(turn.session_memory, self._setup.made)
         self._trials = Trials()
-        self._ids: set[str] = set()
+        self._names = CallNames()
 
     # What it is made of.
 
@@ -209,12 +207,12 @@ class _Run:
         if fault and not (self._in_text and fault.code == "EBADMSG"):  # it did not fit the form
             raise fault
         if not self._in_text:
-            return _Reply(inner.text, tuple(self._named(inner.calls)))
+            return _Reply(inner.text, tuple(self._names.named(inner.calls)))
         parsed = textcalls.parse(inner.text, self._tools.shown(), self._plain)
         match parsed:
             case textcalls.Call():
                 call = frames.ToolCall(call="", name=parsed.name, input=parsed.input)
-                return _Reply("", tuple(self._named([call])))
+                return _Reply("", tuple(self._names.named([call])))
             case textcalls.Answer():
                 if rest := parsed.text.removeprefix(inner.told):
                     await self._turn.say(frames.Delta(text=rest))
@@ -242,19 +240,6 @@ class _Run:
             request["max_tokens"] = self._reserve  # a small model does not stop by itself
         request["messages"] = [spoken(each) for each in said]
         return request
-
-    def _named(self, made: Sequence[frames.ToolCall]) -> list[frames.ToolCall]:
-        """Each with an id that this run has not seen."""
-        named = []
-        for one in made:
-            id_ = one.call if _ID.fullmatch(one.call) else f"call{len(self._ids) + 1}"
-            while id_ in self._ids:
-                id_ = f"{id_}.{len(self._ids) + 1}"
-            self._ids.add(id_)
-            if len(msgspec.json.encode(one.input)) > MAX_INPUT:
-                raise Fault("EMSGSIZE", f"the model made a call with an input over {MAX_INPUT >> 10} KiB")
-            named.append(replace(one, call=id_, name=one.name[:MAX_NAME]))
-        return named
 
     # Calls.
 
