@@ -38,20 +38,12 @@ from cortexfs.core.tree import Stale, Tree
 from cortexfs.core.wire import SOCKET_NAME
 from cortexfs.entries import Entries
 from cortexfs.guard import guarded
-from cortexfs.opened import (
-    FIRST_HANDLE,
-    ControlFile,
-    Handles,
-    LogFile,
-    LogSource,
-    Opened,
-)
+from cortexfs.opened import FIRST_HANDLE, ControlFile, Handles, LogFile, LogSource, Opened
 from cortexfs.ownagents import OwnAgents
 from cortexfs.spaces import NO_SESSIONS, Source, Spaces
 from cortexfs.store import Store
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
-BLOCK = 4096
 ROOM = temporaries.MAX_IN_TREE * temporaries.MAX_SIZE  # what df shows: all that may be written here
 
 
@@ -367,12 +359,7 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def statfs(self, ctx: RequestContext) -> StatvfsData:
-        found = StatvfsData()
-        found.f_bsize = found.f_frsize = BLOCK
-        found.f_blocks = found.f_bfree = found.f_bavail = ROOM // BLOCK
-        found.f_files = found.f_ffree = found.f_favail = temporaries.MAX_IN_TREE
-        found.f_namemax = 255
-        return found
+        return kernel.room(temporaries.MAX_IN_TREE, ROOM)
 
     # Extended attributes.
 

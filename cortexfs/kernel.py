@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 
 import pyfuse3
-from pyfuse3 import EntryAttributes, SetattrFields
+from pyfuse3 import EntryAttributes, SetattrFields, StatvfsData
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.places import Attributes, Keep
@@ -30,6 +30,7 @@ TIMEOUTS: dict[Keep, tuple[float, float]] = {
     Keep.FOLDER: (FOREVER, 1),
     Keep.PASSING: (0, 1),
 }
+BLOCK = 4096  # what df counts in
 SECTOR = 512  # what st_blocks counts in (stat(2))
 
 
@@ -90,3 +91,13 @@ def forget(stale: Stale) -> None:
     for inode in stale.inodes:
         with contextlib.suppress(OSError):
             pyfuse3.invalidate_inode(inode)
+
+
+def room(files: int, size: int) -> StatvfsData:
+    """What df shows: all of it free."""
+    found = StatvfsData()
+    found.f_bsize = found.f_frsize = BLOCK
+    found.f_blocks = found.f_bfree = found.f_bavail = size // BLOCK
+    found.f_files = found.f_ffree = found.f_favail = files
+    found.f_namemax = 255
+    return found
