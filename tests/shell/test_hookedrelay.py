@@ -140,25 +140,20 @@ async def test_a_host_that_keeps_its_input_to_itself(stage: Any) -> None:
     assert made.hooks.heard == []
 
 
-async def test_a_host_that_shows_its_input_twice(stage: Any) -> None:
+async def shown_twice(made: Hooked) -> None:
+    await show(made)
+    await made.say(wire.INPUT)
+
+
+async def shown_garbage(made: Hooked) -> None:
+    await made.say(wire.INPUT, b"[1")
+    await made.say(wire.INPUT)
+
+
+@pytest.mark.parametrize("host", [shown_twice, shown_garbage])
+async def test_a_host_that_does_not_keep_to_the_protocol(stage: Any, host: Any) -> None:
     made = stage()
-
-    async def host(_: Stage) -> None:
-        await show(made)
-        await made.say(wire.INPUT)
-
-    said, status = await made.hears(host)
-    assert (codes(said)[-1], status) == (("Done", "EPROTO"), 70)
-
-
-async def test_a_host_that_shows_garbage(stage: Any) -> None:
-    made = stage()
-
-    async def host(_: Stage) -> None:
-        await made.say(wire.INPUT, b"[1")
-        await made.say(wire.INPUT)
-
-    said, status = await made.hears(host)
+    said, status = await made.hears(lambda _: host(made))
     assert (codes(said)[-1], status) == (("Done", "EPROTO"), 70)
 
 
