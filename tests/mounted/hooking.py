@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.mounted.ctx_mount import Ctx
+from tests.mounted.plugins import said
 from tests.mounted.test_esm import plugin
-from tests.mounted.test_plugins import said
 from tests.waiting import until
 
 LISTENING = """

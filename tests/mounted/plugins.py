@@ -1,12 +1,14 @@
-"""Plugins for a mount: directories of each boundary, as their authors have them."""
+"""Plugins for a mount: directories of each boundary, as their authors have them, and how one asks it."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from tests.mounted.ctx_mount import Ctx
 from tests.shell import declaring
 
 TOP = 'version = "{version}"\ndescription = "For tests"\nauthor = "ann"\ncortex_version = "1.6.0"\n'
@@ -30,6 +32,18 @@ def run() -> str:
     return f"{says} {{os.getuid()}}"
 
 plugin = [run]
+"""
+
+
+CALLING = """
+import json, subprocess, sys
+count = 0
+while True:
+    done = subprocess.run([sys.argv[1]], capture_output=True)
+    frames = [json.loads(line) for line in done.stdout.splitlines()]
+    text = "".join(frame["text"] for frame in frames if frame["type"] == "delta")
+    line = f"{done.returncode} {text or frames or done.stderr.decode()}"
+    print(line + chr(10), end="", flush=True)  # in one piece, also where output is not buffered
 """
 
 
@@ -158,3 +172,21 @@ class Maker(Protocol):
 
 
 KINDS: Mapping[str, Maker] = {"process": program, "native": native, "python": python}
+
+
+def said(ctx: Ctx, tool: str, uid: int | None = None) -> str:
+    answer = ctx.call(tool, uid=uid)
+    assert answer.status == 0, answer
+    return answer.output
+
+
+def origin(ctx: Ctx, tool: str) -> str:
+    return (ctx.root / "tool" / f"{tool}.d" / "origin").read_text().strip()
+
+
+def tools(ctx: Ctx) -> list[str]:
+    return [name for name in os.listdir(ctx.root / "tool") if not name.endswith(".d")]
+
+
+def broken(ctx: Ctx) -> str:
+    return ctx.status.get("broken plugin", "")

@@ -15,8 +15,8 @@ import pytest
 
 from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
+from tests.mounted.plugins import said, tools
 from tests.mounted.test_manifestjson_plugins import blocks, row
-from tests.mounted.test_plugins import said, tools
 from tests.shell import esmodules
 
 

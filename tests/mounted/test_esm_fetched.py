@@ -9,9 +9,9 @@ import pytest
 
 from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.plugins import said, tools
 from tests.mounted.test_esm import plugin
 from tests.mounted.test_manifestjson_plugins import row
-from tests.mounted.test_plugins import said, tools
 from tests.shell import moduleserver
 from tests.shell.moduleserver import PRIVATE, Site
 

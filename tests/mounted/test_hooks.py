@@ -15,10 +15,10 @@ import pytest
 from tests.mounted.agents import agent, call, decisions, results, run, say, script, working
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.hooking import BOTH, guard, heard, hears, listener
+from tests.mounted.plugins import said
 from tests.mounted.talking import history
 from tests.mounted.test_esm import plugin
 from tests.mounted.test_manifestjson_plugins import blocks, row
-from tests.mounted.test_plugins import said
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 
 from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.plugins import CALLING, broken, said, tools
 from tests.mounted.test_manifestjson_plugins import plugin, saying
-from tests.mounted.test_plugins import CALLING, broken, said, tools
 from tests.shell import wat
 from tests.shell.test_wasm_http import requested, server
 from tests.waiting import PATIENCE

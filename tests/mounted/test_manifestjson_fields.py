@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.plugins import said, tools
 from tests.mounted.test_esm import plugin
-from tests.mounted.test_plugins import said, tools
 
 
 @pytest.fixture(scope="module")

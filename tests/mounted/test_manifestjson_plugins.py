@@ -15,7 +15,7 @@ import wasmtime
 
 from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
-from tests.mounted.test_plugins import broken, origin, said, tools
+from tests.mounted.plugins import broken, origin, said, tools
 from tests.mounted.test_user_daemon import as_user, home
 from tests.shell import wat
 

@@ -12,8 +12,8 @@ import pytest
 
 from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted, wait_gone
+from tests.mounted.plugins import said, tools
 from tests.mounted.test_esm import plugin
-from tests.mounted.test_plugins import said, tools
 from tests.mounted.test_user_daemon import USER, as_user, home
 
 __all__ = ["home"]  # a fixture

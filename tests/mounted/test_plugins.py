@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from cortexfs.config import choose
 from tests.mounted import plugins
 from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.mounted.plugins import CALLING, broken, origin, said, tools
 from tests.mounted.test_user_daemon import USER, as_user, home
 from tests.waiting import PATIENCE, until
 
@@ -29,24 +28,6 @@ def mount(python: Path) -> Iterator[Ctx]:
     """One without plugins; each test takes away what it has installed."""
     with mounted(python) as ctx:
         yield ctx
-
-
-def said(ctx: Ctx, tool: str, uid: int | None = None) -> str:
-    answer = ctx.call(tool, uid=uid)
-    assert answer.status == 0, answer
-    return answer.output
-
-
-def origin(ctx: Ctx, tool: str) -> str:
-    return (ctx.root / "tool" / f"{tool}.d" / "origin").read_text().strip()
-
-
-def tools(ctx: Ctx) -> list[str]:
-    return [name for name in os.listdir(ctx.root / "tool") if not name.endswith(".d")]
-
-
-def broken(ctx: Ctx) -> str:
-    return ctx.status.get("broken plugin", "")
 
 
 def test_the_state_is_closed_and_plugins_run_for_everybody(mount: Ctx, tmp_path: Path) -> None:
@@ -301,38 +282,6 @@ def test_copies_that_nobody_needs_are_swept(mount: Ctx, tmp_path: Path) -> None:
     mount.ctx("plugin", "uninstall", "other", "--purge")
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
-
-
-def example(language: str, starts: str) -> str:
-    blocks: list[str] = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    return next(block for block in blocks if block.startswith(starts))
-
-
-@pytest.mark.skipif(not shutil.which("jq"), reason="the example uses jq")
-@pytest.mark.parametrize("boundary", ["process", "jsonl", "python"])
-def test_the_tools_of_the_manual_work(mount: Ctx, tmp_path: Path, boundary: str) -> None:
-    # "docs/plugins.md: a tool in twelve lines for each boundary, run by the tests"
-    manifest = example("toml", 'name = "greet"' if boundary == "python" else 'name = "hello"')
-    if boundary == "jsonl":
-        manifest = manifest.replace("[[native.tools]]", '[native]\nprotocol = "jsonl"\n[[native.tools]]')
-    files = {
-        "process": {"bin/hello": example("sh", "#!/bin/sh\nexec jq")},
-        "jsonl": {"bin/hello": example("python", "#!/usr/bin/python3")},
-        "python": {"lib/greet_plugin.py": example("python", "from cortexfs.sdk import tool\n\n\n@tool")},
-    }[boundary]
-    for name, text in {"manifest.toml": manifest, **files}.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
-    name = "greet" if boundary == "python" else "hello"
-    assert "fail:" not in mount.ctx("plugin", "test", str(tmp_path), "--run").stdout
-    mount.ctx("plugin", "install", str(tmp_path))
-    assert mount.call(name, "--name", "Ann", uid=NOBODY).output == "Hello, Ann."
-    mount.ctx("plugin", "uninstall", name, "--purge")
-
-
 @pytest.mark.parametrize("support", ["supported", "required_before_execute", "not_supported"])
 def test_a_dry_run_comes_first_where_it_has_to(mount: Ctx, tmp_path: Path, support: str) -> None:
     # "dry_run: `supported` tools get `--dry-run`, `required_before_execute` is enforced"
@@ -356,18 +305,6 @@ def test_a_dry_run_comes_first_where_it_has_to(mount: Ctx, tmp_path: Path, suppo
     else:
         assert mount.call("dry", "--text", "a").output == "did"
     mount.ctx("plugin", "uninstall", "dry", "--purge")
-
-
-CALLING = """
-import json, subprocess, sys
-count = 0
-while True:
-    done = subprocess.run([sys.argv[1]], capture_output=True)
-    frames = [json.loads(line) for line in done.stdout.splitlines()]
-    text = "".join(frame["text"] for frame in frames if frame["type"] == "delta")
-    line = f"{done.returncode} {text or frames or done.stderr.decode()}"
-    print(line + chr(10), end="", flush=True)  # in one piece, also where output is not buffered
-"""
 
 
 def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path) -> None:
