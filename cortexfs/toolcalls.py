@@ -39,7 +39,7 @@ class ToolCalls:
         if tool.plugin is None:
             return Outcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
         seconds = tool.timeout or self._seconds
-        output = _Output(tool.name, identity.uid, self._held)
+        output = _Output(tool.path, identity.uid, self._held)
         one = HostCall(output.hear, say)
         try:
             host = await self._turnstile.host(tool.plugin, identity)
@@ -55,8 +55,8 @@ class ToolCalls:
 class _Output:
     """What is kept of one call's output."""
 
-    def __init__(self, name: str, uid: int, held: Counter[int]) -> None:
-        self._name = name
+    def __init__(self, path: str, uid: int, held: Counter[int]) -> None:
+        self._path = path
         self._uid = uid
         self._held = held
         self._kept = bytearray()  # not its pieces, each of which may be a byte
@@ -74,7 +74,7 @@ class _Output:
 
     def hear(self, kind: int, payload: bytes) -> frames.Frame | None:
         if kind != wire.DELTA:
-            return _frame(self._name, kind, payload)
+            return _frame(self._path, kind, payload)
         self._size += len(payload)
         # As much of it as there is room for; what comes behind a gap is not kept.
         if self._size - len(payload) == len(self._kept):
@@ -84,13 +84,14 @@ class _Output:
         return None
 
 
-def _frame(name: str, kind: int, payload: bytes) -> frames.Frame | None:
-    """What a tool says beside its output. Its notes bear its name: the run's own tell what was decided."""
+def _frame(path: str, kind: int, payload: bytes) -> frames.Frame | None:
+    """What a tool says beside its output. Its notes bear its path, as a mere name may be `policy` or `approval`:
+    the run's own tell what was decided."""
     if kind == wire.PROGRESS:
         return frames.Progress(message=payload.decode())
     if kind == wire.OBSERVER:
         source, content = heard_observers.decode(payload)
-        return frames.Observer(source=f"{name}: {source}" if source else name, content=content)
+        return frames.Observer(source=f"{path}: {source}" if source else path, content=content)
     if kind == wire.MEDIA:
         return frames.Media(attachment=msgspec.json.decode(payload))
     return None

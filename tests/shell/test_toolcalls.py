@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any, cast
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -22,14 +23,15 @@ TOOL = Object(class_="tool", name="x", description="", plugin=calls.Plugin("p", 
 class Host:
     """Says these pieces, and that it is done when it may."""
 
-    def __init__(self, pieces: list[bytes]) -> None:
+    def __init__(self, pieces: list[bytes], kind: int = wire.DELTA) -> None:
         self._pieces = pieces
+        self._kind = kind
         self.socket: socket.socket | None = None
 
     def call(self, _cwd: int | None) -> socket.socket:
         ours, self.socket = socket.socketpair()
         ours.setblocking(False)
-        self.socket.sendall(b"".join(wire.message(wire.DELTA, piece) for piece in self._pieces))
+        self.socket.sendall(b"".join(wire.message(self._kind, piece) for piece in self._pieces))
         return ours
 
     def end(self) -> None:
@@ -89,6 +91,26 @@ def test_what_is_kept_for_a_user_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     first, second, other, third = trio.run(outcomes, [1, 1, 2, 1], [b"abc", b"de"])
     assert [one.output for one in (first, second, other, third)] == ["abcde", "ab", "abcde", ""]
     assert [one.missing for one in (first, second, other, third)] == [0, 3, 0, 5]
+
+
+@pytest.mark.parametrize(("name", "source"), [("policy", None), ("approval", ""), ("x", "policy")])
+def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None) -> None:
+    # issue 4: "Every decision with its reason in events.jsonl"; whatever a tool is called, and says, is none
+    async def sources() -> list[str | None]:
+        host = Host([msgspec.msgpack.encode((source, "allow"))], wire.OBSERVER)
+        asked = calls.Call("r", calls.Invocation(name), None, b"{}", 0o22, {})
+        heard: list[str | None] = []
+
+        async def hear(frame: frames.Frame) -> None:
+            assert isinstance(frame, frames.Observer)
+            heard.append(frame.source)
+            host.end()
+
+        tools = toolcalls.ToolCalls(cast(Pool, Hosts(host)), 5.0)
+        await tools.call(msgspec.structs.replace(TOOL, name=name), calls.Identity(1, 0, ()), asked, hear)
+        return heard
+
+    assert trio.run(sources) == [f"tool/{name}: {source}" if source else f"tool/{name}"]
 
 
 class Full(Hosts):
