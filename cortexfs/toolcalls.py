@@ -85,8 +85,8 @@ class _Output:
 
 
 def _frame(path: str, kind: int, payload: bytes) -> frames.Frame | None:
-    """What a tool says beside its output. Its notes bear its path, as a mere name may be `policy` or `approval`:
-    the run's own tell what was decided."""
+    """What a tool says beside its output. Its notes bear its path, as its name may be `policy` or `approval`:
+    the run's own notes tell what was decided."""
     if kind == wire.PROGRESS:
         return frames.Progress(message=payload.decode())
     if kind == wire.OBSERVER:
