@@ -20,9 +20,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich.color import ColorSystem
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement, TableElement
 from rich.segment import Segment
 from rich.syntax import Syntax
+from rich.table import Table
 from rich.theme import Theme
 
 from cortexfs.core.plain import escaped
@@ -186,12 +187,24 @@ class _Title(Heading):
         yield self.text
 
 
+class _Table(TableElement):
+    """A table whose narrow columns break long words, and lose none of them."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in super().__rich_console__(console, options):
+            if isinstance(part, Table):
+                for column in part.columns:
+                    column.overflow = "fold"
+            yield part
+
+
 class _Markdown(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "fence": _Code,
         "code_block": _Code,
         "heading_open": _Title,
+        "table_open": _Table,
     }
 
 

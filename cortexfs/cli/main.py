@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cortexfs.cli import parser
+from cortexfs.cli import parser, streams
 from cortexfs.cli.output import say
 from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
 
@@ -22,6 +22,7 @@ SIGINT, SIGPIPE = 2, 13
 
 def main(line: Sequence[str] | None = None) -> int:
     """Run one command line; an exit status."""
+    streams.prepare()
     words = list(sys.argv[1:] if line is None else line)
     said = parser.program()
     try:

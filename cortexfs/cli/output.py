@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
+from cortexfs.cli import streams
+
 GREEN, YELLOW, RED = "32", "33", "31"
 COLOURS = {
     "ok": GREEN,
@@ -33,7 +35,7 @@ def emit(value: Any) -> None:
     """One JSON value on stdout."""
     import json  # only those who ask for JSON pay for it
 
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json.dumps(value, indent=2, ensure_ascii=not streams.takes_all()))
 
 
 def printable(text: str) -> str:

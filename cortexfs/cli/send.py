@@ -25,7 +25,7 @@ def declare(into: parser.Parser) -> None:
     into.intermixed = True  # options may stand behind OBJECT
     talking.declare_object(into)
     text = "what to say; - adds standard input, and without any that is all (write -- before text with -)"
-    into.add_argument("text", metavar="TEXT", nargs="*", help=text)
+    into.add_argument("text", metavar="TEXT", nargs="*", default=[], help=text)
     talking.declare_session(into)
     into.add_argument("--cwd", metavar="DIR", help="the session's working directory from now on")
     into.add_argument("--id", metavar="ID", help="a name for this message, so that a retry says it once")

@@ -125,7 +125,7 @@ def _declare_gc(into: argparse.ArgumentParser) -> None:
 def _gc(options: argparse.Namespace) -> int:
     if options.older_than is None and options.keep is None:
         raise Fault("EINVAL", "say what may go: --older-than DAYS, --keep N, or both")
-    if (options.older_than or 0) < 0 or (options.keep or 0) < 0:
+    if not (options.older_than or 0) >= 0 or (options.keep or 0) < 0:  # NaN is no age either
         raise Fault("EINVAL", "--older-than and --keep cannot be negative")
     age_ = None if options.older_than is None else options.older_than * DAY
     there = _there(options)

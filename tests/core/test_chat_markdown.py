@@ -67,6 +67,14 @@ def test_markdown_is_understood() -> None:
     assert "http://example.org/x" in said
 
 
+def test_a_narrow_table_loses_no_word() -> None:
+    address = "http://example.org/" + "".join(map(str, range(30)))
+    said = rendered(f"| a | b |\n|---|---|\n| {address} | two |\n", 20, PLAIN)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in said
+    assert address in "".join(line.partition("  ")[0].strip() for line in said.splitlines()[2:])
+    assert max(map(len, said.splitlines())) <= 20
+
+
 def test_html_and_line_breaks_stay() -> None:
     # a type parameter is no tag, and a list without marks is still one
     said = rendered(TEXT, 60, PLAIN)

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from cortexfs.cli import main as program
 from cortexfs.cli import version as version_command
 from cortexfs.cli.bounded import MAX_ANSWER, ask
 from cortexfs.core.errors import Fault
-from tests.shell.cli_tree import STATUS, ctx, plant
+from tests.shell.cli_tree import STATUS, add, ctx, plant
 
 EVERY = sorted(parser.COMMANDS)
 WITH_DATA = ("status", "doctor", "ls", "env", "version")
@@ -130,6 +131,30 @@ def test_a_closed_pipe_is_no_news(root: Path) -> None:
     os.close(writer)
     # As a shell reports cat: 128 + SIGPIPE.
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("closed", "words", "status"),
+    [("<&-", "chat openai/gpt-5", 0), (">&-", "status", 0), (">&-", "--help", 0), ("2>&-", "verison", 2)],
+)
+def test_a_stream_that_the_caller_closed_is_nowhere(closed: str, words: str, status: int, root: Path) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m cortexfs.cli.main {words} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", command], env={"CTX_ROOT": str(root)}, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, b"", b"")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_locale_that_cannot_show_everything_is_no_failure(encoding: str, root: Path) -> None:
+    # commands.md: "what the locale cannot show is replaced by `?`, and in JSON by `\\u` sequences"
+    description = "M\N{LATIN SMALL LETTER E WITH ACUTE}l \N{CHECK MARK}"
+    add(root, "tool/wide", description, "builtin", {})
+    text = ctx("ls", "wide", root=root, PYTHONIOENCODING=encoding)
+    assert text.returncode == 0
+    assert ("\N{CHECK MARK}" in text.stdout) == (encoding == "utf-8")
+    (row,) = json.loads(ctx("ls", "wide", "--json", root=root, PYTHONIOENCODING=encoding).stdout)
+    assert row["description"] == description
 
 
 def test_cortex_is_the_same_program(tmp_path: Path) -> None:
