@@ -13,15 +13,15 @@ from __future__ import annotations
 import argparse
 import errno
 import json
-import math
 import os
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from cortexfs.cli import mounts, parser
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.output import printable
 from cortexfs.cli.run import become
+from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
 
 FILE = ".commands"  # below the root, in no listing
@@ -137,18 +137,15 @@ def _word(text: str) -> str:
 
 
 def _number(text: str) -> int | float:
+    """As JSON writes one, and as a host reads it."""
     text = _word(text)
     try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}")
-    return value
+        value = jsontext.decode(text, "")
+    except (Fault, UnicodeEncodeError):
+        value = None
+    if jsontext.type_name(value) != "number":
+        raise argparse.ArgumentTypeError(f"expected a number, got {jsontext.clipped(text, 100)!r}")
+    return cast(int | float, value)
 
 
 _WORDS = {"true": True, "false": False}

@@ -19,7 +19,8 @@ from cortexfs.plugins.package import Tree
 def completed(tree: Tree, where: config.Places, private: str) -> Tree:
     """With all that it needs; from the network, unless the very same plugin is installed."""
     installed = where.state / directory.FOLDER / tree.manifest.name
-    return fetching.completed(tree, modules=partial(_fetched, private=networks(private)), installed=installed)
+    own = networks(private)
+    return fetching.completed(tree, partial(_module, private=own), partial(_fetched, private=own), installed)
 
 
 def told(tree: Tree, where: config.Places) -> str:
@@ -28,6 +29,12 @@ def told(tree: Tree, where: config.Places) -> str:
         return ""
     see = where.state / directory.FOLDER / tree.manifest.name
     return f", with {count} module{'s' * (count > 1)} from elsewhere (see: ctx plugin review {see})"
+
+
+def _module(address: str, most: int, private: tuple[str, ...]) -> bytes:
+    from cortexfs.host import outletfetch
+
+    return outletfetch.fetch(address, most, private)
 
 
 def _fetched(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:

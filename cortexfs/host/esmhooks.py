@@ -103,7 +103,7 @@ def _middleware(plugin: Plugin, export: str) -> Callable[[dict[str, Any], sdk.To
         plugin.ready(directory, runtime)  # loading has a limit of its own
         said = plugin.ask(directory, request, HOOK_SECONDS, runtime)
         try:
-            result = msgspec.convert(said or {}, HookResult)
+            result = msgspec.convert({} if said is None else said, HookResult)
         except msgspec.ValidationError as error:
             raise Fault("EPROTO", f"{export} gave no result: {error}") from None
         return msgspec.json.encode(result).decode()

@@ -60,11 +60,20 @@ class Outlet:
         """As a program's HTTPS_PROXY has it."""
         return f"http://x:{self._secret}@{_LOOPBACK}:{self.port}"
 
+    @property
+    def authorization(self) -> str:
+        """A line of a request to it."""
+        return f"Proxy-Authorization: Basic {self._word}"
+
     def __enter__(self) -> Outlet:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
     def __exit__(self, *why: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections; it may be called more than once."""
         with self._lock:
             self._closed = True
             for each in (self._listener, *self._sockets):

@@ -25,7 +25,7 @@ from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import fetched
 from cortexfs.core.manifestjson.entry import REMOTE, entry_of
 from cortexfs.core.manifestjson.fields import Manifest
-from cortexfs.plugins import denolock, jsonmanifests, manifesthash, package, records, sources
+from cortexfs.plugins import denolock, jsonmanifests, manifesthash, package, records
 from cortexfs.plugins.filenames import check_names
 from cortexfs.plugins.package import File, Tree
 from cortexfs.plugins.tarball import MAX_ENTRIES, MAX_UNPACKED
@@ -56,7 +56,7 @@ def address_of(manifest: Manifest) -> str | None:
 
 def completed(
     tree: Tree,
-    fetch: Fetch = sources.fetch,
+    fetch: Fetch,
     modules: FetchModules | None = None,
     installed: Path | None = None,
 ) -> Tree:

@@ -43,10 +43,13 @@ async def test_middleware_aborts_and_changes_and_fails_closed(tmp_path: Path, pl
     # seed 004: "middleware:pre | middlewarePre export | Hook into pre-tool pipeline stage"
     # issue 6: "a failing or slow hook fails closed for abort-capable stages"
     more = """
+    const nothing = { false: false, zero: 0, empty: "", list: [] };
     export async function middlewarePre(ctx) {
       const { toolName, args } = ctx.toolCall;
       if (toolName === "bad") throw new Error("broken");
       if (toolName === "odd") return { abort: "no" };
+      if (toolName === "none") return null;
+      if (toolName in nothing) return nothing[toolName];
       if (toolName === "rm") return { abort: { reason: "policy", message: "not that" } };
       if (toolName === "cp") return { modifyInput: { ...args, safe: true }, sideEffects: [] };
     }
@@ -61,16 +64,25 @@ async def test_middleware_aborts_and_changes_and_fails_closed(tmp_path: Path, pl
             said = await asked.said(":middleware-pre", toolCall={"toolName": tool, "args": {"a": 1}})
             return msgspec.json.decode(said)
 
-        assert await pre("ls") == {}
+        assert await pre("ls") == await pre("none") == {}
         assert await pre("rm") == {"abort": {"reason": "policy", "message": "not that"}}
         assert await pre("cp") == {"modifyInput": {"a": 1, "safe": True}}
-        for tool, code in {"bad": "EIO", "odd": "EPROTO"}.items():
+        # docs/plugins.md: "What throws ... or answers something else ends the call"
+        else_ = dict.fromkeys(("odd", "false", "zero", "empty", "list"), "EPROTO")
+        for tool, code in {"bad": "EIO", **else_}.items():
             assert (await asked(":middleware-pre", toolCall={"toolName": tool, "args": {}})).code == code
         said = await asked.said(":middleware-post", toolResult={"output": "done"})
         assert msgspec.json.decode(said) == {"modifyOutput": "DONE"}
 
 
-@pytest.mark.parametrize("export", ["export default", "export const sayHello ="])
+@pytest.mark.parametrize(
+    "export",
+    [
+        "export default",
+        "export const sayHello =",
+        "export default {about: 'no handler'}; export const sayHello =",
+    ],
+)
 async def test_commands(tmp_path: Path, place: Path, export: str) -> None:
     # seed 004: "The handler is the default export or a named export matching decl.name (camelCase)"
     says = "console.log('hello', args.name, {a: args.loud}); console.log('bye')"

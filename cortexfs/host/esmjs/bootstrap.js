@@ -249,7 +249,7 @@ for (const name in spoken) {
 
 function command(message) {
   const name = message.command.replace(/[-_.]+([a-zA-Z0-9])/g, (_, letter) => letter.toUpperCase());
-  const handler = module.default ?? module[name];
+  const handler = typeof module.default === "function" ? module.default : module[name];
   if (typeof handler !== "function") throw new Failure(`its module exports no handler ${name}`);
   return speaking.run(message.id, () => handler(message.args, context(message.id, message.context)));
 }
