@@ -20,10 +20,9 @@ import msgspec
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import hooks
-from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import fetched, settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
-from cortexfs.core.manifestjson.entry import REMOTE, Entry, entry_of
+from cortexfs.core.manifestjson.entry import REMOTE, Entry, entry_of, files_of
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.host import esm, esmrights, rpc, wasm
 from cortexfs.plugins.jsonsettings import NOTHING, Chosen
@@ -43,7 +42,9 @@ class Given(NamedTuple):
     @property
     def file(self) -> Path:
         """The entry point that is a file of the plugin's, or was fetched when it was installed."""
-        return self.place / (fetched.MODULE if self.entry.form == "https" else self.entry.text)
+        within = files_of(self.entry) or (fetched.MODULE,)
+        there = (path for path in within if (self.place / path).is_file())
+        return self.place / next(there, within[-1])
 
 
 class Told(NamedTuple):
@@ -55,11 +56,8 @@ class Told(NamedTuple):
 
 
 def _esm(given: Given) -> Told:
-    if given.entry.form not in ("relative", *REMOTE):
-        mend = "put the module into the package and name its path"
-        raise Fault("EINVAL", f"its entryPoint {shown(given.entry.text)} is not fetched; {mend}")
     found = _fetched(given.place)
-    is_file = given.entry.form == "relative"
+    is_file = given.entry.form not in REMOTE
     if not is_file and not found:
         told = f"its module is {given.entry.text} and is fetched when it is installed"
         raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")

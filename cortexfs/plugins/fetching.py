@@ -23,7 +23,7 @@ import msgspec
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import fetched
-from cortexfs.core.manifestjson.entry import REMOTE, entry_of
+from cortexfs.core.manifestjson.entry import REMOTE, entry_of, files_of
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.plugins import denolock, jsonmanifests, manifesthash, package, records
 from cortexfs.plugins.filenames import check_names
@@ -114,7 +114,7 @@ def _root(manifest: Manifest, files: dict[str, File]) -> str | None:
     if entry is None or entry.form in REMOTE:
         return entry.text if entry else None
     named = any(_NAMES_SOME.search(file.data) for name, file in files.items() if name.endswith(_CODE))
-    return entry.text if named and entry.form == "relative" else None
+    return next((path for path in files_of(entry) if path in files), None) if named else None
 
 
 def _installed(tree: Tree, folder: Path) -> dict[str, File]:

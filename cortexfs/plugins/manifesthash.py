@@ -20,7 +20,7 @@ from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import PACKAGE_FILE
 from cortexfs.core.manifestjson import FILE, MAX_BYTES, fetched
-from cortexfs.core.manifestjson.entry import entry_of
+from cortexfs.core.manifestjson.entry import LOCAL, entry_of, files_of
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.core.manifestjson.problems import Problem
 from cortexfs.plugins import denolock
@@ -35,8 +35,8 @@ Covers: TypeAlias = Literal["package", "entry", "nothing", "later"]
 def check(manifest: Manifest, files: Mapping[str, bytes]) -> Covers:
     """Refuse a package without its entry point, and one that is not what the manifest's hash says."""
     entry = entry_of(manifest.entry_point)
-    is_file = entry is not None and entry.form == "relative"
-    if entry and is_file and entry.text not in files:
+    is_file = entry is not None and entry.form in LOCAL
+    if entry and is_file and not any(path in files for path in files_of(entry)):
         told = f"{jsontext.shown(entry.text)} is not among its files"
         raise Fault("ENOENT", f"{FILE}: entryPoint: {told}; put it there, or name the file that is")
     is_later = not is_file and manifest.kind != "mcp"
@@ -54,7 +54,8 @@ def check(manifest: Manifest, files: Mapping[str, bytes]) -> Covers:
 def _entry(manifest: Manifest, files: Mapping[str, bytes]) -> str | None:
     """The digest of the entry point, where it is one file."""
     entry = entry_of(manifest.entry_point)
-    data = files.get(entry.text if entry and entry.form == "relative" else fetched.MODULE)
+    within = files_of(entry) if entry else ()
+    data = next((files[path] for path in within or (fetched.MODULE,) if path in files), None)
     if data is not None:
         return entry_digest(data)
     lock = files.get(_LOCK)

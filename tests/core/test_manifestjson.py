@@ -196,6 +196,25 @@ def test_an_entry_point_is_told_by_its_form() -> None:
     assert entry.entry_of("./a/./mod.ts") == entry.Entry("relative", "a/mod.ts")
 
 
+@pytest.mark.parametrize(
+    ("text", "files"),
+    {
+        "./a/./mod.ts": ["a/mod.ts"],
+        "/opt/a/mod.ts": ["opt/a/mod.ts", "a/mod.ts", "mod.ts"],
+        "file:///opt/my%20p/mod.ts": ["opt/my p/mod.ts", "my p/mod.ts", "mod.ts"],
+        "file:///opt/%2e%2e/mod.ts": ["mod.ts"],
+        "file:///opt/%2F%00": [],
+        "npm:a": [],
+        "https://a/mod.ts": [],
+    }.items(),
+)
+def test_a_path_is_the_file_of_the_package_that_it_ends_in(text: str, files: list[str]) -> None:
+    # seed 004: "Relative path (resolved to absolute on install), absolute path, or URL (file://"
+    given = entry.entry_of(text)
+    assert given is not None
+    assert [*entry.files_of(given)] == files
+
+
 def test_capabilities_are_of_the_list_and_declared_once() -> None:
     # seed 004: "capabilities PluginCapability[] Declared permissions and extension points"
     assert found(capabilities=[]) == []

@@ -94,6 +94,27 @@ async def test_an_entry_point_may_be_an_address(
     assert pinned in desk.review(desk.installed)
 
 
+@pytest.mark.parametrize("begins", ["", "file://"])
+async def test_an_entry_point_may_be_an_absolute_path(
+    desk: Desk, tmp_path: Path, place: Path, begins: str
+) -> None:
+    # seed 004: "Entry point must be an absolute path or a URL (file://, https://, jsr:, npm:). Relative paths
+    # in the manifest are resolved to absolute during installation."
+    folder = place / "p"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "part.ts").write_text("export const part = 'elsewhere';")
+    (folder / "src" / "mod.ts").write_text(f'import "./part.ts";{TOOL}')
+    desk.install(plugin(folder, entryPoint=f"{begins}{folder}/src/mod.ts"))
+    (folder / "src" / "mod.ts").write_text("throw new Error('what was installed counts')")
+    assert await called(desk, tmp_path) == "from elsewhere: you"
+    hash_ = f"sha256:{hashlib.sha256(b'export {}').hexdigest()}"
+    (folder / "src" / "mod.ts").write_text("export {}")
+    desk.install(plugin(folder, entryPoint=f"{begins}{folder}/src/mod.ts", hash=hash_))
+    outside = plugin(place / "q", entryPoint=f"{begins}/etc/passwd")
+    said = desk.said("install", str(outside))
+    assert 'etc/passwd" is not among its files; put it there, or name the file that is' in said[2]
+
+
 def test_the_hash_of_an_entry_point_at_an_address(desk: Desk, site: Site, place: Path) -> None:
     # seed 004: "SHA-256 of plugin files for supply-chain verification"
     address = site.page("/mod.js", TOOL)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Literal, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
@@ -16,6 +17,8 @@ from cortexfs.core.manifestjson.problems import Problem
 
 Form: TypeAlias = Literal["relative", "absolute", "file", "https", "http", "jsr", "npm"]
 
+# Of code that is a file of its package.
+LOCAL: tuple[Form, ...] = ("relative", "absolute", "file")
 # Of code that is fetched when its plugin is installed.
 REMOTE: tuple[Form, ...] = ("https", "jsr", "npm")
 # (kind, runtime): the pairs that exist.
@@ -68,6 +71,21 @@ def inside(text: str) -> str | None:
     if text.startswith("/") or text.endswith("/") or ".." in parts or not parts or _CONTROL.search(text):
         return None
     return None if _SCHEME.match(text) else "/".join(parts)
+
+
+def files_of(entry: Entry) -> tuple[str, ...]:
+    """Which file of its package it is: the first of these that is there, none where it is no file of it.
+
+    An absolute path is that of its author's machine, or of where it was resolved; the package has its end.
+    """
+    if entry.form == "relative":
+        return (entry.text,)
+    if entry.form not in LOCAL:
+        return ()
+    path = unquote(entry.text.removeprefix("file://")) if entry.form == "file" else entry.text
+    parts = [part for part in path.split("/") if part]
+    ends = ("/".join(parts[start:]) for start in range(len(parts)))
+    return tuple(end for end in ends if inside(end) == end)
 
 
 def problem(kind: str, text: str) -> Problem | None:
