@@ -95,8 +95,10 @@ class Store:
         data = msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n"
         if len(data) > MAX_FILE:
             raise Fault("EMSGSIZE", f"{self.path} would be over {MAX_FILE >> 20} MiB; shorten the settings")
-        draft = self.path.with_name(f".{STORE}.{os.getpid()}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        draft = self.path.with_name(
+            f".{STORE}.new"
+        )  # one, as who writes holds the lock; a killed one left it
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with open(os.open(draft, flags, 0o600), "wb") as file:
                 file.write(data)

@@ -13,6 +13,8 @@ import base64
 import binascii
 import contextlib
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 from cortexfs.core.errors import Fault, code_of
@@ -56,9 +58,13 @@ def _key(path: Path) -> bytes:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             _make(path)
-        key = path.read_bytes()
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            key = file.read(KEY_BYTES + 1)
     except OSError as problem:
         raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+    if mode & 0o077:
+        raise Fault("EACCES", f"{path} is open to others (mode {mode:04o}); close it with: chmod 600 {path}")
     if len(key) != KEY_BYTES:
         raise Fault("EINVAL", f"{path} is no key; remove it, and set the secrets of plugins again")
     return key
@@ -66,14 +72,13 @@ def _key(path: Path) -> bytes:
 
 def _make(path: Path) -> None:
     """Of two who make one at a time, the first one's counts."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    number, draft = tempfile.mkstemp("", f"{path.name}.", path.parent)  # which only its owner may read
     try:
-        with open(os.open(draft, flags, 0o600), "wb") as file:
+        with open(number, "wb") as file:
             file.write(os.urandom(KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
     finally:
-        draft.unlink(missing_ok=True)
+        os.unlink(draft)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from cortexfs.cli.main import main
 from cortexfs.core.errors import Fault
 from cortexfs.offers import Offers
 from cortexfs.plugins import sealing
-from cortexfs.plugins.jsonsettings import Store
+from cortexfs.plugins.jsonsettings import STORE, Store
 from tests.shell import plugin_files
 from tests.shell.test_manifestjson_plugins import plugin, told
 
@@ -92,6 +94,44 @@ def test_what_counts_is_declared_less_denied_and_granted(world: World) -> None:
     world.ctx("permissions", "notes", "--set", "network:fetch=default", "--private", "")
     module = world.config_of("notes")
     assert (module.capabilities, module.private) == (("tools", "fs:read", "network:fetch"), ())
+
+
+def test_a_key_is_made_once_whoever_asks(tmp_path: Path) -> None:
+    # issue 6: one plugin system with several boundaries, which commands and the daemon use side by side
+    folder = (tmp_path / sealing.KEY_FILE).parent
+    folder.mkdir()
+    for pid in range(os.getpid(), os.getpid() + 3):  # drafts of what was killed, in a container with few pids
+        (folder / f".plugin-settings.{pid}").write_bytes(b"half")
+    with ThreadPoolExecutor(16) as many:
+        made = [*many.map(lambda text: sealing.seal(tmp_path, "notes", "token", text), map(str, range(16)))]
+    opened = [sealing.unseal(tmp_path, "notes", "token", sealed) for sealed in made]
+    assert opened == [*map(str, range(16))]
+    assert len([*folder.iterdir()]) == 4
+
+
+def test_a_key_that_others_could_have_read_is_refused(tmp_path: Path) -> None:
+    sealed = sealing.seal(tmp_path, "notes", "token", "s3cret")
+    key = tmp_path / sealing.KEY_FILE
+    key.chmod(0o640)
+    with pytest.raises(Fault, match=rf"^EACCES: {key} is open to others \(mode 0640\); close it with: chmod"):
+        sealing.unseal(tmp_path, "notes", "token", sealed)
+    key.chmod(0o600)
+    assert sealing.unseal(tmp_path, "notes", "token", sealed) == "s3cret"
+    key.unlink()  # without it nothing is opened any more, and nothing waits for what is no file
+    with pytest.raises(Fault, match="was not encrypted with the key of this state; set it again"):
+        sealing.unseal(tmp_path, "notes", "token", sealed)
+    key.unlink()
+    os.mkfifo(key, 0o600)
+    with pytest.raises(Fault, match="is no key; remove it"):
+        sealing.unseal(tmp_path, "notes", "token", sealed)
+
+
+def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / f".{STORE}.new").write_text("{half")
+    store.change("notes", lambda chosen: replace(chosen, config={"a": 1}))
+    assert store.of("notes").config == {"a": 1}
+    assert not (tmp_path / f".{STORE}.new").exists()
 
 
 @pytest.mark.parametrize(
