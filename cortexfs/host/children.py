@@ -83,6 +83,11 @@ class Child:
         self.process = owned(os.pidfd_open, self._pids[0])
         return self.process
 
+    @property
+    def pid(self) -> int:
+        """Once it was started."""
+        return self._pids[0]
+
     def ends_within(self, seconds: float) -> bool:
         """Whether it has ended by itself by then."""
         assert self.process is not None

@@ -286,6 +286,7 @@ class _Plugin:
             lambda: esmrights.confine(
                 declared.folder, place.directory, may, declared.private, declared.fetched
             ),
+            esmrights.may_run(may),
         )
         process = esmchild.Process(start, self._state.answer, self._who)
         try:

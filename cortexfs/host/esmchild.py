@@ -27,6 +27,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.host import linux, warm
 from cortexfs.host.esmcalls import OUTPUT_BYTES, Call, Said
 from cortexfs.host.esmstate import Refused
+from cortexfs.host.onecore import OneCore
 from cortexfs.host.runtime import sentence, shielded
 
 _LINE = OUTPUT_BYTES + warm.ROOM
@@ -45,12 +46,14 @@ class Start(NamedTuple):
     directory: str
     umask: int
     confine: Callable[[], None]
+    has_children: bool = False  # it may start programs
 
 
 class Process(warm.Warm[Call]):
     BACKLOG = 64 << 20  # for a process that does not read
 
     def __init__(self, start: Start, answer: Answer, who: str) -> None:
+        self._core = OneCore(is_used=not start.has_children)
         super().__init__(_LINE)
         self._how = start
         self._answer = answer
@@ -99,6 +102,12 @@ class Process(warm.Warm[Call]):
     def _ask(self, call: Call, request: dict[str, Any]) -> None:
         if not self._begin(call, request):
             raise Fault("EAGAIN", f"{self._who} ends")
+
+    def _put(self, message: dict[str, Any]) -> None:
+        if len(self._calls) == 1:  # with others it is awake
+            self._core.wake(self._child.pid, partial(super()._put, message))
+        else:
+            super()._put(message)
 
     # -- the process's thread
 

@@ -94,6 +94,10 @@ def is_scoped(capabilities: Sequence[str]) -> bool:
     return not {"read", "write", "run"}.isdisjoint(deno_permissions(capabilities))
 
 
+def may_run(capabilities: Sequence[str]) -> bool:
+    return "run" in deno_permissions(capabilities)
+
+
 def command(
     folder: str,
     directory: str,
@@ -124,7 +128,7 @@ def command(
 
 def environment(capabilities: Sequence[str], fetched: Fetched | None = None) -> dict[str, str]:
     own = {"DENO_DIR": _NOWHERE, **QUIET, **(fetched.environment if fetched else {})}
-    if "run" in deno_permissions(capabilities):
+    if may_run(capabilities):
         own["PATH"] = os.environ.get("PATH", os.defpath)
     return own
 

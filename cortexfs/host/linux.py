@@ -120,6 +120,11 @@ def unshare(what: int) -> None:
     _checked(_libc.unshare, what)
 
 
+def core() -> int:
+    """The number of the one that this thread is on."""
+    return _checked(_libc.sched_getcpu)
+
+
 def permitted() -> int:
     """This process's permitted capabilities."""
     data = ctypes.create_string_buffer(_CAP_DATA.size)
