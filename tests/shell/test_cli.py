@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pty
@@ -9,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -364,3 +366,20 @@ def test_the_page_has_every_command_and_check() -> None:
     assert rows == parser.COMMANDS
     listed = " ".join(page.partition("The checks:\n")[2].partition(".\n")[0].split())
     assert listed.split(", ") == list(doctor.CHECKS)
+
+
+def options(of: argparse.ArgumentParser) -> Iterator[str]:
+    """The long options of a command and its verbs, as far as their help tells of them."""
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                yield from options(verb)
+        elif action.help != argparse.SUPPRESS:
+            yield from (option for option in action.option_strings if option.startswith("--"))
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_the_page_has_every_option(command: str) -> None:
+    page = (Path(program.__file__).parents[2] / "docs" / "commands.md").read_text()
+    known = set(re.findall(r"--[a-z-]+", page))
+    assert set(options(parser.of_command(command))) - known == set()
