@@ -47,6 +47,10 @@ def bindings(deeds: Deeds) -> KeyBindings:
     def _newline(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text("\n")
 
+    @keys.add("c-x", "c-e", filter=typing)
+    def _edit(event: KeyPressEvent) -> None:
+        event.current_buffer.open_in_editor()  # from where it comes back to be sent, or not
+
     @keys.add("c-c", filter=typing)
     @keys.add(Keys.SIGINT)
     def _interrupt(event: KeyPressEvent) -> None:

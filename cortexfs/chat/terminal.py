@@ -79,19 +79,21 @@ class Terminal:
 
     def _made(self, history: History) -> PromptSession[int]:
         deeds = Deeds(self._enter, self._interrupt, lambda: self._leave(0), self._complain)
-        return PromptSession(
+        prompt: PromptSession[int] = PromptSession(
             message=self._message,
             multiline=True,
             key_bindings=bindings(deeds),
             history=Memory(history),
             completer=Orders(lambda: [one.session for one in self._place.sessions()]),
             complete_while_typing=False,
-            enable_open_in_editor=True,
             enable_suspend=True,
             erase_when_done=True,
             prompt_continuation="  ",
             color_depth=None if self._colour else ColorDepth.DEPTH_1_BIT,
         )
+        # The library has more keys that accept a line, which would leave the chat with it.
+        prompt.default_buffer.accept_handler = self._accepted
+        return prompt
 
     async def run(self) -> int:
         """Until the person leaves; an exit status."""
@@ -197,6 +199,10 @@ class Terminal:
             self._complain(fault.message)
             if fault.code != "EMSGSIZE":  # who pasted too much may shorten it
                 buffer.reset(append_to_history=True)
+
+    def _accepted(self, buffer: Buffer) -> bool:
+        self._enter(buffer)
+        return True  # what is left there is meant to be
 
     def _take(self, buffer: Buffer, meant: typed.Say | typed.Order | None) -> None:
         buffer.reset(append_to_history=meant is not None)

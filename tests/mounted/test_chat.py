@@ -197,6 +197,20 @@ def test_a_paste_of_ten_thousand_lines_is_one_message(shown: Screen, chats: Ctx)
     assert said(chats, "pasted") == [text]
 
 
+def test_a_message_is_written_in_an_editor(chats: Ctx) -> None:
+    # commands.md: "writes the message in `$EDITOR`, from where it comes back to be sent"
+    with screen(environ(chats, EDITOR="sed -i s/old/new/"), chats.work) as shown:
+        chat(shown, "debug/echo", "--session", "written")
+        shown.keys("o", "l", "d", "C-x", "C-e")
+        shown.wait_last("> new")
+        shown.keys("Enter")
+        shown.wait("> new\nnew\n")
+        shown.keys("a", "n", "d", "C-o")  # accepts the line, as in bash
+        shown.wait("> and\nand\n")
+        leave(shown)
+    assert said(chats, "written") == ["new", "and"]
+
+
 def test_what_is_too_long_is_refused_with_a_sentence(shown: Screen) -> None:
     # commands.md: "over 1 MiB it is refused"
     chat(shown, "debug/echo", "--session", "long")
