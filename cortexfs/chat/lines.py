@@ -45,6 +45,8 @@ class Lines:
                     if not self._is_person:
                         raise
                     self._printer.show(Show("error", fault.message))
+                if not self._is_person:
+                    break  # that was all, though who types it could go on after its end
         except Left as left:
             return left.status
         finally:

@@ -309,6 +309,15 @@ def test_a_terminal_that_can_do_nothing(shown: Screen) -> None:
     was(shown, 0)
 
 
+def test_one_end_of_input_is_enough(shown: Screen) -> None:
+    # commands.md: "what is read up to its end is one message, and the answer is printed as text"
+    shown.type("ctx chat debug/echo --session piped | tr a-z A-Z")
+    shown.type("typed")
+    shown.keys("C-d")
+    shown.wait("\nTYPED\n")
+    shown.wait_last(PROMPT.strip())
+
+
 def test_exec_without_arguments_opens_the_chat(shown: Screen, chats: Ctx) -> None:
     # abi.md 4: "No argument and a terminal: ... a model opens a small REPL"
     shown.type("clear; $CTX_ROOT/model/debug/echo")
