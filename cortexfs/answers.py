@@ -51,7 +51,6 @@ class Answer(RunnerSide):
         await self._until_the_end(self._work(driver, arguments, guest))
 
     async def _work(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
-        await self._flush()
         given = await self._prompt(arguments, guest)
         if self._left:
             return
@@ -92,7 +91,9 @@ class Answer(RunnerSide):
         return b""
 
     async def _watch(self) -> None:
-        """Whatever the runner says now: it leaves, or it is not one of ours."""
+        """Whatever the runner says now: it leaves, or it is not one of ours. That the run has begun is said
+        here, when the driver waits for the first time, or has said it already with its own first words."""
+        self._send_what_fits()
         await self._hear()
         self._left = True
         self._scope.cancel()

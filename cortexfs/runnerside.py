@@ -83,6 +83,16 @@ class RunnerSide:
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._stream)
 
+    def _send_what_fits(self) -> None:
+        """What does not, the next flush sends."""
+        try:
+            if self._out:
+                self._out = self._out[self._stream.send(self._out) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._left = True
+
     async def _try_flush(self) -> None:
         try:
             await self._flush()
