@@ -5,7 +5,10 @@ This file must never know how Deno fetches, nor what may be installed.
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 from functools import partial
 
 from cortexfs import config
@@ -42,10 +45,24 @@ def _fetched(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
 
     shows = sys.stderr.isatty()
     try:
-        return esmfetch.fetch(esmfetch.Wanted(*modules), private, _progress if shows else _silent)
+        with _put_away():
+            return esmfetch.fetch(esmfetch.Wanted(*modules), private, _progress if shows else _silent)
     finally:
         if shows:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _put_away() -> Iterator[None]:
+    """Whoever is told to end, or whose terminal closes, puts away what was begun, as with an interrupt."""
+    ours = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+    for each in ours:
+        signal.signal(each, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _progress(connections: int, size: int) -> None:

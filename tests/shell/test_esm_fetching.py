@@ -310,8 +310,9 @@ def test_catalogues_are_left_out_of_any_registry(tmp_path: Path, registry: str) 
     assert kept == {"a/1.0.0/registry.json", "@s/b/1.0.0/registry.json"}
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_whoever_breaks_off_leaves_nothing_behind(
-    desk: Desk, site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, site: Site, place: Path, monkeypatch: pytest.MonkeyPatch, sent: signal.Signals
 ) -> None:
     site.npm("greet", {"index.js": GREET})
     site.silent.add("/npm/greet")
@@ -322,10 +323,10 @@ def test_whoever_breaks_off_leaves_nothing_behind(
     with subprocess.Popen([*words, "--private", PRIVATE], stderr=subprocess.PIPE) as running:
         until(lambda: site.asked, lambda asked: "/npm/greet" in asked)
         assert [*temporary.iterdir()]
-        running.send_signal(signal.SIGINT)
+        running.send_signal(sent)
         running.communicate(timeout=60)
         assert running.returncode
-    assert [*temporary.iterdir()] == []
+    assert [*temporary.iterdir()] == [] or sent == signal.SIGKILL  # which leaves the files, and no program
     until(lambda: started_in(temporary), lambda found: not found)
     assert not desk.installed.exists()
 
