@@ -1,7 +1,8 @@
 """One client of a `.sock`: hears its requests, and sends it what it follows, at its own pace (abi.md 5).
 
 Main path: `_hear` turns bytes into requests and answers them; `_tell` reads the logs of the sessions that are
-followed, each from where this client stands, and sends whole lines.
+followed, each from where this client stands, and sends whole lines. Whoever has been told all that there was
+is told what comes by `stir`, without a turn of the loop.
 
 Rules: what is sent is at most one piece of a log at a time, and the next request is read when the answers
 to the last ones are under way, so a client that does not read costs a piece and its answers, and waits
@@ -11,7 +12,6 @@ The one who sends is who connected. Nothing here touches a path for him: his hos
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import socket
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ from typing import Any
 import trio
 
 from cortexfs.conversations import Conversations
-from cortexfs.core import frames, lines, requests
+from cortexfs.core import frames, requests
 from cortexfs.core.approvals import by
 from cortexfs.core.calls import Identity
 from cortexfs.core.conversation import Subscriptions
@@ -32,10 +32,10 @@ from cortexfs.core.session import Event
 from cortexfs.guests import Guests
 from cortexfs.hearing import Hearing, weight
 from cortexfs.live import Asker, Live
+from cortexfs.saying import Saying
 from cortexfs.sessionlog import READ
 from cortexfs.viewpoint import Sight, key_of
 
-ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before it is no longer heard
 FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
 
 _numbers = itertools.count(1)
@@ -55,24 +55,22 @@ class Connection:
         check_cwd: CheckCwd,
     ) -> None:
         self._conversations = conversations
-        self._stream = stream
         self._identity = identity
         self._uid = uid = identity.uid
         self._guests = guests
         self._check_cwd = check_cwd
         self._sight = Sight(object_key, uid, next(_numbers))
         self._hearing = Hearing(stream, uid, guests)
+        self._saying = Saying(stream, self.wake)
         self._given = Subscriptions()
         self._lives: dict[Key, Live] = {}
         self._let_go: dict[Key, Callable[[], None]] = {}  # what the sessions that were asked for hold
         self._places: dict[Key, tuple[int, int]] = {}  # where the next event stands: its number, its offset
         self._stirred: dict[Key, None] = {}  # sessions that may have something to tell
-        self._out = bytearray()
         self._woken = trio.Event()
-        self._sent = trio.lowlevel.ParkingLot()
+        self._rests = False  # all that was there to be told has been told
         self._room: Callable[[], None] | None = None  # for a long line that is being sent
         self._says_no_more = False  # he has closed his side, and all that he said is heard
-        self._hears_nothing = False  # he has closed the other one: what he said before counts nevertheless
 
     async def serve(self) -> None:
         """Until the client leaves."""
@@ -114,33 +112,29 @@ class Connection:
                 data = await self._hearing.received()
                 for line in self._hearing.lines(data):
                     await self._answer(await self._hearing.understood(line))
-                    await self._answers_go()
+                    await self._saying.answers_gone()
                 if refusal := self._hearing.keep():
-                    self._say(refusal)
+                    self._saying.say(refusal)
             self.let_go()
             for live in self._lives.values():
                 live.deny_unheard()
-            if not self._hears_nothing:
+            if not self._saying.hears_nothing:
                 await self._hearing.gone()
         except OSError:
             pass
         scope.cancel()
 
-    async def _answers_go(self) -> None:
-        while len(self._out) > ANSWERS:
-            await self._sent.park()
-
     async def _answer(self, heard: requests.AnyRequest | Refusal) -> None:
         if isinstance(heard, Refusal):
-            self._say(heard)
+            self._saying.say(heard)
             return
         try:
             await _ANSWERS[type(heard)](self, heard)
         except Fault as fault:
-            self._say(requests.refusal(fault, heard.id))
+            self._saying.say(requests.refusal(fault, heard.id))
 
     async def _ping(self, request: Ping) -> None:
-        self._say(frames.Pong(request=request.id))
+        self._saying.say(frames.Pong(request=request.id))
 
     async def _send(self, request: Send) -> None:
         key = Key.of(request, self._uid, self._sight.number)
@@ -155,6 +149,8 @@ class Connection:
             if request.id is None or not live.session.find(request.id):  # no retry
                 live.log.check_share()
             new = self._conversations.runs.new_id()
+            if not self._given.follows(key):  # else it is somewhere already
+                self._places[key] = live.session.next, live.log.end_place
             run, events = live.session.send(request, new)
         except BaseException:  # a cancellation, too, goes on; the sender's place is given back first
             asker.over()
@@ -164,8 +160,10 @@ class Connection:
         else:
             asker.over()
         for frame in self._given.answer(key, live.session, run):
-            self._say(frame)
-        self._begin(key, live, events)
+            self._saying.say(frame)
+        self._begin(live, events)
+        if run != new:
+            self.stir(key)
 
     async def _resume(self, request: Resume) -> None:
         key = Key.of(request, self._uid, self._sight.number)
@@ -193,7 +191,7 @@ class Connection:
         self._given.follow_run(key, run, start)
         if events:
             live.askers.pop(run).over()
-        self._begin(key, live, events)
+        self._begin(live, events)
         if live.session.active and live.session.active.run == run:
             live.stop(run, Fault("ECANCELED", ""))
 
@@ -205,13 +203,12 @@ class Connection:
             live.session.approve(run, request.call)
             live.decide(run, request.call, by(self._uid, request.decision, request.input))
 
-    def _begin(self, key: Key, live: Live, events: list[Event]) -> None:
+    def _begin(self, live: Live, events: list[Event]) -> None:
         try:
             live.append(events)
             self._conversations.start(live)
         except Fault as fault:
             self._conversations.lose(live, fault)
-        self.stir(key)
 
     # Sessions.
 
@@ -260,66 +257,47 @@ class Connection:
         for run in self._given.abandon(key):
             request = live.session.runs[run].request if live else None
             message = requests.refusal(fault).message
-            self._say(frames.Error(run=run, request=request, code=fault.code, message=message))
-            self._say(frames.Done(run=run, status="error", code=fault.code))
+            self._saying.say(frames.Error(run=run, request=request, code=fault.code, message=message))
+            self._saying.say(frames.Done(run=run, status="error", code=fault.code))
 
     def _forget(self, key: Key, fault: Fault) -> None:
         if self._given.follows(key):  # by a resume, which nothing else would tell
-            self._say(requests.refusal(fault))
+            self._saying.say(requests.refusal(fault))
         self._given.forget(key)
 
     # Telling.
 
     def stir(self, key: Key) -> None:
         """There may be something to tell of that session."""
-        self._stirred[key] = None
-        self.wake()
+        if not (self._rests and self._told_at_once(key)):
+            self._stirred[key] = None
+            self.wake()
 
     def wake(self) -> None:
+        self._rests = False
         self._woken.set()
-
-    def _say(self, frame: frames.Frame) -> None:
-        self._push(lines.encode(frame))
-
-    def _push(self, data: bytes) -> None:
-        """Send it now, or as soon as what waits already has been sent."""
-        if self._hears_nothing:
-            return
-        if not self._out:
-            with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-                data = data[self._stream.send(data) :]
-        if data:
-            self._out += data
-            self.wake()
 
     async def _tell(self) -> None:
         """Until there is nobody to tell, or nothing more to tell to one who asks no more."""
         try:
             while True:
                 self._woken = trio.Event()
-                await self._drain()
+                await self._saying.drain()
                 if await self._send_more():
                     continue
                 if self._all_is_told:
                     return
+                self._rests = not self._woken.is_set()
                 await self._woken.wait()
         except OSError:
-            self._hears_nothing = True
-            self._out.clear()
-            self._sent.unpark_all()
+            self._saying.give_up()
 
     @property
     def _all_is_told(self) -> bool:
         """To one who asks no more: the rest of his runs, and what there is of what he resumed."""
-        return self._says_no_more and not (self._given.awaits_runs or self._out or self._woken.is_set())
-
-    async def _drain(self) -> None:
-        while self._out:
-            try:
-                del self._out[: self._stream.send(self._out)]
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._stream)
-        self._sent.unpark_all()
+        return self._says_no_more and not (
+            self._given.awaits_runs or self._saying.left or self._woken.is_set()
+        )
 
     async def _send_more(self) -> bool:
         """A piece of each log that has more; whether there was one."""
@@ -333,7 +311,7 @@ class Connection:
             except Fault as fault:
                 self._abandon(key, self._lives.get(key), fault)
                 self._forget(key, fault)
-            await self._drain()
+            await self._saying.drain()
             self._leave_room()
         return found
 
@@ -368,11 +346,29 @@ class Connection:
         if not data:
             self._places[key] = (due.start, offset)
             return False
-        wanted, done = self._given.take_lines(key, now, data)
-        self._places[key] = (self._given.due(key, live.session.last).start, offset + done)
-        self._push(wanted)
+        self._pass_on(key, live, now, offset, data)
         await trio.lowlevel.checkpoint()
         return True
+
+    def _told_at_once(self, key: Key) -> bool:
+        """Tell what has just come to the end of a log, where that needs no turn of the loop."""
+        live, (number, offset) = self._lives.get(key), self._places.get(key, (0, 0))
+        if live is None or not self._given.follows(key):
+            return False
+        due = self._given.due(key, live.session.last)
+        try:
+            if due.start != number or not (data := live.log.lines_at_hand(offset)):
+                return False
+            self._pass_on(key, live, due, offset, data)
+        except (Fault, OSError):  # is met again by whoever goes on
+            return False
+        return self._places[key][1] == live.log.visible and not self._says_no_more
+
+    def _pass_on(self, key: Key, live: Live, due: range, offset: int, data: bytes) -> None:
+        """Send what of these lines is wanted, and remember where this client stands then."""
+        wanted, done = self._given.take_lines(key, due, data)
+        self._places[key] = (self._given.due(key, live.session.last).start, offset + done)
+        self._saying.pass_on(wanted)
 
 
 _ANSWERS: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {

@@ -26,7 +26,7 @@ from cortexfs.sessionfilelog import Disk, FileLog, Job, fault_of
 from cortexfs.sessionfiles import Address, Marks
 from cortexfs.sessionindex import Indexes
 from cortexfs.sessionlog import Log
-from cortexfs.threads import at_once
+from cortexfs.threads import Prompt
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,7 +53,7 @@ class _Queue:
 
     def add(self, log: FileLog) -> None:
         self._logs[log] = None
-        self._lot.unpark_all()
+        self._lot.unpark()  # one takes it
 
     def add_last(self, log: FileLog) -> None:
         self.discard(log)
@@ -93,6 +93,7 @@ class Commit:
         self._sync, self._report, self._grew = sync, report, grew
         self._unwritten, self._unsynced, self._stale = _Queue(), _Queue(), _Queue()
         self._writing, self._deriving = trio.Lock(), trio.Lock()
+        self._prompt = Prompt()
         self._behind: dict[FileLog, None] = {}  # written, and not synced as far
         self._renewed: list[FileLog] = []  # those whose other files are being made now
         self._threads = trio.CapacityLimiter(SYNCERS + 2)  # ours: others may keep theirs waiting
@@ -171,7 +172,8 @@ class Commit:
                 jobs = [Job(log) for log in self._unwritten.take() if log.unwritten]
                 for job in jobs:
                     job.lines, job.data = job.log.take()
-                await at_once(partial(self._write_all, jobs), partial(self._written, jobs))
+                await self._prompt.run(partial(self._write_all, jobs))
+                self._written(jobs)
                 if len(self._marks) > self._most_marks:
                     await self._clear_marks()
 

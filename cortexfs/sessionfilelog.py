@@ -88,14 +88,14 @@ class FileLog(Log):
 
     async def fetch(self, offset: int, size: int) -> bytes:
         """From the page cache at once, from the disk in a thread."""
+        if data := self.at_hand(offset, size):
+            return data
         try:
-            if data := self._cached(offset, size):
-                return data
             return await trio.to_thread.run_sync(self._read, offset, size, limiter=self._disk.reading)
         except OSError as error:
             raise fault_of(error, "read") from None
 
-    def _cached(self, offset: int, size: int) -> bytes:
+    def at_hand(self, offset: int, size: int) -> bytes:
         if not (opened := self._disk.descriptors.held(self.path)):
             return b""
         try:
@@ -105,7 +105,7 @@ class FileLog(Log):
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):  # not in the cache; a file system without
                 return b""
-            raise
+            raise fault_of(error, "read") from None
         finally:
             self._disk.descriptors.release(opened)
 

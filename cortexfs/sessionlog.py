@@ -139,7 +139,12 @@ class Log(ABC):
 
     @property
     def unsynced(self) -> int:
-        return self.size - self.synced + self._pending_bytes
+        return self.end_place - self.synced
+
+    @property
+    def end_place(self) -> int:
+        """Where the next event will stand, if all before it can be written."""
+        return self.size + self._pending_bytes
 
     async def room(self) -> None:
         """Wait until the disk has caught up: for whoever appends without end. Raises what `append` would."""
@@ -234,6 +239,16 @@ class Log(ABC):
                 raise Fault("EIO", "the session's log is shorter than it was; resume from the beginning")
             data += more
         return data[:end]
+
+    def lines_at_hand(self, offset: int) -> bytes:
+        """What is visible from `offset` on, if it is a little and needs no waiting."""
+        size = self.visible - offset
+        data = self.at_hand(offset, size) if 0 < size <= LINE else b""
+        return data if len(data) == size else b""
+
+    @abstractmethod
+    def at_hand(self, offset: int, size: int) -> bytes:
+        """As much of it as needs no waiting, perhaps nothing."""
 
     @abstractmethod
     async def fetch(self, offset: int, size: int) -> bytes:

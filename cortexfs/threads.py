@@ -1,8 +1,9 @@
-"""Work in a thread whose end is acted upon at once.
+"""Work in a thread for which the loop stands still, as long as that is quick.
 
-trio.to_thread.run_sync takes a turn of the loop to begin, and its caller goes on a turn after the thread has
-ended, which is felt where a delta is to be seen within a millisecond. Here the thread begins at once, and
-what is to be done at its end is done before the caller goes on.
+trio.to_thread.run_sync takes a turn of the loop to begin and another one to end, and a thread that ends while
+the loop is busy waits for it: 0.4 ms for a write of 0.02, which is felt where a delta is to be seen within a
+millisecond. Here the loop waits for the thread, but for PROMPT at most and only when the last work was as
+quick: a disk that is slow, or hangs, holds up who called and nobody else.
 
 Rules: nothing here can be cancelled; who calls shields himself.
 This file must never know what the work is.
@@ -10,32 +11,64 @@ This file must never know what the work is.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from threading import Lock
 from typing import Protocol
 
 import trio
 
+PROMPT = 0.0005  # seconds
 
-class Unwrapped(Protocol):
+
+class Result(Protocol):
     """What a thread came to: outcome.Outcome."""
 
     def unwrap(self) -> None: ...
 
 
-async def at_once(work: Callable[[], None], then: Callable[[], None]) -> None:
-    """Do `work` in a thread and, unless it raises, `then` on this one."""
-    token, ended = trio.lowlevel.current_trio_token(), trio.Event()
-    errors: list[BaseException] = []
+class Prompt:
+    """Where work of one kind is done, one piece at a time."""
 
-    def follow(result: Unwrapped) -> None:
+    def __init__(self) -> None:
+        self._took = 0.0
+
+    async def run(self, work: Callable[[], None]) -> None:
+        piece = _Piece(work)
+        trio.lowlevel.start_thread_soon(piece.do, piece.end)
+        if not piece.comes_within(PROMPT if self._took < PROMPT else 0):
+            await piece.ended.wait()
+        self._took = piece.took
+        piece.unwrap()
+
+
+class _Piece:
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._token = trio.lowlevel.current_trio_token()
+        self._done, self._claim = Lock(), Lock()  # whoever has the claim first decides who tells of the end
+        self._done.acquire()
+        self._results: list[Result] = []
+        self.ended = trio.Event()
+        self.took = 0.0
+
+    def do(self) -> None:
+        begun = time.perf_counter()
         try:
-            result.unwrap()
-            then()
-        except BaseException as error:  # it would end the loop; it is the caller's
-            errors.append(error)
-        ended.set()
+            self._work()
+        finally:
+            self.took = time.perf_counter() - begun
 
-    trio.lowlevel.start_thread_soon(work, lambda result: token.run_sync_soon(follow, result))
-    await ended.wait()
-    if errors:
-        raise errors[0]
+    def end(self, result: Result) -> None:
+        self._results.append(result)
+        if self._claim.acquire(blocking=False):
+            self._done.release()
+        else:
+            self._token.run_sync_soon(self.ended.set)
+
+    def comes_within(self, seconds: float) -> bool:
+        """Wait, and the loop with it; whether it has ended."""
+        return self._done.acquire(timeout=seconds) or not self._claim.acquire(blocking=False)
+
+    def unwrap(self) -> None:
+        self._results[0].unwrap()
