@@ -29,6 +29,7 @@ const before = {
   wrong: () => ({ modifyInput: { text: 7 } }),
   throw: () => { throw new Error("broken") },
   hang: never,
+  spin: () => { for (;;); },
   die: () => Deno.exit(3),
   garbage: () => 7,
   flood: () => ({ modifyInput: { text: "x".repeat(3 << 20) } }),

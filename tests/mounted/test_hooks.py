@@ -160,6 +160,21 @@ def test_a_host_that_dies_while_it_is_asked(mount: Ctx) -> None:
     assert echo(mount, "plain").output == "plain"
 
 
+def test_what_is_stuck_is_one_users(mount: Ctx) -> None:
+    # issue 6: "one supervised process per plugin, caller identity and working directory"
+    assert echo(mount, "plain", uid=NOBODY).output == "plain"
+    words = [mount.tool("echo"), "--text", "spin"]
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, user=NOBODY, group=NOBODY, extra_groups=[]
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        assert echo(mount, "odd").output == "even"
+        running.send_signal(signal.SIGINT)
+        assert (running.wait(), echo(mount, "odd").output) == (130, "even")
+    assert echo(mount, "odd", uid=NOBODY).output == "even"
+
+
 def hosts_of(ctx: Ctx) -> list[int]:
     """The processes that hold JavaScript plugins of this mount: daemon, fork server, host, Deno."""
     found = []
