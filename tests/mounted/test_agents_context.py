@@ -57,6 +57,29 @@ def test_a_window_that_fills_is_summed_up(ctx: Ctx, talker: str) -> None:
     assert asked == said
 
 
+SPOILT = {"gone": None, "empty": "", "torn": "<!-- events 2-", "strange": "no summary\n"}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_what_is_derived_is_made_anew(ctx: Ctx, talker: str, how: str) -> None:
+    # "everything rebuildable": what is in context/ may be lost or damaged, and the log is enough
+    with talk(ctx, f"{talker}.sock") as client:
+        for number in range(6):
+            client.send(f"{number} {'word ' * 80}", session=how)
+            client.until("done", status="ok")
+    inside = ctx.state / "sessions/home/0" / f"{talker}.d" / "session" / how / "context"
+    for name in ("summary.md", "pack.json"):
+        (inside / name).unlink()
+        if (spoilt := SPOILT[how]) is not None:
+            (inside / name).write_text(spoilt)
+    with talk(ctx, f"{talker}.sock") as client:
+        client.send(f"6 {'word ' * 80}", session=how)
+        assert text(client.until("done", status="ok"))
+    shown = folder(ctx, talker, how) / "context"
+    assert "word" in (shown / "summary.md").read_text()
+    assert "summary" in [item["kind"] for item in json.loads((shown / "pack.json").read_text())["items"]]
+
+
 def test_a_message_that_no_window_holds(ctx: Ctx, talker: str) -> None:
     with talk(ctx, f"{talker}.sock") as client:
         client.send("word " * 2000, session="huge")

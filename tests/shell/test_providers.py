@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import trio
 
@@ -9,6 +12,13 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from tests.shell.asking import Turn, message, world
 from tests.shell.provider_server import KEY, SSE, WHOLE, Wait, chat, chunks, ended, responses, status
+
+
+def test_a_daemon_imports_no_client_before_it_is_needed() -> None:
+    # issue: "Extras keep the core small; imports are lazy"
+    wanted = "{'openai', 'anthropic', 'httpx', 'h11', 'xllamacpp'}"
+    code = f"import sys, cortexfs.daemon, cortexfs.models.drivers; print({wanted} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-I", "-c", code], text=True) == "set()\n"
 
 
 @pytest.mark.parametrize("format_", list(WHOLE))
