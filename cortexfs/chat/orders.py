@@ -18,7 +18,7 @@ from cortexfs.chat.printing import counted
 from cortexfs.chat.stored import Stored
 from cortexfs.chat.talk import Deed, Talk
 from cortexfs.client import Conversation, new_id
-from cortexfs.core import names, requests
+from cortexfs.core import requests
 from cortexfs.core.errors import Fault
 from cortexfs.core.requests import Scope
 
@@ -113,7 +113,7 @@ def _new(place: Place, argument: str) -> Outcome:
     there = {one.session for one in place.sessions()}
     if not argument:
         return Outcome([], _unused(time.strftime("%Y-%m-%d-%H%M%S"), there))
-    if _checked(argument) in there:
+    if requests.check_session(argument) in there:
         raise Fault("EEXIST", f"there is a session {argument!r}; go on with it: /resume {argument}")
     return Outcome([], argument)
 
@@ -144,7 +144,7 @@ def _resume(place: Place, argument: str) -> Outcome:
     if place.scope == "temp":
         raise Fault("EINVAL", _NONE["temp"])
     there = [one.session for one in place.sessions()]
-    if argument and _checked(argument) not in there:
+    if argument and requests.check_session(argument) not in there:
         raise Fault(
             "ENOENT", f"there is no session {argument!r}; see /sessions, or begin it: /new {argument}"
         )
@@ -161,13 +161,6 @@ def _pin(place: Place, argument: str) -> Outcome:
     if not argument:
         raise Fault("EINVAL", "say what is to be kept in mind: /pin TEXT")
     return Outcome([], message=f"/pin {argument}")
-
-
-def _checked(name: str) -> str:
-    broken = "is that of the sessions' index" if name == requests.INDEX else names.fault_of(name)
-    if broken:
-        raise Fault("EINVAL", f"the name {name!r} {broken}")
-    return name
 
 
 _WHOSE = {

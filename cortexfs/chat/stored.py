@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from cortexfs.core import frames, names
+from cortexfs.core import frames, names, requests
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.requests import INDEX
@@ -74,7 +74,7 @@ def listing(root: str, object_: str, space: str) -> list[Stored]:
 
 def place(root: str, object_: str, space: str, session: str) -> Path:
     """Where a session is, or would be."""
-    names.check(session)
+    requests.check_session(session)
     return folder(root, object_, space) / session
 
 

@@ -225,8 +225,9 @@ class Talk:
             self._sent.pop(frame.request or "", None)
             self._settle()
             return []  # it ended by itself, and its done is here or on its way
-        if self._sent.pop(frame.request or "", None):
+        if refused := self._sent.pop(frame.request or "", None):
             self.status = exit_status(frame.code)
+            self._cwd = self._cwd or refused.cwd  # the session does not work there yet
             self._settle()
         return [self._complaint(frame.code, frame.message)]
 

@@ -184,11 +184,19 @@ def _check_id(field: str, value: str) -> None:
         raise Fault("EINVAL", f"{field}: is longer than {MAX_ID} characters")
 
 
+def check_session(name: str) -> str:
+    """Return `name` if a session can have it, or raise EINVAL with the rule that it breaks."""
+    if broken := _fault_of_session(name):
+        raise Fault("EINVAL", f"the name {name!r} {broken}")
+    return name
+
+
+def _fault_of_session(name: str) -> str | None:
+    return "is that of the sessions' index" if name == INDEX else names.fault_of(name)
+
+
 def _check_session(field: str, value: str) -> None:
-    broken = names.fault_of(value)
-    if value == INDEX:
-        broken = "is that of the sessions' index"
-    if broken:
+    if broken := _fault_of_session(value):
         raise Fault("EINVAL", f"{field}: the name {jsontext.shown(value)} {broken}")
 
 

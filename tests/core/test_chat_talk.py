@@ -71,6 +71,15 @@ def test_a_refused_message_is_no_run(chat: Chat) -> None:
     assert chat.talk.status == 1
 
 
+def test_a_directory_goes_with_the_first_message_that_is_taken() -> None:
+    talk = Talk("coder", "default", "private", iter(("m1", "m2", "m3")).__next__, "/work")
+    assert talk.say("one") == [Send(id="m1", cwd="/work", input="one")]
+    talk.hear(frames.Error(request="m1", code="ENOENT", message="cwd: there is no /work"))
+    # It is not said where nobody wanted it to be.
+    assert talk.say("two") == [Send(id="m2", cwd="/work", input="two")]
+    assert talk.say("three") == [Send(id="m3", input="three")]
+
+
 def test_the_first_interrupt_cancels_and_the_second_leaves(world: World, chat: Chat) -> None:
     # issue: "Ctrl-C cancels the run and a second one leaves"
     chat.do(chat.talk.say("hello"))

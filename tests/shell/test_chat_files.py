@@ -93,9 +93,11 @@ def test_a_session_is_found_or_said_not_to_be_there(sessions: Sessions) -> None:
     assert stored.find(sessions.root, ECHO, "private", "one").session == "one"
     with pytest.raises(Fault, match="see: ctx session list"):
         stored.find(sessions.root, ECHO, "private", "two")
-    with pytest.raises(Fault) as raised:
-        stored.find(sessions.root, ECHO, "private", "../../x")
-    assert raised.value.code == "EINVAL"
+    # protocol.md: "Session names follow the grammar of names ..., and none is `index`"
+    for broken in ("../../x", "index"):
+        with pytest.raises(Fault) as raised:
+            stored.find(sessions.root, ECHO, "private", broken)
+        assert raised.value.code == "EINVAL"
 
 
 def test_the_end_of_a_log_is_read_as_far_as_it_is_whole(sessions: Sessions) -> None:
