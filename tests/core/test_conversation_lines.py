@@ -76,7 +76,7 @@ def test_text_over_1_mib_is_split_and_nothing_is_lost(shift: int) -> None:
 @pytest.mark.parametrize("shift", [0, 3])
 def test_each_line_but_the_last_is_as_long_as_it_can_be(shift: int) -> None:
     for unit in HARD:
-        text = "-" * shift + unit * (2 * MAX_LINE // len(msgspec.json.encode(unit)[1:-1]))
+        text = "-" * shift + unit * (MAX_LINE // len(msgspec.json.encode(unit)[1:-1]) + 9)
         first, *_ = encode(frames.ReasoningDelta(run="r", text=text)).splitlines(keepends=True)
         longest = max(len(msgspec.json.encode(char)) - 2 for char in unit)
         assert MAX_LINE - longest < len(first) <= MAX_LINE

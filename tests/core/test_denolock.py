@@ -73,6 +73,7 @@ def test_what_pins_nothing_is_refused(data: bytes, told: str) -> None:
     st.recursive(
         st.none() | st.text() | st.integers(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=10,
     )
 )
 def test_anything_else_is_a_fault_or_none(value: Any) -> None:

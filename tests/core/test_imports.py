@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import functools
-from collections.abc import Iterator
+import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent.parent / "cortexfs"
@@ -33,26 +32,25 @@ PURE = {
 }  # fmt: skip
 
 
-def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Not expressions, which are most of a tree: nothing is imported there."""
-    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
-        for node in getattr(tree, field, ()):
-            yield node
-            yield from statements(node)
+# Statements as `ruff format` leaves them, outside of long texts: to parse the whole package takes a second.
+LONG_TEXT = re.compile('""".*?"""', re.DOTALL)
+IMPORT = re.compile(r"^[ \t]*(?:import (.+)|from (\S+) import (?:\(([^)]*)\)|(.+)))$", re.MULTILINE)
 
 
 @functools.cache
 def imported(module: str) -> set[str]:
     found: set[str] = set()
-    for node in statements(ast.parse((PACKAGE / module).read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            assert not node.level, f"{module} has a relative import"
-            found.add(node.module)
-            if node.module == "cortexfs":
-                found |= {f"cortexfs.{alias.name}" for alias in node.names}
+    for names, source, *parts in IMPORT.findall(LONG_TEXT.sub("", (PACKAGE / module).read_text())):
+        assert not source.startswith("."), f"{module} has a relative import"
+        found |= set(listed(names)) or {source}
+        if source == "cortexfs":
+            found |= {f"cortexfs.{name}" for name in listed("".join(parts))}
     return found
+
+
+def listed(names: str) -> list[str]:
+    """`a, b as c  # why`, on one line or several."""
+    return [name.split()[0] for name in re.sub("#.*", "", names).split(",") if name.strip()]
 
 
 def ours(module: str) -> set[str]:

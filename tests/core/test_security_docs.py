@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import re
 from pathlib import Path
@@ -16,8 +15,7 @@ NAMED = sorted(set(re.findall(r"`(tests/[^`:]+\.py)::(\w+)`", PAGE)))
 
 @functools.cache
 def functions(file: str) -> set[str]:
-    tree = ast.parse((ROOT / file).read_text())
-    return {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+    return set(re.findall(r"^(?:async )?def (\w+)\(", (ROOT / file).read_text(), re.MULTILINE))
 
 
 def test_each_test_that_is_named_is_there() -> None:

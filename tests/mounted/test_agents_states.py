@@ -16,7 +16,7 @@ import pytest
 from tests.mounted.agents import agent, call, results, say, script, working, write
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Talk, history, talk
-from tests.mounted.test_agents_faults import ENDLESS, _alive
+from tests.mounted.test_agents_faults import ENDLESS, gone
 
 HANGS = script([say("begun"), {"hang": True}])
 
@@ -107,8 +107,7 @@ def test_a_cancel(ctx: Ctx, state: Callable[[Ctx], contextlib.AbstractContextMan
         assert not results(client.until("done", run=run, status="cancelled"))
         assert client.is_alive()
         ctx.at_rest(0)
-    ran = ctx.work / "ran"
-    assert not ran.exists() or not _alive(ran)
+    assert gone(ctx.work / "ran")
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -129,7 +128,8 @@ def test_a_daemon_that_is_killed(
             assert client.until("done")[-1]["run"] == run  # a retry is the same run
         ctx.at_rest(0)
         ran = ctx.work / "ran"
-        assert not ran.exists() or (len(ran.read_text().split()) == 1 and not _alive(ran))
+        assert not ran.exists() or len(ran.read_text().split()) == 1
+        assert gone(ran)
 
 
 # Ends of their own.
@@ -146,7 +146,7 @@ def test_a_tool_that_never_stops(python: Path) -> None:
         assert told["is_error"]
         assert "ETIMEDOUT" in told["output"]
         ctx.at_rest(0)
-        assert not _alive(ctx.work / "ran")
+        assert gone(ctx.work / "ran")
 
 
 LIMITS = {

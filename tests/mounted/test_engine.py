@@ -198,17 +198,16 @@ def test_it_ends_when_idle_and_comes_back(python: Path) -> None:
         assert engine(ctx) != pid
 
 
-def test_killed_in_an_answer(python: Path) -> None:
+def test_killed_in_an_answer(local: Ctx) -> None:
     # abi.md 4: "70 | internal error (a host died, a bug) | EPROTO"
-    with own(python) as ctx:
-        with begin(ctx) as process:
-            os.kill(engine(ctx), signal.SIGKILL)
-            out, _ = process.communicate(timeout=PATIENCE)
-            assert process.returncode == 70
-            error, done = map(json.loads, out.splitlines()[-2:])
-            assert (error["code"], done["status"]) == ("EPROTO", "error")
-            assert "was killed by SIGKILL" in error["message"]
-        assert ask(ctx).status == 0  # another one
+    with begin(local) as process:
+        os.kill(engine(local), signal.SIGKILL)
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 70
+        error, done = map(json.loads, out.splitlines()[-2:])
+        assert (error["code"], done["status"]) == ("EPROTO", "error")
+        assert "was killed by SIGKILL" in error["message"]
+    assert ask(local).status == 0  # another one
 
 
 def test_it_dies_with_the_daemon(python: Path) -> None:
