@@ -17,7 +17,7 @@ from tests import opened
 from tests.waiting import PATIENCE
 
 # The same few examples each time, as long as the machine takes for them; `make soak` tries many others.
-settings.register_profile("short", max_examples=25, deadline=None, derandomize=True)
+settings.register_profile("short", max_examples=15, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=1000, deadline=None)
 settings.load_profile("soak" if os.environ.get("CTX_SOAK") else "short")
 
