@@ -41,6 +41,7 @@ def _read(path: Path) -> object:
         raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB")
     try:
         value: object = json.loads(data)
+        json.dumps(value, ensure_ascii=False).encode()  # half a character can be in no file of ours
     except (ValueError, RecursionError) as error:
         raise Fault("EINVAL", f"{path} is no JSON: {error}") from None
     return value

@@ -373,6 +373,7 @@ def test_a_users_own_daemon(home: Path, python: Path) -> None:
 BAD_FILES = [
     ("[]", "it has no servers"),
     ("{", "is no JSON"),
+    ('{"mcpServers": {"a": {"command": "\\ud800"}}}', "is no JSON"),
     ('{"mcpServers": {"a": {"command": "x", "env": {"A": "${input:a}"}}}}', "another client would fill in"),
     ('{"mcpServers": {"a": {"type": "sse", "url": "https://x"}}}', "the old transport sse is not spoken"),
     ('{"servers": {"a": {}}}', "it needs command"),
