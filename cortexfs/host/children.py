@@ -23,6 +23,7 @@ from io import FileIO
 from itertools import chain, starmap
 from pathlib import Path
 
+from cortexfs.host import linux
 from cortexfs.tools.paths import owned
 
 CHUNK = 64 << 10  # what a pipe holds
@@ -150,6 +151,13 @@ def _pipe() -> tuple[FileIO, FileIO]:
 
 def _keep_to_ourselves() -> None:
     """Let no descriptor through but the three: code of plugins may have opened some that are inheritable."""
+    try:
+        linux.close_on_exec(3)
+    except OSError:  # before Linux 5.11
+        _keep_one_by_one()
+
+
+def _keep_one_by_one() -> None:
     try:
         numbers: Iterable[int] = map(int, os.listdir("/proc/self/fd"))
     except OSError:  # a root directory without /proc

@@ -62,6 +62,8 @@ _RULESET = struct.Struct(
 _PATH_BENEATH = struct.Struct("=Qi")
 _LANDLOCK_RULE_NET_PORT = 2
 _NET_PORT = struct.Struct("=QQ")
+_CLOSE_RANGE, _CLOSE_RANGE_CLOEXEC = 436, 4
+_LAST = 0xFFFFFFFF  # of descriptors
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 _SCHED_FLAG_KEEP_POLICY = 8
@@ -136,6 +138,11 @@ def take_turns_of(nanoseconds: int) -> None:
         nice = os.getpriority(os.PRIO_PROCESS, 0)  # said again, or it would be 0
         fields = _SCHED_ATTR.size, 0, _SCHED_FLAG_KEEP_POLICY, nice, 0, nanoseconds, 0, 0
         _syscall(number, 0, _SCHED_ATTR.pack(*fields), 0)
+
+
+def close_on_exec(first: int) -> None:
+    """This descriptor, and all above it. Needs Linux 5.11."""
+    _syscall(_CLOSE_RANGE, first, _LAST, _CLOSE_RANGE_CLOEXEC)
 
 
 def permitted() -> int:
