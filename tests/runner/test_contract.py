@@ -125,7 +125,7 @@ class Meaning:
         return whole and kind == wire.EXIT
 
 
-@settings(max_examples=20_000 if SOAK else 200, deadline=None, derandomize=not SOAK)
+@settings(max_examples=20_000 if SOAK else 80, deadline=None, derandomize=not SOAK)
 @given(parts=st.lists(messages, max_size=8), cuts=st.lists(st.integers(1, 40), max_size=6))
 def test_whatever_a_daemon_says(
     binaries: dict[str, Path],
@@ -166,7 +166,7 @@ edits = st.tuples(st.sampled_from(["flip", "double", "drop"]), st.integers(0, 20
 
 
 # The exec socket is "fuzzed for minutes (hypothesis, and the runner under ASan/UBSan with a corpus)".
-@settings(max_examples=20_000 if SOAK else 100, deadline=None, derandomize=not SOAK)
+@settings(max_examples=20_000 if SOAK else 40, deadline=None, derandomize=not SOAK)
 @given(
     said=st.sampled_from(conversations()),
     changes=st.lists(edits, max_size=5),

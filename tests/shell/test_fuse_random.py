@@ -14,6 +14,7 @@ from pyfuse3 import FUSEError
 
 from cortexfs.core.places import HOME, MODEL, ROOT, TOOL
 from tests.shell.handlers import World, caller, registry
+from tests.waiting import SOAK
 
 # Few, so that changes meet each other.
 PLACES = [
@@ -135,7 +136,7 @@ class Player:
         return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=1000 if SOAK else 40, deadline=None)
 @given(script=st.lists(steps, min_size=5, max_size=30))
 def test_any_order_of_changes_leaves_a_tree_that_agrees_with_itself_and_the_disk(
     script: list[tuple[object, ...]],
@@ -154,7 +155,7 @@ def test_any_order_of_changes_leaves_a_tree_that_agrees_with_itself_and_the_disk
     trio.run(play)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=1000 if SOAK else 25, deadline=None)
 @given(script=st.lists(st.sampled_from(TOOLS), max_size=8))
 def test_no_inode_is_ever_two_objects(script: list[tuple[str, ...]]) -> None:
     # abi.md 1: "Inodes are stable for the life of the mount"
