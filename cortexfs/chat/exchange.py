@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from cortexfs.chat.calls import Show
 from cortexfs.chat.talk import Deed, Leave, Talk
-from cortexfs.client import Conversation
+from cortexfs.client import Conversation, Failed
 from cortexfs.core.frames import AnyFrame, Approval
 from cortexfs.core.plain import one_line
 from cortexfs.core.requests import Decision
@@ -67,19 +67,26 @@ class Exchange:
     def run(self, is_over: Callable[[], bool] | None = None) -> None:
         """Until then, or until nothing runs any more; Failed when the connection is lost."""
         is_over = is_over or (lambda: not self._talk.busy)
-        with interrupts() as pipe:
-            poll = select.poll()
-            poll.register(pipe, select.POLLIN)
-            poll.register(self._conversation, select.POLLIN)
-            while not is_over():
-                if not (heard := self._conversation.waiting()):
-                    poll.poll()
-                for frame in heard:
-                    self._heard(frame)
-                    self.do(self._talk.hear(frame))
-                self._decide_all(pipe)
-                for _ in taken(pipe):
-                    self.do(self._talk.interrupt())
+        try:
+            with interrupts() as pipe:
+                self._listen(pipe, is_over)
+        except Failed:
+            self._show(Show("end"))  # what is said of it begins a line of its own
+            raise
+
+    def _listen(self, pipe: int, is_over: Callable[[], bool]) -> None:
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        poll.register(self._conversation, select.POLLIN)
+        while not is_over():
+            if not (heard := self._conversation.waiting()):
+                poll.poll()
+            for frame in heard:
+                self._heard(frame)
+                self.do(self._talk.hear(frame))
+            self._decide_all(pipe)
+            for _ in taken(pipe):
+                self.do(self._talk.interrupt())
 
     def cancel(self) -> None:
         """Nobody wants what runs any more."""

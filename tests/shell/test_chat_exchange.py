@@ -10,7 +10,7 @@ import pytest
 from cortexfs.chat.calls import Show
 from cortexfs.chat.exchange import Exchange
 from cortexfs.chat.talk import Talk
-from cortexfs.client import Conversation, new_id
+from cortexfs.client import Conversation, Failed, new_id
 from cortexfs.core import approvals, frames
 from cortexfs.core.requests import Decision
 from tests.shell.client_server import Served, served
@@ -54,6 +54,19 @@ def test_what_ours_ask_is_decided(slow: Served, decision: Decision | None) -> No
         exchange.run()
     (told,) = [show.text for show in shown if show.kind == "question" and "denied" in show.text] or [""]
     assert ("ctx send --approve fs.write allows" in told) == (decision is None)
+
+
+def test_a_lost_connection_is_told_on_a_line_of_its_own(slow: Served) -> None:
+    shown: list[Show] = []
+    talk = Talk("a", "s", "private", new_id)
+    with Conversation(slow.path) as pipe:
+        exchange = Exchange(talk, pipe, shown.append)
+        exchange.do(talk.say("go"))
+        slow.say(slow.until_active(), frames.Delta(text="half a "))
+        slow.hang_up()
+        with pytest.raises(Failed):
+            exchange.run()
+    assert shown == [Show("answer", "half a "), Show("end")]
 
 
 def test_what_was_decided_is_not_asked_again(slow: Served) -> None:
