@@ -44,7 +44,8 @@ _ALONE = ("--no-lock", "--no-remote", "--no-npm")
 # Packages look for variables of the environment as a matter of course: there are none, which is no error.
 _FETCHED = ("--frozen", "--node-modules-dir=none", "--allow-import", "--ignore-env")
 QUIET = {"DENO_NO_UPDATE_CHECK": "1", "DENO_NO_PACKAGE_JSON": "1", "NO_COLOR": "1"}
-_NOWHERE = "/dev/null/none"  # no directory can be made there
+# No directory can be made there; Deno would try that for 150 ms with each TypeScript file that it has read.
+_KEPT_NOWHERE = {"DENO_DIR": "/dev/null/none", "DENO_EMIT_CACHE_MODE": "disable"}
 # Both are this machine. Deno takes networks of IPv4 alone, and of IPv6 single addresses.
 _LOOPBACK = (IPv6Address("::1"), IPv6Address("::"))
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK)  # the last to ask what addresses there are
@@ -127,7 +128,7 @@ def command(
 
 
 def environment(capabilities: Sequence[str], fetched: Fetched | None = None) -> dict[str, str]:
-    own = {"DENO_DIR": _NOWHERE, **QUIET, **(fetched.environment if fetched else {})}
+    own = {**QUIET, **(fetched.environment if fetched else _KEPT_NOWHERE)}
     if may_run(capabilities):
         own["PATH"] = os.environ.get("PATH", os.defpath)
     return own

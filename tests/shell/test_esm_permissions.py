@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES
+from cortexfs.host import esmrights
 from tests.shell import esmodules
 from tests.shell.calling import serving
 from tests.shell.wat import Asked
@@ -77,3 +79,15 @@ async def test_a_permission_grants_what_the_table_says(
     granted = {name for name, (state, _) in said.items() if state == "granted"}
     done = {name for name, (_, does) in said.items() if does}
     assert granted == done == {permission} - {"—"}
+
+
+def test_what_it_translates_is_kept_nowhere_and_deno_does_not_try(tmp_path: Path) -> None:
+    # It would, for 150 ms with each file. esmrights.py: "Deno keeps nothing on disk"
+    (tmp_path / "mod.ts").write_text("const some: number = 1; console.log(some)")
+    words = [esmrights.found(), "run", "--no-config", "--no-lock", "--log-level=debug", "mod.ts"]
+    ran = subprocess.run(
+        words, cwd=tmp_path, env=esmrights.environment(()), capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "1\n"
+    assert "Skipped emit cache save" in ran.stderr
+    assert "Error saving" not in ran.stderr
