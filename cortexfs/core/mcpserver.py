@@ -113,6 +113,7 @@ def is_loopback(host: str) -> bool:
 _CONTAINERS = ("mcpServers", "servers")
 _KNOWN = {"command", "args", "cwd", "env", "url", "headers"}
 _ADDRESSES = ("url", "serverUrl", "httpUrl")
+MAX_SERVERS = 128  # of one file: each is a file of ours, and a program that is started
 _SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 
 
@@ -122,6 +123,8 @@ def imported(value: Any) -> dict[str, Server]:
     found = next((table[name] for name in _CONTAINERS if isinstance(table.get(name), dict)), None)
     if not found:
         raise Fault("EINVAL", 'it has no servers; what is wanted is {"mcpServers": {"NAME": {...}}}')
+    if len(found) > MAX_SERVERS:
+        raise Fault("EINVAL", f"it has {len(found)} servers, and {MAX_SERVERS} are taken over at most; divide it")
     made = {names.clean(name)[:MAX_NAME]: _imported(name, one) for name, one in found.items()}
     if len(made) < len(found):
         raise Fault("EINVAL", "two of its servers would have the same name here; rename one")

@@ -186,6 +186,9 @@ def test_a_file_of_another_client_is_taken_over_whole_or_not_at_all(tmp_path: Pa
     assert not file("a").exists()
     given.write_text(json.dumps({"mcpServers": table | {"a!": {"command": "x"}, "a-": {"command": "x"}}}))
     assert main(["plugin", "import-mcp", str(given)]) == 2
+    given.write_text(json.dumps({"mcpServers": {f"s{number}": {"command": "x"} for number in range(129)}}))
+    assert main(["plugin", "import-mcp", str(given)]) == 2
+    assert not file("s0").exists()
     given.write_text(json.dumps({"mcpServers": table}))
     assert main(["plugin", "import-mcp", str(given)]) == 0
     assert secrets() == {"mcp.a.Authorization": "Bearer abc\n"}
