@@ -124,7 +124,7 @@ def imported(value: Any) -> dict[str, Server]:
     if not found:
         raise Fault("EINVAL", 'it has no servers; what is wanted is {"mcpServers": {"NAME": {...}}}')
     if len(found) > MAX_SERVERS:
-        raise Fault("EINVAL", f"it has {len(found)} servers, and {MAX_SERVERS} are taken over at most; divide it")
+        raise Fault("EINVAL", f"its {len(found)} servers are over {MAX_SERVERS}; divide it")
     made = {names.clean(name)[:MAX_NAME]: _imported(name, one) for name, one in found.items()}
     if len(made) < len(found):
         raise Fault("EINVAL", "two of its servers would have the same name here; rename one")
