@@ -51,7 +51,10 @@ class Judge:
             number = (message.params or {}).get("requestId")  # it may be answered all the same
             if number in self._asked:
                 self._asked.discard(number)
-                self._late.append(number)
+                self.gave_up(number)
+
+    def gave_up(self, number: int | str | None) -> None:
+        self._late.append(number)
 
     def refusal(self, message: JSONRPCMessage) -> JSONRPCError | None:
         """The answer to a question that nobody here answers."""

@@ -1,7 +1,7 @@
 """One connection to an MCP server, in a thread of its own that runs the SDK's client.
 
-Main path: `Link.call` puts a call to the thread and follows what comes of it in the tool's own thread.
-`Link.open` has greeted the server and listed its tools when it returns.
+Main path: `Link.open` has greeted the server and listed its tools when it returns. `Link.call` asks a program
+in the tool's own thread; a call on HTTP is put to the connection's thread, and what comes of it is followed.
 
 Rules: whatever goes wrong is a Fault that names the server, and ends the calls that it concerns. Nobody can
 be asked anything in a run, so the client offers no elicitation, sampling or roots, and servers are told so.
@@ -18,17 +18,20 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 import anyio
 import httpx2
-from mcp import Client, MCPError
+from mcp import Client, ClientSession, MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     CallToolResult,
     Implementation,
+    InputRequiredResult,
+    ListToolsResult,
     Tool,
     ToolListChangedNotification,
 )
@@ -36,15 +39,14 @@ from mcp_types import (
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcpserver import Told
-from cortexfs.host import linux, mcphttp
+from cortexfs.host import linux, mcpdirect, mcphttp
 from cortexfs.host.mcpjudge import Judge
-from cortexfs.host.mcppipe import Pipe
+from cortexfs.host.mcppipe import MAX_PROGRESS, Pipe
 
 START_SECONDS = 12.0  # to greet and to list its tools; whoever describes plugins waits for 15
 CLOSE_SECONDS = 1.5
 MAX_TOOLS = 1000
 MAX_PAGES = 100
-MAX_PROGRESS = 1000  # what waits for a caller who is slow to read
 HEAR_SECONDS = 5.0  # to show that it still hears us, when a call was given up
 LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
 _CLONE_FS = 0x200  # unshare(2)
@@ -64,15 +66,17 @@ class Link:
     def __init__(self, told: Told, changed: Callable[[list[Tool]], None]) -> None:
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log
         self._told = told
+        self._info = Implementation(name="cortexfs", version=told.client)
         self._changed = changed
         self._opened: Future[list[Tool]] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._judge = Judge()
         self._pipe: Pipe | None = None
+        self._direct: ClientSession | None = None
         self._closing: asyncio.Event | None = None
         self._relist: asyncio.Event | None = None
-        self._busy = 0  # calls that are under way
+        self._busy = 0  # calls that are under way in the thread
         self._trial: Future[None] | None = None
         self.is_open = True
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -88,10 +92,39 @@ class Link:
             raise self._fault("EHOSTDOWN", f"did not greet within {START_SECONDS:g} s") from None
 
     def call(self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> CallToolResult:
+        try:
+            result = self._asked(name, input, runtime)
+            return result if isinstance(result, CallToolResult) else self._put(name, input, runtime, result)
+        finally:
+            if runtime.cancelled:
+                self._doubt()
+
+    def _asked(
+        self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime
+    ) -> CallToolResult | InputRequiredResult | None:
+        """What a program answers. More of its questions, and all of HTTP, are for the SDK's client."""
+        if self._pipe is None or self._direct is None:
+            return None
+
+        def hear(*progress: Any) -> None:
+            runtime.emit_progress(_told(*progress))
+
+        work = self._direct.call_tool(name, input, allow_input_required=True)
+        try:
+            return mcpdirect.driven(work, partial(self._pipe.ask, runtime, hear))
+        except sdk.ExecutionFailed:
+            raise
+        except Exception as error:  # the SDK raises what it likes; the call that waits is told
+            raise self._failure(error) from None
+
+    def _put(
+        self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime, first: InputRequiredResult | None
+    ) -> CallToolResult:
+        state = first.request_state if first is not None else None
         items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         assert self._loop is not None
         try:
-            work = asyncio.run_coroutine_threadsafe(self._call(name, input, items), self._loop)
+            work = asyncio.run_coroutine_threadsafe(self._call(name, input, state, items), self._loop)
         except RuntimeError:  # its loop has ended just now
             raise self._lost() from None
         runtime.on_cancel(lambda: items.put(None))
@@ -102,7 +135,6 @@ class Link:
         finally:
             work.cancel()
         if item is None:
-            self._doubt()
             raise sdk.ExecutionFailed("cancelled", "ECANCELED")
         if isinstance(item, _Over):
             raise self._lost()
@@ -191,21 +223,27 @@ class Link:
         return Client(
             self._pipe or mcphttp.transport(self._told, self._judge),
             message_handler=self._heard,
-            client_info=Implementation(name="cortexfs", version=self._told.client),
+            client_info=self._info,
             cache=None,
         )
 
     async def _list(self, client: Client) -> list[Tool]:
         found: list[Tool] = []
+        pages: list[ListToolsResult] = []
         cursor = None
         for _ in range(MAX_PAGES):
             page = await client.list_tools(cursor=cursor)
+            pages.append(page)
             found += page.tools
             cursor = page.next_cursor
             if cursor is None or len(found) > MAX_TOOLS:
                 break
         if cursor is not None or len(found) > MAX_TOOLS:
             raise self._fault("EPROTO", f"has over {MAX_TOOLS} tools, or {MAX_PAGES} pages of them")
+        if self._pipe is not None:
+            agreed = client.session.initialize_result or client.session.discover_result
+            assert agreed is not None
+            self._direct = mcpdirect.session(agreed, self._info, pages)
         return found
 
     async def _heard(self, message: object) -> None:
@@ -229,7 +267,9 @@ class Link:
                 self._changed(await self._list(client))
             await asyncio.sleep(LIST_PAUSE)
 
-    async def _call(self, name: str, input: dict[str, Any], items: queue.SimpleQueue[_Item]) -> None:
+    async def _call(
+        self, name: str, input: dict[str, Any], state: str | None, items: queue.SimpleQueue[_Item]
+    ) -> None:
         async def progress(progress: float, total: float | None, message: str | None) -> None:
             if items.qsize() < MAX_PROGRESS:
                 items.put(_told(progress, total, message))
@@ -237,7 +277,8 @@ class Link:
         assert self._client is not None
         self._busy += 1
         try:
-            items.put(await self._client.call_tool(name, input, progress_callback=progress))
+            work = self._client.call_tool(name, input, progress_callback=progress, request_state=state)
+            items.put(await work)
         except Exception as error:  # the SDK raises what it likes; the call that waits is told
             items.put(self._failure(error))
         finally:
@@ -249,7 +290,7 @@ class Link:
         assert self._closing is not None
         with anyio.move_on_after(HEAR_SECONDS) as clock, suppress(Exception):  # any answer is one
             await self._client.list_tools()  # ping is gone from the protocol
-        if clock.cancelled_caught and not self._busy:
+        if clock.cancelled_caught and not (self._busy or (self._pipe and self._pipe.is_busy)):
             self._judge.why = "does not answer any more"
             self.is_open = False
             self._closing.set()

@@ -1,0 +1,76 @@
+"""The SDK's session without its loop: a thread runs one of its requests to the end by itself.
+
+What such a request waits for is its answer alone. So `driven` runs the coroutine, and has the question put
+that it asks: no task, no stream and no other thread is in between, which would cost more than all the rest.
+
+Rules: a session here has adopted what the SDK's client has agreed upon with the server, and is never entered.
+This file must never know how a question gets to the server.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
+
+from mcp import ClientSession
+from mcp.shared.dispatcher import CallOptions, Dispatcher
+from mcp_types import (
+    DiscoverResult,
+    Implementation,
+    InitializeResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+)
+
+T = TypeVar("T")
+
+
+class Question(NamedTuple):
+    method: str
+    params: dict[str, Any]
+
+
+class _Asking:
+    """What of a dispatcher is used by a session that is not entered."""
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        return await _asked(Question(method, dict(params or {})))
+
+
+@types.coroutine
+def _asked(question: Question) -> Generator[Question, dict[str, Any], dict[str, Any]]:
+    return (yield question)
+
+
+def driven(work: Coroutine[Any, Any, T], ask: Callable[[str, dict[str, Any]], dict[str, Any]]) -> T:
+    """What comes of a session's request."""
+    try:
+        question = work.send(None)
+        while True:
+            question = work.send(ask(*question))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        work.close()
+
+
+def session(
+    agreed: InitializeResult | DiscoverResult, info: Implementation, pages: Iterable[ListToolsResult]
+) -> ClientSession:
+    """One that takes over what was agreed upon, and knows these tools."""
+    known = ClientSession(dispatcher=cast(Dispatcher[Any], _Asking()), client_info=info)
+    known.adopt(agreed)
+    for number, page in enumerate(pages):
+        params = PaginatedRequestParams(cursor=str(number)) if number else None
+        said = page.model_dump(by_alias=True, mode="json", exclude_none=True)
+        driven(known.list_tools(params=params), partial(_said, said))
+    return known
+
+
+def _said(page: dict[str, Any], *_: object) -> dict[str, Any]:
+    return page
