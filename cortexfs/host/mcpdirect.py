@@ -10,8 +10,9 @@ This file must never know how a question gets to the server.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple, TypeVar, cast
 
 from mcp import ClientSession
@@ -60,11 +61,15 @@ def driven(work: Coroutine[Any, Any, T], ask: Callable[[str, dict[str, Any]], di
 
 
 def session(
-    agreed: InitializeResult | DiscoverResult, info: Implementation, pages: Iterable[ListToolsResult]
+    agreed: InitializeResult | DiscoverResult, info: Implementation, pages: Sequence[ListToolsResult]
 ) -> ClientSession:
     """One that takes over what was agreed upon, and knows these tools."""
     known = ClientSession(dispatcher=cast(Dispatcher[Any], _Asking()), client_info=info)
     known.adopt(agreed)
+    if any(tool.output_schema is not None for page in pages for tool in page.tools):
+        import_module(
+            "jsonschema.validators"
+        )  # now, as no cancellation strikes here: the SDK does so in a call
     for number, page in enumerate(pages):
         params = PaginatedRequestParams(cursor=str(number)) if number else None
         said = page.model_dump(by_alias=True, mode="json", exclude_none=True)

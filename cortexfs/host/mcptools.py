@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import Future
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -63,15 +64,13 @@ class Keeper:
             return self._link
 
     def _open(self) -> None:
-        from cortexfs.host.mcplink import Link  # its import costs 0.8 s, and only who calls pays for it
-
         if (wait := self._next - time.monotonic()) > 0:
             why = self._why or f"the MCP server {self.told.name} has ended {self._failures} times in a row"
             raise Fault("EHOSTDOWN", f"{why}; it is started again in {wait:.0f} s at the earliest")
         # Until it has answered a call.
         self._next = time.monotonic() + BACKOFF[min(self._failures, len(BACKOFF) - 1)]
         self._failures += 1
-        self._link = Link(self.told, self.changed)
+        self._link = _imported()(self.told, self.changed)
         try:
             self.changed(self._link.open())
         except Fault as fault:
@@ -103,6 +102,23 @@ class Keeper:
         if link is not None:
             link.close()
             link.join()
+
+
+def _imported() -> type[Link]:
+    """It costs 0.8 s, and only who calls pays for it. In a thread, as a call's own may be struck by a
+    cancellation: what is imported by half stays so."""
+    imported: Future[type[Link]] = Future()
+    threading.Thread(target=_import, args=(imported,), daemon=True).start()
+    return imported.result()
+
+
+def _import(imported: Future[type[Link]]) -> None:
+    try:
+        from cortexfs.host.mcplink import Link
+    except BaseException as error:  # for who waits: a package that is not installed
+        imported.set_exception(error)
+    else:
+        imported.set_result(Link)
 
 
 class RemoteTool(sdk.Tool):
