@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -183,3 +184,34 @@ def test_a_question_in_an_answer_is_refused(serving: Callable[[dict[str, Any]], 
     keeper = serving(NEW | {"tools/list": NEW_META | listed(tool_of("asks")), "asks": asks})
     with pytest.raises(Fault, match="Elicitation not supported"):
         called(keeper, "asks")
+
+
+# A call is struck by its cancellation while the SDK is imported for it, with some of asyncio there already.
+STRUCK = """
+import ctypes, sys, threading
+from cortexfs.host import mcptools
+
+class Strike(KeyboardInterrupt): ...
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "asyncio.runners" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            call = ctypes.c_ulong(threading.main_thread().ident)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(call, ctypes.py_object(Strike))
+
+assert "asyncio" not in sys.modules
+sys.meta_path.insert(0, Finder())
+try:
+    IMPORT
+except Strike:
+    print("struck")
+    IMPORT
+    print("imported")
+"""
+
+
+def test_a_first_call_that_is_given_up_leaves_nothing_half_imported() -> None:
+    script = STRUCK.replace("IMPORT", "mcptools._imported()")
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ran.stdout == "struck\nimported\n", ran.stderr
