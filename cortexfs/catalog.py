@@ -189,7 +189,8 @@ class Catalog:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Fault("EPROTO", f"its description cannot be read: {error}") from None
         finally:
-            if host.identity.label:
+            # One that has answered is followed on: another one would not know what this one has learnt.
+            if host.identity.label and said is None:
                 self._pool.retire(host)
             self._pool.release(host)
         if said is None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tests.bench import measure
 from tests.bench.wasm import Calls, called
 from tests.mounted.ctx_mount import Ctx
-from tests.mounted.test_mcp_servers import HOSTILE, command, declare, tool_is
+from tests.mounted.mcp_places import HOSTILE, command, declare, tool_is
 
 ROUNDS = 500
 

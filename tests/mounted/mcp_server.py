@@ -20,8 +20,12 @@ GOING: list[Any] = []  # calls that are answered when the last page of the new l
 
 
 def send(**message: Any) -> None:
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    """Whole, whatever signal comes meanwhile."""
+    line = json.dumps({"jsonrpc": "2.0", **message}) + "\n"
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    sys.stdout.write(line)
     sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def text(said: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -10,35 +9,18 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted, wait_gone
 from tests.mounted.mcp_clients import npm_packages
+from tests.mounted.mcp_places import HOSTILE, catches, command, declare, describing, quiet, servers, tool_is
 from tests.mounted.test_user_daemon import as_user, home
 from tests.waiting import until
 
 __all__ = ["home", "npm_packages"]  # fixtures
-
-HOSTILE = Path(__file__).parent / "mcp_server.py"
-
-
-def declare(ctx: Ctx, name: str, text: str) -> None:
-    folder = ctx.config / "mcp"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.toml").write_text(text)
-    os.kill(ctx.pid, signal.SIGHUP)
-
-
-def tool_is(ctx: Ctx, name: str, there: bool = True) -> None:
-    """Wait for a tool."""
-    until(lambda: os.path.exists(ctx.tool(name)) == there or ctx.status, lambda seen: seen is True)
-
-
-def command(*words: str) -> str:
-    first, *rest = words
-    return f"command = {json.dumps(first)}\nargs = {json.dumps(rest)}\n"
 
 
 @pytest.fixture(scope="module")
@@ -58,25 +40,6 @@ def served(python: Path) -> Iterator[Ctx]:
         left = servers(ctx)
         assert left
     assert all(wait_gone(pid) for pid in left)
-
-
-def quiet(ctx: Ctx, python: Path) -> Path:
-    """An interpreter whose servers complain to nobody of a pipe that is closed when a mount ends."""
-    wrapper = ctx.work / "python3"
-    wrapper.write_text(f'#!/bin/sh\nexec {python} "$@" 2>/dev/null\n')
-    wrapper.chmod(0o755)
-    return wrapper
-
-
-def servers(ctx: Ctx) -> list[int]:
-    """The processes of the test's server in this mount."""
-    wanted = os.fsencode(ctx.work / "mcp_server.py")
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if wanted in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
 
 
 def test_an_official_server_over_stdio(served: Ctx) -> None:
@@ -249,9 +212,18 @@ def test_new_tools_appear_while_a_call_runs(served: Ctx) -> None:
         assert process.stdout is not None
         assert b'"start"' in process.stdout.readline()
         assert b'"progress"' in process.stdout.readline()
+        until(lambda: describing(served))
         for pid in servers(served):
+            until(partial(catches, pid, signal.SIGUSR1))
             os.kill(pid, signal.SIGUSR1)
         tool_is(served, "test.grown")
+        # It stays, as the server that has it does.
+        before = describing(served)
+        reloads = int(served.status["reloads"])
+        os.kill(served.pid, signal.SIGHUP)
+        until(lambda: int(served.status["reloads"]) > reloads)
+        assert set(before) <= set(describing(served))
+        assert os.path.exists(served.tool("test.grown"))
         process.send_signal(signal.SIGINT)
         assert b'"cancelled"' in process.stdout.read()
 

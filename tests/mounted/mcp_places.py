@@ -1,0 +1,66 @@
+"""MCP servers of a mount: to declare them, to wait for their tools, and to find their processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.mounted.ctx_mount import NOBODY, Ctx
+from tests.waiting import until
+
+HOSTILE = Path(__file__).parent / "mcp_server.py"
+
+
+def declare(ctx: Ctx, name: str, text: str) -> None:
+    folder = ctx.config / "mcp"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.toml").write_text(text)
+    os.kill(ctx.pid, signal.SIGHUP)
+
+
+def tool_is(ctx: Ctx, name: str, there: bool = True) -> None:
+    """Wait for a tool."""
+    until(lambda: os.path.exists(ctx.tool(name)) == there or ctx.status, lambda seen: seen is True)
+
+
+def command(*words: str) -> str:
+    first, *rest = words
+    return f"command = {json.dumps(first)}\nargs = {json.dumps(rest)}\n"
+
+
+def quiet(ctx: Ctx, python: Path) -> Path:
+    """An interpreter whose servers complain to nobody of a pipe that is closed when a mount ends."""
+    wrapper = ctx.work / "python3"
+    wrapper.write_text(f'#!/bin/sh\nexec {python} "$@" 2>/dev/null\n')
+    wrapper.chmod(0o755)
+    return wrapper
+
+
+def servers(ctx: Ctx) -> list[int]:
+    """The processes of the test's server in this mount."""
+    wanted = os.fsencode(ctx.work / "mcp_server.py")
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def describing(ctx: Ctx) -> list[int]:
+    """Those of them that run as nobody, who describes what the tree has."""
+    found = []
+    for pid in servers(ctx):
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(f"/proc/{pid}").st_uid == NOBODY:
+                found.append(pid)
+    return found
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether it has come so far that this signal does not end it."""
+    caught = Path(f"/proc/{pid}/status").read_text().split("SigCgt:")[1].split()[0]
+    return int(caught, 16) >> (number - 1) & 1 == 1
