@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 import trio
@@ -30,6 +30,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):  # a container's root; what needs other users fails
             opened.open_the_way(opened.needed())
+
+
+@pytest.fixture(autouse=True)
+def kept() -> Iterator[None]:
+    """The environment is every test's of this process: who changes it changes it back."""
+    before = dict(os.environ)
+    yield
+    changed = {name for name, _ in before.items() ^ os.environ.items()} - {"PYTEST_CURRENT_TEST"}
+    for name in changed:
+        os.environ.pop(name, None)
+    os.environ.update({name: before[name] for name in changed & before.keys()})
+    assert not changed
 
 
 @pytest.hookimpl(tryfirst=True)

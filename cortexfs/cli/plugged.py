@@ -170,9 +170,9 @@ def _values(one: dict[str, Any], given: dict[str, Any]) -> Iterator[tuple[str, A
 
 def _become(point: str, name: str, input: str) -> NoReturn:
     """Text is what a program prints, also in a pipe; CTX_OUTPUT decides otherwise."""
-    os.environ["CTX_OUTPUT"] = os.environ.get("CTX_OUTPUT") or "text"
+    output = os.environ.get("CTX_OUTPUT") or "text"
     try:
-        become(f"{point}/{RUNNER}", [name, f"{point}/{FILE}", name, input])
+        become(f"{point}/{RUNNER}", [name, f"{point}/{FILE}", name, input], CTX_OUTPUT=output)
     except OSError as problem:
         if problem.errno == errno.E2BIG:
             raise Fault("EMSGSIZE", "its arguments are over 128 KiB together") from None

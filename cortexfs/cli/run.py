@@ -45,11 +45,11 @@ def run(options: argparse.Namespace) -> int:
         raise Fault(code, f"{objects.short(root, path)} cannot be run: {why}") from None
 
 
-def become(path: str, words: list[str]) -> NoReturn:
+def become(path: str, words: list[str], **environ: str) -> NoReturn:
     """execve(2); what Python ignores for itself ends this program as it ends what a shell starts."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
-        os.execv(path, words)
+        os.execve(path, words, os.environ | environ)
     finally:  # it is still this program
         for number, action in before.items():
             signal.signal(number, action)
