@@ -16,7 +16,8 @@ from tests.shell.calling import World, serving
 
 IDENTITY = calls.Identity(os.getuid(), os.getgid(), ())
 SHELL = Object(class_="tool", name="shell.exec", description="", plugin=BUILTIN)
-STOP = b'{"cmd":"kill -STOP $PPID"}'
+# It stays, as its end could be told before all threads of the host have stopped.
+STOP = b'{"cmd":"kill -STOP $PPID; sleep 99"}'
 WAIT = b'{"cmd":"echo begun; sleep 99"}'
 MOMENT = 0.3  # seconds that a tool may take which stops its host: it never ends by itself
 
