@@ -2,8 +2,8 @@
 
 trio.to_thread.run_sync takes a turn of the loop to begin and another one to end, and a thread that ends while
 the loop is busy waits for it: 0.4 ms for a write of 0.02, which is felt where a delta is to be seen within a
-millisecond. Here the loop waits for the thread, but for PROMPT at most and only when the last work was as
-quick: a disk that is slow, or hangs, holds up who called and nobody else.
+millisecond. Here the loop waits for the thread, but for PROMPT at most, and not again for PAUSE when that was
+not enough: a disk that is slow, or hangs, holds up who called and nobody else.
 
 Rules: nothing here can be cancelled; who calls shields himself.
 This file must never know what the work is.
@@ -11,7 +11,6 @@ This file must never know what the work is.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from threading import Lock
 from typing import Protocol
@@ -19,6 +18,7 @@ from typing import Protocol
 import trio
 
 PROMPT = 0.0005  # seconds
+PAUSE = 0.1
 
 
 class Result(Protocol):
@@ -31,33 +31,27 @@ class Prompt:
     """Where work of one kind is done, one piece at a time."""
 
     def __init__(self) -> None:
-        self._took = 0.0
+        self._waits_from = 0.0  # by Trio's clock
 
     async def run(self, work: Callable[[], None]) -> None:
-        piece = _Piece(work)
-        trio.lowlevel.start_thread_soon(piece.do, piece.end)
-        if not piece.comes_within(PROMPT if self._took < PROMPT else 0):
+        piece = _Piece()
+        trio.lowlevel.start_thread_soon(work, piece.end)
+        now = trio.current_time()
+        patience = PROMPT if now >= self._waits_from else 0
+        if not piece.comes_within(patience):
+            if patience:
+                self._waits_from = now + PAUSE
             await piece.ended.wait()
-        self._took = piece.took
         piece.unwrap()
 
 
 class _Piece:
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
+    def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._done, self._claim = Lock(), Lock()  # whoever has the claim first decides who tells of the end
         self._done.acquire()
         self._results: list[Result] = []
         self.ended = trio.Event()
-        self.took = 0.0
-
-    def do(self) -> None:
-        begun = time.perf_counter()
-        try:
-            self._work()
-        finally:
-            self.took = time.perf_counter() - begun
 
     def end(self, result: Result) -> None:
         self._results.append(result)

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from cortexfs import threads
-from cortexfs.threads import PROMPT, Prompt
+from cortexfs.threads import PAUSE, PROMPT, Prompt
 from tests.waiting import PATIENCE
 
 
@@ -56,25 +56,25 @@ async def test_an_error_is_the_caller_s_and_the_next_work_is_done(is_slow: bool)
         await hangs(prompt, gate)
 
 
-async def test_the_loop_waits_for_work_that_is_as_quick_as_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    # "for PROMPT at most and only when the last work was as quick"
+def test_after_slow_work_the_loop_does_not_wait_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    # "for PROMPT at most, and not again for PAUSE when that was not enough"
     waits: list[float] = []
 
     class Piece(threads._Piece):
         def comes_within(self, seconds: float) -> bool:
             waits.append(seconds)
-            return super().comes_within(seconds)
+            return super().comes_within(seconds) if len(waits) > 1 else super().comes_within(0)
 
-        @property
-        def took(self) -> float:
-            return 2 * PROMPT if len(waits) == 1 else 0
-
-        @took.setter
-        def took(self, value: float) -> None:
-            pass
+    async def works() -> None:
+        prompt, gate = Prompt(), threading.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hangs, prompt, gate)
+            await trio.testing.wait_all_tasks_blocked()
+            gate.set()
+        await hangs(prompt, gate)
+        await trio.sleep(PAUSE)
+        await hangs(prompt, gate)
 
     monkeypatch.setattr(threads, "_Piece", Piece)
-    prompt = Prompt()
-    for _ in range(3):
-        await prompt.run(lambda: None)
+    trio.run(works, clock=trio.testing.MockClock(autojump_threshold=0))
     assert waits == [PROMPT, 0, PROMPT]
