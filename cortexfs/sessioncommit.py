@@ -26,6 +26,7 @@ from cortexfs.sessionfilelog import Disk, FileLog, Job, fault_of
 from cortexfs.sessionfiles import Address, Marks
 from cortexfs.sessionindex import Indexes
 from cortexfs.sessionlog import Log
+from cortexfs.sessionqueue import Queue
 from cortexfs.threads import Prompt
 
 T = TypeVar("T")
@@ -36,41 +37,6 @@ SYNC_SHARE = 8  # logs that one of them takes at a turn: a `done` waits for its 
 DERIVE_SHARE = 128  # logs in such a pass: whoever looks at the files of one waits for it
 MARKS = 1000  # sessions written to, in a file that is made anew when most of them are on disk by now
 DERIVE_PAUSE = 0.05  # seconds; runs that end together share a pass over the files beside the logs
-
-
-class _Queue:
-    """Logs that wait for something to be done, each once, in order."""
-
-    def __init__(self) -> None:
-        self._logs: dict[FileLog, None] = {}
-        self._lot = trio.lowlevel.ParkingLot()
-
-    def __len__(self) -> int:
-        return len(self._logs)
-
-    def __iter__(self) -> Iterator[FileLog]:
-        return iter(self._logs)
-
-    def add(self, log: FileLog) -> None:
-        self._logs[log] = None
-        self._lot.unpark()  # one takes it
-
-    def add_last(self, log: FileLog) -> None:
-        self.discard(log)
-        self.add(log)
-
-    def discard(self, log: FileLog) -> None:
-        self._logs.pop(log, None)
-
-    def take(self, limit: int | None = None) -> list[FileLog]:
-        taken = list(self._logs)[:limit]
-        for log in taken:
-            del self._logs[log]
-        return taken
-
-    async def wait(self) -> None:
-        while not self._logs:
-            await self._lot.park()
 
 
 class Commit:
@@ -91,7 +57,7 @@ class Commit:
         self._most_marks = MARKS
         self._in_use: WeakSet[FileLog] = WeakSet()  # as long as one is not on disk, a queue holds it
         self._sync, self._report, self._grew = sync, report, grew
-        self._unwritten, self._unsynced, self._stale = _Queue(), _Queue(), _Queue()
+        self._unwritten, self._unsynced, self._stale = Queue(), Queue(), Queue()
         self._writing, self._deriving = trio.Lock(), trio.Lock()
         self._prompt = Prompt()
         self._behind: dict[FileLog, None] = {}  # written, and not synced as far

@@ -125,12 +125,6 @@ class Index:
         return self._offsets[at] if at >= 0 else 0
 
 
-def line_of(id: int, data: bytes) -> tuple[int, int] | None:
-    """Where the event `id` begins and ends in `data`, which begins at a line."""
-    found = re.search(rb'^\{"type":"[a-z_]+","id":"%d"[^\n]*\n' % id, data, re.MULTILINE)
-    return found.span() if found else None
-
-
 class Scan:
     """One pass over a log: feed it the pieces of the file, in order."""
 

@@ -1,4 +1,4 @@
-"""One session's log: what may be appended, what is on disk, and its readers.
+"""One session's log: what may be appended, what is on disk, and how it is read.
 
 The log is the buffer (docs/design.md): a run appends, and every reader goes through the same bytes at its own
 position, first what is there, then what comes. Nothing is queued for a reader, so one that does not read
@@ -25,7 +25,7 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.sessionfacts import DONE, HEADS, TELLING, Facts, Index, Scan, check, id_of, line_of
+from cortexfs.sessionfacts import DONE, HEADS, TELLING, Facts, Index, Scan, check, id_of
 
 READ = 1 << 16  # what a reader takes at once
 SEARCH = 1 << 18
@@ -199,22 +199,6 @@ class Log(ABC):
         self.fault = None
         return self.last
 
-    async def reader(self, after: str | None = None) -> Reader:
-        """A reader that begins behind the event `after`, or at the beginning."""
-        return Reader(self, await self._behind(after) if after is not None else 0)
-
-    async def _behind(self, after: str) -> int:
-        if after.isascii() and after.isdecimal() and len(after) < 19 and not after.startswith("0"):
-            id, offset = int(after), self.index.before(int(after))
-            while offset < self.visible and id <= self.last:
-                data = await self.lines(offset, SEARCH)
-                if found := line_of(id, data):
-                    return offset + found[1]
-                if (id_of(data) or 0) > id:
-                    break
-                offset += len(data)
-        raise Fault("EINVAL", f"the session has no event {after[:40]!r} to resume after; resume without it")
-
     async def place(self, id: int) -> int:
         """Where the first event from `id` on stands, or will stand."""
         if id > self.last:
@@ -272,10 +256,6 @@ class Log(ABC):
         """The line that begins at `offset`."""
         data = await self.lines(offset, LINE)
         return data[: data.index(b"\n") + 1]
-
-    async def grown(self) -> None:
-        """Wait until something happened: readers look again."""
-        await self._lot.park()
 
     # The side of whoever moves the bytes.
 
@@ -359,43 +339,3 @@ class Log(ABC):
             wait.fault = fault
             wait.done.set()
         self._lot.unpark_all()
-
-
-class Reader:
-    """One reader of a log, at its own position. It holds nothing but the position."""
-
-    __slots__ = ("_log", "offset")
-
-    def __init__(self, log: Log, offset: int) -> None:
-        self._log = log
-        self.offset = offset
-
-    @property
-    def behind(self) -> int:
-        """How many bytes can be read without waiting."""
-        return max(self._log.visible - self.offset, 0)
-
-    async def read(self, size: int = READ) -> bytes:
-        """The next whole lines, waiting until there are some; b"" when the session was removed."""
-        waited = False
-        while not self._log.ended:
-            if self.offset > self._log.size:
-                raise Fault(
-                    "EIO", "events that were read are lost, as the disk failed; resume from the beginning"
-                )
-            if data := await self._lines(size):
-                if not waited:  # one that never has to wait must let others work too
-                    await trio.lowlevel.checkpoint()
-                self.offset += len(data)
-                return data
-            await self._log.grown()
-            waited = True
-        return b""
-
-    async def _lines(self, size: int) -> bytes:
-        try:
-            return await self._log.lines(self.offset, size)
-        except Fault:
-            if self._log.ended:  # its file went while it was read
-                return b""
-            raise

@@ -43,6 +43,7 @@ from mcp_types import (
 from cortexfs import sdk
 from cortexfs.core.mcpserver import Told
 from cortexfs.host import mcpchild
+from cortexfs.host.childlines import ChildLines
 from cortexfs.host.leading import Leading
 from cortexfs.host.mcpjudge import Broken, Judge
 from cortexfs.host.runtime import shielded
@@ -105,7 +106,7 @@ class Pipe:
         self.ended = asyncio.Event()
         self._gone = asyncio.Event()  # nothing more comes, or is listened to
         self._noise = 0
-        self._held = bytearray()
+        self._lines = ChildLines()
         self._lock = threading.Lock()
         self._is_open = False
         self._last = _FIRST
@@ -198,12 +199,9 @@ class Pipe:
             data = os.read(self._stdout.fileno(), CHUNK)
         except BlockingIOError:
             return False
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            self._hear(bytes(self._held) + line if self._held else line)
-            self._held.clear()
-        self._held += rest
-        if len(self._held) > MAX_LINE:
+        for line in self._lines.ended_by(data):
+            self._hear(line)
+        if self._lines.held > MAX_LINE:
             raise Broken(f"said a line of over {MAX_LINE >> 20} MiB")
         if not data:
             self._soon(self._gone.set)

@@ -27,6 +27,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.host import children
+from cortexfs.host.childlines import ChildLines
 from cortexfs.host.leading import Leading
 from cortexfs.host.process import status_text
 from cortexfs.host.runtime import sentence
@@ -108,7 +109,7 @@ class Warm(ABC, Generic[C]):
         self._owed: dict[int, float] = {}  # calls that nobody wants any more, and when they must have ended
         self._last = 0
         self._outbox = bytearray()
-        self._inbox = bytearray()
+        self._lines = ChildLines()
         self._ignored = 0
         self._broken = ""  # why what it says is not read any more
         self._is_mute = False
@@ -307,12 +308,9 @@ class Warm(ABC, Generic[C]):
             data = os.read(self._child.stdout.fileno(), children.CHUNK)
         except BlockingIOError:
             return False
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            self._hear(bytes(self._inbox) + line if self._inbox else line)
-            self._inbox.clear()
-        self._inbox += rest
-        if len(self._inbox) > self._most:
+        for line in self._lines.ended_by(data):
+            self._hear(line)
+        if self._lines.held > self._most:
             raise Fault("EPROTO", "said a line that is over the limit of its output")
         self._is_mute = not data
         return bool(data)

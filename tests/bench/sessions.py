@@ -14,8 +14,9 @@ from pathlib import Path
 
 import trio
 
-from cortexfs.sessionlog import Log, Reader
+from cortexfs.sessionlog import Log
 from cortexfs.sessions import Sessions
+from tests.shell.logreader import Reader
 from tests.shell.sessions import address, line, run_of, store
 
 EVENTS = 200_000
@@ -43,7 +44,7 @@ async def stream(sessions: Sessions, label: str, count: int) -> tuple[float, flo
     await sessions.settle()
     lines = LINES[1 : EVENTS // count]
     size = sum(map(len, lines)) + len(LINES[0])
-    readers = [await log.reader() for log in logs]
+    readers = [Reader(log) for log in logs]
     began, cpu = time.perf_counter(), time.process_time()
     async with trio.open_nursery() as nursery:
         for log, reader in zip(logs, readers, strict=True):
@@ -64,10 +65,10 @@ async def resume(sessions: Sessions, root: Path) -> None:
     log = await sessions.open(address("resumed"))
     opened = time.perf_counter() - began
     began = time.perf_counter()
-    await follow(await log.reader(), size)
+    await follow(Reader(log), size)
     read = time.perf_counter() - began
     began = time.perf_counter()
-    await log.reader("99999")
+    await log.place(100_000)
     found = time.perf_counter() - began
     print(
         f"resume of 100,000 events: {size / read / 1e6:.0f} MB/s read, {size / opened / 1e6:.0f} MB/s opened"
@@ -77,7 +78,7 @@ async def resume(sessions: Sessions, root: Path) -> None:
 
 async def first_delta(sessions: Sessions) -> None:
     log = await sessions.open(address("latency"))
-    reader = await log.reader()
+    reader = Reader(log)
     seen: list[float] = []
     kept: list[float] = []
     for n in range(300):

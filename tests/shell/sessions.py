@@ -13,8 +13,9 @@ import trio
 
 from cortexfs.core import frames
 from cortexfs.sessionfiles import Address, Space
-from cortexfs.sessionlog import Log, Reader
+from cortexfs.sessionlog import Log
 from cortexfs.sessions import Limits, Sessions
+from tests.shell.logreader import Reader
 
 SPACE = Space("home/0", os.getuid(), os.getgid())
 
@@ -98,7 +99,7 @@ async def fill(sessions: Sessions, name: str, runs: int = 1) -> Log:
 
 async def read_all(sessions: Sessions, name: str = "default") -> bytes:
     log = await sessions.open(address(name))
-    reader, got = await log.reader(), b""
+    reader, got = Reader(log), b""
     while reader.behind:
         got += await reader.read()
     return got

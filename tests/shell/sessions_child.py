@@ -14,6 +14,7 @@ import trio
 
 from cortexfs.sessionlog import Log
 from cortexfs.sessions import Sessions
+from tests.shell.logreader import Reader, grown
 from tests.shell.sessions import Reports, address, run_of, store
 
 
@@ -27,12 +28,12 @@ async def write(log: Log) -> None:
             log.append(lines[:count])
             lines = lines[count:]
             while log.last < log.given:
-                await log.grown()
+                await grown(log)
         await log.durable(log.given)
 
 
 async def show(name: str, log: Log) -> None:
-    reader = await log.reader()
+    reader = Reader(log)
     while await reader.read():
         os.write(1, f"{name} {reader.offset}\n".encode())
 

@@ -12,6 +12,7 @@ import trio.testing
 
 from cortexfs.core.errors import Fault
 from cortexfs.sessions import Limits
+from tests.shell.logreader import Reader, grown
 from tests.shell.sessions import address, append_each, fill, line, read_to, run_of, store
 
 
@@ -23,7 +24,7 @@ async def test_what_is_appended_is_the_file_and_what_is_read(tmp_path: Path) -> 
         log.append(lines)
         await log.durable(log.given)
         assert (sessions.folder(address()) / "events.jsonl").read_bytes() == b"".join(lines)
-        assert await read_to(await log.reader(), lines[-1]) == b"".join(lines)
+        assert await read_to(Reader(log), lines[-1]) == b"".join(lines)
 
 
 async def test_a_reader_catches_up_and_follows_without_gap_or_duplicate(tmp_path: Path) -> None:
@@ -35,14 +36,14 @@ async def test_a_reader_catches_up_and_follows_without_gap_or_duplicate(tmp_path
         log = await sessions.open(address())
 
         async def follow(after: int, started: trio.TaskStatus[None]) -> None:
-            reader = await log.reader(str(after) if after else None)
+            reader = Reader(log, await log.place(after + 1))
             started.started()
             got[after] = await read_to(reader, lines[-1])
 
         async with trio.open_nursery() as nursery:
             for at in range(0, 2000, 100):
                 while log.last < at:
-                    await log.grown()
+                    await grown(log)
                 await nursery.start(lambda after=at, *, task_status: follow(after, task_status))
                 log.append(lines[at : at + 50])
                 log.append(lines[at + 50 : at + 100])
@@ -58,22 +59,9 @@ async def test_each_event_can_be_resumed_after(tmp_path: Path) -> None:
         log.append(lines)
         await log.durable(log.given)
         for at, before in enumerate(lines[:-1]):
-            reader = await log.reader(json.loads(before)["id"])
+            reader = Reader(log, await log.place(int(json.loads(before)["id"]) + 1))
             assert await read_to(reader, lines[-1]) == b"".join(lines[at + 1 :])
-        assert (await log.reader("301")).behind == 0
-
-
-@pytest.mark.parametrize(
-    "after", ["0", "99", "10", "011", "-1", "x", "", "1.0", "\uff19", "1" * 30, "302", " 1"]
-)
-async def test_an_unknown_event_cannot_be_resumed_after(tmp_path: Path, after: str) -> None:
-    # abi.md 5: "an unknown `after` is EINVAL"
-    async with store(tmp_path) as sessions:
-        log = await sessions.open(address())
-        log.append([*run_of(1, "r1"), line(100), line(301)])
-        await log.durable(301)
-        with pytest.raises(Fault, match="EINVAL"):
-            await log.reader(after)
+        assert Reader(log, await log.place(302)).behind == 0
 
 
 async def test_an_id_inside_of_a_text_is_not_found(tmp_path: Path) -> None:
@@ -85,15 +73,14 @@ async def test_an_id_inside_of_a_text_is_not_found(tmp_path: Path) -> None:
         log = await sessions.open(address())
         log.append([line(1, text=said), nested, line(9)])
         await log.durable(9)
-        with pytest.raises(Fault, match="EINVAL"):
-            await log.reader("7")
+        assert await log.place(7) == log.size - len(line(9))
 
 
 async def test_an_unknown_session_is_empty_and_leaves_no_trace(tmp_path: Path) -> None:
     # abi.md 5: "An unknown session is empty and followed"
     async with store(tmp_path) as sessions:
         log = await sessions.open(address("unheard"))
-        reader = await log.reader()
+        reader = Reader(log)
         assert (log.last, reader.behind, os.listdir(tmp_path)) == (0, 0, [])
         log.append([line(1)])
         assert await reader.read() == line(1)
@@ -110,7 +97,7 @@ async def test_a_done_is_seen_when_it_is_on_disk_and_not_before(tmp_path: Path) 
 
     async with store(tmp_path, sync=sync) as sessions:
         log = await sessions.open(address())
-        reader = await log.reader()
+        reader = Reader(log)
         for n in range(50):
             lines = run_of(log.given + 1, f"r{n}")
             log.append(lines)
@@ -129,11 +116,11 @@ async def test_a_delta_is_seen_although_the_disk_is_slow(tmp_path: Path) -> None
 
     async with store(tmp_path, sync=sync) as sessions:
         log = await sessions.open(address())
-        reader = await log.reader()
+        reader = Reader(log)
         log.append([line(1, "start"), line(2), line(3, "done"), line(4, "start", "r2")])
         assert await read_to(reader, line(2)) == line(1, "start") + line(2)
         while log.last != 4:
-            await log.grown()
+            await grown(log)
         assert reader.behind == 0
         held.set()
         assert await read_to(reader, line(4, "start", "r2"))
@@ -173,7 +160,7 @@ async def test_what_is_no_event_is_refused_and_leaves_the_log_as_it_was(
             log.append(lines)
         log.append([line(3)])
         await log.durable(3)
-        assert await read_to(await log.reader(), line(3)) == line(1) + line(2) + line(3)
+        assert await read_to(Reader(log), line(3)) == line(1) + line(2) + line(3)
 
 
 async def test_many_sessions_and_readers_get_their_own_in_order(tmp_path: Path) -> None:
@@ -184,7 +171,7 @@ async def test_many_sessions_and_readers_get_their_own_in_order(tmp_path: Path) 
         logs = {name: await sessions.open(address(name)) for name in expected}
 
         async def follow(name: str, who: int) -> None:
-            got[name, who] = await read_to(await logs[name].reader(), line(rounds, text=f"{name} {rounds}"))
+            got[name, who] = await read_to(Reader(logs[name]), line(rounds, text=f"{name} {rounds}"))
 
         async with trio.open_nursery() as nursery:
             for name in expected:
@@ -204,7 +191,7 @@ async def test_a_reader_that_does_not_read_holds_nothing_back(tmp_path: Path) ->
     # abi.md 5: "one slow client slows nobody else"
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
-        slow, quick = await log.reader(), await log.reader()
+        slow, quick = Reader(log), Reader(log)
         for id in range(1, 20_001):
             log.append([line(id)])
             if id % 1000 == 0:
@@ -233,7 +220,7 @@ async def test_descriptors_are_bounded_and_none_is_left_open(tmp_path: Path) -> 
         during = len(os.listdir("/proc/self/fd"))
         for name in map(str, range(200)):
             log = await fill(sessions, name)
-            assert len(await (await log.reader()).read()) == log.size
+            assert len(await Reader(log).read()) == log.size
         await sessions.settle()
         assert len(os.listdir("/proc/self/fd")) <= during + 8
     del log

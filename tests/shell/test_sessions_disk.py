@@ -15,6 +15,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.sessioncommit import Commit
 from cortexfs.sessionfilelog import Job
 from cortexfs.sessionlog import Log
+from tests.shell.logreader import Reader
 from tests.shell.sessions import Reports, address, line, plant, read_all, remount, run_of, small_disk, store
 
 
@@ -230,7 +231,7 @@ async def test_events_that_a_failing_disk_lost_are_not_pretended(tmp_path: Path)
 
     async with store(tmp_path, sync=sync) as sessions:
         log = await sessions.open(address())
-        reader = await log.reader()
+        reader = Reader(log)
         lost.append(1)
         log.append([line(1), line(2), line(3)])
         assert await reader.read()

@@ -14,8 +14,8 @@ import trio.testing
 
 from cortexfs.core.errors import Fault
 from cortexfs.sessionfiles import Address, Space
-from cortexfs.sessionlog import Reader
 from cortexfs.sessions import Limits, Policy
+from tests.shell.logreader import Reader, grown
 from tests.shell.sessions import SPACE, address, append_each, fill, line, read_to, run_of, store
 
 # The files beside the log.
@@ -33,7 +33,7 @@ async def test_the_files_beside_the_log_say_what_it_says(tmp_path: Path) -> None
         log.append([placed, line(8, "user", "r2", text="and?"), line(9, "assistant", "r2", text="one\n")])
         log.append([line(10, "assistant", "r2", text="two\n")])
         while log.last != 10:
-            await log.grown()
+            await grown(log)
         await sessions.settle()
         assert (folder / "state").read_text() == "active\n"
         assert (folder / "latest.md").read_text() == "one\ntwo\n"
@@ -99,7 +99,7 @@ async def test_the_log_grows_in_place_and_the_rest_is_replaced_as_a_whole(tmp_pa
             first = events.read()
             log.append([line(7, "start", "r2")])
             while log.last != 7:
-                await log.grown()
+                await grown(log)
             await sessions.settle()
             assert events.read() == line(7, "start", "r2")
             assert (first.count(b"\n"), state.read()) == (6, b"done\n")
@@ -138,7 +138,7 @@ async def test_a_removed_session_ends_for_readers_and_writers(tmp_path: Path) ->
     async with store(tmp_path) as sessions:
         log = await fill(sessions, "a")
         await fill(sessions, "b")
-        behind, live = await log.reader(), await log.reader(str(log.last))
+        behind, live = Reader(log), Reader(log, log.size)
         ends: list[bytes] = []
 
         async def follow(reader: Reader) -> None:
@@ -209,11 +209,11 @@ async def test_a_temp_session_leaves_nothing(tmp_path: Path) -> None:
     # abi.md 5: "temp ones in memory only"
     async with store(tmp_path) as sessions:
         log = sessions.temp(address("t"))
-        reader = await log.reader()
+        reader = Reader(log)
         log.append(run_of(1, "r1"))
         await log.durable(6)
         assert await read_to(reader, line(6, "done")) == b"".join(run_of(1, "r1"))
-        assert (await log.reader("5")).behind == len(line(6, "done"))
+        assert Reader(log, await log.place(6)).behind == len(line(6, "done"))
         assert sessions.temp(address("t")) is log
         sessions.remove_temp(address("t"))
         assert await reader.read() == b""

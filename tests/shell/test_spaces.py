@@ -18,6 +18,7 @@ from cortexfs.core.places import HOME, MAIN, SHARED
 from cortexfs.core.spaces import BIT, Place
 from cortexfs.sessionfiles import Address, Space
 from tests.shell.handlers import caller, refused
+from tests.shell.logreader import grown
 from tests.shell.sessions import line, run_of, store
 from tests.shell.spaces import ME, MINE, Seen, address, seen, written
 from tests.waiting import PATIENCE
@@ -67,7 +68,7 @@ async def test_a_done_that_is_not_on_disk_is_not_seen(tmp_path: Path) -> None:
             log = await sessions.open(address())
             log.append(run_of(1, "r1"))
             while not log.holds_done:
-                await log.grown()
+                await grown(log)
             data = await world.read(f"{MINE}/default/events.jsonl")
             entry = await world.fs.getattr(await world.find(f"{MINE}/default/events.jsonl"), caller())
             assert b'"the answer"' in data

@@ -12,6 +12,7 @@ import pyfuse3
 import pytest
 
 from tests.shell.handlers import Fields, caller, refused
+from tests.shell.logreader import Reader
 from tests.shell.sessions import line
 from tests.shell.spaces import ME, MINE, address, seen, written
 
@@ -22,7 +23,7 @@ async def test_to_remove_the_folder_is_to_remove_the_session(tmp_path: Path) -> 
         await written(world.sessions, address("a"))
         await written(world.sessions, address("b"))
         log = await world.sessions.open(address("a"))
-        reader = await log.reader()
+        reader = Reader(log)
         await world.remove(f"{MINE}/a")
         assert await reader.read() == b""
         with pytest.raises(Exception, match="removed"):
