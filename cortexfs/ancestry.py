@@ -23,6 +23,8 @@ class KnownHost(Protocol):
     @property
     def number(self) -> int: ...
     @property
+    def pid(self) -> int: ...
+    @property
     def identity(self) -> Identity: ...
     @property
     def plugin(self) -> Plugin: ...
@@ -48,6 +50,8 @@ def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
     as is a chain that cannot be read. A chain that ends elsewhere is of a process that has
     NoNewPrivs from someone else, systemd or bwrap say, and is not nested.
 
+    EACCES too where either witness names another daemon: what it has confined, we would take for a person.
+
     What this cannot see: without cgroups, an orphan whose host was inside a container's pid
     namespace and has died, as the kernel hands it to that container's init. The fork server
     therefore makes no labelled host in a pid namespace without a cgroup.
@@ -58,11 +62,15 @@ def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
             if host.number == number:
                 return host
         raise _unknown("it began in a run that has ended")
+    below = False  # a process that says that it is a fork server or a fork of one
     for link in _ancestors(pid):
-        if link in hosts:
-            return hosts[link]
         if link == os.getpid():
             raise _unknown("it began in a run that has ended")
+        was, below = below, _is_fork_server(link, below)
+        if was and not below:
+            raise _of_another()
+        if link in hosts:
+            return hosts[link]
     return None
 
 
@@ -70,11 +78,28 @@ def _unknown(reason: str) -> Fault:
     return Fault("EACCES", f"this call cannot be attributed to a run: {reason}")
 
 
+def _of_another() -> Fault:
+    mend = "run the objects of that mount, or call from outside of its runs"
+    return Fault("EACCES", f"you are in a run of another CortexFS, which decides what you may; {mend}")
+
+
+def _is_fork_server(pid: int, otherwise: bool) -> bool:
+    """Whether it says that it is one, as its hosts do too; `otherwise` of a process that has ended meanwhile.
+    Whoever pretends to be one is refused, and the fork server of a daemon does not hide."""
+    try:
+        words = contents(b"/proc/%d/cmdline" % pid).split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return otherwise
+    return otherwise if words == [b""] else b"cortexfs.host.forkserver" in words
+
+
 def _cgroup_host(pid: int) -> int | None:
-    """The number of the host whose cgroup (limits.Groups) holds `pid`."""
+    """The number of the host whose cgroup (limits.Groups) holds `pid`. EACCES if it is another daemon's."""
     data = contents(b"/proc/%d/cgroup" % pid)
-    found = re.search(rb"/cortexfs-%d\.\d+/(\d+)(?:/|$)" % os.getpid(), data, re.MULTILINE)
-    return int(found[1]) if found else None
+    found = re.search(rb"/cortexfs-(\d+)\.\d+/(\d+)(?:/|$)", data, re.MULTILINE)
+    if found and int(found[1]) != os.getpid():
+        raise _of_another()
+    return int(found[2]) if found else None
 
 
 def _ancestors(pid: int) -> list[int]:

@@ -16,6 +16,10 @@ Rules
   capabilities, executed after connect(2), would lend them to the tool. (Uid 0 that set SECBIT_NOROOT
   and then executes such a file is the one case where this gives more than connect(2) knew of; it
   stays within the caller's bounding set.)
+- Of a process in a confined host, nothing counts but its user: the rest is the host's identity. Such a host
+  has mounts of its own (host/readonly.py), which no descendant can leave: they are no place of a caller's.
+- A sandbox that no host explains is a stranger's, and a tool would act outside of it: its callers are refused
+  unless the daemon's owner says otherwise.
 - A user's daemon admits that user alone, from whatever namespace.
 
 This file must never know of objects, frames or policy.
@@ -29,7 +33,7 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -37,7 +41,7 @@ from msgspec.structs import replace
 from cortexfs.ancestry import KnownHost, ancestor_host, contents
 from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
-from cortexfs.host import linux
+from cortexfs.host import esm, linux
 
 # Not in Python 3.11's socket module.
 SO_PEERGROUPS = 59
@@ -78,6 +82,7 @@ class _Status(NamedTuple):
     permitted: int
     effective: int
     no_new_privs: bool
+    filters: int  # of system calls
     deeper: bool  # in a pid namespace below the daemon's
 
 
@@ -91,8 +96,15 @@ class _Place(NamedTuple):
 _HERE = _Place((), (0, 0))
 
 
-def caller_of(sock: socket.socket, hosts: Mapping[int, KnownHost]) -> Caller:
-    """The process that connected to `sock`, nested in one of `hosts` (by pid) if it is.
+def nobody(_uid: int) -> bool:
+    return False
+
+
+def caller_of(
+    sock: socket.socket, hosts: Mapping[int, KnownHost], sandboxed: Callable[[int], bool] = nobody
+) -> Caller:
+    """The process that connected to `sock`, nested in one of `hosts` (by pid) if it is. `sandboxed` tells the
+    users whose processes are served in a sandbox of somebody else's, too.
 
     Raises Fault EACCES or ESRCH when it is not admitted, or not to be known for certain.
     """
@@ -101,11 +113,10 @@ def caller_of(sock: socket.socket, hosts: Mapping[int, KnownHost]) -> Caller:
     cwd = None
     try:
         cwd = _cwd(who.pid)
-        place, status = _look(who, rights)
-        powers = _powers(who, place, status)
-        identity = Identity(who.uid, who.gid, who.groups, powers, place.namespaces, place.root)
-        if status.no_new_privs:
-            identity = _inherit(identity, who.pid, hosts)
+        status = _status(who.pid)
+        # Every host has that bit, and no descendant can shed it: without it, a process is in none.
+        host = _host_of(who, status, hosts, sandboxed) if status.no_new_privs else None
+        place, identity = _identity(who, status, host, rights)
         signal.pidfd_send_signal(rights[0], 0)  # ESRCH: it is gone, and the pid perhaps another's
     except OSError as error:
         _close(rights if cwd is None else [*rights, cwd])
@@ -116,6 +127,37 @@ def caller_of(sock: socket.socket, hosts: Mapping[int, KnownHost]) -> Caller:
     if place == _HERE:
         os.close(rights.pop())
     return Caller(who.pid, identity, rights, cwd)
+
+
+def _host_of(
+    who: Credentials, status: _Status, hosts: Mapping[int, KnownHost], sandboxed: Callable[[int], bool]
+) -> KnownHost | None:
+    """The host that the caller is in. EACCES in a sandbox of somebody else's, and in a plugin's."""
+    host = ancestor_host(who.pid, hosts)
+    known = 0
+    if host is not None:
+        if host.plugin.sandbox is not None:
+            why = f"the plugin {host.plugin.name} has promises in its manifest's [sandbox]"
+            raise Fault("EACCES", f"{why}, which objects would not keep, so nothing that it runs may run any")
+        # Deno has a filter more than the host that starts it (host/esmrights.py).
+        known = _status(host.pid).filters + (host.plugin.kind == esm.KIND)
+    if status.filters > known and not sandboxed(who.uid):
+        why = f"process {who.pid} is in a sandbox (no_new_privs and a filter of system calls)"
+        mend = f"the owner of the mount may write sandboxed = [{who.uid}] below [callers] in config.toml"
+        raise Fault("EACCES", f"{why}, outside of which a tool would act; {mend}")
+    return host
+
+
+def _identity(
+    who: Credentials, status: _Status, host: KnownHost | None, rights: list[int]
+) -> tuple[_Place, Identity]:
+    """Where the caller is, and who; a changed root is added to `rights`."""
+    place, powers = _HERE, 0
+    if host is None or host.identity.view is None or host.identity.is_elsewhere:
+        place, status = _look(who, status, rights)
+        powers = _powers(who, place, status)
+    identity = Identity(who.uid, who.gid, who.groups, powers, place.namespaces, place.root)
+    return place, identity if host is None else _inherited(identity, host)
 
 
 def _close(rights: list[int]) -> None:
@@ -187,13 +229,12 @@ def _gone(error: OSError | None) -> Fault:
     return Fault("EACCES", f"the daemon cannot find out who you are: {error.strerror}")
 
 
-def _look(who: Credentials, rights: list[int]) -> tuple[_Place, _Status]:
-    """Where the caller is, with a changed root added to `rights`, and its status."""
+def _look(who: Credentials, status: _Status, rights: list[int]) -> tuple[_Place, _Status]:
+    """Where the caller is, with a changed root added to `rights`, and its status then."""
     # Nearly every caller is where the daemon is, and is found to be there in half the time that
     # its namespaces' numbers would take.
     away = any([os.readlink(path % who.pid) != own for path, own in _own_links()])
     away = away or linux.mount_and_inode(b"/proc/%d/root" % who.pid) != _own_root()
-    status = _status(who.pid)
     if not (away or status.deeper):
         return _HERE, status
     place = _place(who.pid, rights)
@@ -282,6 +323,7 @@ def _status(pid: int) -> _Status:
         int(_field(data, b"\nCapPrm:\t"), 16),
         int(_field(data, b"\nCapEff:\t"), 16),
         _field(data, b"\nNoNewPrivs:\t") != b"0",
+        _filters(data),
         b"\t" in _field(data, b"\nNSpid:\t"),
     )
 
@@ -289,6 +331,13 @@ def _status(pid: int) -> _Status:
 def _field(data: bytes, name: bytes) -> bytes:
     start = data.index(name) + len(name)
     return data[start : data.index(b"\n", start)]
+
+
+def _filters(data: bytes) -> int:
+    """How many filters there are; before Linux 5.10, whether there are any."""
+    if _field(data, b"\nSeccomp:\t") != b"2":
+        return 0
+    return int(_field(data, b"\nSeccomp_filters:\t")) if b"\nSeccomp_filters:\t" in data else 1
 
 
 def _powers(who: Credentials, place: _Place, status: _Status) -> int:
@@ -314,10 +363,8 @@ def _is_root(who: Credentials, foreign: bool) -> bool:
     return False
 
 
-def _inherit(identity: Identity, pid: int, hosts: Mapping[int, KnownHost]) -> Identity:
-    host = ancestor_host(pid, hosts)
-    if host is None:
-        return identity
+def _inherited(identity: Identity, host: KnownHost) -> Identity:
+    """The identity of a caller that is in a host: with that host's label and what confines it."""
     own = host.identity
     return replace(
         identity,

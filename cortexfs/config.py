@@ -78,6 +78,19 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1024
 
 
+class Callers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sandboxed: Annotated[
+        Literal["refuse", "allow"] | tuple[int, ...],
+        Meta(
+            description="Users whose calls are served from inside of a sandbox (no_new_privs and a filter of "
+            "system calls), outside of which the tool then acts: a list of uids, `allow` or `refuse`."
+        ),
+    ] = "refuse"
+
+    def serve_sandboxed(self, uid: int) -> bool:
+        return self.sandboxed == "allow" or (self.sandboxed != "refuse" and uid in self.sandboxed)
+
+
 class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: Annotated[
         tuple[str, ...],
@@ -169,6 +182,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     turn: Turn = Turn()
     limits: Limits = Limits()
     sessions: Sessions = Sessions()
+    callers: Callers = Callers()
     plugins: Plugins = Plugins()
     engine: Engine = Engine()
     agent: Agent = Agent()
@@ -187,6 +201,7 @@ class Config(msgspec.Struct, frozen=True):
     turn: Turn = Turn()
     limits: Limits = Limits()
     sessions: Sessions = Sessions()
+    callers: Callers = Callers()
     plugins: Plugins = Plugins()
     engine: Engine = Engine()
     agent: Agent = Agent()

@@ -161,7 +161,13 @@ class Daemon:
         )
         self.agents = Agents(self.world, turns.agent)
         self.sockets = Sockets(
-            root, self.fs.expecting_bind, self.conversations, self.pool, self._connections, strict
+            root,
+            self.fs.expecting_bind,
+            self.conversations,
+            self.pool,
+            self._connections,
+            strict,
+            config.callers.serve_sandboxed,
         )
         self._agents: list[Object] = []  # as their records have them
         self._agents_changed = trio.Event()
@@ -184,6 +190,7 @@ class Daemon:
             self.pool.stop()
             raise Fault("EHOSTDOWN", f"{self.root} cannot be mounted: {error}; see: ctx doctor") from None
         try:
+            self.pool.device = mounttable.device(self.root)
             # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)

@@ -60,6 +60,7 @@ class Settings(Limits, Protocol):
     def connections(self) -> int: ...
     @property
     def depth(self) -> int: ...
+    def serve_sandboxed(self, uid: int) -> bool: ...
 
 
 class Tree(NamedTuple):
@@ -145,7 +146,7 @@ class Exec:
             if answer := self._without_running(object_, greeting, arguments):
                 await send(stream, answer)
                 return
-            with caller_of(stream, self._pool.by_pid) as caller:
+            with caller_of(stream, self._pool.by_pid, self._settings.serve_sandboxed) as caller:
                 await self._run(
                     _Call(object_, caller, guest, stream, voice, arguments, greeting.umask, environ)
                 )
@@ -171,7 +172,8 @@ class Exec:
         relay = relay or Relay(call.stream, call.voice, run, self._settings)
         timeout = object_.timeout or self._settings.tool_timeout
         invocation = calls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
-        asked = calls.Call(run.id, invocation, call.arguments, None, call.umask, call.environment)
+        directory = _place(caller) if calls.is_enclosed(object_.plugin, caller.identity) else ""
+        asked = calls.Call(run.id, invocation, call.arguments, None, call.umask, call.environment, directory)
         try:
             await relay.answer(self._pool, object_.plugin, asked, caller, timeout)
         finally:

@@ -40,7 +40,7 @@ class ForkServer:
         self._output, output = os.pipe()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "cortexfs.host.forkserver", str(theirs.fileno())],
+                [sys.executable, "-I", "-m", "cortexfs.host.sealing", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

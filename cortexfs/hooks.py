@@ -14,6 +14,7 @@ This file must never know what a plugin is asked.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -67,13 +68,16 @@ class Hooks:
     async def call(self, plugin: calls.Plugin, name: str, site: Site, data: bytes) -> bytes:
         """Call a hidden tool of the plugin; what it says. Raises its Fault."""
         invocation = calls.Invocation(name, site.session or None, str(site.identity.uid), "hook")
-        directory = "" if site.cwd is not None else site.directory
+        cwd, directory = site.cwd, site.directory
+        if cwd is not None:
+            enclosed = calls.is_enclosed(plugin, site.identity)
+            cwd, directory = (None, os.readlink(f"/proc/self/fd/{cwd}")) if enclosed else (cwd, "")
         asked = calls.Call(site.turn, invocation, None, data, site.umask, {}, directory)
         heard = _Heard()
         one = HostCall(heard.hear, _pass)
         try:
             host = await self._host(plugin, site)
-            await one.run(self._pool, host, asked, SECONDS, site.cwd)
+            await one.run(self._pool, host, asked, SECONDS, cwd)
         finally:
             self._turnstile.freed(site.identity.uid)
         if one.fault is not None:
@@ -83,7 +87,7 @@ class Hooks:
     async def follow(self, words: Iterable[str], site: Site) -> None:
         """Have hosts of whoever has one of these hooks, where they can only follow the caller now: it may be
         gone when there is something to tell."""
-        if not is_elsewhere(site.identity):
+        if not site.identity.is_elsewhere:
             return
         for plugin in dict.fromkeys(one for word in words for one in self.of(word)):
             with contextlib.suppress(Fault):  # which is said when something is not told
@@ -94,14 +98,9 @@ class Hooks:
         who = site.identity
         if who.view is not None:
             return await self._turnstile.host(plugin, who)
-        if is_elsewhere(who) and not site.rights and not self._pool.is_warm(plugin, who):
+        if who.is_elsewhere and not site.rights and not self._pool.is_warm(plugin, who):
             raise Fault("EACCES", "its caller is in a container, which it cannot follow from here")
         return await self._pool.acquire(plugin, who, list(site.rights))
-
-
-def is_elsewhere(who: calls.Identity) -> bool:
-    """Whether a host needs descriptors of the caller to get where that is."""
-    return bool(who.namespaces) or who.root != (0, 0)
 
 
 class _Heard:

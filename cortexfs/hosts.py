@@ -81,6 +81,7 @@ class Host:
 
     def call(self, cwd: int | None) -> socket.socket:
         """Open a call: the daemon's end of its stream. Pair with `Pool.release`."""
+        assert cwd is None or not calls.is_enclosed(self.plugin, self.identity)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
@@ -137,6 +138,7 @@ class Pool:
         self._by_pid: dict[int, Host] = {}
         self._number = 0
         self.started: Callable[[Host], None] = lambda host: None  # is told of each host that begins
+        self.device = 0  # of the mount, as soon as there is one: what confined hosts may reach of mounts
 
     def __len__(self) -> int:
         return len(self._all)
@@ -253,7 +255,7 @@ class Pool:
         host = Host(self._number, (plugin, identity), ours)
         try:
             with theirs:
-                spawn = calls.Spawn(host.number, plugin, identity, self._limits)
+                spawn = calls.Spawn(host.number, plugin, identity, self._limits, self.device)
                 self._forks.send(spawn, [theirs.fileno(), *rights])
         except Fault:
             ours.close()

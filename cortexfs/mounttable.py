@@ -16,6 +16,14 @@ import trio
 TABLE = "/proc/self/mountinfo"
 
 
+def device(root: Path) -> int:
+    """The device number of the mount at `root`, which no other file system has while this one is there."""
+    point = _escaped(root)
+    lines = [line.split() for line in Path(TABLE).read_bytes().splitlines()]
+    major, _, minor = next(fields[2] for fields in reversed(lines) if fields[4] == point).partition(b":")
+    return os.makedev(int(major), int(minor))
+
+
 async def gone(root: Path) -> None:
     """Wait until no CortexFS is mounted at `root`."""
     with FileIO(TABLE) as table, select.epoll() as changes:

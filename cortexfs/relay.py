@@ -72,7 +72,7 @@ class Relay(RunnerSide):
             await self._flush()
         host = await pool.acquire(plugin, caller.identity, caller.rights)
         try:
-            await self._call(host, asked, caller.cwd, seconds)
+            await self._call(host, asked, None if asked.directory else caller.cwd, seconds)
         finally:
             pool.release(host, stuck=self._broken or not self._let_go)
 

@@ -23,7 +23,7 @@ import trio
 
 from cortexfs import strangers
 from cortexfs.binding import Gone
-from cortexfs.caller import Caller, caller_of
+from cortexfs.caller import Caller, caller_of, nobody
 from cortexfs.catalog import BUILTIN
 from cortexfs.connections import Connection
 from cortexfs.conversations import Conversations
@@ -96,8 +96,10 @@ class Sockets:
         pool: Pool,
         connections: int,
         strict: bool = False,
+        sandboxed: Callable[[int], bool] = nobody,
     ) -> None:
         self._root = root
+        self._sandboxed = sandboxed
         self._expecting = expecting
         self._conversations = conversations
         self._pool = pool
@@ -208,7 +210,7 @@ class Sockets:
 
     def _admitted(self, stream: socket.socket) -> Caller:
         """Who connected. What runs under a label is kept out of its user's sessions (abi.md 7: deny)."""
-        caller = caller_of(stream, self._pool.by_pid)
+        caller = caller_of(stream, self._pool.by_pid, self._sandboxed)
         if caller.identity.label:
             with caller:
                 raise Fault("EACCES", f"{caller.identity.label} may not hold conversations")

@@ -21,6 +21,7 @@ class Exec:
         self.output_bytes = config.limits.output_gib << 30
         self.connections = connections
         self.depth = config.limits.depth
+        self.serve_sandboxed = config.callers.serve_sandboxed
 
 
 def most(config: Config) -> Most:

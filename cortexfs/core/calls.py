@@ -1,7 +1,8 @@
 """What daemon, fork server and hosts say to each other, as values.
 
 Two channels. A host's control socket (SOCK_SEQPACKET) carries one-byte packets b"c", each with the
-call's own stream socket and the caller's working directory as SCM_RIGHTS; that stream then speaks
+call's own stream socket and, but for enclosed hosts, the caller's working directory as SCM_RIGHTS; that
+stream then speaks
 core/wire.py and begins with one `Request`. The fork server's control socket (SOCK_SEQPACKET) takes
 `Spawn` packets and answers with `Spawned` and, later, `Exited`.
 A call has a socket of its own so that one slow reader never holds another up.
@@ -149,6 +150,18 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     delegates: bool = False  # whether it is a tool that starts agents, about which was decided as such
     unheard: bool = False  # whether it is inside of a plugin with hooks: nobody is told of what it calls
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is in other namespaces than the daemon, or below another root: a host needs descriptors
+        of the caller to get there."""
+        return bool(self.namespaces) or self.root != (0, 0)
+
+
+def is_enclosed(plugin: Plugin, identity: Identity) -> bool:
+    """Returns whether a host has mounts of its own. It gets no descriptor of a directory: through that, files
+    could be changed by way of the caller's mounts (host/readonly.py)."""
+    return identity.view is not None or (plugin.sandbox is not None and plugin.sandbox.view is not None)
+
 
 class Limits(msgspec.Struct, frozen=True, array_like=True):
     memory_bytes: int
@@ -164,6 +177,7 @@ class Spawn(msgspec.Struct, frozen=True, array_like=True):
     plugin: Plugin
     identity: Identity
     limits: Limits
+    device: int = 0  # of the daemon's mount, by which host/gate.py knows its objects
 
 
 class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):

@@ -32,21 +32,22 @@ def without_powers(spawn: Spawn) -> Identity:
     return spawn.identity if spawn.plugin.sandbox is None else replace(spawn.identity, capabilities=0)
 
 
-def box(sandbox: Sandbox, always: Iterable[tuple[str, str]]) -> None:
-    """Close to this process what the claims say; `always` is shown whatever they do."""
+def box(sandbox: Sandbox, view: Iterable[tuple[str, str]], *, metadata: bool) -> None:
+    """Close to this process what the claims say. `view` is what they leave open where they close files:
+    then, without `metadata`, calls that change modes, owners, times and attributes are refused."""
     try:
         _limit(resource.RLIMIT_CPU, sandbox.cpu_seconds)
         if sandbox.memory_bytes is not None:
             _limit(resource.RLIMIT_AS, _size() + OWN_BYTES + sandbox.memory_bytes)
         if sandbox.view is not None:
             # The host may look at itself; what it starts cannot.
-            landlock.restrict({*sandbox.view, *always, ("/proc/self", "r")}, network=True)
+            landlock.restrict({*view, ("/proc/self", "r")}, network=True)
         elif not sandbox.network:
             # All files, and no other process: one that has the network could be made to use it.
             landlock.restrict([("/", "rwx")], network=False)
         if sandbox.confines:
             open_ = sandbox.network and sandbox.view is None
-            seccomp.close(network=sandbox.network, unix=open_)
+            seccomp.close(network=sandbox.network, unix=open_, metadata=metadata or sandbox.view is None)
     except OSError as error:
         raise Fault("EACCES", f"its plugin's sandbox cannot be had here: {error.strerror}") from error
 

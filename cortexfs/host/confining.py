@@ -1,7 +1,10 @@
-"""Confine a host to what its identity's view shows, before any code of a plugin's runs.
+"""Confine a host to what its identity's view shows and its plugin claims, before any code of a plugin's runs.
 
-Rules: the caller's powers are gone by then (identity.become), and where any of it fails nothing runs. What a
-host needs besides the view, to go on working, is `SHOWN` and `CODE`.
+Main path: `enclose` comes while the host still has powers over mounts (identity.become), and `close` when the
+caller's powers are gone.
+
+Rules: where any of it fails nothing runs. What a host needs besides the view, to go on working, is `SHOWN`
+and `CODE`.
 This file must never know what a tool is asked to do.
 """
 
@@ -9,11 +12,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import cortexfs
 from cortexfs.core.calls import Identity, Plugin
 from cortexfs.core.errors import Fault
-from cortexfs.host import boxing, keeping, landlock, seccomp
+from cortexfs.host import boxing, keeping, landlock, readonly, seccomp
 from cortexfs.host.carving import carved
 
 View = tuple[tuple[str, str], ...]
@@ -44,21 +49,57 @@ CODE: View = tuple(
 )
 
 
-def confine(identity: Identity, plugin: Plugin) -> int | None:
-    """Close to this process all that `identity.view` does not show; nothing if it is None. Raises Fault.
+class Confinement:
+    """What one host is confined to; nothing where its identity has no view and its plugin claims nothing."""
 
-    The answer is a descriptor, where there is something that gate.py has to decide.
-    """
-    if plugin.sandbox is not None:
-        boxing.box(plugin.sandbox, (*SHOWN, *CODE, *keeping.view(plugin, identity)))
-    if identity.view is None:
-        return None
-    own: View = ((plugin.path, "rx"),) if plugin.path else ()
+    def __init__(self, identity: Identity, plugin: Plugin, *, sealed: bool) -> None:
+        self._sealed = sealed  # or files could be changed through the program that this process executes
+        self._identity = identity
+        self._plugin = plugin
+        self._claimed: View = ()  # what the plugin's claims leave open
+        self._shown: View = ()  # what the identity's view does
+        self._keeps_metadata = False  # its mounts do, so that no call has to be refused
+
+    def enclose(self) -> None:
+        """Find what is open, as the caller, and let nothing else be changed. Raises Fault EACCES."""
+        identity, plugin = self._identity, self._plugin
+        kept = keeping.view(plugin, identity)
+        views = []
+        if plugin.sandbox is not None and plugin.sandbox.view is not None:
+            self._claimed = (*plugin.sandbox.view, *SHOWN, *CODE, *kept)
+            views.append(self._claimed)
+        if identity.view is not None:
+            own: View = ((plugin.path, "rx"),) if plugin.path else ()
+            shown = carved([*identity.view, *SHOWN, *CODE, *own], identity.caps)
+            self._shown = (*shown, *kept)  # which caps close, as it is beside the daemon's own files
+            views.append(self._shown)
+        if not self._sealed:  # the filter refuses the calls instead
+            return
+        try:
+            readonly.enter()
+        except OSError:  # in this caller's namespaces there are no mounts to have
+            return
+        with _told():
+            for view in views:
+                readonly.keep(view)
+        self._keeps_metadata = True
+
+    def close(self) -> int | None:
+        """Close to this process all that is not open to it, for good; before that `enclose` was called where
+        there is a view. Returns a descriptor where there is something that gate.py decides. Raises Fault."""
+        identity, sandbox = self._identity, self._plugin.sandbox
+        if sandbox is not None:
+            boxing.box(sandbox, self._claimed, metadata=self._keeps_metadata)
+        if identity.view is None:
+            return None
+        with _told():
+            landlock.restrict(self._shown, network=identity.network)
+            return seccomp.restrict(network=identity.network, metadata=self._keeps_metadata)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
     try:
-        shown = carved([*identity.view, *SHOWN, *CODE, *own], identity.caps)
-        shown += keeping.view(plugin, identity)  # which caps close, as it is beside the daemon's own files
-        paths = landlock.restrict(shown, network=identity.network)
-        return seccomp.restrict(network=identity.network, paths=paths)
+        yield
     except OSError as error:
-        why = f"an agent's tool cannot be confined here: {error.strerror}"
-        raise Fault("EACCES", why) from error
+        raise Fault("EACCES", f"an agent's tool cannot be confined here: {error.strerror}") from error

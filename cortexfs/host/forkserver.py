@@ -1,12 +1,12 @@
 """The process that makes hosts: imported once, then forked for each.
 
-    python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION] [--preload MODULE]
+    python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION] [--preload MODULE] [--sealed]
 
 FD is the control socket of core/calls.py. The daemon starts this before it opens anything, with a
 clean environment (/proc/PID/environ of every host shows it), no standard input, and as standard
 error what hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool.
 --serve names what a host does once it is the caller, --preload what it finds imported besides; tests
-put something small there.
+put something small there. --sealed says that sealing.py has executed it.
 
 Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
 socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
@@ -38,6 +38,7 @@ from cortexfs.host import gate, identity, limits, linux, starting
 
 PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
+NAME = "cortexfs-host"  # as ps(1) shows it; at most 15 characters
 
 _PACKET = 64 << 10
 _MAX_RIGHTS = 3
@@ -52,8 +53,11 @@ _faults: msgspec.msgpack.Decoder[tuple[str, str]] = msgspec.msgpack.Decoder(tupl
 class Child:
     """One host as its parent sees it."""
 
-    def __init__(self, number: int, pid: int, status: socket.socket, group: limits.Group | None) -> None:
-        self.number = number
+    def __init__(
+        self, spawn: calls.Spawn, pid: int, status: socket.socket, group: limits.Group | None
+    ) -> None:
+        self.number = spawn.host
+        self.device = spawn.device
         self.pid = pid
         self.announced = False
         self.deadline = time.monotonic() + limits.STARTING_SECONDS
@@ -83,7 +87,8 @@ class Message(NamedTuple):
 
 
 class ForkServer:
-    def __init__(self, control: socket.socket, serve: starting.Serve) -> None:
+    def __init__(self, control: socket.socket, serve: starting.Serve, *, sealed: bool) -> None:
+        self._sealed = sealed
         self._control = control
         self._control.setblocking(False)
         self._serve = serve
@@ -120,7 +125,7 @@ class ForkServer:
             poll.register(fd, select.POLLIN)
         ready = dict(poll.poll(self._patience(starting.values())))
         for fd in ready.keys() & asking.keys():
-            gate.answer(fd) if ready[fd] & select.POLLIN else asking[fd].close_gate()
+            gate.answer(fd, asking[fd].device) if ready[fd] & select.POLLIN else asking[fd].close_gate()
         # Reports before deaths: a host may report and die at once.
         for fd in ready.keys() & starting.keys():
             self._report(starting[fd])
@@ -205,8 +210,8 @@ class ForkServer:
                 ours.setblocking(False)
                 pid = os.fork()
                 if not pid:
-                    starting.start(spawn, rights, theirs, group, self._serve)
-                self._children[pid] = Child(spawn.host, pid, ours, group)
+                    starting.start(spawn, rights, theirs, group, self._serve, sealed=self._sealed)
+                self._children[pid] = Child(spawn, pid, ours, group)
         except OSError as error:
             if group is not None:
                 group.kill()
@@ -318,15 +323,18 @@ def main() -> None:
     parser.add_argument("fd", type=int)
     parser.add_argument("--serve", default=SERVE)
     parser.add_argument("--preload", default=PRELOAD)
+    parser.add_argument("--sealed", action="store_true")
     options = parser.parse_args()
     control = socket.socket(fileno=options.fd)
     control.set_inheritable(False)
+    with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
+        name.write(NAME)  # of a sealed program it is a descriptor's number
     serve = _function(options.serve)
     importlib.import_module(options.preload)
     # No collection runs here, and hosts share these pages for as long as none touches them.
     gc.disable()
     gc.freeze()
-    ForkServer(control, serve).run()
+    ForkServer(control, serve, sealed=options.sealed).run()
 
 
 def _function(name: str) -> starting.Serve:

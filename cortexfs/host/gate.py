@@ -1,15 +1,17 @@
-"""Who in a confined host may have a Unix socket: the runner, when it runs an object of a mount of ours.
+"""Who in a confined host may have a Unix socket: the runner, when it runs an object of this daemon's mount.
 
-Before its version 9 Landlock refuses no connect(2) to a path, and what listens at such paths (a session's
-D-Bus, a container engine, a terminal multiplexer) executes commands for whoever connects. So the filter of a
-confined host (seccomp.py) asks the fork server about each new Unix socket; those that are made in pairs
-lead nowhere and are not asked about.
+What listens at a path (a session's D-Bus, a container engine, a terminal multiplexer, another CortexFS)
+executes commands for whoever connects, and Landlock refuses that from its version 9 on at most. So the
+filter of a confined host (seccomp.py) asks the fork server about each new Unix socket; those that are made
+in pairs lead nowhere and are not asked about.
 
 Rules: what decides is which program asks, and what it has opened, as nobody can change either while it
 waits; never an address, which can change after it was looked at. The runner counts only if it is linked
 statically: a dynamic linker would execute whatever LD_PRELOAD names in its place. It connects to what is
-beside its object, which elsewhere than in a mount could be a link to anywhere. Nothing here waits, and
-no path of a caller's is touched.
+beside its object, which elsewhere than in a mount could be a link to anywhere. A mount is known by its
+device, which bind mounts and mount namespaces do not change and which no other file system has. Its type says
+nothing, as another daemon takes the caller for a person. Nothing here waits, and no path of a caller's is
+touched.
 This file must never know what a call or a tool is.
 """
 
@@ -29,25 +31,23 @@ NAME = "cortexfs-object-runner"
 # Where it is, as the mount's objects may name it: the system's, and that of this package.
 RUNNERS = (Path("/usr/bin") / NAME, Path(sysconfig.get_path("scripts")) / NAME)
 
-KIND = "fuse.cortexfs"  # of file system, as daemon.py mounts it
-
 _MOST = 64  # descriptors are looked at; a runner that was given more is not served
 _PT_INTERP = 3
 _ELF = struct.Struct("=32xQ14xHH")  # place, size and number of the program headers
 _HEAD = 4096
 
 
-def answer(listener: int) -> None:
-    """Answer the one question that `listener` is readable for."""
+def answer(listener: int, device: int) -> None:
+    """Answer the one question that `listener` is readable for. `device` is that of the daemon's mount."""
     # The process may end at any time; then there is nobody to answer.
     with suppress(OSError):
         question, pid = linux.seccomp_question(listener)
-        linux.seccomp_answer(listener, question, allow=_is_runner(pid) and _runs_ours(pid))
+        linux.seccomp_answer(listener, question, allow=_is_runner(pid) and _runs_ours(pid, device))
 
 
 def _is_runner(pid: int) -> bool:
     try:
-        program = linux.mount_and_inode(b"/proc/%d/exe" % pid)
+        program = linux.device_and_inode(b"/proc/%d/exe" % pid)
     except OSError:
         return False
     return any(_is(runner, program) for runner in RUNNERS)
@@ -56,21 +56,20 @@ def _is_runner(pid: int) -> bool:
 def _is(runner: Path, program: tuple[int, int]) -> bool:
     try:
         # Looked at each time, as the package may have been installed again.
-        return linux.mount_and_inode(bytes(runner)) == program and is_static(runner)
+        return linux.device_and_inode(bytes(runner)) == program and is_static(runner)
     except OSError:
         return False
 
 
-def _runs_ours(pid: int) -> bool:
+def _runs_ours(pid: int, device: int) -> bool:
     try:
-        opened = set(_opened(pid))
+        return set(_opened(pid)) == {device}
     except (OSError, LookupError, ValueError):  # it has ended, or has too many files
         return False
-    return bool(opened) and opened <= mounts()
 
 
 def _opened(pid: int) -> Iterator[int]:
-    """The mounts of what a program has opened itself without reading it, as the runner opens its object.
+    """The devices of what a program has opened itself without reading it, as the runner opens its object.
 
     What it was given by whoever executed it is not close-on-exec: it would have been closed.
     """
@@ -83,13 +82,7 @@ def _opened(pid: int) -> Iterator[int]:
         fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
         flags = int(fields["flags"], 8)
         if flags & os.O_PATH and flags & os.O_CLOEXEC:
-            yield int(fields["mnt_id"])
-
-
-def mounts() -> set[int]:
-    """The numbers of the mounts that are CortexFS; see proc_pid_mountinfo(5)."""
-    lines = map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
-    return {int(fields[0]) for fields in lines if fields[fields.index("-", 6) + 1] == KIND}
+            yield linux.device_and_inode(b"/proc/%d/fd/%b" % (pid, number.encode()))[0]
 
 
 def is_static(program: Path) -> bool:

@@ -21,10 +21,14 @@ from cortexfs.core.errors import Fault
 from cortexfs.host import linux
 
 Forked = Callable[[int], None]
+Enclose = Callable[[], None] | None
 
 
-def become(identity: Identity, pidfd: int | None, root_fd: int | None, forked: Forked) -> None:
-    """Become `identity`, or raise Fault. `pidfd` is the caller's, `root_fd` its root directory.
+def become(
+    identity: Identity, pidfd: int | None, root_fd: int | None, forked: Forked, enclose: Enclose = None
+) -> None:
+    """Become `identity`, or raise Fault. `pidfd` is the caller's, `root_fd` its root directory. `enclose` is
+    called as the caller, with powers over mounts besides.
 
     Entering a pid namespace takes another fork: then this returns in the child only, and the
     process that called it tells `forked` the child's pid, as its own namespace counts, and ends.
@@ -54,9 +58,17 @@ def become(identity: Identity, pidfd: int | None, root_fd: int | None, forked: F
             os.chroot(".")
     with _step("enter your root directory"):
         os.chdir("/")
+    if enclose is not None:
+        with _step("give up its own powers"):
+            # None that opens what is closed to the caller: paths are looked up now.
+            linux.set_capabilities(linux.permitted() & _OVER_MOUNTS)
+        enclose()
     # Who is confined has none: some of them open what confining.py closes.
     _drop(identity.capabilities if identity.view is None else 0)
     _seal()
+
+
+_OVER_MOUNTS = 1 << linux.CAP_SYS_ADMIN | 1 << linux.CAP_SETPCAP
 
 
 def open_up() -> None:

@@ -40,7 +40,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
-CAP_SETPCAP = 8
+CAP_SETPCAP, CAP_SYS_ADMIN = 8, 21
 
 CLONE_FILES = 0x400  # unshare(2)
 
@@ -63,6 +63,13 @@ _PATH_BENEATH = struct.Struct("=Qi")
 _LANDLOCK_RULE_NET_PORT = 2
 _NET_PORT = struct.Struct("=QQ")
 _CLOSE_RANGE, _CLOSE_RANGE_CLOEXEC = 436, 4
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
+_AT_RECURSIVE = 0x8000
+_MOUNT_ATTR = struct.Struct("=QQQQ")  # struct mount_attr: set, clear, propagation, user namespace
+_MOUNT_ATTR_RDONLY = 1
+_MS_PRIVATE = 0x40000
 _LAST = 0xFFFFFFFF  # of descriptors
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
@@ -124,6 +131,32 @@ def setns(fd: int, kind: int) -> None:
 def unshare(what: int) -> None:
     """Of this thread alone."""
     _checked(_libc.unshare, what)
+
+
+def copy_mount(fd: int) -> int:
+    """Returns the descriptor of a copy of the mount of `fd`, from there on, with all mounts below. Needs
+    Linux 5.2, and CAP_SYS_ADMIN over the mount namespace."""
+    return _syscall(_OPEN_TREE, fd, b"", _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE)
+
+
+def put_mount(mount: int, fd: int) -> None:
+    """Mount what `copy_mount` returned over the place of `fd`."""
+    _syscall(_MOVE_MOUNT, mount, b"", fd, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
+
+
+def make_read_only(mount: int) -> None:
+    """Let nothing be changed through this mount and all mounts below. Needs Linux 5.12."""
+    _set_mount(mount, _MOUNT_ATTR_RDONLY, 0)
+
+
+def make_private(mount: int) -> None:
+    """Part this mount and all mounts below from the mounts that they were copied from."""
+    _set_mount(mount, 0, _MS_PRIVATE)
+
+
+def _set_mount(mount: int, attributes: int, propagation: int) -> None:
+    changes = _MOUNT_ATTR.pack(attributes, 0, propagation, 0)
+    _syscall(_MOUNT_SETATTR, mount, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, changes, _MOUNT_ATTR.size)
 
 
 def core() -> int:
@@ -237,13 +270,25 @@ def mount_and_inode(place: bytes | int) -> tuple[int, int]:
     st_dev would not do: a bind mount of / has the device and inode of / and other mounts below.
     """
     fd, path, flags = (_AT_FDCWD, place, 0) if isinstance(place, bytes) else (place, b"", _AT_EMPTY_PATH)
-    # Not synchronised: a caller's root may be on a FUSE file system of his own, which never answers.
-    flags |= _AT_STATX_DONT_SYNC
-    _checked(_libc.statx, fd, path, flags, _STATX_INO | _STATX_MNT_ID, _statx_buffer)
-    mask, inode, mount = _STATX.unpack_from(_statx_buffer)
+    _statx(fd, path, flags)
+    mask, inode, _, _, mount = _STATX.unpack_from(_statx_buffer)
     if not mask & _STATX_MNT_ID:
         raise OSError(errno.ENOSYS, "statx(2) gives no mount ids: CortexFS needs Linux 5.8")
     return mount, inode
 
 
-_STATX = struct.Struct("=I28xQ104xQ")  # stx_mask, stx_ino at 32, stx_mnt_id at 144
+def device_and_inode(path: bytes) -> tuple[int, int]:
+    """What tells a file from all others, in whatever mount namespace (links followed); not for threads."""
+    _statx(_AT_FDCWD, path, 0)
+    _, inode, major, minor, _ = _STATX.unpack_from(_statx_buffer)
+    return os.makedev(major, minor), inode
+
+
+def _statx(fd: int, path: bytes, flags: int) -> None:
+    # Not synchronised: a caller's root may be on a FUSE file system of his own, which never answers.
+    flags |= _AT_STATX_DONT_SYNC
+    _checked(_libc.statx, fd, path, flags, _STATX_INO | _STATX_MNT_ID, _statx_buffer)
+
+
+# stx_mask, stx_ino at 32, stx_dev_major and stx_dev_minor at 136, stx_mnt_id at 144
+_STATX = struct.Struct("=I28xQ96xIIQ")

@@ -1,8 +1,8 @@
 """System calls that a confined process may not make: a filter in the kernel's classic BPF.
 
 It closes what Landlock leaves open and what a tool has no honest use for: ways into other processes, powers
-over the kernel, namespaces and mounts in which a view would mean something else, and sockets that lead
-where it may not go.
+over the kernel, namespaces and mounts in which a view would mean something else, setuid and setgid bits, and
+sockets that lead where it may not go.
 
 Rules: the filter is data, made from the tables below. A call of another architecture (int 0x80, x32)
 ends the process, as its numbers mean other calls. Where arguments decide, they are numbers: what is
@@ -17,6 +17,7 @@ import functools
 import itertools
 import os
 import socket
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -68,6 +69,45 @@ REFUSED = {
     "setns": (308, 268),
     "open_by_handle_at": (304, 265),
 }
+# Refused besides where no mounts keep what a view does not let be written (readonly.py). 0: there is none.
+METADATA = {
+    "chmod": (90, 0),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, 0),
+    "fchown": (93, 55),
+    "lchown": (94, 0),
+    "fchownat": (260, 54),
+    "utime": (132, 0),
+    "utimes": (235, 0),
+    "futimesat": (261, 0),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+}
+IOCTL = (16, 29)
+METADATA_REQUESTS = (0x40086602, 0x40087602, 0x401C5820)  # FS_IOC_SETFLAGS, _SETVERSION, _FSSETXATTR
+# Which argument is the mode, in which a setuid or setgid bit is EPERM; mkdir(2) takes none of either.
+MODES = {
+    "chmod": ((90, 0), 1),
+    "fchmod": ((91, 52), 1),
+    "fchmodat": ((268, 53), 2),
+    "fchmodat2": ((452, 452), 2),
+    "creat": ((85, 0), 1),
+    "mknod": ((133, 0), 1),
+    "mknodat": ((259, 33), 2),
+}
+# The same of calls whose mode counts where the flags, one argument before it, make a file.
+MODES_BY_FLAGS = {"open": ((2, 0), 2), "openat": ((257, 56), 3)}
+OPENAT2 = (437, 437)
 CLONE, CLONE3, UNSHARE, PRLIMIT = (56, 220), (435, 435), (272, 97), (302, 261)
 SOCKET, SOCKETPAIR = (41, 198), (53, 199)
 
@@ -80,60 +120,69 @@ _ALLOW, _ASK, _KILL, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x80000000, 0x00050000
 _REFUSE = _ERRNO | errno.EACCES
 _NUMBER, _ARCH, _FIRST = 0, 4, 16  # offsets in struct seccomp_data; the low word of an argument comes first
 _ARGUMENT, _TYPE_MASK = 8, 0xF
-_LOAD, _RETURN, _AND = 0x20, 0x06, 0x54
+_LOAD, _RETURN, _AND, _SKIP = 0x20, 0x06, 0x54, 0x05
 _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
+
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+_MAKES = os.O_CREAT | (os.O_TMPFILE & ~os.O_DIRECTORY)
 
 Instruction = tuple[int, int, int, int]  # code, instructions to skip if true, if false, operand
 _INSTRUCTION = struct.Struct("=HBBI")
 _GO_ON: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
-def restrict(*, network: bool, paths: bool) -> int | None:
+class Choice(NamedTuple):
+    """What a filter leaves open."""
+
+    network: bool  # without it there are no sockets but Unix ones
+    unix: int = _REFUSE  # what becomes of Unix sockets, other than pairs
+    metadata: bool = True  # whether modes, owners, times and attributes of files can be changed
+    families: tuple[int, ...] = ()  # with a network, the families of sockets that there are; none named: all
+
+
+def restrict(*, network: bool, metadata: bool) -> int | None:
     """Filter the calls of this process and of whatever it forks and executes.
 
-    Without `network` there are no sockets but Unix ones. With `paths`, these are somebody else's to decide
-    (Landlock's); else they are made in pairs, or as who listens to the descriptor that is returned
-    says (gate.py).
-    Raises Fault EACCES where none of this is known how to, unless Landlock alone does.
+    Returns a descriptor: whoever listens to it decides about Unix sockets that are not pairs (gate.py). None
+    where somebody else listens already: then there are no such sockets.
+    Raises Fault EACCES on a machine whose calls are not known.
     """
-    name = os.uname().machine
-    machine = MACHINES.get(name)
-    if machine is None:
-        if network:
-            return None
-        raise Fault("EACCES", f"an agent's tool cannot be kept from the network on this machine ({name})")
-    if not paths:
-        with suppress(OSError):  # EBUSY: there is a listener around us, in a container say
-            return linux.filter_syscalls(program(machine, network=network, unix=_ASK), asks=True)
-    linux.filter_syscalls(program(machine, network=network, unix=_ALLOW if paths else _REFUSE))
+    machine = _machine()
+    with suppress(OSError):  # EBUSY: there is a listener around us, in a container say
+        return linux.filter_syscalls(program(machine, Choice(network, _ASK, metadata)), asks=True)
+    linux.filter_syscalls(program(machine, Choice(network, metadata=metadata)))
     return None
 
 
-def close(*, network: bool, unix: bool, families: tuple[int, ...] = ()) -> None:
-    """The same for good, with nobody who decides: Unix sockets, other than pairs, only with `unix`. With a
-    network, sockets are of these families alone, if any are named."""
-    machine = MACHINES.get(os.uname().machine)
-    if machine is None:
-        raise Fault("EACCES", f"nothing can be filtered on this machine ({os.uname().machine})")
-    linux.filter_syscalls(
-        program(machine, network=network, unix=_ALLOW if unix else _REFUSE, families=families)
-    )
+def close(*, network: bool, unix: bool, metadata: bool = True, families: tuple[int, ...] = ()) -> None:
+    """The same for good, with nobody who decides: Unix sockets, other than pairs, only with `unix`."""
+    choice = Choice(network, _ALLOW if unix else _REFUSE, metadata, families)
+    linux.filter_syscalls(program(_machine(), choice))
+
+
+def _machine() -> _Machine:
+    name = os.uname().machine
+    if name not in MACHINES:
+        raise Fault("EACCES", f"nothing can be confined here: the system calls of {name} are not known")
+    return MACHINES[name]
 
 
 @functools.cache
-def program(machine: _Machine, *, network: bool, unix: int, families: tuple[int, ...] = ()) -> bytes:
-    return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine, network, unix, families))
+def program(machine: _Machine, choice: Choice) -> bytes:
+    return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine.column, machine.arch, choice))
 
 
-def _instructions(
-    machine: _Machine, network: bool, unix: int, families: tuple[int, ...]
-) -> Iterator[Instruction]:
+def _instructions(column: int, arch: int, choice: Choice) -> Iterator[Instruction]:
     """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
-    column = machine.column
-    yield from [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, machine.arch), (_RETURN, 0, 0, _KILL)]
+    yield from [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL)]
     yield from [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
-    for numbers in REFUSED.values():
+    refused = REFUSED if choice.metadata else REFUSED | METADATA
+    for numbers in refused.values():
         yield from _if_called(numbers[column], [_failing(errno.EPERM)])
+    yield from _modes(column)
+    if not choice.metadata:
+        requests = [_look(1), *_any_of(METADATA_REQUESTS, _failing(errno.EPERM)), _GO_ON]
+        yield from _if_called(IOCTL[column], requests)
     # Its flags are behind a pointer. The C library takes ENOSYS for an old kernel, and uses clone(2).
     yield from _if_called(CLONE3[column], [_failing(errno.ENOSYS)])
     spaces = _NAMESPACES | _TIME_NAMESPACE
@@ -141,12 +190,35 @@ def _instructions(
     yield from _if_called(UNSHARE[column], _where(_ANY_BIT, spaces, _failing(errno.EPERM), _GO_ON))
     # Of others of the same user: a process whose RLIMIT_CPU is 0 is a dead one.
     yield from _if_called(PRLIMIT[column], _where(_EQUAL, 0, _GO_ON, _failing(errno.EPERM)))
+    yield from _sockets(column, choice)
+    yield _GO_ON
+
+
+def _modes(column: int) -> Iterator[Instruction]:
+    """No file becomes a program that gives its owner's or group's powers to whoever executes it."""
+    has_bit = [(_ANY_BIT, 0, 1, _SET_ID), _failing(errno.EPERM), _GO_ON]
+    for numbers, at in MODES.values():
+        yield from _if_called(numbers[column], [_look(at), *has_bit])
+    for numbers, at in MODES_BY_FLAGS.values():
+        makes = [_look(at - 1), (_ANY_BIT, 1, 0, _MAKES), _GO_ON]
+        yield from _if_called(numbers[column], [*makes, _look(at), *has_bit])
+    # Its mode is behind a pointer. Who gets ENOSYS uses openat(2).
+    yield from _if_called(OPENAT2[column], [_failing(errno.ENOSYS)])
+
+
+def _sockets(column: int, choice: Choice) -> Iterator[Instruction]:
+    network, unix, families = choice.network, choice.unix, choice.families
     other = _GO_ON if network else (_RETURN, 0, 0, _REFUSE)
     sockets = _where(_EQUAL, socket.AF_UNIX, (_RETURN, 0, 0, unix), other)
     yield from _if_called(SOCKET[column], _among(families, sockets) if network and families else sockets)
     is_unix = [_look(0), (_EQUAL, 1, 0, socket.AF_UNIX), other]
     yield from _if_called(SOCKETPAIR[column], [*is_unix, *_pairs(unix)])
-    yield _GO_ON
+
+
+def _any_of(values: tuple[int, ...], then: Instruction) -> list[Instruction]:
+    """`then` where the accumulator holds one of them, and else the next instruction."""
+    last = len(values)
+    return [*((_EQUAL, last - at, 0, value) for at, value in enumerate(values)), (_SKIP, 0, 0, 1), then]
 
 
 def _among(families: tuple[int, ...], then: list[Instruction]) -> list[Instruction]:
@@ -165,7 +237,7 @@ def _pairs(unix: int) -> list[Instruction]:
 
 
 def _if_called(number: int, then: list[Instruction]) -> list[Instruction]:
-    return [(_EQUAL, 0, len(then), number), *then]
+    return [(_EQUAL, 0, len(then), number), *then] if number else []
 
 
 def _where(test: int, operand: int, then: Instruction, other: Instruction) -> list[Instruction]:
@@ -183,5 +255,5 @@ def _failing(error: int) -> Instruction:
 
 
 if os.uname().machine in MACHINES:  # made once, before any host is forked
-    for _choice in itertools.product((False, True), (_ALLOW, _ASK, _REFUSE)):
-        program(MACHINES[os.uname().machine], network=_choice[0], unix=_choice[1])
+    for _choice in itertools.product((False, True), (_ALLOW, _ASK, _REFUSE), (False, True)):
+        program(_machine(), Choice(*_choice))

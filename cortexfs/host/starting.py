@@ -35,7 +35,13 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 def start(
-    spawn: calls.Spawn, rights: list[int], status: socket.socket, group: limits.Group | None, serve: Serve
+    spawn: calls.Spawn,
+    rights: list[int],
+    status: socket.socket,
+    group: limits.Group | None,
+    serve: Serve,
+    *,
+    sealed: bool,
 ) -> NoReturn:
     """Become the caller, tell the parent, serve. Never returns into the parent's code."""
     try:
@@ -47,9 +53,15 @@ def start(
             counted = group is not None and group.counts
             tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
             keeping.prepare(spawn.plugin, spawn.identity)
-            identity.become(boxing.without_powers(spawn), pidfd, root_fd, lambda pid: _hand_over(status, pid))
+            confinement = confining.Confinement(spawn.identity, spawn.plugin, sealed=sealed)
+            enclosed = calls.is_enclosed(spawn.plugin, spawn.identity)
+            enclose = confinement.enclose if enclosed else None
+            become = boxing.without_powers(spawn)
+            identity.become(become, pidfd, root_fd, lambda pid: _hand_over(status, pid), enclose)
             limits.restrict(spawn.limits, None if counted else tasks)
-            asks = confining.confine(spawn.identity, spawn.plugin)
+            asks = confinement.close()
+            if enclosed:
+                _let_go_of_null()
             if asks is not None:
                 socket.send_fds(status, [ASKS], [asks])
                 os.close(asks)
@@ -91,6 +103,16 @@ def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, in
         os.closerange(low + 1, high)
     control, pidfd, root_fd = (*rights, None, None)[:3]
     return socket.socket(fileno=control), pidfd, root_fd
+
+
+def _let_go_of_null() -> None:
+    """Have an empty pipe as standard input: through a descriptor of the fork server, its file could be
+    changed."""
+    empty, end = os.pipe()
+    os.dup2(empty, 0)
+    os.dup2(2, 1)
+    os.close(empty)
+    os.close(end)
 
 
 def _hand_over(status: socket.socket, pid: int) -> None:

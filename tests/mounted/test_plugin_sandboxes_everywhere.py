@@ -69,7 +69,7 @@ static CortexBuffer execute(void *self, CortexBuffer name, CortexBuffer input, C
 }
 """
 OPEN = "network done, read done, write done, fork 7, ptrace done, memory done"
-CLOSED = "network EACCES, read EACCES, write EACCES, fork 7, ptrace EPERM, memory ENOMEM"
+CLOSED = "network EACCES, read EACCES, write EROFS, fork 7, ptrace EPERM, memory ENOMEM"
 
 
 def written(folder: Path, files: Mapping[str, str]) -> Path:
@@ -136,7 +136,7 @@ TRIED = {
     "socket.socket(socket.AF_INET)": ("done", "EACCES"),
     "socket.socket(socket.AF_UNIX)": ("done", "EACCES"),
     "said = open({secret!r}).read()": ("mine", "EACCES"),
-    "said = open({secret!r} + str(os.getpid()), 'w').write('x')": ("1", "EACCES"),
+    "said = open({secret!r} + str(os.getpid()), 'w').write('x')": ("1", "EROFS"),
     "said = os.waitstatus_to_exitcode(os.waitpid(os.fork() or os._exit(7), 0)[1])": ("7", "7"),
     PTRACE: ("done", "EPERM"),
     "said = len(bytearray(300 << 20)) >> 20": ("300", "no memory"),

@@ -37,6 +37,9 @@ class Settings(NamedTuple):
     depth: int = 8
     output_bytes: int = 1 << 40
 
+    def serve_sandboxed(self, uid: int) -> bool:
+        return False
+
 
 class Answer(NamedTuple):
     """What a runner was told."""

@@ -28,6 +28,9 @@ SHOWN = {"shown": "rwx", "read": "r", "plain": "rw", "hidden": None}
 # The version of Landlock that such an attempt is refused by.
 SINCE_ABI = {"truncate": 3, "signal": 6, "abstract": 6}
 
+# A confined host has mounts that are read-only; where it has none, Landlock answers.
+CLOSED = ("EACCES", "EROFS")
+
 # What is done, and the word that says how it ended.
 TRY = """
 import ctypes, errno, fcntl, resource, signal, socket, subprocess
@@ -128,6 +131,13 @@ def forks() -> Iterator[Forks]:
         yield forks
 
 
+@pytest.fixture(scope="module")
+def mountless() -> Iterator[Forks]:
+    """A fork server of a system that gives no mounts."""
+    with Forks(sealed=False) as forks:
+        yield forks
+
+
 @pytest.fixture(params=[NOBODY, 0])
 def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
     with staged(forks, request.param) as scene:
@@ -137,7 +147,11 @@ def scene(request: pytest.FixtureRequest, forks: Forks) -> Iterator[Scene]:
 def numbered(source: str) -> str:
     """With the numbers of the system calls that it names on this machine, as in "call(bpf, 0)"."""
     column = seccomp.MACHINES[os.uname().machine].column
-    known = seccomp.REFUSED | {"unshare": seccomp.UNSHARE, "clone3": seccomp.CLONE3, "clone": seccomp.CLONE}
+    known = (
+        seccomp.REFUSED
+        | seccomp.METADATA
+        | {"unshare": seccomp.UNSHARE, "clone3": seccomp.CLONE3, "clone": seccomp.CLONE}
+    )
     for name, numbers in known.items():
         source = source.replace(f"call({name},", f"call({numbers[column]},")
     return source

@@ -121,7 +121,8 @@ class Host:
 class Forks:
     """A fork server, from the daemon's side."""
 
-    def __init__(self, *prefix: str) -> None:
+    def __init__(self, *prefix: str, sealed: bool = True) -> None:
+        self.device = 0
         self._stack = ExitStack()
         home = self._stack.enter_context(public_directory())
         (home / "fake.py").write_text(FAKE)
@@ -129,10 +130,10 @@ class Forks:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(PATIENCE)
         root = Path(cortexfs.__file__).parents[1]
-        command = [*prefix, sys.executable, "-m", "cortexfs.host.forkserver", str(theirs.fileno())]
+        command = [*prefix, sys.executable, "-m", f"cortexfs.host.{'sealing' if sealed else 'forkserver'}"]
         with theirs:
             self.process = subprocess.Popen(
-                [*command, "--serve", "fake:serve", "--preload", "json"],
+                [*command, str(theirs.fileno()), "--serve", "fake:serve", "--preload", "json"],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=self.errors,
@@ -164,7 +165,7 @@ class Forks:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(PATIENCE)
         host = self._hosts[self._number] = Host(self._number, ours, identity)
-        spawn = calls.Spawn(self._number, PLUGIN, identity, limits)
+        spawn = calls.Spawn(self._number, PLUGIN, identity, limits, self.device)
         with theirs:
             socket.send_fds(self.control, [msgspec.msgpack.encode(spawn)], [theirs.fileno(), *rights])
         return host
@@ -182,7 +183,7 @@ class Forks:
         host = self.send(identity, rights, limits)
         said = self.hear()
         assert isinstance(said, calls.Spawned)
-        assert (said.host, said.fault) == (host.number, None)
+        assert (said.host, said.fault) == (host.number, None), said.fault
         host.pid = said.pid
         return host
 

@@ -1,15 +1,16 @@
-"""What `ctx doctor` says of a kernel without Landlock."""
+"""`ctx doctor` about kernels without Landlock, and systems without mounts for views."""
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from cortexfs.cli import system_checks
-from cortexfs.cli.checks import WARN, Subject
+from cortexfs.cli.checks import OK, WARN, Subject
 from cortexfs.config import Places
 from cortexfs.host import linux
 
@@ -32,3 +33,15 @@ def test_doctor_says_that_agents_tools_do_not_run(number: int, monkeypatch: pyte
 
 def test_doctor_names_the_version_that_there_is() -> None:
     assert system_checks.landlock(SUBJECT).why == f"Landlock ABI {linux.landlock_abi()}"
+
+
+def test_doctor_says_which_calls_are_refused_where_there_are_no_mounts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # abi.md 9: "where neither is to be had, these calls are EPERM and doctor says so"
+    assert system_checks.view_mounts(SUBJECT).level == OK
+    (tmp_path / "limit").write_text("0\n")
+    monkeypatch.setattr(system_checks, "NO_NAMESPACES", {str(tmp_path / "limit"): "0"})
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    level, why, mend = system_checks.view_mounts(SUBJECT)
+    assert (level, "EPERM" in why, str(tmp_path) in mend) == (WARN, True, True)

@@ -124,6 +124,7 @@ def test_landlock_alone_closes_abstract_sockets_of_others(kind: socket.SocketKin
 def test_no_root_is_needed() -> None:
     with Forks(*AS_NOBODY) as forks, staged(forks, NOBODY, (1, NOBODY)) as scene:
         assert scene.both("open('{hidden}/file')") == ("EACCES", "done")
+        assert scene.both("os.chmod('{hidden}/file', 0o600)") == ("EROFS", "done")
         assert scene.both("os.kill({outsider}, 0)") == ("EPERM", "done")
         assert scene.both("socket.socket(socket.AF_INET)") == ("EACCES", "done")
         assert scene.confined("open('{shown}/file', 'w')") == "done"
@@ -154,11 +155,15 @@ def test_each_refused_call_is_refused_to_root_with_all_powers(name: str) -> None
         linux._syscall(seccomp.REFUSED[name][column], -1, -1, -1, -1)
 
     def filtered() -> None:
-        seccomp.restrict(network=True, paths=True)
+        seccomp.restrict(network=True, metadata=True)
         work()
 
     assert in_child(filtered) == errno.EPERM
     assert in_child(work) != errno.EPERM
+
+
+# Newer than most headers, and of one number everywhere.
+NEWER = ("open_tree_attr", "fchmodat2", "setxattrat", "removexattrat", "file_setattr")
 
 
 @pytest.mark.parametrize(
@@ -169,12 +174,18 @@ def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
     if not Path(header).exists():
         pytest.skip("the kernel's headers are not installed")
     found = dict(re.findall(r"define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text()))
-    ours = seccomp.REFUSED | {"socket": seccomp.SOCKET, "socketpair": seccomp.SOCKETPAIR}
+    ours = (
+        seccomp.REFUSED | seccomp.METADATA | {name: numbers for name, (numbers, _) in seccomp.MODES.items()}
+    )
+    ours |= {name: numbers for name, (numbers, _) in seccomp.MODES_BY_FLAGS.items()}
+    ours |= {"openat2": seccomp.OPENAT2, "ioctl": seccomp.IOCTL}
+    ours |= {"socket": seccomp.SOCKET, "socketpair": seccomp.SOCKETPAIR}
     ours |= {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT}
     ours["unshare"] = seccomp.UNSHARE
-    del ours["open_tree_attr"]  # newer than most headers, and the same everywhere
-    assert {name: str(numbers[column]) for name, numbers in ours.items()} == {
-        name: found[name] for name in ours
+    for name in NEWER:
+        assert len(set(ours.pop(name))) == 1
+    assert {name: numbers[column] for name, numbers in ours.items()} == {
+        name: int(found.get(name, 0)) for name in ours
     }
 
 
@@ -192,6 +203,8 @@ def judged(program: bytes, arch: int, number: int, *arguments: int) -> int:
                 word &= operand
             case 0x06:
                 return int(operand)
+            case 0x05:
+                at += operand
             case _:
                 true = {0x15: word == operand, 0x35: word >= operand, 0x45: bool(word & operand)}[code]
                 at += yes if true else no
@@ -216,6 +229,27 @@ DECISIONS = [
     (seccomp.SOCKETPAIR, (1, 0x80802), errno.EACCES),
     (seccomp.SOCKETPAIR, (30, 1), errno.EACCES),
     ((0, 63), (1,), 0),  # read
+    (seccomp.MODES["fchmod"][0], (3, 0o755), 0),
+    (seccomp.MODES["fchmod"][0], (3, 0o4755), errno.EPERM),
+    (seccomp.MODES["fchmodat"][0], (3, 0, 0o2755), errno.EPERM),
+    (seccomp.MODES["fchmodat2"][0], (3, 0, 0o6000), errno.EPERM),
+    (seccomp.MODES["mknodat"][0], (3, 0, 0o104755), errno.EPERM),
+    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_CREAT, 0o4755), errno.EPERM),
+    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_TMPFILE, 0o4755), errno.EPERM),
+    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_DIRECTORY, 0o4755), 0),
+    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_CREAT, 0o1755), 0),
+    (seccomp.OPENAT2, (3, 0), errno.ENOSYS),
+    (seccomp.METADATA["utimensat"], (3, 0), 0),
+    (seccomp.IOCTL, (3, 0x40086602), 0),
+]
+# Of the same filter where there are no mounts.
+MOUNTLESS = [
+    (seccomp.METADATA["fchmod"], (3, 0o755), errno.EPERM),
+    (seccomp.METADATA["utimensat"], (3, 0), errno.EPERM),
+    (seccomp.IOCTL, (3, 0x40086602), errno.EPERM),
+    (seccomp.IOCTL, (3, 0x401C5820), errno.EPERM),
+    (seccomp.IOCTL, (3, 0x5401), 0),  # TCGETS
+    ((0, 63), (1,), 0),
 ]
 
 
@@ -225,11 +259,22 @@ def test_the_filter_on_every_machine(
     name: str, numbers: tuple[int, int], arguments: tuple[int, ...], error: int | None
 ) -> None:
     machine = seccomp.MACHINES[name]
-    program = seccomp.program(machine, network=False, unix=seccomp._ASK)
+    program = seccomp.program(machine, seccomp.Choice(network=False, unix=seccomp._ASK))
     answer = {None: 0x7FC00000, 0: 0x7FFF0000}.get(error, 0x50000 | (error or 0))
     assert judged(program, machine.arch, numbers[machine.column], *arguments) == answer
     assert judged(program, machine.arch ^ 1, numbers[machine.column], *arguments) == 0x80000000
     assert judged(program, machine.arch, numbers[machine.column] | 0x40000000, *arguments) == 0x80000000
+
+
+@pytest.mark.parametrize("name", seccomp.MACHINES)
+@pytest.mark.parametrize(("numbers", "arguments", "error"), MOUNTLESS)
+def test_the_filter_where_there_are_no_mounts(
+    name: str, numbers: tuple[int, int], arguments: tuple[int, ...], error: int
+) -> None:
+    machine = seccomp.MACHINES[name]
+    program = seccomp.program(machine, seccomp.Choice(network=False, metadata=False))
+    answer = 0x50000 | error if error else 0x7FFF0000
+    assert judged(program, machine.arch, numbers[machine.column], *arguments) == answer
 
 
 FAMILIES = [
@@ -247,7 +292,7 @@ FAMILIES = [
 def test_sockets_of_some_families_alone(name: str, family: int, error: int) -> None:
     # docs/plugins.md: "it has IPv4 alone"
     machine = seccomp.MACHINES[name]
-    program = seccomp.program(machine, network=True, unix=seccomp._ALLOW, families=(1, 2, 16))
+    program = seccomp.program(machine, seccomp.Choice(True, seccomp._ALLOW, families=(1, 2, 16)))
     answer = 0x50000 | error if error else 0x7FFF0000
     assert judged(program, machine.arch, seccomp.SOCKET[machine.column], family) == answer
     assert judged(program, machine.arch, (0, 63)[machine.column], family) == 0x7FFF0000
@@ -272,7 +317,7 @@ def test_calls_of_another_architecture_end_the_process() -> None:
 
     def filtered(work: Callable[[], None]) -> int:
         def both() -> None:
-            seccomp.restrict(network=True, paths=True)
+            seccomp.restrict(network=True, metadata=True)
             work()
 
         return in_child(both)
@@ -303,19 +348,19 @@ def test_a_confined_host_still_ends_with_its_fork_server(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("network", [False, True])
-def test_on_other_machines_only_landlock_is_there(monkeypatch: pytest.MonkeyPatch, network: bool) -> None:
+def test_on_machines_whose_calls_are_not_known_nothing_runs(
+    monkeypatch: pytest.MonkeyPatch, network: bool
+) -> None:
     monkeypatch.setattr(seccomp, "MACHINES", {})
-    assert in_child(lambda: seccomp.restrict(network=network, paths=True)) == (0 if network else 254)
-    if not network:
-        with pytest.raises(Fault, match="cannot be kept from the network") as raised:
-            seccomp.restrict(network=False, paths=True)
-        assert raised.value.code == "EACCES"
+    with pytest.raises(Fault, match="not known") as raised:
+        seccomp.restrict(network=network, metadata=True)
+    assert raised.value.code == "EACCES"
 
 
 # -- what older kernels cannot refuse; landlock(7), "ABI versions"
 
 SINCE = {1: (0x1FFF, 0, 0), 2: (0x3FFF, 0, 0), 3: (0x7FFF, 0, 0), 4: (0x7FFF, 3, 0), 5: (0xFFFF, 3, 0)}
-SINCE |= {6: (0xFFFF, 3, 3), 7: (0xFFFF, 3, 3), 8: (0xFFFF, 3, 3), 9: (0x1FFFF, 3, 3), 10: (0x1FFFF, 3, 3)}
+SINCE |= dict.fromkeys(range(6, 11), (0xFFFF, 3, 3))  # 9 brings sockets with a path, which nobody has
 
 
 @pytest.mark.parametrize("abi", SINCE)

@@ -1,0 +1,59 @@
+"""Execute the fork server from a mount of its own that is read-only.
+
+    python -I -m cortexfs.host.sealing FD ...      the arguments are those of the fork server
+
+/proc/self/exe of a process leads to its program through the mount by which that was executed, whatever mounts
+the process has by now. A host is a fork of the fork server, so what that link leads to must not be changed
+through it: not the mode of the interpreter, for one (readonly.py keeps the rest).
+
+Rules: where the system gives no such mount, the fork server is executed as it is, and told so.
+This file must never know what a host is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import suppress
+
+from cortexfs.core.errors import Fault
+from cortexfs.host import linux, readonly
+
+SEALING, FORK_SERVER = "cortexfs.host.sealing", "cortexfs.host.forkserver"
+SEALED = "--sealed"
+
+
+def main() -> None:
+    words = [FORK_SERVER if word == SEALING else word for word in sys.orig_argv]
+    program = _sealed(os.path.realpath(sys.executable))
+    if program is None:
+        os.execv(sys.executable, words)
+    os.execv(f"/proc/self/fd/{program}", [*words, SEALED])
+
+
+def _sealed(path: str) -> int | None:
+    """A descriptor of the program that nothing can be changed through; None where there can be none."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        pid = os.fork()
+        if not pid:
+            with suppress(OSError, Fault):
+                socket.send_fds(theirs, [b"p"], [_copy(path)])
+            os._exit(0)
+        theirs.close()
+        _, found, _ = linux.receive(ours, 1, 1)
+        os.waitpid(pid, 0)
+    return found[0] if found else None
+
+
+def _copy(path: str) -> int:
+    readonly.enter()
+    with readonly.opened(path) as program:
+        copy = linux.copy_mount(program)
+    linux.make_read_only(copy)
+    return copy
+
+
+if __name__ == "__main__":
+    main()

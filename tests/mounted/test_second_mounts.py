@@ -1,0 +1,233 @@
+"""Mounts beside each other, and callers in sandboxes of somebody else's.
+
+abi.md 9: "A caller below another daemon's fork server, or in its cgroup: always EACCES. A caller with
+no_new_privs and a seccomp filter that no host of this daemon explains: EACCES with a sentence [...]
+no_new_privs without a filter [...]: served as today. A run inside a host reaches the mount of that host's own
+daemon alone."
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cortexfs.host import seccomp
+from tests.mounted import agents, test_user_daemon
+from tests.mounted.agents import call, decisions, results, say, script, working
+from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
+from tests.mounted.talking import Frame, Talk
+from tests.mounted.test_user_daemon import as_user
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="several users need a root daemon"),
+    pytest.mark.skipif(os.uname().machine not in seccomp.MACHINES, reason="no filter for this machine"),
+]
+USERS = pytest.mark.parametrize("uid", [None, NOBODY])
+
+ctx, coder, home = agents.ctx, agents.coder, test_user_daemon.home
+
+
+@pytest.fixture(scope="module")
+def beside(python: Path) -> Iterator[Ctx]:
+    """Another daemon, which serves sandboxes of one user."""
+    with mounted(python, config=f"[callers]\nsandboxed = [{NOBODY}]\n") as mount:
+        yield mount
+
+
+def shell(ctx: Ctx, coder: str, command: str, uid: int | None) -> str:
+    """What an agent's shell command puts out."""
+    task = script(call("shell.exec", cmd=command), say("x"))
+    with working(ctx, coder, task, uid=uid, scope="temp") as client:
+        asked = client.until("approval")[-1]
+        client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
+        (told,) = results(client.until("done", status="ok"))
+    return str(told["output"])
+
+
+@USERS
+@pytest.mark.parametrize("program", ["", "runner"])
+def test_an_agent_reaches_no_mount_but_its_own(
+    ctx: Ctx, coder: str, beside: Ctx, uid: int | None, program: str
+) -> None:
+    made = beside.work / "made"
+    beside.work.chmod(0o777)
+    before = beside.status["runs"]
+    runner = os.readlink(beside.root / "bin" / "cortexfs-object-runner") if program else ""
+    words = [runner] * bool(program) + [beside.tool("shell.exec"), "--cmd", f"touch {made}"]
+    said = shell(ctx, coder, f"{shlex.join(words)}; {ctx.tool('fs.read')} README.md", uid)
+    assert '"code":"EACCES"' in said or "Permission denied" in said
+    assert "hello world" in said  # its own
+    assert not made.exists()
+    assert beside.status["runs"] == before
+
+
+@USERS
+def test_what_a_person_runs_is_no_caller_of_another_daemon(ctx: Ctx, beside: Ctx, uid: int | None) -> None:
+    for one, other in ((ctx, beside), (beside, ctx)):
+        inner = shlex.join([other.tool("text.word_count"), "a b"])
+        answer = one.call("shell.exec", "--cmd", f"{inner}; setsid {inner}", uid=uid)
+        assert answer.output.count("another CortexFS") == 2, answer.output
+        assert '"status":"ok"' not in answer.output
+        assert other.call("text.word_count", "a b", uid=uid).status == 0
+
+
+USERS_DAEMON = """
+user: mkdir m && $CTX mount $PWD/m
+user: m/tool/shell.exec "{root}/tool/text.word_count x"
+user: {root}/tool/shell.exec "$PWD/m/tool/text.word_count x"
+user: m/tool/shell.exec "$PWD/m/tool/text.word_count x"
+user: $CTX umount $PWD/m
+"""
+
+
+def test_a_users_daemon_beside_roots(ctx: Ctx, home: Path, python: Path) -> None:
+    done = as_user(home, python, USERS_DAEMON.format(root=ctx.root))
+    first, second, third = done.stdout.split("-> ")[1:4]
+    for refused in (first, second):
+        assert "another CortexFS" in refused, done.stdout
+    assert "EACCES" not in third, done.stdout
+
+
+# Executes the rest in a sandbox: a filter of system calls that refuses next to nothing.
+SANDBOX = """
+import os, sys
+from cortexfs.host import linux, seccomp
+linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+seccomp.close(network=True, unix=True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def sandboxed(mount: Ctx, uid: int) -> Answer:
+    words = [str(mount.python), "-c", SANDBOX, mount.tool("text.word_count"), "a b"]
+    return Answer(mount.run(words, uid=uid, text=False))
+
+
+def test_a_strangers_sandbox_is_refused_unless_the_owner_says_otherwise(ctx: Ctx, beside: Ctx) -> None:
+    for mount, uid in ((ctx, NOBODY), (ctx, 0), (beside, 0)):
+        answer = sandboxed(mount, uid)
+        assert (answer.status, answer.code) == (13, "EACCES"), answer
+        assert f"sandboxed = [{uid}]" in answer.message
+    assert sandboxed(beside, NOBODY).status == 0
+
+
+def test_doctor_says_so_in_a_sandbox(ctx: Ctx) -> None:
+    # abi.md 9: "doctor names the caller and the line to add"
+    words = [
+        str(ctx.python),
+        "-c",
+        SANDBOX,
+        str(ctx.python),
+        "-I",
+        "-m",
+        "cortexfs.cli.main",
+        "doctor",
+        "--json",
+    ]
+    (found,) = [one for one in json.loads(ctx.run(words).stdout) if one["check"] == "sandbox"]
+    assert (found["level"], "sandboxed = [0]" in found["mend"]) == ("warn", True)
+
+
+SERVED = {
+    "no_new_privs": ["setpriv", "--no-new-privs"],
+    "bwrap": ["bwrap", "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev", "--proc", "/proc"],
+    "a user namespace": ["unshare", "-Ur"],
+}
+
+
+@pytest.mark.parametrize("how", SERVED)
+@USERS
+def test_no_new_privileges_without_a_filter_is_served(ctx: Ctx, how: str, uid: int | None) -> None:
+    answer = Answer(ctx.run([*SERVED[how], ctx.tool("text.word_count"), "a b"], uid=uid, text=False))
+    assert answer.status == 0, answer
+
+
+# Issue: "An agent loop of debug/script that tries every write, chmod, link, socket, exec and dry run that
+# items 1-3 name: nothing outside its view changes; run as root and as a user."
+
+ATTEMPTS = {
+    "write": "echo x >> {out}/file",
+    "make": "touch {out}/new",
+    "a folder": "mkdir {out}/folder",
+    "remove": "rm -f {out}/file",
+    "rename": "mv {out}/file {out}/other",
+    "cut": "truncate -s 0 {out}/file",
+    "a fifo": "mkfifo {out}/fifo",
+    "a node": "mknod {out}/node c 1 3",
+    "mode": "chmod 666 {out}/file",
+    "mode of the folder": "chmod 777 {out}",
+    "mode in words that the path is not in": "d={out}; cd $d/.. && chmod 777 $(basename $d)",
+    "setuid": "chmod 4755 {out}/program",
+    "setuid inside": "cp /bin/true own && chmod 4755 own",
+    "owner": "chown 0:0 {out}/file; chgrp 1 {out}/file",
+    "times": "touch -d 2001-01-01 {out}/file",
+    "attributes": "setfattr -n user.x -v y {out}/file",
+    "flags": "chattr +A {out}/file",
+    "a hard link in": "ln {out}/file inside",
+    "a hard link out": "ln README.md {out}/linked",
+    "a link": "ln -s / {out}/link",
+    "through a link": "ln -sf {out} here && chmod 777 here/file && echo x > here/file",
+    "the interpreter": "chmod 4755 /proc/$PPID/exe; chmod 700 /proc/$PPID/exe",
+    "the directory of the host": "chmod 777 /proc/$PPID/cwd/../out",
+    "the state": "chmod -R a+rwX {state}; cat {state}/secrets/*",
+    "the configuration": "chmod 666 {config}/config.toml; echo >> {config}/config.toml",
+    "another's socket": """python3 -c 'import socket; socket.socket(1).connect("{beside}/.run.sock")'""",
+    "another's mount": "{beside}/tool/fs.write {out}/new x; {runner} {beside}/tool/fs.write {out}/new x",
+    "a tool that writes": "{root}/tool/fs.write {out}/new x",
+    "a tool that would write": "{root}/tool/fs.write --dry-run {out}/new x",
+}
+
+
+def seen(folder: Path) -> dict[str, tuple[object, ...]]:
+    """All that can be changed of a folder and what is in it."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in (folder, *sorted(folder.rglob("*"))):
+        status = path.lstat()
+        text = path.read_bytes() if path.is_file() else b""
+        facts = (status.st_mode, status.st_uid, status.st_gid, status.st_mtime_ns, status.st_nlink)
+        found[str(path)] = (*facts, text, tuple(os.listxattr(path, follow_symlinks=False)))
+    return found
+
+
+def approved(client: Talk) -> list[Frame]:
+    """All that is said until the end, where a person allows whatever is asked."""
+    frames = [client.frame()]
+    while frames[-1]["type"] != "done":
+        if frames[-1]["type"] == "approval":
+            asked = frames[-1]
+            client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
+        frames.append(client.frame())
+    return frames
+
+
+@USERS
+def test_nothing_outside_of_its_view_changes(ctx: Ctx, coder: str, beside: Ctx, uid: int | None) -> None:
+    out = ctx.base / f"out{uid}"
+    out.mkdir()
+    ctx.work.chmod(0o777)
+    (out / "file").write_text("mine")
+    (out / "program").write_bytes(Path("/bin/true").read_bytes())
+    for path in (out, *out.iterdir()):
+        os.chown(path, uid or 0, uid or 0)
+    state, config = ctx.state, ctx.config
+    before = seen(out), seen(config), os.stat(sys.executable), oct(state.stat().st_mode)
+    places = {"out": out, "state": state, "config": config, "beside": beside.root, "root": ctx.root}
+    runner = os.readlink(beside.root / "bin" / "cortexfs-object-runner")
+    commands = [words.format(**places, runner=runner) for words in ATTEMPTS.values()]
+    task = script(*(call("shell.exec", cmd=words) for words in commands), say("x"))
+    with working(ctx, coder, task, uid=uid, scope="temp") as client:
+        frames = approved(client)
+    assert len(results(frames)) == len(commands)
+    assert len(decisions(frames)) >= len(commands)
+    after = seen(out), seen(config), os.stat(sys.executable), oct(state.stat().st_mode)
+    assert after[0] == before[0]
+    assert after[1] == before[1]
+    assert after[2].st_mode == before[2].st_mode
+    assert after[3] == before[3]
+    assert not [path for path in ctx.work.rglob("*") if path.lstat().st_mode & 0o6000]
