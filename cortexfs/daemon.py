@@ -26,6 +26,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pyfuse3
@@ -45,6 +46,7 @@ from cortexfs.core.plain import one_line
 from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.descriptions import Descriptions
 from cortexfs.exec import Exec, Tree
+from cortexfs.forking import ForkServer
 from cortexfs.fuse import Filesystem
 from cortexfs.hookedturns import Turns
 from cortexfs.host.linux import PR_SET_DUMPABLE, prctl
@@ -102,7 +104,8 @@ class Daemon:
         self._strict = strict
         runner = shebang.runner()
         limits = config.limits
-        self.pool = Pool(calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files))
+        hosts = calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files)
+        self.pool = Pool(hosts, partial(ForkServer, config.state))
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
         self.middleware = Middleware(self.pool, config.plugins.hook_failure)

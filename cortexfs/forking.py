@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from array import array
+from pathlib import Path
 
 import msgspec
 import trio
@@ -34,13 +35,15 @@ _replies: msgspec.msgpack.Decoder[calls.FromForkServer] = msgspec.msgpack.Decode
 class ForkServer:
     """The process that makes hosts, and the channel to it."""
 
-    def __init__(self) -> None:
-        """Start it. Call this before the daemon opens anything that hosts must not inherit."""
+    def __init__(self, state: Path | None = None) -> None:
+        """Start it. Call this before the daemon opens anything that hosts must not inherit. In `state` lies
+        what is the daemon's own."""
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._output, output = os.pipe()
+        options = ["--state", os.path.realpath(state)] if state else []
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "cortexfs.host.sealing", str(theirs.fileno())],
+                [sys.executable, "-I", "-m", "cortexfs.host.sealing", str(theirs.fileno()), *options],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

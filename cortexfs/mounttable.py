@@ -6,19 +6,20 @@ Rules: nothing here touches the mount itself.
 from __future__ import annotations
 
 import os
-import re
 import select
 from io import FileIO
 from pathlib import Path
 
 import trio
 
+from cortexfs.core.mountinfo import escaped
+
 TABLE = "/proc/self/mountinfo"
 
 
 def device(root: Path) -> int:
     """The device number of the mount at `root`, which no other file system has while this one is there."""
-    point = _escaped(root)
+    point = escaped(str(root))
     lines = [line.split() for line in Path(TABLE).read_bytes().splitlines()]
     major, _, minor = next(fields[2] for fields in reversed(lines) if fields[4] == point).partition(b":")
     return os.makedev(int(major), int(minor))
@@ -35,10 +36,5 @@ async def gone(root: Path) -> None:
 
 
 def _has(table: bytes, root: Path) -> bool:
-    point = _escaped(root)
+    point = escaped(str(root))
     return any(b"fuse.cortexfs" in line and line.split()[4] == point for line in table.splitlines())
-
-
-def _escaped(path: Path) -> bytes:
-    """A path as mountinfo writes it (proc(5): space, tab, newline and backslash in octal)."""
-    return re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % ord(found[0]), os.fsencode(path))

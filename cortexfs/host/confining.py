@@ -14,11 +14,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import cortexfs
 from cortexfs.core.calls import Identity, Plugin
 from cortexfs.core.errors import Fault
-from cortexfs.host import boxing, keeping, landlock, readonly, seccomp
+from cortexfs.host import boxing, keeping, landlock, leftovers, readonly, seccomp
 from cortexfs.host.carving import carved
 
 View = tuple[tuple[str, str], ...]
@@ -49,11 +50,18 @@ CODE: View = tuple(
 )
 
 
+class Ground(NamedTuple):
+    """What a confinement stands on."""
+
+    sealed: bool  # whether no file can be changed through the program that hosts execute (sealing.py)
+    state: str  # the daemon's state directory; empty: there is none
+
+
 class Confinement:
     """What one host is confined to; nothing where its identity has no view and its plugin claims nothing."""
 
-    def __init__(self, identity: Identity, plugin: Plugin, *, sealed: bool) -> None:
-        self._sealed = sealed  # or files could be changed through the program that this process executes
+    def __init__(self, identity: Identity, plugin: Plugin, ground: Ground) -> None:
+        self._ground = ground
         self._identity = identity
         self._plugin = plugin
         self._claimed: View = ()  # what the plugin's claims leave open
@@ -73,7 +81,7 @@ class Confinement:
             shown = carved([*identity.view, *SHOWN, *CODE, *own], identity.caps)
             self._shown = (*shown, *kept)  # which caps close, as it is beside the daemon's own files
             views.append(self._shown)
-        if not self._sealed:  # the filter refuses the calls instead
+        if not self._ground.sealed:  # the filter refuses the calls instead
             return
         try:
             readonly.enter()
@@ -82,6 +90,8 @@ class Confinement:
         with _told():
             for view in views:
                 readonly.keep(view)
+            if self._ground.state:
+                leftovers.mark(self._ground.state)
         self._keeps_metadata = True
 
     def close(self) -> int | None:

@@ -1,12 +1,14 @@
 """The process that makes hosts: imported once, then forked for each.
 
-    python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION] [--preload MODULE] [--sealed]
+    python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION] [--preload MODULE]
+                                             [--state DIR] [--sealed]
 
 FD is the control socket of core/calls.py. The daemon starts this before it opens anything, with a
 clean environment (/proc/PID/environ of every host shows it), no standard input, and as standard
 error what hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool.
 --serve names what a host does once it is the caller, --preload what it finds imported besides; tests
-put something small there. --sealed says that sealing.py has executed it.
+put something small there. --state is the daemon's state directory, --sealed says that sealing.py has
+executed this program.
 
 Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
 socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
@@ -34,7 +36,7 @@ import msgspec
 
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import gate, identity, limits, linux, starting
+from cortexfs.host import confining, gate, identity, leftovers, limits, linux, starting
 
 PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
@@ -87,8 +89,8 @@ class Message(NamedTuple):
 
 
 class ForkServer:
-    def __init__(self, control: socket.socket, serve: starting.Serve, *, sealed: bool) -> None:
-        self._sealed = sealed
+    def __init__(self, control: socket.socket, serve: starting.Serve, ground: confining.Ground) -> None:
+        self._ground = ground
         self._control = control
         self._control.setblocking(False)
         self._serve = serve
@@ -210,7 +212,7 @@ class ForkServer:
                 ours.setblocking(False)
                 pid = os.fork()
                 if not pid:
-                    starting.start(spawn, rights, theirs, group, self._serve, sealed=self._sealed)
+                    starting.start(spawn, rights, theirs, group, self._serve, self._ground)
                 self._children[pid] = Child(spawn, pid, ours, group)
         except OSError as error:
             if group is not None:
@@ -323,6 +325,7 @@ def main() -> None:
     parser.add_argument("fd", type=int)
     parser.add_argument("--serve", default=SERVE)
     parser.add_argument("--preload", default=PRELOAD)
+    parser.add_argument("--state", default="")
     parser.add_argument("--sealed", action="store_true")
     options = parser.parse_args()
     control = socket.socket(fileno=options.fd)
@@ -334,7 +337,9 @@ def main() -> None:
     # No collection runs here, and hosts share these pages for as long as none touches them.
     gc.disable()
     gc.freeze()
-    ForkServer(control, serve, sealed=options.sealed).run()
+    if options.state:
+        leftovers.end(options.state)
+    ForkServer(control, serve, confining.Ground(options.sealed, options.state)).run()
 
 
 def _function(name: str) -> starting.Serve:

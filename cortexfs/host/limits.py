@@ -53,7 +53,7 @@ def tasks_of(uid: int) -> int:
     """How many threads `uid` has now, as RLIMIT_NPROC counts them: also those of a daemon that is not
     dumpable, as /proc/PID itself shows whose it is where the files in it are root's."""
     count = 0
-    for pid in _pids():
+    for pid in pids():
         with suppress(OSError):
             if os.stat(f"/proc/{pid}").st_uid == uid:
                 count += len(os.listdir(f"/proc/{pid}/task"))
@@ -245,7 +245,7 @@ def _kill_strays(known: Collection[int]) -> bool:
 
 def _strays(known: Collection[int]) -> dict[int, tuple[int, bytes]]:
     """(parent, state) by pid of our living descendants, without the known and what is below them."""
-    processes = {pid: seen for pid in _pids() if (seen := _parent_and_state(pid))}
+    processes = {pid: seen for pid in pids() if (seen := _parent_and_state(pid))}
     below: dict[int, list[int]] = {}
     for pid, (parent, state) in processes.items():
         if state not in b"ZX":
@@ -276,5 +276,6 @@ def _signal(pid: int, parent: int, number: signal.Signals) -> None:
             os.close(pidfd)
 
 
-def _pids() -> list[int]:
+def pids() -> list[int]:
+    """All processes that this one can see."""
     return [int(name) for name in os.listdir("/proc") if re.fullmatch(r"\d+", name)]

@@ -70,6 +70,7 @@ _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR = struct.Struct("=QQQQ")  # struct mount_attr: set, clear, propagation, user namespace
 _MOUNT_ATTR_RDONLY = 1
 _MS_PRIVATE = 0x40000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # mount(2)
 _LAST = 0xFFFFFFFF  # of descriptors
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
@@ -142,6 +143,14 @@ def copy_mount(fd: int) -> int:
 def put_mount(mount: int, fd: int) -> None:
     """Mount what `copy_mount` returned over the place of `fd`."""
     _syscall(_MOVE_MOUNT, mount, b"", fd, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
+
+
+def cover(path: str, name: str) -> None:
+    """Mount an empty file system over a directory, which is found by its name in mountinfo."""
+    flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+    _checked(
+        _libc.mount, name.encode(), os.fsencode(path), b"tmpfs", ctypes.c_ulong(flags), b"size=4k,mode=755"
+    )
 
 
 def make_read_only(mount: int) -> None:

@@ -40,8 +40,7 @@ def start(
     status: socket.socket,
     group: limits.Group | None,
     serve: Serve,
-    *,
-    sealed: bool,
+    ground: confining.Ground,
 ) -> NoReturn:
     """Become the caller, tell the parent, serve. Never returns into the parent's code."""
     try:
@@ -53,7 +52,7 @@ def start(
             counted = group is not None and group.counts
             tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
             keeping.prepare(spawn.plugin, spawn.identity)
-            confinement = confining.Confinement(spawn.identity, spawn.plugin, sealed=sealed)
+            confinement = confining.Confinement(spawn.identity, spawn.plugin, ground)
             enclosed = calls.is_enclosed(spawn.plugin, spawn.identity)
             enclose = confinement.enclose if enclosed else None
             become = boxing.without_powers(spawn)

@@ -121,7 +121,7 @@ class Host:
 class Forks:
     """A fork server, from the daemon's side."""
 
-    def __init__(self, *prefix: str, sealed: bool = True) -> None:
+    def __init__(self, *prefix: str, sealed: bool = True, state: Path | None = None) -> None:
         self.device = 0
         self._stack = ExitStack()
         home = self._stack.enter_context(public_directory())
@@ -131,9 +131,10 @@ class Forks:
         self.control.settimeout(PATIENCE)
         root = Path(cortexfs.__file__).parents[1]
         command = [*prefix, sys.executable, "-m", f"cortexfs.host.{'sealing' if sealed else 'forkserver'}"]
+        options = ["--state", str(state)] if state else []
         with theirs:
             self.process = subprocess.Popen(
-                [*command, str(theirs.fileno()), "--serve", "fake:serve", "--preload", "json"],
+                [*command, str(theirs.fileno()), "--serve", "fake:serve", "--preload", "json", *options],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=self.errors,

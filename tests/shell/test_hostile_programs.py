@@ -59,7 +59,7 @@ def commands(plugin: calls.Plugin) -> list[str]:
     """The processes that run the plugin's program."""
     word = msgspec.json.decode(plugin.target)["tools"][0]["argv"][0].encode()
     found = []
-    for pid in map(str, limits._pids()):
+    for pid in map(str, limits.pids()):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:

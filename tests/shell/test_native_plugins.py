@@ -334,7 +334,7 @@ async def test_calls_that_are_cancelled_leak_no_buffer(tmp_path: Path, fixture: 
 
 
 def _has_child(pid: int) -> bool:
-    return any(seen and seen[0] == pid for seen in map(limits._parent_and_state, limits._pids()))
+    return any(seen and seen[0] == pid for seen in map(limits._parent_and_state, limits.pids()))
 
 
 # -- the header

@@ -1,0 +1,71 @@
+"""Processes of confined hosts that outlived their daemon and its fork server.
+
+Issue: "SIGKILL of daemon and fork server leaves an agent's setsid children where there is no cgroup: they are
+found and killed at the next start".
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cortexfs.core import calls
+from tests.shell.confined import ONLY_HERE, SYSTEM
+from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended, public_directory
+
+pytestmark = ONLY_HERE
+
+RUN_AWAY = """
+import subprocess
+child = subprocess.Popen(["setsid", "sh", "-c", "sleep 1000 & wait"])
+answer = child.pid
+"""
+
+
+@pytest.fixture
+def states() -> Iterator[tuple[Path, Path]]:
+    with public_directory() as place:
+        for name in ("one", "other"):
+            (place / name).mkdir(mode=0o700)
+            os.chown(place / name, NOBODY, NOBODY)
+        yield place / "one", place / "other"
+
+
+def left_behind(state: Path) -> int:
+    """A descriptor of a process that has outlived its fork server, which could make no cgroup."""
+    confined = calls.Identity(NOBODY, NOBODY, (1, NOBODY), view=(*SYSTEM, ("/dev", "rw")))
+    with Forks(*AS_NOBODY, state=state) as forks:
+        host = forks.spawn(confined)
+        pidfd = os.pidfd_open(host.ask(RUN_AWAY))
+        forks.process.kill()
+        forks.process.wait()
+        assert ended(host.pidfd)
+    return pidfd
+
+
+def test_what_outlived_a_daemon_ends_with_the_next_start(states: tuple[Path, Path]) -> None:
+    mine, others = left_behind(states[0]), left_behind(states[1])
+    try:
+        with Forks(*AS_NOBODY, state=states[0]) as forks:
+            forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))  # it has looked before
+            assert ended(mine)
+            assert not select.select([others], [], [], 0)[0]  # of a daemon that may be there
+        with Forks(*AS_NOBODY, state=states[1]) as forks:
+            forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))
+            assert ended(others)
+    finally:
+        os.close(mine)
+        os.close(others)
+
+
+def test_the_state_is_hidden_from_a_confined_host(states: tuple[Path, Path]) -> None:
+    (states[0] / "secret").touch()
+    seen = f"answer = os.path.exists('{states[0]}/secret')"
+    with Forks(*AS_NOBODY, state=states[0]) as forks:
+        free = forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))
+        confined = forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY), view=(("/", "rwx"),)))
+        assert (free.ask(seen), confined.ask(seen)) == (True, False)
