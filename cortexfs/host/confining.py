@@ -19,9 +19,10 @@ from typing import NamedTuple
 import cortexfs
 from cortexfs.core.calls import Identity, Plugin
 from cortexfs.core.errors import Fault
-from cortexfs.host import boxing, keeping, landlock, leftovers, readonly, seccomp
+from cortexfs.host import boxing, keeping, landlock, leftovers, readonly, seccomp, wasmcalls
 from cortexfs.host.carving import carved
 
+WASM = "wasm"  # a kind of plugins: wasm.py, which is not imported for it
 View = tuple[tuple[str, str], ...]
 
 # Shown to every confined host.
@@ -48,6 +49,9 @@ CODE: View = tuple(
     # Not the root directory, as some embedded Python has for its prefix, and nothing relative.
     if path.startswith("/") and path.strip("/")
 )
+
+
+WASM = "wasm"  # a kind of plugins: wasm.py, which is not imported for it
 
 
 class Ground(NamedTuple):
@@ -97,6 +101,12 @@ class Confinement:
     def close(self) -> int | None:
         """Close to this process all that is not open to it, for good; before that `enclose` was called where
         there is a view. Returns a descriptor where there is something that gate.py decides. Raises Fault."""
+        asks = self._close()
+        if self._plugin.kind == WASM and os.uname().machine in seccomp.MACHINES:
+            seccomp.allow_only(wasmcalls.numbers(os.uname().machine))  # last: it allows no other filter
+        return asks
+
+    def _close(self) -> int | None:
         identity, sandbox = self._identity, self._plugin.sandbox
         if sandbox is not None:
             boxing.box(sandbox, self._claimed, metadata=self._keeps_metadata)

@@ -19,7 +19,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -69,19 +69,19 @@ REFUSED = {
     "setns": (308, 268),
     "open_by_handle_at": (304, 265),
 }
-# Refused besides where no mounts keep what a view does not let be written (readonly.py). 0: there is none.
+# Refused besides where no mounts keep what a view does not let be written (readonly.py). -1: there is none.
 METADATA = {
-    "chmod": (90, 0),
+    "chmod": (90, -1),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
     "fchmodat2": (452, 452),
-    "chown": (92, 0),
+    "chown": (92, -1),
     "fchown": (93, 55),
-    "lchown": (94, 0),
+    "lchown": (94, -1),
     "fchownat": (260, 54),
-    "utime": (132, 0),
-    "utimes": (235, 0),
-    "futimesat": (261, 0),
+    "utime": (132, -1),
+    "utimes": (235, -1),
+    "futimesat": (261, -1),
     "utimensat": (280, 88),
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
@@ -97,16 +97,16 @@ IOCTL = (16, 29)
 METADATA_REQUESTS = (0x40086602, 0x40087602, 0x401C5820)  # FS_IOC_SETFLAGS, _SETVERSION, _FSSETXATTR
 # Which argument is the mode, in which a setuid or setgid bit is EPERM; mkdir(2) takes none of either.
 MODES = {
-    "chmod": ((90, 0), 1),
+    "chmod": ((90, -1), 1),
     "fchmod": ((91, 52), 1),
     "fchmodat": ((268, 53), 2),
     "fchmodat2": ((452, 452), 2),
-    "creat": ((85, 0), 1),
-    "mknod": ((133, 0), 1),
+    "creat": ((85, -1), 1),
+    "mknod": ((133, -1), 1),
     "mknodat": ((259, 33), 2),
 }
 # The same of calls whose mode counts where the flags, one argument before it, make a file.
-MODES_BY_FLAGS = {"open": ((2, 0), 2), "openat": ((257, 56), 3)}
+MODES_BY_FLAGS = {"open": ((2, -1), 2), "openat": ((257, 56), 3)}
 OPENAT2 = (437, 437)
 CLONE, CLONE3, UNSHARE, PRLIMIT = (56, 220), (435, 435), (272, 97), (302, 261)
 SOCKET, SOCKETPAIR = (41, 198), (53, 199)
@@ -160,6 +160,18 @@ def close(*, network: bool, unix: bool, metadata: bool = True, families: tuple[i
     linux.filter_syscalls(program(_machine(), choice))
 
 
+def allow_only(numbers: Sequence[int]) -> None:
+    """Have all other calls fail with ENOSYS, beside what other filters refuse."""
+    linux.filter_syscalls(listed(_machine(), numbers))
+
+
+def listed(machine: _Machine, numbers: Sequence[int]) -> bytes:
+    known = (line for number in numbers for line in _if_called(number, [_GO_ON]))
+    return b"".join(
+        _INSTRUCTION.pack(*each) for each in (*_of_machine(machine.arch), *known, _failing(errno.ENOSYS))
+    )
+
+
 def _machine() -> _Machine:
     name = os.uname().machine
     if name not in MACHINES:
@@ -174,8 +186,7 @@ def program(machine: _Machine, choice: Choice) -> bytes:
 
 def _instructions(column: int, arch: int, choice: Choice) -> Iterator[Instruction]:
     """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
-    yield from [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL)]
-    yield from [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+    yield from _of_machine(arch)
     refused = REFUSED if choice.metadata else REFUSED | METADATA
     for numbers in refused.values():
         yield from _if_called(numbers[column], [_failing(errno.EPERM)])
@@ -192,6 +203,11 @@ def _instructions(column: int, arch: int, choice: Choice) -> Iterator[Instructio
     yield from _if_called(PRLIMIT[column], _where(_EQUAL, 0, _GO_ON, _failing(errno.EPERM)))
     yield from _sockets(column, choice)
     yield _GO_ON
+
+
+def _of_machine(arch: int) -> Iterator[Instruction]:
+    yield from [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL)]
+    yield from [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
 
 
 def _modes(column: int) -> Iterator[Instruction]:
@@ -237,7 +253,7 @@ def _pairs(unix: int) -> list[Instruction]:
 
 
 def _if_called(number: int, then: list[Instruction]) -> list[Instruction]:
-    return [(_EQUAL, 0, len(then), number), *then] if number else []
+    return [(_EQUAL, 0, len(then), number), *then] if number >= 0 else []
 
 
 def _where(test: int, operand: int, then: Instruction, other: Instruction) -> list[Instruction]:

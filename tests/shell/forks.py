@@ -123,6 +123,7 @@ class Forks:
 
     def __init__(self, *prefix: str, sealed: bool = True, state: Path | None = None) -> None:
         self.device = 0
+        self.plugin = PLUGIN
         self._stack = ExitStack()
         home = self._stack.enter_context(public_directory())
         (home / "fake.py").write_text(FAKE)
@@ -166,7 +167,7 @@ class Forks:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(PATIENCE)
         host = self._hosts[self._number] = Host(self._number, ours, identity)
-        spawn = calls.Spawn(self._number, PLUGIN, identity, limits, self.device)
+        spawn = calls.Spawn(self._number, self.plugin, identity, limits, self.device)
         with theirs:
             socket.send_fds(self.control, [msgspec.msgpack.encode(spawn)], [theirs.fileno(), *rights])
         return host

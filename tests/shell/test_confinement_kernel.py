@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import landlock, linux, seccomp
+from cortexfs.host import landlock, linux, seccomp, wasmcalls
 from tests.shell import confined
 from tests.shell.confined import ONLY_HERE, Scene, in_child, needs, staged
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended
@@ -182,11 +183,20 @@ def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
     ours |= {"socket": seccomp.SOCKET, "socketpair": seccomp.SOCKETPAIR}
     ours |= {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT}
     ours["unshare"] = seccomp.UNSHARE
+    for name, words in wasmcalls.CALLS.items():
+        assert ours.get(name, seen(words)) == seen(words)
+        ours[name] = seen(words)
     for name in NEWER:
         assert len(set(ours.pop(name))) == 1
+    found |= {"newfstatat": found.get("newfstatat", found.get("fstatat", ""))}
     assert {name: numbers[column] for name, numbers in ours.items()} == {
-        name: int(found.get(name, 0)) for name in ours
+        name: int(found.get(name) or -1) for name in ours
     }
+
+
+def seen(words: tuple[str, str]) -> tuple[int, int]:
+    first, second = (-1 if word == "-" else int(word) for word in words)
+    return first, second
 
 
 def judged(program: bytes, arch: int, number: int, *arguments: int) -> int:
@@ -296,6 +306,39 @@ def test_sockets_of_some_families_alone(name: str, family: int, error: int) -> N
     answer = 0x50000 | error if error else 0x7FFF0000
     assert judged(program, machine.arch, seccomp.SOCKET[machine.column], family) == answer
     assert judged(program, machine.arch, (0, 63)[machine.column], family) == 0x7FFF0000
+
+
+# Issue: "The seccomp filter of WebAssembly's hosts is an allow-list (unlisted calls give ENOSYS, never a
+# kill)"
+
+UNLISTED: dict[str, Callable[[], object]] = {
+    "a program": lambda: os.execv("/bin/true", ["true"]),
+    "a signal": lambda: os.kill(os.getpid(), 0),
+    "a mount": lambda: linux.cover("/tmp", "x"),
+    "a trace": lambda: linux._syscall(seccomp.REFUSED["ptrace"][seccomp.MACHINES[os.uname().machine].column]),
+    "a link": lambda: os.symlink("x", f"/tmp/cortexfs-test-{os.getpid()}"),
+    "another filter": lambda: seccomp.close(network=True, unix=True),
+    "a number of tomorrow": lambda: linux._syscall(1000),
+}
+
+
+@pytest.mark.parametrize("what", UNLISTED)
+def test_calls_that_are_not_listed_are_not_there(what: str) -> None:
+    def work() -> None:
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        seccomp.allow_only(wasmcalls.numbers(os.uname().machine))
+        os.stat("/")
+        UNLISTED[what]()
+
+    assert in_child(work) == errno.ENOSYS
+
+
+def test_a_wasm_plugins_host_has_that_filter(forks: Forks) -> None:
+    with Forks() as others:
+        others.plugin = calls.Plugin("w", "1", "wasm", "m")
+        host = others.spawn(calls.Identity(NOBODY, NOBODY, ()))
+        attempt = "try: os.execv('/bin/true', ['true'])\nexcept OSError as error: answer = error.errno"
+        assert host.ask(attempt) == errno.ENOSYS
 
 
 # mov eax, 20 (getpid); int 0x80; ret
