@@ -11,7 +11,6 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path, PurePosixPath
 
-import msgspec
 from msgspec.structs import replace
 
 from cortexfs.agents.context import Files
@@ -168,11 +167,7 @@ class AgentWorld:
         if object_.class_ == CLASS:
             raise Fault("EACCES", "commands of plugins are for people; an agent has their tools")
         words = [os.fsdecode(argument) for argument in arguments]
-        dry = (
-            object_.class_ == "tool"
-            and dryrun.is_offered(object_.capabilities.effects, msgspec.json.decode(object_.schema))
-            and dryrun.is_among(arguments)
-        )
+        dry = object_.class_ == "tool" and object_.dry_run_flag and dryrun.is_among(arguments)
         # Whether there was a dry run knows the host, which asks for it where one has to come first.
         powers = Powers(self, identity.label, identity.uid)
         decision = powers.decide(object_, identity, words, dry_run=dry, tried_dry=True)

@@ -21,7 +21,7 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs import declaredcommands, described, strangers
-from cortexfs.core import calls, names, wire
+from cortexfs.core import calls, dryrun, names, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcpserver import KIND as FOLLOWED
 from cortexfs.core.plain import one_line
@@ -33,7 +33,7 @@ from cortexfs.models import debug
 from cortexfs.runnerside import receive, send
 from cortexfs.version import VERSION
 
-BUILTIN = calls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin")
+BUILTIN = calls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin", trusted=True)
 DESCRIBE_SECONDS = 15.0
 OWN_TRIES = 3  # of the built-in tools: what keeps these from saying what they are is a busy machine
 AT_ONCE = 8  # plugins that are asked together, so that one that hangs keeps few waiting
@@ -308,6 +308,7 @@ def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: ca
         schema=msgspec.json.encode(descriptor.input_schema),
         capabilities=descriptor.capabilities,
         timeout=descriptor.timeout_secs,
+        dry_run_flag=dryrun.is_offered(descriptor.dry_run_flag, descriptor.input_schema),
         plugin=plugin,
         origin=origin,
         status="ready",

@@ -213,8 +213,8 @@ class Exec:
         """The answers that need no run: --help, and what comes of no arguments on a terminal."""
         if wants_help(arguments):
             schema = msgspec.json.decode(object_.schema)
-            effects = object_.capabilities.effects
-            text = usage.help_text(object_.name, object_.description, schema, effects, object_.class_)
+            effects, dry = object_.capabilities.effects, object_.dry_run_flag
+            text = usage.help_text(object_.name, object_.description, schema, effects, object_.class_, dry)
             return printed(wire.STDOUT, text.encode()) + farewell(None)
         if arguments or not greeting.flags & wire.TTY_STDIN:
             return b""

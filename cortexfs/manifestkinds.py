@@ -71,6 +71,7 @@ def _esm(given: Given) -> Told:
         commands=given.manifest.cli_commands,
         providers={one.kind: one.default_model for one in given.manifest.config.providers},
         labels={one.kind: one.label for one in given.manifest.config.providers},
+        dry_runs=_dry_runs(given.manifest),
         fetched=found,
     )
     return Told(esm.target(module), hooks=hooks(given.capabilities.capabilities, given.manifest.events))
@@ -95,8 +96,13 @@ def _wasm(given: Given) -> Told:
         config=dict(given.settings),
         environment=wasm.environment_of(given.manifest.name, given.environment),
         private=given.private,
+        dry_runs=_dry_runs(given.manifest),
     )
     return Told(wasm.target(module))
+
+
+def _dry_runs(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(tool.name for tool in manifest.tools if tool.dry_run)
 
 
 def _mcp(given: Given) -> Told:

@@ -174,12 +174,15 @@ class Offers:
             if tree.manifest.name != folder.name:
                 raise Fault("EINVAL", f"{folder} holds the plugin {tree.manifest.name}; install it anew")
             directory.check(tree.manifest, mechanisms.available())
-            self._check_origin(tree, folder)
+            trusted = self._check_origin(tree, folder)
             place = self._copies.place(tree)
             if jsonmanifests.is_json(tree.manifest):
-                joined = replace(self._joined(tree.manifest, place), files=records.digest(tree))
+                joined = replace(
+                    self._joined(tree.manifest, place), files=records.digest(tree), trusted=trusted
+                )
                 return _Seen(joined, needs=needs.any_of(tree.manifest))
-            return _Seen(declared(tree, place))
+            plugin = declared(tree, place)
+            return _Seen(plugin and replace(plugin, trusted=trusted))
         except Fault as fault:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
 
@@ -193,8 +196,9 @@ class Offers:
             raise Fault(code_of(problem.errno), f"{keeps} cannot be made: {problem.strerror}") from None
         return manifestkinds.plugin(manifest.json, place, self._settings.opened(manifest.name), str(keeps))
 
-    def _check_origin(self, tree: Tree, folder: Path) -> None:
-        """It is what was installed, and whoever signed it still counts."""
+    def _check_origin(self, tree: Tree, folder: Path) -> bool:
+        """Returns True where a trusted publisher has signed it. Raises where it is not what was installed,
+        and where its publisher is trusted no longer."""
         record = records.read(folder)
         records.check(tree, record)
         if record.openpgp and jsonmanifests.is_json(tree.manifest):
@@ -205,6 +209,7 @@ class Offers:
         if verdict.status == "verified" and not self._trust.trusts(verdict):
             mend = f"install it again to be asked, or: ctx plugin disable {folder.name}"
             raise _Withdrawn("EPERM", f"its publisher {verdict.publisher} is not trusted any more; {mend}")
+        return verdict.status == "verified" or (bool(record.openpgp) and jsonmanifests.is_json(tree.manifest))
 
     def _check_key(self, manifest: fields.Manifest, tree: Tree, key: str) -> None:
         try:
@@ -238,9 +243,9 @@ def declared(tree: Tree, place: Path) -> calls.Plugin | None:
 
 
 def _marked(found: FoundPlugin) -> calls.Plugin:
-    """One of a Python package, whose files may change as well."""
+    """One of a Python package, which the administrator installed; its files may change as well."""
     mark = distributions.mark(found.distribution, found.location, found.plugin.target.partition(":")[0])
-    return replace(found.plugin, files=mark)
+    return replace(found.plugin, files=mark, trusted=True)
 
 
 def _programs(manifest: Manifest, tree: Tree, place: Path) -> programs.Programs:

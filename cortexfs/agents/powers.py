@@ -203,7 +203,8 @@ class Powers:
 
 def tool_of(object_: Object) -> Tool:
     caps = object_.capabilities
-    return Tool(object_.name, caps.effects, object_.origin == "builtin", caps.background_safe)
+    builtin, may_dry = object_.origin == "builtin", object_.dry_run_flag
+    return Tool(object_.name, caps.effects, builtin, caps.background_safe, may_dry, object_.is_trusted)
 
 
 def delegates(object_: Object) -> bool:

@@ -1,14 +1,16 @@
 """What a session remembers of its user's decisions: the tools allowed for all of it, and how often calls were
 denied.
 
-Rules: what was allowed to an agent is not allowed to one of the same name that was made since.
+Rules: what was allowed to an agent is not allowed to one of the same name that was made since. A tool that is
+asked about each time is never allowed for a session.
 This file must never know who is asked, or how.
 """
 
 from __future__ import annotations
 
+from cortexfs.agents.powers import tool_of
 from cortexfs.agents.toolbox import Meant, meant
-from cortexfs.core.confirming import Denials
+from cortexfs.core.confirming import Denials, asks_each_time
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 
@@ -23,7 +25,7 @@ class Standing:
 
     def always(self, tool: Object) -> bool:
         """Whether its user allows this tool for the whole session."""
-        return meant(tool) in self._allowed()
+        return meant(tool) in self._allowed() and not asks_each_time(tool_of(tool))
 
     def allow(self, tool: Object) -> None:
         self._allowed().add(meant(tool))

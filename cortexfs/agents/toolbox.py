@@ -47,7 +47,7 @@ class Toolbox:
 
 def _shown(tool: Object) -> dict[str, Any]:
     schema = schema_of(tool)
-    return dryrun.shown(schema) if dryrun.is_offered(tool.capabilities.effects, schema) else schema
+    return dryrun.shown(schema) if tool.dry_run_flag else schema
 
 
 def schema_of(tool: Object) -> dict[str, Any]:

@@ -52,11 +52,13 @@ class Trials:
     def wanted(self, tool: Object, said: Any, now: float) -> Wanted:
         """Takes the dry run that was good for this call, if there was one."""
         input_, dry = said, False
-        if dryrun.is_offered(tool.capabilities.effects, schema_of(tool)):
+        if not dryrun.is_taken(schema_of(tool)):
             try:
                 input_, dry = dryrun.parted(said)
             except Fault as fault:
                 return Wanted(said, wrong=fault.message)
+        if dry and not tool.dry_run_flag:
+            return Wanted(input_, wrong=dryrun.lacking(tool.name, dryrun.PROPERTY))
         return Wanted(input_, dry, not dry and self._ended.use(_key(tool, input_), now))
 
     def ended(self, tool: Object, wanted: Wanted, now: float) -> None:

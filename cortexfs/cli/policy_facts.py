@@ -111,7 +111,9 @@ def tool(path: str, name: str) -> Tool:
     except Fault as fault:
         raise Fault(fault.code, f"tool/{name}.d/effects: {fault.message}") from None
     builtin = line(path, "origin") == "builtin"
-    return Tool(name, effects, builtin, "background_safe" in control(path, "cap").split())
+    words = control(path, "cap").split()
+    flags = (word in words for word in ("background_safe", "dry_run_flag", "dry_run_trusted"))
+    return Tool(name, effects, builtin, *flags)
 
 
 def caller(root: str, word: str, user: str | None) -> Caller:

@@ -96,6 +96,7 @@ class Descriptor(msgspec.Struct, frozen=True):
     capabilities: Capabilities = Capabilities()
     model: ModelFacts | None = None  # of a model
     command: dict[str, Any] | None = None  # of a command of `cortex`: as a manifest.json declares it
+    dry_run_flag: bool = False  # it has opted in to dry runs, whatever its effects say of them
 
 
 class Sandbox(msgspec.Struct, frozen=True, array_like=True):
@@ -125,6 +126,7 @@ class Plugin(msgspec.Struct, frozen=True, array_like=True):
     keeps: str = ""  # a directory in which each user has one of his own (host/keeping.py); empty: none
     files: str = ""  # a hash that is another one when they are; empty: nobody has looked at them
     hooks: tuple[str, ...] = ()  # what it is asked and told (core/hooks.py)
+    trusted: bool = False  # whether its publisher is, so that a dry run of its tools is believed
 
 
 # The label of who describes a plugin: a host of its own, and closed to others of its uid.

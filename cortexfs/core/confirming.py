@@ -1,9 +1,11 @@
 """Whether a call may go ahead, whether somebody is asked first, and whether it is tried dry before.
 
 Rules: a person who runs a tool has confirmed it by running it; an agent asks, unless the mode approves the
-level by itself, and is never let through what is blocked. Nobody there to ask means no. A dry run does not
-count the effects that the tool can show beforehand, but for blocked ones; one that is required is required of
-everybody, as the tool's author, and not its caller, knows why.
+level by itself, and is never let through what is blocked. Nobody there to ask means no. Only tools that have
+opted in have dry runs. One of a trusted publisher's tool does not count the effects that it shows beforehand,
+but for blocked ones; any other is judged as the call itself. One that is required is required of everybody,
+as the tool's author, and not its caller, knows why. A tool that requires one and has none is asked about
+each time.
 This file must never know how a person is asked, or which object the policy lines admit (core/decision.py).
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from cortexfs.core import dryrun
 from cortexfs.core.calls import Effect
 from cortexfs.core.risk import (
     BLOCK,
@@ -76,6 +79,11 @@ OUTCOMES: dict[tuple[Kind, str], Outcome] = {
     (Kind.AGENT, "within"): Outcome(True, False, "{level} is approved by itself, up to {limit} ({source})"),
     (Kind.AGENT, "above"): Outcome(True, True, "{level} is asked about, above {limit} ({source})"),
     (Kind.AGENT, "always"): Outcome(True, True, "its approval file says ask ({source})"),
+    (Kind.AGENT, "untried"): Outcome(
+        True,
+        True,
+        "{level} is asked about each time: it says required_before_execute and has no dry run ({source})",
+    ),
     (Kind.AGENT, "unheard"): Outcome(
         False, False, "{level} must be confirmed, and nobody is there ({source})"
     ),
@@ -86,13 +94,13 @@ OUTCOMES: dict[tuple[Kind, str], Outcome] = {
 
 
 def verdict(tool: Tool, asked: Asked, settings: Settings = DEFAULT, call: Circumstances = CALM) -> Verdict:
-    if asked.dry_run and not has_dry_run(tool):
+    if asked.dry_run and not tool.dry_run_flag:
         level, _ = assess(tool, settings, call)
-        return Verdict(level, False, False, False, f"{tool.name} has no dry run; call it without --dry-run")
-    counted = tool._replace(effects=_shown_nowhere(tool)) if asked.dry_run else tool
+        return Verdict(level, False, False, False, dryrun.lacking(tool.name))
+    counted = tool._replace(effects=_shown_nowhere(tool)) if asked.dry_run and tool.trusted else tool
     level, source = assess(counted, settings, call)
     limit = approved_up_to(settings)
-    outcome = OUTCOMES[asked.kind, _standing(level, limit, asked)]
+    outcome = OUTCOMES[asked.kind, _standing(level, limit, asked, asks_each_time(tool))]
     why = outcome.why.format(level=level.word, source=source, limit=limit.word)
     first = outcome.allowed and not (asked.dry_run or asked.tried_dry) and needs_dry_run(tool)
     if first:
@@ -106,24 +114,30 @@ def approved_up_to(settings: Settings) -> Level:
     return min(LEVELS[word], REQUIRE_CONFIRMATION) if word else MODES[settings.mode]
 
 
-def has_dry_run(tool: Tool) -> bool:
-    """Whether it takes --dry-run."""
-    return any(effect.dry_run in (OFFERED, REQUIRED) for effect in tool.effects)
-
-
 def needs_dry_run(tool: Tool) -> bool:
+    return tool.dry_run_flag and _says_required(tool)
+
+
+def asks_each_time(tool: Tool) -> bool:
+    """Returns True where its author wants a dry run before each call, and it has none."""
+    return _says_required(tool) and not tool.dry_run_flag
+
+
+def _says_required(tool: Tool) -> bool:
     return any(effect.dry_run == REQUIRED for effect in tool.effects)
 
 
-def _standing(level: Level, limit: Level, asked: Asked) -> str:
+def _standing(level: Level, limit: Level, asked: Asked, each_time: bool) -> str:
     if level is BLOCK:
         return "blocked"
     if asked.kind is Kind.PERSON:
         return "within" if level <= limit else "above"
-    if level <= limit and not asked.always_ask:
+    if level <= limit and not asked.always_ask and not each_time:
         return "within"
     if not asked.can_ask:
         return "unheard"
+    if each_time:
+        return "untried"
     return "above" if level > limit else "always"
 
 

@@ -41,7 +41,10 @@ def _extra(key: str, default: str = "") -> Render:
 
 def _flags(object_: Object) -> str:
     words = ("emits_progress", "emits_observer_text", "background_safe")
-    return "\n".join(word for word in words if getattr(object_.capabilities, word))
+    found = [word for word in words if getattr(object_.capabilities, word)]
+    if object_.dry_run_flag:
+        found += ["dry_run_flag", *(["dry_run_trusted"] if object_.is_trusted else [])]
+    return "\n".join(found)
 
 
 def _effect(effect: Effect) -> str:

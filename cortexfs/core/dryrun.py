@@ -1,18 +1,17 @@
 """How a caller says that a call is a dry run: with a word among arguments, or, where a model calls, with a
 property of the input that the tool never sees.
 
-Rules: neither means that where the tool's own input has a property of such a name. Daemon and host go by the
-same functions, as what is allowed to a dry run is more than what is allowed to a call.
+Rules: neither means that where the tool's own input has a property of such a name. A tool opts in by the
+`dry_run_flag` of its descriptor; what its effects say of dry runs is a label. Without the flag a dry run is
+refused. Daemon and host go by the same functions, as a dry run may be allowed more than a call.
 This file must never know whether a dry run is needed (core/confirming.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cortexfs.core.calls import Effect
-from cortexfs.core.confirming import OFFERED, REQUIRED
 from cortexfs.core.errors import Fault
 
 OPTION = b"--dry-run"
@@ -21,8 +20,14 @@ _NAMES = ("dry-run", PROPERTY)
 _MEANS = {"type": "boolean", "description": "Say what the call would do, and do nothing."}
 
 
-def is_offered(effects: Iterable[Effect], schema: Mapping[str, Any]) -> bool:
-    return any(effect.dry_run in (OFFERED, REQUIRED) for effect in effects) and not is_taken(schema)
+def is_offered(flag: bool, schema: Mapping[str, Any]) -> bool:
+    """Returns True where a tool with this `dry_run_flag` can be run dry."""
+    return flag and not is_taken(schema)
+
+
+def lacking(name: str, word: str = OPTION.decode()) -> str:
+    """Returns the sentence that refuses a call with the word, of a tool that has not opted in."""
+    return f"{name} has no dry run, whatever its effects say of one; nothing was run; call it without {word}"
 
 
 def is_taken(schema: Mapping[str, Any]) -> bool:

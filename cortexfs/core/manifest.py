@@ -78,6 +78,9 @@ class Effect(msgspec.Struct, frozen=True):
     confirmation: Annotated[Confirmation, Meta(description="When somebody is to be asked first.")]
     dry_run: Annotated[DryRun, Meta(description="Whether the tool can show the effect before it happens.")]
     target: Annotated[str, Meta(description="A path, a host, a channel or another name.")] = ""
+    dry_run_flag: Annotated[
+        bool, Meta(description="Whether the program knows `dry_run`, so that the tool takes `--dry-run`.")
+    ] = False
 
 
 class ProcessTool(Strict, frozen=True):

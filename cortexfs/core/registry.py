@@ -31,6 +31,7 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     schema: bytes = b"{}"  # compact JSON
     capabilities: calls.Capabilities = calls.Capabilities()
     timeout: float | None = None  # seconds; None: the configured default
+    dry_run_flag: bool = False  # of a tool: it can be run dry
     plugin: calls.Plugin | None = None
     origin: str = "builtin"
     status: str = "ready"  # or "broken: why"
@@ -45,6 +46,11 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     def path(self) -> str:
         """Below the root of the tree."""
         return path_of(self.key)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Returns True where its plugin's publisher is trusted."""
+        return self.plugin is not None and self.plugin.trusted
 
     def serves(self, uid: int) -> bool:
         """Whether it works for this user at all; what is in a home, for no other, whatever mode bits say."""

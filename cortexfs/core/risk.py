@@ -97,6 +97,8 @@ class Tool(NamedTuple):
     effects: tuple[Effect, ...] = ()
     builtin: bool = False
     background_safe: bool = False
+    dry_run_flag: bool = False  # it has opted in to dry runs
+    trusted: bool = False  # its publisher is
 
 
 class Circumstances(NamedTuple):

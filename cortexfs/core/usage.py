@@ -46,11 +46,16 @@ def usage(name: str, schema: Schema) -> str:
 
 
 def help_text(
-    name: str, description: str, schema: Schema, effects: Sequence[Effect] = (), class_: str = "tool"
+    name: str,
+    description: str,
+    schema: Schema,
+    effects: Sequence[Effect] = (),
+    class_: str = "tool",
+    dry_run: bool = False,
 ) -> str:
     """What --help prints, for every class."""
     head = _wrapped(f"{name} - {_plain(description)}".removesuffix(" - "))
-    body = _talk(name) if class_ in _TALKS else _tool(name, shape_of(schema), effects)
+    body = _talk(name) if class_ in _TALKS else _tool(name, shape_of(schema), effects, dry_run)
     return _lines(head, "", *body, "", _wrapped(_EXIT))
 
 
@@ -73,17 +78,16 @@ def complete(schema: Schema, words: Sequence[str]) -> list[str]:
     return _matching(partial, offers)
 
 
-def _tool(name: str, shape: Shape, effects: Sequence[Effect]) -> list[str]:
+def _tool(name: str, shape: Shape, effects: Sequence[Effect], dry_run: bool) -> list[str]:
     required = [(place, word) for place, word in zip(shape.required, _places(shape), strict=True)]
     optional = [p for p in shape.properties if p not in shape.required]
     lines = [_synopsis(name, shape)]
     if required:
         lines += ["", "arguments, in this order or by name (--name VALUE, name=VALUE):"]
         lines += [_row(shape, place, word) for place, word in required]
-    has_dry_run = any(effect.dry_run in ("supported", "required_before_execute") for effect in effects)
-    if optional or has_dry_run:
+    if optional or dry_run:
         lines += ["", "options:"] + [_row(shape, place, _option(shape, place)) for place in optional]
-        lines += [f"  {'--dry-run':<{_COLUMN - 2}}say what would happen, and do nothing"] * has_dry_run
+        lines += [f"  {'--dry-run':<{_COLUMN - 2}}say what would happen, and do nothing"] * dry_run
     if effects:
         lines += ["", "effects:"] + [f"  {_effect(effect)}" for effect in effects]
     return [*lines, "", "examples:", *(f"  {example}" for example in examples(name, shape.root))]

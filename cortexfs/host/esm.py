@@ -62,6 +62,7 @@ class Module(msgspec.Struct, frozen=True, omit_defaults=True):
     commands: tuple[Command, ...] = ()  # that the manifest declares
     providers: dict[str, str] = {}  # kinds, and the default model of each
     labels: dict[str, str] = {}  # of these kinds, for people
+    dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
     state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
     timeout: int = TOOL_SECONDS
     loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
@@ -134,19 +135,21 @@ def _admitted(plugin: _Plugin, found: Iterable[_Definition], has: permissions.Ef
         wants = has.capabilities if tool.capabilities is None else tool.capabilities
         if (why := permissions.tool_fault(tool.name, wants, has)) is None:
             known = [each for each in wants if each in permissions.CAPABILITIES]
-            yield EsmTool(plugin, tool, programs.effects_of(permissions.effects(known)))
+            yield EsmTool(plugin, tool, permissions.effects(known))
         else:
             print(f"{plugin.name}: {why}", file=sys.stderr)
 
 
 class EsmTool(sdk.Tool):
-    def __init__(self, plugin: _Plugin, tool: _Definition, effects: tuple[sdk.ToolEffect, ...]) -> None:
+    def __init__(self, plugin: _Plugin, tool: _Definition, effects: tuple[calls.Effect, ...]) -> None:
         self._plugin = plugin
         self.name = tool.name
         self.description = tool.description
         self.input_schema = input_schema(tool.params)
         self.timeout_secs = self._seconds = plugin.declared.timeout
-        self.capabilities = sdk.ToolCapabilities(emits_progress=True, effects=effects)
+        self.dry_run_flag = tool.name in plugin.declared.dry_runs
+        shown = programs.effects_of(effects, are_shown=self.dry_run_flag)
+        self.capabilities = sdk.ToolCapabilities(emits_progress=True, effects=shown)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         directory = os.getcwd()

@@ -131,6 +131,7 @@ def context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
     """What a ToolContext says of the call, beside what the process knows itself."""
     seen = runtime.invocation
     return {
+        **({"dryRun": True} if seen.dry_run else {}),
         "toolName": seen.tool_name,
         "sessionId": seen.session_id,
         "agentId": seen.actor,

@@ -103,6 +103,7 @@ class _Descriptor(msgspec.Struct, frozen=True):
     input_schema: dict[str, Any]
     timeout_secs: Annotated[int, msgspec.Meta(ge=0)] | None = None
     capabilities: _Capabilities = _Capabilities()
+    dry_run_flag: bool = False
 
 
 class _Medium(msgspec.Struct, frozen=True):
@@ -165,6 +166,7 @@ class NativeTool(sdk.Tool):
         self.description = descriptor.description
         self.input_schema = descriptor.input_schema
         self.timeout_secs = descriptor.timeout_secs
+        self.dry_run_flag = descriptor.dry_run_flag
         has = descriptor.capabilities
         self.capabilities = sdk.ToolCapabilities(
             has.emits_progress, has.emits_observer_text, has.background_safe, effects_of(has.effects)
@@ -172,7 +174,7 @@ class NativeTool(sdk.Tool):
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         seen = runtime.invocation._asdict()
-        if not seen["dry_run"]:  # the ABI does not know the word, and its libraries need not
+        if not seen["dry_run"]:  # the originals' ABI does not know the word
             del seen["dry_run"]
         invocation = _encode(seen)
         said = self._opened.execute(self._name, _encode(input), invocation)

@@ -48,6 +48,7 @@ class ProcessTool(sdk.Tool):
         self.description = program.description
         self.input_schema = program.input_schema
         self.timeout_secs = program.timeout
+        self.dry_run_flag = program.dry_run_flag
         self.capabilities = sdk.ToolCapabilities(effects=effects_of(program.effects))
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
@@ -71,7 +72,7 @@ class ProcessTool(sdk.Tool):
 
 
 def dry_run(runtime: sdk.ToolRuntime) -> dict[str, bool]:
-    """What a request says besides: nothing to a program that did not declare that it knows the word."""
+    """What a request says besides: nothing to a program that did not opt in."""
     return {"dry_run": True} if runtime.invocation.dry_run else {}
 
 

@@ -46,6 +46,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_bytes: int | None = None
     cpu_seconds: int | None = None
     effects: tuple[calls.Effect, ...] = ()
+    dry_run_flag: bool = False
 
 
 class Programs(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -93,6 +94,7 @@ def _program(manifest: Manifest, tool: ProcessTool, argv: tuple[str, ...], worki
         memory_bytes=tool.max_memory_bytes,
         cpu_seconds=tool.max_cpu_secs,
         effects=tuple(governance.tool_effects(manifest, tool)),
+        dry_run_flag=any(effect.dry_run_flag for effect in tool.effects),
     )
 
 
@@ -107,19 +109,23 @@ def descriptors(plugin: calls.Plugin) -> list[calls.Descriptor]:
             tool.input_schema,
             tool.timeout,
             calls.Capabilities(streams, streams, False, tool.effects),
+            dry_run_flag=tool.dry_run_flag,
         )
         for tool in {tool.name: tool for tool in told.tools}.values()
     ]
 
 
-def effects_of(declared: Iterable[calls.Effect | Effect]) -> tuple[sdk.ToolEffect, ...]:
+def effects_of(
+    declared: Iterable[calls.Effect | Effect], *, are_shown: bool = False
+) -> tuple[sdk.ToolEffect, ...]:
+    """Returns them in the SDK's words. With `are_shown`, a dry run shows each, whatever they say of that."""
     return tuple(
         sdk.ToolEffect(
             sdk.ToolEffectKind(each.kind),
             each.target,
             sdk.EffectReversibility(each.reversibility),
             sdk.EffectConfirmation(each.confirmation),
-            sdk.DryRunSupport(each.dry_run),
+            sdk.DryRunSupport.SUPPORTED if are_shown else sdk.DryRunSupport(each.dry_run),
         )
         for each in declared
     )

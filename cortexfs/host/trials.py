@@ -1,10 +1,11 @@
 """Dry runs: which call is one, and whether a call may do without.
 
-A tool that declares `supported` for an effect takes --dry-run, and is told so by its invocation: it then says
-what would happen and does nothing. One that declares `required_before_execute` runs after a dry run with the
+A tool that has opted in (`dry_run_flag`) takes --dry-run, and is told so by its invocation: it then says what
+would happen and does nothing. If it declares `required_before_execute` too, it runs after a dry run with the
 same input alone. A host belongs to one caller, and so does what it remembers; a new one knows nothing.
 
-Rules: --dry-run stands before any `--`. A tool whose input has a property of that name keeps the word.
+Rules: --dry-run stands before any `--`. A tool whose input has a property of that name keeps the word. Of any
+other tool that has not opted in, the word is EINVAL before the tool is called, whatever its effects say.
 This file must never know how a call arrives.
 """
 
@@ -20,10 +21,8 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core import dryrun
-from cortexfs.core.confirming import OFFERED, REQUIRED, DryRuns
+from cortexfs.core.confirming import REQUIRED, DryRuns
 from cortexfs.core.errors import Fault
-
-_OFFERED = tuple(map(sdk.DryRunSupport, (OFFERED, REQUIRED)))
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -37,7 +36,7 @@ class Trials:
 
     def admit(self, tool: sdk.Tool, input: Mapping[str, Any]) -> None:
         """Before a call that is none: EPERM where one has to come first."""
-        if sdk.DryRunSupport(REQUIRED) not in _support(tool):
+        if not dryrun.is_offered(tool.dry_run_flag, tool.input_schema) or not _requires(tool):
             return
         with self._lock:
             tried = self._ended.use(_key(tool, input), time.monotonic())
@@ -55,15 +54,17 @@ class Trials:
 
 
 def parted(tool: sdk.Tool, schema: Mapping[str, Any], args: Sequence[bytes]) -> tuple[Sequence[bytes], bool]:
-    """The arguments without the word, and whether it was there and meant this."""
-    offered = any(each in _OFFERED for each in _support(tool))
-    if not dryrun.is_among(args) or not offered or dryrun.is_taken(schema):
+    """Returns the arguments without the word, and whether it asked for a dry run. Raises EINVAL where the
+    tool has none."""
+    if not dryrun.is_among(args) or dryrun.is_taken(schema):
         return args, False
+    if not tool.dry_run_flag:
+        raise Fault("EINVAL", dryrun.lacking(tool.name))
     return dryrun.without(args), True
 
 
-def _support(tool: sdk.Tool) -> list[sdk.DryRunSupport]:
-    return [effect.dry_run for effect in tool.capabilities.effects]
+def _requires(tool: sdk.Tool) -> bool:
+    return any(effect.dry_run == REQUIRED for effect in tool.capabilities.effects)
 
 
 def _key(tool: sdk.Tool, input: Mapping[str, Any]) -> bytes:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from cortexfs import sdk
-from cortexfs.core import calls
+from cortexfs.core import calls, dryrun
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam
@@ -61,6 +61,7 @@ class Module(msgspec.Struct, frozen=True, omit_defaults=True):
     private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
     state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
     cache: str = ""  # a directory for compiled modules; empty: none
+    dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
     timeout: int = TOOL_SECONDS
     loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
 
@@ -113,23 +114,25 @@ def tools(plugin: calls.Plugin) -> Iterable[sdk.Tool]:
         raise
     if "tools" not in declared.capabilities:
         return []
-    effects = programs.effects_of(permissions.effects(declared.capabilities))
-    return [WasmTool(worker, tool, declared.timeout, effects) for tool in said.tools]
+    return [WasmTool(worker, tool, declared) for tool in said.tools]
 
 
 class WasmTool(sdk.Tool):
-    def __init__(
-        self, worker: _Worker, tool: _Tool, timeout: int, effects: tuple[sdk.ToolEffect, ...]
-    ) -> None:
+    def __init__(self, worker: _Worker, tool: _Tool, declared: Module) -> None:
         self._worker = worker
         self.name = tool.name
         self.description = tool.description
         self.input_schema = input_schema(tool.params)
-        self.timeout_secs = self._seconds = timeout
-        self.capabilities = sdk.ToolCapabilities(effects=effects)
+        self.timeout_secs = self._seconds = declared.timeout
+        self.dry_run_flag = tool.name in declared.dry_runs
+        effects = permissions.effects(declared.capabilities)
+        shown = programs.effects_of(effects, are_shown=self.dry_run_flag)
+        self.capabilities = sdk.ToolCapabilities(effects=shown)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
-        execute = partial(self._worker.executed, self.name.encode(), _encode(input))
+        # The ABI has no other place for it, and a tool with an argument of that name has no dry run.
+        given = input | {dryrun.PROPERTY: True} if runtime.invocation.dry_run else input
+        execute = partial(self._worker.executed, self.name.encode(), _encode(given))
         status, data = self._worker.ask(execute, self._seconds - EARLY_SECONDS, runtime)
         if status:
             return sdk.ToolResult.error(data.decode(errors="replace") or "WASM tool execution failed")

@@ -47,7 +47,9 @@ typedef struct CortexPluginApi {
     CortexBuffer (*plugin_info)(void *plugin);
     size_t (*tool_count)(void *plugin); /* asked once */
     /* {"name":"...","description":"...","input_schema":{...},"timeout_secs":null,"capabilities":
-       {"emits_progress":false,"emits_observer_text":false,"background_safe":false,"effects":[...]}} */
+       {"emits_progress":false,"emits_observer_text":false,"background_safe":false,"effects":[...]}}
+       With "dry_run_flag":true beside them the tool takes --dry-run: its invocation then has "dry_run":true, and
+       it says what it would do, and does nothing. Other hosts than CortexFS do not know the word. */
     CortexBuffer (*tool_descriptor)(void *plugin, size_t index);
     /* `input` fits the schema. `invocation`: {"tool_name":"...","session_id":null,"actor":null,"source":null,
        "execution_scope":"foreground"}. Returns {"output":"...","media":[],"is_error":false}. */

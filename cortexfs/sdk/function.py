@@ -37,6 +37,7 @@ class ToolOptions(TypedDict, total=False):
     name: str
     description: str
     timeout_secs: int | None
+    dry_run_flag: bool
     effects: Iterable[ToolEffect]
     emits_progress: bool
     emits_observer_text: bool
@@ -53,12 +54,15 @@ class FunctionTool(Tool, Generic[_P, _R]):
         self.name = options.pop("name", function.__name__)
         self.description = options.pop("description", inspect.getdoc(function) or "")
         self.timeout_secs = options.pop("timeout_secs", None)
+        self.dry_run_flag = options.pop("dry_run_flag", False)
         effects = options.pop("effects", ())
         capabilities: Any = options  # what is left
         self.capabilities = ToolCapabilities(**capabilities).with_effects(effects)
         try:
             self._arguments, self._runtime = _arguments(function)
             self.input_schema = _schema(self._arguments)
+            if self.dry_run_flag and not self._runtime:
+                raise TypeError("dry_run_flag needs a parameter of type ToolRuntime, which tells of dry runs")
             checked(self)
         except (TypeError, NameError) as error:
             raise TypeError(f"@tool cannot make {self.name} a tool: {error}") from error

@@ -84,7 +84,7 @@ class InvocationContext(NamedTuple):
     actor: str | None = None
     source: str | None = None  # the transport: exec, socket, agent, mcp ...
     execution_scope: ExecutionScope = ExecutionScope.FOREGROUND
-    dry_run: bool = False  # say what would happen, and do nothing: asked of tools that declare that they can
+    dry_run: bool = False  # say what would happen, and do nothing: asked of tools with `dry_run_flag` alone
 
     @property
     def is_background(self) -> bool:
@@ -180,6 +180,7 @@ class Tool:
     description: str  # for a model: what it does, when to use it and when not
     input_schema: Mapping[str, Any]  # JSON Schema of an object
     timeout_secs: int | None = None  # None: the host's default
+    dry_run_flag: bool = False  # it takes --dry-run: with `runtime.invocation.dry_run` it does nothing
     capabilities: ToolCapabilities = ToolCapabilities()
     events: Events = ()  # what its pieces may be beside text (sdk/models.py)
 
@@ -321,6 +322,7 @@ def descriptor(tool: Tool) -> dict[str, Any]:
         "input_schema": dict(tool.input_schema),
         "timeout_secs": tool.timeout_secs,
         "capabilities": capabilities,
+        **({"dry_run_flag": True} if tool.dry_run_flag else {}),
         **tool.facts(),
     }
 
@@ -332,6 +334,7 @@ _MEMBERS: dict[str, tuple[Any, str]] = {
     "input_schema": (Mapping, "a JSON Schema, as a dict"),
     "timeout_secs": (int | None, "whole seconds or None"),
     "capabilities": (ToolCapabilities, "ToolCapabilities"),
+    "dry_run_flag": (bool, "True or False"),
 }
 
 
@@ -369,4 +372,6 @@ def checked(tool: object) -> Tool:
         value = getattr(tool, member, None)
         if not isinstance(value, kind) or value == "":
             raise TypeError(f"{type(tool).__name__}.{member} must be {words}, not {value!r}")
+    if tool.dry_run_flag and type(tool).execute_with_runtime is Tool.execute_with_runtime:
+        raise TypeError(f"{type(tool).__name__} has dry_run_flag, and no execute_with_runtime that is told")
     return tool

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from cortexfs.agents.toolbox import Toolbox
+from cortexfs.agents.trying import Trials, Wanted
+from cortexfs.agents.world import World
 from cortexfs.core import dryrun
-from cortexfs.core.calls import Effect
+from cortexfs.core.calls import Capabilities, Effect, Plugin
+from cortexfs.core.controls import CONTROLS
 from cortexfs.core.errors import Fault
-
-
-def effect(support: str) -> Effect:
-    return Effect("write_file", "reversible", "never", support)
+from cortexfs.core.registry import Object
 
 
 @pytest.mark.parametrize(
-    ("effects", "schema", "offered"),
+    ("flag", "schema", "offered"),
     [
-        ((), {}, False),
-        ((effect("not_supported"),), {}, False),
-        ((effect("not_supported"), effect("supported")), {}, True),
-        ((effect("required_before_execute"),), {"properties": {"path": {}}}, True),
-        ((effect("supported"),), {"properties": {"dry_run": {}}}, False),
-        ((effect("supported"),), {"properties": {"dry-run": {}}}, False),
-        ((effect("supported"),), {"properties": True}, True),
+        (False, {}, False),
+        (True, {}, True),
+        (True, {"properties": {"path": {}}}, True),
+        (True, {"properties": {"dry_run": {}}}, False),
+        (True, {"properties": {"dry-run": {}}}, False),
+        (True, {"properties": True}, True),
     ],
 )
-def test_who_offers_it(effects: tuple[Effect, ...], schema: dict[str, Any], offered: bool) -> None:
-    assert dryrun.is_offered(effects, schema) is offered
+def test_who_offers_it(flag: bool, schema: dict[str, Any], offered: bool) -> None:
+    # abi.md 9: "`--dry-run`, `dry_run` in an agent's call ... exist only for tools that opt in"
+    assert dryrun.is_offered(flag, schema) is offered
 
 
 @pytest.mark.parametrize(
@@ -73,3 +76,55 @@ def test_a_model_says_so_with_it(said: Any, input_: Any, dry: bool) -> None:
 def test_what_is_no_boolean_runs_nothing(value: object) -> None:
     with pytest.raises(Fault, match="dry_run: expected boolean; nothing was run"):
         dryrun.parted({"dry_run": value})
+
+
+class OneTool:
+    """What a toolbox asks of its world."""
+
+    def __init__(self, tool: Object) -> None:
+        self._tool = tool
+
+    def find(self, class_: str, name: str) -> Object | None:
+        return self._tool if (class_, name) == self._tool.key else None
+
+
+def tool(properties: dict[str, Any], flag: bool) -> Object:
+    effects = (Effect("write_file", "reversible", "never", "supported"),)
+    schema = msgspec.json.encode({"type": "object", "properties": properties})
+    capabilities = Capabilities(effects=effects)
+    return Object(
+        class_="tool",
+        name="t",
+        description="",
+        schema=schema,
+        capabilities=capabilities,
+        dry_run_flag=flag,
+    )
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_model_sees_it_of_tools_that_have_opted_in(flag: bool) -> None:
+    # abi.md 9: "`dry_run` in an agent's call ... exist only for tools that opt in"
+    (shown,) = Toolbox(cast(World, OneTool(tool({"path": {}}, flag))), ["t"]).shown()
+    assert ("dry_run" in shown.schema["properties"]) is flag
+
+
+def test_what_a_model_says_to_one_that_has_not_is_wrong() -> None:
+    # abi.md 9: "For all others `--dry-run` is EINVAL with that sentence"
+    labelled = tool({"path": {}}, False)
+    wanted = Trials().wanted(labelled, {"path": "x", "dry_run": True}, 0.0)
+    assert (wanted.dry, wanted.wrong) == (False, dryrun.lacking("t", "dry_run"))
+    wanted = Trials().wanted(labelled, {"path": "x", "dry_run": "yes"}, 0.0)
+    assert "nothing was run" in wanted.wrong
+    assert Trials().wanted(labelled, {"path": "x", "dry_run": False}, 0.0) == Wanted({"path": "x"})
+    own = tool({"dry_run": {}}, False)
+    assert Trials().wanted(own, {"dry_run": True}, 0.0) == Wanted({"dry_run": True})
+
+
+def test_what_opts_in_is_shown() -> None:
+    # docs/ctx.md: "`dry_run_flag` of a tool that takes --dry-run, `dry_run_trusted` of a trusted publisher's"
+    (cap,) = [control for control in CONTROLS["tool"] if control.name == "cap"]
+    plugin = Plugin("p", "1", "python", "m:a", trusted=True)
+    assert cap.render(replace(tool({}, False), plugin=plugin)) == ""
+    assert cap.render(tool({}, True)) == "dry_run_flag"
+    assert cap.render(replace(tool({}, True), plugin=plugin)) == "dry_run_flag\ndry_run_trusted"

@@ -110,6 +110,10 @@ def test_a_verdict_says_what_decided() -> None:
 # Dry runs.
 
 
+def opted_in(*effects: Effect, trusted: bool = True) -> Tool:
+    return Tool("one", effects, builtin=True, dry_run_flag=True, trusted=trusted)
+
+
 def tried(tool: Tool, dry_run: bool = False, tried_dry: bool = False, kind: Kind = Kind.AGENT) -> Verdict:
     return verdict(tool, Asked(kind, dry_run=dry_run, tried_dry=tried_dry))
 
@@ -117,7 +121,7 @@ def tried(tool: Tool, dry_run: bool = False, tried_dry: bool = False, kind: Kind
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_required_dry_run_comes_first_for_everybody(kind: Kind) -> None:
     # issue 5: "`required_before_execute` is enforced"; section 6: "dry_run is recorded, nowhere enforced"
-    tool = builtin(effect("write_file", dry_run="required_before_execute"))
+    tool = opted_in(effect("write_file", dry_run="required_before_execute"))
     assert tried(tool, kind=kind).dry_run_first
     assert "with the same input and --dry-run" in tried(tool, kind=kind).why
     assert not tried(tool, tried_dry=True, kind=kind).dry_run_first
@@ -126,23 +130,50 @@ def test_a_required_dry_run_comes_first_for_everybody(kind: Kind) -> None:
 
 def test_a_supported_dry_run_is_no_duty() -> None:
     # issue 5: "`supported` tools get `--dry-run`"
-    tool = builtin(effect("write_file", dry_run="supported"))
+    tool = opted_in(effect("write_file", dry_run="supported"))
     assert not tried(tool).dry_run_first
     assert tried(tool).confirm
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_tool_without_a_dry_run_is_not_run_instead(kind: Kind) -> None:
-    said = tried(builtin(effect("write_file")), dry_run=True, kind=kind)
-    assert not said.allowed
-    assert "has no dry run; call it without --dry-run" in said.why
+    for word in ("not_supported", "supported", "required_before_execute"):
+        said = tried(builtin(effect("write_file", dry_run=word)), dry_run=True, kind=kind)
+        assert not said.allowed
+        assert "has no dry run, whatever its effects say of one; nothing was run" in said.why
+
+
+@pytest.mark.parametrize("mode", LIMITS)
+def test_a_required_dry_run_that_there_is_not_asks_each_time(mode: Mode) -> None:
+    # abi.md 9: "a tool that says required_before_execute without opting in asks a person each time"
+    for kind in ("read_file", "write_file"):
+        tool = builtin(effect(kind, dry_run="required_before_execute"))
+        said = verdict(tool, AGENT, Settings(mode=mode))
+        assert (said.allowed, said.confirm, said.dry_run_first) == (True, True, False)
+        assert "is asked about each time" in said.why
+        assert not verdict(tool, Asked(Kind.AGENT, can_ask=False), Settings(mode=mode)).allowed
+        said = verdict(tool, PERSON, Settings(mode=mode))
+        assert (said.allowed, said.confirm, said.dry_run_first) == (True, False, False)
+    blocked = builtin(effect("delete_file", dry_run="required_before_execute"))
+    assert not verdict(blocked, AGENT, Settings(mode=mode)).allowed
+
+
+@pytest.mark.parametrize("mode", LIMITS)
+def test_a_dry_run_of_nobody_trusted_is_judged_as_the_call(mode: Mode) -> None:
+    # abi.md 9: "A dry run lowers a confirmation only where the tool opted in and its publisher is trusted."
+    tool = opted_in(effect("write_file", dry_run="supported"), trusted=False)
+    for can_ask in (True, False):
+        dry = verdict(tool, Asked(Kind.AGENT, can_ask=can_ask, dry_run=True), Settings(mode=mode))
+        assert dry == verdict(tool, Asked(Kind.AGENT, can_ask=can_ask), Settings(mode=mode))
+    trusted = tool._replace(trusted=True)
+    assert not verdict(trusted, Asked(Kind.AGENT, dry_run=True), Settings(mode=mode)).confirm
 
 
 def test_a_dry_run_counts_what_it_does_not_show() -> None:
     writing = effect("write_file", dry_run="supported")
-    assert not tried(builtin(writing), dry_run=True).confirm
-    assert tried(builtin(writing, effect("run_process")), dry_run=True).confirm
-    assert not tried(builtin(effect("delete_file", dry_run="supported")), dry_run=True).allowed
+    assert not tried(opted_in(writing), dry_run=True).confirm
+    assert tried(opted_in(writing, effect("run_process")), dry_run=True).confirm
+    assert not tried(opted_in(effect("delete_file", dry_run="supported")), dry_run=True).allowed
 
 
 def test_a_dry_run_is_good_for_one_call_for_a_while() -> None:

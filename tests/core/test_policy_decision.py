@@ -224,7 +224,7 @@ def test_the_input_counts() -> None:
 
 def test_a_dry_run_that_is_required_is_said() -> None:
     required = replace(READ_FILE, dry_run="required_before_execute")
-    tool = Tool("fs.read", (required,), builtin=True)
+    tool = Tool("fs.read", (required,), builtin=True, dry_run_flag=True, trusted=True)
     thing = replace(FS_READ, tool=tool)
     for caller in (ALICE, BASE):
         assert asked(caller, thing).dry_run_first

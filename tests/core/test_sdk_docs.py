@@ -23,7 +23,7 @@ def names() -> dict[str, Any]:
 
 
 def test_the_examples_run_in_order(names: dict[str, Any]) -> None:
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
     assert {"word_count", "add", "count_down", "MyPlugin", "Parrot"} <= names.keys()
 
 

@@ -77,13 +77,23 @@ EFFECT = (
     '[[native.tools.effects]]\nkind = "write_file"\nreversibility = "irreversible"\n'
     'confirmation = "always"\ndry_run = "{}"\n'
 )
+OPT_IN = "dry_run_flag = true\n"
 
 
 def dry(where: Path, name: str, support: str) -> Path:
     """A program that says whether it was run dry, with what its tool says of that."""
     folder = program(where, name, DRY)
     with open(folder / "manifest.toml", "a") as manifest:
-        manifest.write(EFFECT.format(support))
+        manifest.write(EFFECT.format(support) + OPT_IN * (support != "not_supported"))
+    return folder
+
+
+def signed(ctx: Ctx, folder: Path) -> Path:
+    """The same, of a publisher that is trusted from now on when it is installed with --yes."""
+    key = folder.parent / "key"
+    if not key.exists():
+        ctx.ctx("plugin", "keygen", str(key))
+    ctx.ctx("plugin", "sign", str(folder), "--key", str(key), "--publisher", "example.dev")
     return folder
 
 
@@ -147,8 +157,13 @@ def tool_source(name: str, execute: str, drop: str = DROP) -> str:
 
 def native(where: Path, name: str, says: str = "hello", version: str = "1.0", drop: str = DROP) -> Path:
     """A library, made by the system's compiler."""
+    return library(where, name, tool_source(name, EXECUTE.replace("SAYS", says), drop), version)
+
+
+def library(where: Path, name: str, source: str, version: str = "1.0") -> Path:
+    """The same of a source of one's own, in which NAME stands for its tool's name."""
     manifest = manifest_text(name, version, LIBRARY, TRUSTED)
-    source = tool_source(name, EXECUTE.replace("SAYS", says), drop)
+    source = source.replace("NAME", name)
     folder = written(where / name, {"manifest.toml": manifest, "src/tool.c": source})
     (folder / "lib").mkdir(exist_ok=True)
     command = [

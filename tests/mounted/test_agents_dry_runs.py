@@ -75,7 +75,7 @@ from cortexfs.sdk import ToolEffect, ToolRuntime, tool
 
 WRITES = ToolEffect("write_file", dry_run="required_before_execute")
 
-@tool(name="shows", effects=(WRITES,))
+@tool(name="shows", effects=(WRITES,), dry_run_flag=True)
 def run(runtime: ToolRuntime) -> str:
     "For tests."
     return "would" if runtime.invocation.dry_run else "did"
@@ -85,12 +85,35 @@ plugin = [run]
 CALM = "[tools.shows]\ntool_risk = 0.1\nblast_radius = 0.1\nirreversibility = 0.1\n"
 
 
-def test_a_dry_run_is_not_asked_about_and_the_call_is(mount: Ctx, tmp_path: Path) -> None:
-    # docs/policy.md: "A dry run itself is not asked about for the effects that it shows."
+@pytest.fixture
+def shows(mount: Ctx, tmp_path: Path) -> Iterator[Path]:
+    """A plugin whose tool has opted in, as its author has it; and nothing but its effects counts."""
     folder = plugins.python(tmp_path, "shows")
     (folder / "lib" / "shows_plugin.py").write_text(PYTHON)
-    mount.ctx("plugin", "install", str(folder))
     (mount.config / "policy.toml").write_text(CALM)
+    yield folder
+    (mount.config / "policy.toml").unlink()
+    mount.ctx("plugin", "uninstall", "shows", "--purge")
+
+
+def test_a_dry_run_of_no_trusted_publisher_is_asked_about(mount: Ctx, shows: Path) -> None:
+    # abi.md 9: "A dry run lowers a confirmation only where the tool opted in and its publisher is trusted."
+    mount.ctx("plugin", "install", str(shows))
+    assert mount.call("shows", "--dry-run").output == "would"
+    with agent(mount, "doubting", "shows") as path:
+        with working(mount, path, script([call("shows", "a", dry_run=True)], say("done"))) as client:
+            asked = client.until("approval")[-1]
+            assert asked["call"] == "a"
+            client.ask("approve", run=asked["run"], call="a", decision="allow_once")
+            assert told(client.until("done")) == [("would", False)]
+        ((refused, is_error),) = told(run(mount, path, script([call("shows", "a", dry_run=True)])).frames)
+        assert is_error
+        assert "would" not in refused
+
+
+def test_a_dry_run_is_not_asked_about_and_the_call_is(mount: Ctx, shows: Path) -> None:
+    # docs/policy.md: "A dry run itself is not asked about for the effects that it shows"
+    mount.ctx("plugin", "install", "--yes", str(plugins.signed(mount, shows)))
     with agent(mount, "asking", "shows") as path:
         task = script(
             [call("shows", "a")], [call("shows", "b", dry_run=True)], [call("shows", "c")], say("done")
@@ -104,7 +127,6 @@ def test_a_dry_run_is_not_asked_about_and_the_call_is(mount: Ctx, tmp_path: Path
             ]
             client.ask("approve", run=frames[-1]["run"], call="c", decision="allow_once")
             assert told(client.until("done")) == [("did", False)]
-    (mount.config / "policy.toml").unlink()
 
 
 def test_a_program_of_an_agent_is_held_to_the_same(unasked: Ctx) -> None:

@@ -145,6 +145,7 @@ def test_an_objects_policy_with_lines_must_allow_too(root: Path, capsys: pytest.
 def test_effects_and_modes_decide_who_is_asked(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # abi.md 7: "A tool's declared effects decide what an agent must ask for"
     controls(root, "agent/base", policy="allow base_t tool:note.add execute\n")
+    controls(root, "tool/note.add", cap="dry_run_flag\ndry_run_trusted\n")
     _, said = explained(capsys, "agent/base", "note.add")
     assert (said["allowed"], said["confirm"], said["dry_run_first"]) == (True, True, True)
     assert "write_file on /srv is require_confirmation" in said["reason"]
@@ -154,6 +155,22 @@ def test_effects_and_modes_decide_who_is_asked(root: Path, capsys: pytest.Captur
     assert (said["allowed"], said["confirm"], said["dry_run_first"]) == (True, False, True)
     status, said = explained(capsys, "agent/base", "note.add", "--dry-run")
     assert (status, said["dry_run_first"]) == (0, False)
+    assert "write_file" not in said["reason"]  # it is asked about as any tool that nobody has told of
+
+
+def test_a_dry_run_is_explained_as_it_is_decided(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # abi.md 9: "A dry run lowers a confirmation only where the tool opted in and its publisher is trusted."
+    controls(root, "agent/base", policy="allow base_t tool:note.add execute\n")
+    controls(root, "tool/note.add", cap="dry_run_flag\n")
+    status, said = explained(capsys, "agent/base", "note.add", "--dry-run")
+    assert (status, said["confirm"]) == (0, True)
+    assert "write_file on /srv is require_confirmation" in said["reason"]
+    controls(root, "tool/note.add", cap="")
+    status, said = explained(capsys, "agent/base", "note.add", "--dry-run")
+    assert (status, said["allowed"]) == (13, False)
+    assert "note.add has no dry run" in said["reason"]
+    _, said = explained(capsys, "agent/base", "note.add", "--mode", "open")
+    assert (said["confirm"], said["dry_run_first"]) == (True, False)
 
 
 def test_policy_toml_is_read(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

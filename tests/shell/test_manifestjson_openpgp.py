@@ -71,6 +71,8 @@ def test_a_signed_package_is_installed_and_ends_with_its_key(world: World, signe
     assert (status, f"signed by the OpenPGP key {signer.fingerprint}; " in err) == (0, True), err
     offers = Offers(config.load(world.where))
     assert offers.load().faults == {}
+    # docs/policy.md: "of a package whose signature is by a publisher or a key that you trust"
+    assert [one.trusted for one in offers.load().plugins] == [True]
     # docs/manifest-json.md: "a key that you take out ends the plugins that were installed by it"
     keys.unlink()
     loaded = offers.load()

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import config
+from cortexfs import config, offers
 from cortexfs.config import Config
+from cortexfs.core.calls import Plugin
 from cortexfs.core.manifest import Manifest
 from cortexfs.host import programs
 from cortexfs.offers import Offers
-from cortexfs.plugins import directory, installing, package, records
+from cortexfs.plugins import directory, found, installing, package, records, signing
 from cortexfs.plugins.copies import place_of
-from tests.shell.plugin_files import TOOL, plugin
+from cortexfs.plugins.trust import TrustStore
+from tests.shell.plugin_files import SECRET, TOOL, plugin
 
 
 class World:
@@ -31,11 +33,15 @@ class World:
             folder.mkdir(exist_ok=True)
         self.offers = Offers(self.config)
 
-    def install(self, name: str = "hello", says: str = "hello", enable: bool = True) -> Path:
+    def install(
+        self, name: str = "hello", says: str = "hello", enable: bool = True, publisher: str = ""
+    ) -> Path:
         source = plugin(self.base / "source" / name, TOOL % "bin/hello", {"bin/hello": says})
         manifest = source / "manifest.toml"
         manifest.write_text(manifest.read_text().replace('name = "hello"\nv', f'name = "{name}"\nv'))
         tree = package.read(source)
+        if publisher:
+            tree = signing.signed(tree, signing.sign(tree, SECRET, publisher))
         record = records.Record("a test", records.files_of(tree))
         files = {**tree.files, records.FILE: records.file(record)}
         where = installing.install(self.base / "state" / "plugins", name, files)
@@ -61,6 +67,26 @@ def test_a_plugin_is_told_as_its_copy(world: World) -> None:
     assert not Path(tool.argv[0]).is_relative_to(where)
     # "in a place that everybody may read"
     assert Path(offered.path).stat().st_mode & 0o777 == 0o755
+
+
+def test_whose_publisher_is_trusted_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # abi.md 9: "A dry run lowers a confirmation only where the tool opted in and its publisher is trusted."
+    def trusted() -> dict[str, bool]:
+        return {one.name: one.trusted for one in world.offers.load().plugins}
+
+    world.install("unsigned")
+    verdict = signing.verify(package.read(world.install("theirs", publisher="example.dev")))
+    assert trusted() == {"unsigned": False}  # "its publisher example.dev is not trusted any more"
+    store = TrustStore(world.config.state)
+    store.add(verdict, "2026-01-01T00:00:00Z")
+    assert trusted() == {"unsigned": False, "theirs": True}
+    store.remove("example.dev")
+    assert trusted() == {"unsigned": False}
+    # What the administrator has installed as a Python package is trusted with more than that.
+    packaged = found.FoundPlugin(Plugin("packaged", "1", "python", "m:a"), "packaged", str(world.base))
+    monkeypatch.setattr(offers, "found", lambda: [packaged])
+    config.choose(world.config.directory, "packaged", True)
+    assert trusted() == {"unsigned": False, "packaged": True}
 
 
 def test_the_order_is_that_of_enabling(world: World) -> None:

@@ -29,11 +29,12 @@ class ToolParam(Part, frozen=True):
 
 
 class Tool(Part, frozen=True):
-    """Informational: what the module exports counts."""
+    """Informational, but for `dry_run`: what the module exports counts."""
 
     name: str
     description: str
     params: tuple[ToolParam, ...]
+    dry_run: bool = False  # it can be run dry
 
 
 class Argument(Part, frozen=True):
