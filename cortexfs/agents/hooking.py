@@ -4,7 +4,8 @@
     outcome = await around(hooked, input, run, say)
 
 Rules: plugins are asked before policy and people are, who so decide about the input that is used. What a
-person has made of it, they are asked about again.
+person has made of it, they are asked about again. A plugin that rewrites the input of a dry run leaves
+it a dry run.
 This file must never know which plugins there are.
 """
 
@@ -17,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cortexfs.agents.world import Hooked, Outcome
+from cortexfs.core.dryrun import PROPERTY
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import ToolCall
 
@@ -39,6 +41,9 @@ async def before(hooked: Hooked | None, call: ToolCall, say: Say) -> ToolCall:
         raise Refused(fault.code, fault.message) from None
     if not notes:
         return call
+    # Few plugins know the word, and a call that was meant to be dry must not happen.
+    if PROPERTY in call.input:
+        input_ = {PROPERTY: call.input[PROPERTY]} | input_
     if len(msgspec.json.encode(input_)) > MAX_INPUT:
         raise Refused("EMSGSIZE", f"a plugin has made an input over {MAX_INPUT >> 10} KiB of it")
     await say(*notes)

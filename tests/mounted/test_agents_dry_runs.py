@@ -13,6 +13,7 @@ from tests.mounted import plugins
 from tests.mounted.agents import agent, call, results, run, say, script, working
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import Frame
+from tests.mounted.test_esm import plugin as esm
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,25 @@ def test_a_dry_run_is_not_asked_about_and_the_call_is(mount: Ctx, shows: Path) -
             ]
             client.ask("approve", run=frames[-1]["run"], call="c", decision="allow_once")
             assert told(client.until("done")) == [("did", False)]
+
+
+REWRITES = """
+export const middlewarePre = ({ toolCall }) =>
+  toolCall.toolName === "offers" ? { modifyInput: { text: "other" } } : {};
+"""
+
+
+def test_a_dry_run_that_a_plugin_rewrites_stays_one(unasked: Ctx, tmp_path: Path) -> None:
+    # core/dryrun.py: "a call that was meant to be dry must not happen"
+    folder = esm(tmp_path, "rewriting", {}, REWRITES, capabilities=["middleware:pre"])
+    unasked.ctx("plugin", "install", str(folder))
+    with agent(unasked, "rewritten", "offers") as path:
+        task = script([call("offers", "a", text="x", dry_run=True)], [call("offers", "b")], say("done"))
+        assert told(run(unasked, path, task).frames) == [("would", False), ("did", False)]
+    dry = unasked.call("offers", "--dry-run")
+    assert dry.output == "would"
+    assert "middleware" in [frame.get("source") for frame in dry.frames]
+    unasked.ctx("plugin", "uninstall", "rewriting", "--purge")
 
 
 def test_a_program_of_an_agent_is_held_to_the_same(unasked: Ctx) -> None:
