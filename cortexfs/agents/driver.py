@@ -93,7 +93,9 @@ class _Run:
         self._driver = world.driver(self._model)
         cap = world.control(self._model, "cap").split()
         self._native, self._plain = NATIVE in cap, GRAMMAR in cap
-        self._tools = Toolbox(world, self._setup.tools)
+        names = self._setup.tools
+        self._hidden = {name: why for name in names if (why := self._powers.hidden(("tool", name)))}
+        self._tools = Toolbox(world, names, self._hidden)
         self._in_text = bool(self._tools.names) and not self._native
         self._cwd = who.cwd or self._setup.cwd
         self._identity = self._confined()
@@ -111,7 +113,8 @@ class _Run:
         """EACCES unless it may be asked, by the name under which it was chosen."""
         named = self._setup.model
         alias = "" if "/" in named else named
-        decision = self._powers.decide(self._model, self._turn.who.identity, alias=alias)
+        identity = self._turn.who.identity
+        decision = self._powers.decide(self._model, identity, alias=alias, is_its_model=True)
         if not decision.allowed:
             raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
 
@@ -165,6 +168,8 @@ class _Run:
             await self._turn.say(message(f"Kept in mind: {await window.pin(pin)}"))
             return
         await window.load()
+        if self._hidden:
+            await self._turn.say(frames.Observer(source="mount view", content=wording.hidden(self._hidden)))
         while True:
             self._budget.step(trio.current_time())
             self._check_model()

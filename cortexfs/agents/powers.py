@@ -24,10 +24,10 @@ from cortexfs.agents.world import World
 from cortexfs.core import calls, policy
 from cortexfs.core.calls import Effect
 from cortexfs.core.confirming import Kind
-from cortexfs.core.decision import Caller, Decision, Question, Thing, decide
+from cortexfs.core.decision import DENY, Caller, Decision, Question, Thing, decide, seen
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy import TO_RUN
-from cortexfs.core.registry import Object, key_of
+from cortexfs.core.registry import Key, Object, key_of, path_of
 from cortexfs.core.risk import Circumstances, Tool, words_of
 
 DELEGATES = "delegate_work"
@@ -87,6 +87,7 @@ class How(NamedTuple):
     can_ask: bool
     dry_run: bool
     tried_dry: bool
+    is_its_model: bool
 
 
 class Powers:
@@ -129,6 +130,16 @@ class Powers:
             for one in (*chain, *self._began(chain))
         )
 
+    def hidden(self, key: Key) -> str:
+        """Returns why no mount table lets an object be run, in words; empty where all of them do."""
+        path = f"{self._world.root}/{path_of(key)}"
+        chain = self.chain
+        for setup in (*chain, *self._began(chain)):
+            result, why, rule = seen(setup.place, setup.mounts, path)
+            if result == DENY:
+                return f"{why} ({rule})"
+        return ""
+
     def decide(
         self,
         object_: Object,
@@ -139,9 +150,10 @@ class Powers:
         alias: str = "",
         dry_run: bool = False,
         tried_dry: bool = False,
+        is_its_model: bool = False,
     ) -> Decision:
         """Whether they may run an object. An alias by which it was named may stand in a policy line, too."""
-        how = How(can_ask, dry_run, tried_dry)
+        how = How(can_ask, dry_run, tried_dry, is_its_model)
         circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
         chain = self.chain
         last, *before = reversed(chain)
@@ -174,6 +186,7 @@ class Powers:
             home=setup.home,
             rules=setup.rules,
             file=setup.file,
+            mounts=setup.mounts,
             always_ask=setup.asks,
             can_ask=how.can_ask,
         )
@@ -181,6 +194,8 @@ class Powers:
             class_=object_.class_,
             name=object_.key[1],
             alias=alias,
+            path=f"{self._world.root}/{object_.path}",
+            is_its_model=how.is_its_model,
             rules=policy.parse(self._world.control(object_, "policy"), where)
             if object_.class_ != "agent"
             else (),

@@ -1,8 +1,11 @@
 """The tools of a run: those that its agent has, each as it is at the moment.
 
-    tools = Toolbox(world, names)
+    tools = Toolbox(world, names, hidden)
     tools.now(name)            a tool, or None where it is not (any more) one of them
     tools.shown()              what the model is told of them
+
+Those that are `hidden` the model is not told of. One that it calls all the same is decided about like any
+other, so that the refusal says which line of which mount table it was.
 
 Rules: what an agent has is decided when its run begins, what a tool is when it is called: a plugin can be
 disabled or replaced meanwhile, and what was allowed of the one is not allowed of the other.
@@ -27,12 +30,14 @@ Meant: TypeAlias = tuple[str, Plugin | None, tuple[Effect, ...]]
 
 
 class Toolbox:
-    def __init__(self, world: World, names: Collection[str]) -> None:
+    def __init__(self, world: World, names: Collection[str], hidden: Collection[str] = ()) -> None:
         self._world = world
         self._names = dict.fromkeys(names)
+        self._hidden = hidden
 
     def __iter__(self) -> Iterator[Object]:
-        return (tool for name in self._names if (tool := self.now(name)) is not None)
+        shown = (name for name in self._names if name not in self._hidden)
+        return (tool for name in shown if (tool := self.now(name)) is not None)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ This file must never know who ran the tool, or which model reads.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from cortexfs.core.jsontext import clipped, shown
 
@@ -70,6 +71,12 @@ def failed(code: str, message: str) -> str:
 
 def unknown(name: str, known: str) -> str:
     return f"There is no tool {_harmless(shown(name))}. There are: {known}."
+
+
+def hidden(tools: Mapping[str, str]) -> str:
+    """For a person: the tools of an agent that its model is not offered, and why."""
+    said = "; ".join(f"{name}: {why}" for name, why in tools.items())
+    return f"Its model is not offered all of its tools. {said}"
 
 
 def malformed(why: str) -> str:

@@ -52,9 +52,10 @@ def _explain(options: argparse.Namespace) -> int:
     settings = policy_facts.settings(root, options.config)
     if options.mode:
         settings = replace(settings, mode=options.mode, auto_approve_up_to=None)
+    caller = policy_facts.caller(root, options.caller, options.user)
     question = Question(
-        policy_facts.caller(root, options.caller, options.user),
-        thing,
+        caller,
+        replace(thing, is_its_model=policy_facts.is_its_model(root, caller, thing)),
         TO_RUN[thing.class_],
         serves=policy_facts.serves(root),
         settings=settings,

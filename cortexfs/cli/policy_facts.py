@@ -80,6 +80,7 @@ def thing(root: str, word: str) -> Thing:
         file=f"{below}.d/policy",
         tool=tool(path, name) if class_ == "tool" else STARTING if class_ == "agent" else None,
         alias=os.path.basename(called) if called in _aliases(root) else "",
+        path=os.path.join(os.path.realpath(root), below),
     )
 
 
@@ -137,9 +138,17 @@ def caller(root: str, word: str, user: str | None) -> Caller:
         policy.type_of(control(path, "label")),
         _rules(path, below),
         f"{below}.d/policy",
+        mounts=control(path, "mount"),
         always_ask=line(path, "approval") == "ask",
         home=home,
     )
+
+
+def is_its_model(root: str, caller: Caller, thing: Thing) -> bool:
+    """Whether an agent is made of this model, by the name under which it was named."""
+    if caller.kind is not Kind.AGENT or thing.class_ != "model":
+        return False
+    return line(os.path.join(root, caller.name), "model") == (thing.alias or thing.name)
 
 
 def person(word: str) -> Caller:
@@ -193,6 +202,7 @@ def world(root: str, directory: str | None, status: str) -> World:
     paths = {class_: _own(root, class_) for class_ in CLASSES}
     where = config.places(os.environ, os.getuid(), config=directory)
     return World(
+        root=os.path.realpath(root),
         settings=said,
         settings_fault=fault,
         tools=tuple(tool(path, os.path.basename(path)) for path in paths["tool"]),
@@ -223,7 +233,15 @@ def _agent(root: str, path: str) -> Agent:
     label = policy.type_of(control(path, "label"))
     tools = tuple(control(path, "tools").split())
     home = real(root, path).home
-    return Agent(objects.short(root, path), label, _file(root, path), tools, home)
+    return Agent(
+        objects.short(root, path),
+        label,
+        _file(root, path),
+        tools,
+        home,
+        model=line(path, "model"),
+        mounts=control(path, "mount"),
+    )
 
 
 def _plugins(tools: list[str], status: str) -> tuple[Plugin, ...]:

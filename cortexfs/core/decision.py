@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from cortexfs.core import policy
+from cortexfs.core import formats, policy
 from cortexfs.core.confirming import Asked, Kind, Verdict, verdict
+from cortexfs.core.names import CLASSES
 from cortexfs.core.policy import Rule
 from cortexfs.core.risk import CALM, Circumstances, Tool
 from cortexfs.core.risksettings import DEFAULT, FILE, Settings
@@ -46,6 +47,7 @@ class Caller(msgspec.Struct, frozen=True):
     label: str = ""  # the type of an agent's label
     rules: tuple[Rule, ...] = ()
     file: str = ""  # the agent's policy
+    mounts: str = ""  # the agent's mount table; empty for the default view
     always_ask: bool = False
     can_ask: bool = True
     home: int | None = None  # in whose home the agent is, who has then given it that label himself
@@ -65,7 +67,8 @@ class Thing(msgspec.Struct, frozen=True):
     rules: tuple[Rule, ...] = ()  # of its policy
     file: str = ""
     tool: Tool | None = None  # where effects count
-    visible: bool = True  # in the agent's view of the tree
+    path: str = ""  # of its file, as mount tables name it
+    is_its_model: bool = False  # of which the agent is made, and which it does not call
     alias: str = ""  # in model/, by which the caller asked for it; only the daemon's owner makes those
 
 
@@ -178,11 +181,27 @@ def permits(bits: Bits, uid: int, groups: frozenset[int]) -> bool:
 
 
 def _view(question: Question, _judged: Verdict | None) -> Said | None:
-    if question.caller.kind is Kind.PERSON:
+    caller, thing = question.caller, question.thing
+    if caller.kind is Kind.PERSON or thing.class_ not in CLASSES:
         return None
-    if question.thing.visible:
-        return (PASS, "the agent's view of the tree shows it", "")
-    return (DENY, "the agent's mount table does not show it", "mount table")
+    if thing.is_its_model:
+        return (PASS, "the agent is made of it; its mount table is about what it calls", "the agent's model")
+    return seen(caller.name, caller.mounts, thing.path)
+
+
+def seen(agent: str, mounts: str, path: str) -> Said:
+    """Returns what the mount table of an agent says of running the object at `path`."""
+    file = f"{agent}.d/mount"
+    if not mounts:
+        return (PASS, "the default view shows the whole mount", f"{file} is empty (default view)")
+    found = formats.covering(mounts, path)
+    if found is None:
+        return (DENY, f"no line of its mount table shows {path}", f"{file} (no line)")
+    number, line = found
+    rule = f"{file}:{number}: {line.replace(formats.TAB, ' ')}"
+    if "x" not in formats.rights(line):
+        return (DENY, f"its mount table shows {path} without letting it be run", rule)
+    return (PASS, f"its mount table shows {path}", rule)
 
 
 def _label(question: Question, _judged: Verdict | None) -> Said | None:

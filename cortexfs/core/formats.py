@@ -18,6 +18,7 @@ from cortexfs.core.errors import Fault
 Check: TypeAlias = Callable[[str], None]
 
 U32 = (1 << 32) - 1
+TAB = "\t"  # between the fields of a mount table's line
 MAX_MOUNTS = 64  # every line is compared with every line of the parent's table
 MAX_FALLBACKS = 16  # a longer chain is a mistake, and each step costs a provider's timeout
 
@@ -215,6 +216,12 @@ def rights(line: str) -> str:
     """What a line of a mount table lets one do with what it shows, as of "rwx"."""
     *_, access, options = line.split("\t")
     return ("rw" if access == "rw" else "r") + ("" if "noexec" in options.split(",") else "x")
+
+
+def covering(text: str, path: str) -> tuple[int, str] | None:
+    """Returns the line of a mount table that gives most of `path`, with its number; or None."""
+    lines = [(number, line) for number, line in _lines(text) if is_below(path, line.split("\t")[1])]
+    return max(lines, key=lambda found: len(rights(found[1])), default=None)
 
 
 def is_below(path: str, folder: str) -> bool:

@@ -14,8 +14,10 @@ import msgspec
 
 from cortexfs.core import formats, policy
 from cortexfs.core.confirming import approved_up_to
+from cortexfs.core.decision import DENY, seen
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy import Rule
+from cortexfs.core.registry import path_of
 from cortexfs.core.risk import BLOCK, FLOORS, REQUIRE_CONFIRMATION, Tool, assess
 from cortexfs.core.risksettings import DEFAULT, FILE, Profile, Settings
 
@@ -41,6 +43,7 @@ CODES: dict[str, tuple[str, str]] = {
     "EFFECT_UNKNOWN": (WARNING, "correct the plugin; until then agents have to ask"),
     "POLICY_LINE_INVALID": (ERROR, "correct the line"),
     "POLICY_OBJECT_UNKNOWN": (WARNING, "correct the name, or remove the line"),
+    "POLICY_OBJECT_HIDDEN": (WARNING, "add a line for it to the agent's .d/mount, or remove this one"),
     "POLICY_LABEL_OTHER": (WARNING, "write the agent's own label, or remove the line"),
     "POLICY_LABEL_UNKNOWN": (WARNING, "correct the label, or remove the line"),
     "AGENT_LABEL_MISSING": (ERROR, "write a label such as user_u:agent_r:coder_t:s0 to its .d/label"),
@@ -96,6 +99,8 @@ class Agent(msgspec.Struct, frozen=True):
     policy: PolicyFile
     tools: tuple[str, ...] = ()
     home: int | None = None  # in which it is
+    model: str = ""  # by the name that it uses
+    mounts: str = ""  # its mount table
 
     @property
     def known_as(self) -> str:
@@ -106,6 +111,7 @@ class Agent(msgspec.Struct, frozen=True):
 class World(msgspec.Struct, frozen=True):
     """All that is looked at."""
 
+    root: str = ""  # where it is mounted
     settings: Settings = DEFAULT
     settings_fault: str = ""
     tools: tuple[Tool, ...] = ()
@@ -218,6 +224,7 @@ def _agents(world: World) -> Iterator[Finding]:
                 said = f"{agent.name} is {agent.label}, so this does nothing: {rule.text}"
                 yield Finding("POLICY_LABEL_OTHER", rule.where, said)
         yield from _agents_tools(world, agent)
+        yield from _agents_view(world, agent)
 
 
 def _agents_tools(world: World, agent: Agent) -> Iterator[Finding]:
@@ -229,6 +236,18 @@ def _agents_tools(world: World, agent: Agent) -> Iterator[Finding]:
             yield Finding("AGENT_TOOL_NOT_ALLOWED", agent.name, f"no line of its policy is: {line}")
         elif name in tools and (said := assess(tools[name], world.settings)).level is BLOCK:
             yield Finding("AGENT_TOOL_BLOCKED", agent.name, f"{name} is blocked for agents: {said.why}")
+
+
+def _agents_view(world: World, agent: Agent) -> Iterator[Finding]:
+    """Lines for what the agent's own mount table hides. What an alias leads to is not known here."""
+    for rule in _valid(agent.policy):
+        is_alias = rule.class_ == "model" and "/" not in rule.name
+        if rule.class_ not in IN_TREE or is_alias or (rule.class_, rule.name) == ("model", agent.model):
+            continue
+        path = f"{world.root}/{path_of((rule.class_, rule.name))}"
+        result, why, _ = seen(agent.name, agent.mounts, path)
+        if result == DENY:
+            yield Finding("POLICY_OBJECT_HIDDEN", rule.where, f"{why}, so this does nothing: {rule.text}")
 
 
 def _invalid(file: PolicyFile) -> Iterator[Finding]:

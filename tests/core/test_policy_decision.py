@@ -41,7 +41,12 @@ BASE = Caller(
 )
 BITS = (Bits("tool", 0, 0, stat.S_IFDIR | 0o755), Bits("tool/fs.read", 0, 0, stat.S_IFREG | 0o555))
 FS_READ = Thing(
-    "tool", "fs.read", BITS, file="tool/fs.read.d/policy", tool=Tool("fs.read", (READ_FILE,), builtin=True)
+    "tool",
+    "fs.read",
+    BITS,
+    file="tool/fs.read.d/policy",
+    tool=Tool("fs.read", (READ_FILE,), builtin=True),
+    path="/ctx/tool/fs.read",
 )
 
 
@@ -156,7 +161,7 @@ def test_an_objects_policy_alone_allows_no_agent() -> None:
 SPOILT: dict[str, dict[str, dict[str, object]]] = {
     "daemon": {"question": {"serves": 7}},
     "mode bits": {"thing": {"bits": (Bits("tool/fs.read", 0, 0, 0o500),)}},
-    "mount view": {"thing": {"visible": False}},
+    "mount view": {"caller": {"mounts": "/srv\t/srv\tro\t-\n"}},
     "label": {"caller": {"label": ""}},
     "object's policy": {"thing": {"rules": parse("allow other_t tool:fs.read execute\n")}},
     "caller's policy": {"caller": {"rules": ()}},
@@ -242,6 +247,53 @@ def test_what_is_no_tool_has_no_effects(class_: str, name: str, permission: str)
     assert asked(agent, thing, permission).allowed
     assert not asked(BASE, thing, permission).allowed
     assert "effects" not in results(asked(agent, thing, permission))
+
+
+# The mount view.
+
+SRV = "/srv\t/srv\trw\t-\n"
+
+
+def view_of(caller: Caller, thing: Thing = FS_READ) -> tuple[str, str]:
+    permission = "use" if thing.class_ == "model" else "execute"
+    return next(
+        (one.result, one.rule) for one in asked(caller, thing, permission).steps if "view" in one.layer
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "result", "rule"),
+    [
+        ("", PASS, " is empty (default view)"),
+        (SRV, DENY, " (no line)"),
+        (f"{SRV}/ctx/tool\t/ctx/tool\tro\t-\n", PASS, ":2: /ctx/tool /ctx/tool ro -"),
+        ("/\t/\tro\t-\n", PASS, ":1: / / ro -"),  # which shows the mount, too
+        (
+            "/ctx/tool/fs.read\t/ctx/tool/fs.read\tro\tnosuid\n",
+            PASS,
+            ":1: /ctx/tool/fs.read /ctx/tool/fs.read ro nosuid",
+        ),
+        ("/ctx/tool/fs\t/ctx/tool/fs\tro\t-\n", DENY, " (no line)"),
+        ("/ctx\t/ctx\tro\tnoexec\n", DENY, ":1: /ctx /ctx ro noexec"),
+        ("/ctx\t/ctx\tro\tnoexec\n/ctx/tool\t/ctx/tool\tro\t-\n", PASS, ":2: /ctx/tool /ctx/tool ro -"),
+    ],
+)
+def test_the_line_of_the_mount_table_that_decided_is_said(table: str, result: str, rule: str) -> None:
+    # abi.md 7: "mount view"; "Every decision carries allow or deny, the reason and the rule that decided"
+    agent = replace(BASE, mounts=table)
+    assert view_of(agent) == (result, f"agent/base.d/mount{rule}")
+    assert asked(agent).allowed is (result == PASS)
+
+
+def test_what_an_agent_is_made_of_needs_no_line_and_what_it_calls_does() -> None:
+    agent = replace(BASE, mounts=SRV, rules=parse("allow base_t model:p/m use\n"))
+    model = Thing("model", "p/m", path="/ctx/model/p/m")
+    assert view_of(agent, model)[0] == DENY
+    assert view_of(agent, replace(model, is_its_model=True)) == (PASS, "the agent's model")
+
+
+def test_an_object_whose_path_nobody_has_said_is_hidden_by_any_table() -> None:
+    assert view_of(replace(BASE, mounts="/\t/\tro\t-\n"), replace(FS_READ, path=""))[0] == DENY
 
 
 # Models by an alias.

@@ -43,7 +43,7 @@ TOOLS = (tool("fs.read", "read_file"), tool("fs.write", "write_file"), tool("fs.
 READS = agent("# what it needs\nallow base_t tool:fs.read execute\n", "fs.read")
 NOTES = Plugin("notes", trust="reviewed_process", tools=("fs.write",))
 NAMES = frozenset({("tool", one.name) for one in TOOLS} | {("agent", "base"), ("model", "p/m")})
-FINE = World(tools=TOOLS, names=NAMES, agents=(READS,), plugins=(NOTES,))
+FINE = World(root="/ctx", tools=TOOLS, names=NAMES, agents=(READS,), plugins=(NOTES,))
 
 
 def with_settings(text: str, **more: Any) -> World:
@@ -115,6 +115,12 @@ CASES: list[tuple[str, World, str, str]] = [
         with_agents(agent(f"{ALLOW}allow base_t model:p/n use\n")),
         "agent/base.d/policy:2",
         "there is no model p/n",
+    ),
+    (
+        "POLICY_OBJECT_HIDDEN",
+        with_agents(replace(READS, mounts="/srv\t/srv\tro\t-\n")),
+        "agent/base.d/policy:2",
+        "no line of its mount table shows /ctx/tool/fs.read, so this does nothing",
     ),
     (
         "POLICY_LABEL_OTHER",
@@ -213,3 +219,15 @@ def test_a_plugin_that_cannot_be_read_is_asked_nothing_else() -> None:
 def test_a_wrong_line_hides_no_other() -> None:
     world = with_agents(agent(f"wrong\n{ALLOW}allow base_t tool:gone execute\n", "fs.read"))
     assert codes(world) == ["POLICY_LINE_INVALID", "POLICY_OBJECT_UNKNOWN"]
+
+
+def test_what_a_mount_table_hides_and_what_it_does_not() -> None:
+    # policy.md: an agent's own model is no matter of its mount table, and what an alias leads to is not known
+    lines = "allow base_t model:p/m use\nallow base_t model:main use\nallow base_t agent:home/7/mate start\n"
+    names = NAMES | {("model", "main"), ("agent", "home/7/mate")}
+    its = replace(agent(f"{ALLOW}{lines}"), model="p/m", mounts="/ctx/tool\t/ctx/tool\tro\t-\n")
+    (found,) = lint(replace(FINE, names=names, agents=(its,)))
+    assert (found.code, found.subject) == ("POLICY_OBJECT_HIDDEN", "agent/base.d/policy:4")
+    assert "/ctx/home/7/agent/mate" in found.why
+    everything = replace(its, mounts="/\t/\tro\t-\n")
+    assert codes(replace(FINE, names=names, agents=(everything,))) == ["POLICY_OK"]

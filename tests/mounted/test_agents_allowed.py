@@ -301,7 +301,8 @@ def test_a_nested_call_of_a_tool_it_may_not_use(ctx: Ctx) -> None:
 def test_a_mount_table_of_its_own(ctx: Ctx, coder: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("shown")
     tmp_path.chmod(0o755)
-    write(ctx, coder, "mount", f"{tmp_path}\t{tmp_path}\tro\t-\n")
+    tool = ctx.root / "tool"
+    write(ctx, coder, "mount", f"{tmp_path}\t{tmp_path}\tro\t-\n{tool}\t{tool}\tro\t-\n")
     task = script(call("fs.read", path=str(tmp_path / "x")), call("fs.read", path="README.md"), say("x"))
     with working(ctx, coder, task, session="table", cwd=str(tmp_path)) as client:
         shown, hidden = results(client.until("done", status="ok"))

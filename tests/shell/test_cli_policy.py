@@ -368,3 +368,30 @@ def test_a_line_for_an_alias_is_about_what_it_leads_to(
     assert [one["code"] for one in linted(capsys)[1]] == ["POLICY_OK"]
     (root / "model" / "main").unlink()
     assert [one["code"] for one in linted(capsys)[1]] == ["POLICY_OBJECT_UNKNOWN"]
+
+
+# the mount view
+
+
+def test_the_line_of_the_mount_table_is_explained(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # abi.md 7: "Every decision carries ... the rule that decided"; it is the code that decides about calls
+    view = {}
+    for table in ("", "/srv\t/srv\tro\t-\n", f"/srv\t/srv\tro\t-\n{root}/tool\t{root}/tool\tro\t-\n"):
+        controls(root, "agent/base", mount=table)
+        status, said = explained(capsys, "agent/base", "fs.read")
+        (step,) = (one for one in said["steps"] if one["layer"] == "mount view")
+        view[table.count("\n")] = (status, step["result"], step["rule"])
+    assert view[0] == (0, "pass", "agent/base.d/mount is empty (default view)")
+    assert view[1] == (13, "deny", "agent/base.d/mount (no line)")
+    assert view[2] == (0, "pass", f"agent/base.d/mount:2: {root}/tool {root}/tool ro -")
+
+
+def test_an_agents_own_model_is_no_matter_of_its_table(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = "allow base_t model:main use\nallow base_t model:openai/gpt-5 use\n"
+    controls(root, "agent/base", mount="/srv\t/srv\tro\t-\n", model="main\n", policy=policy, tools="")
+    assert explained(capsys, "agent/base", "model/main")[0] == 0
+    status, said = explained(capsys, "agent/base", "openai/gpt-5")  # as a program of its tools' names it
+    assert (status, said["rule"]) == (13, "agent/base.d/mount (no line)")
+    assert [one["code"] for one in linted(capsys)[1]] == ["POLICY_OBJECT_HIDDEN"]
