@@ -8,9 +8,11 @@ This file must never know what an agent does with it.
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path, PurePosixPath
 
+import trio
 from msgspec.structs import replace
 
 from cortexfs.agents.context import Files
@@ -76,6 +78,9 @@ class AgentWorld:
     @property
     def settings(self) -> Settings:
         return self._policy.read()
+
+    async def home(self, uid: int) -> str:
+        return await trio.to_thread.run_sync(_home, uid)  # the database may be at the other end of a network
 
     def find(self, class_: str, name: str) -> Object | None:
         return self._fs.registry.get(class_, name)
@@ -173,6 +178,13 @@ class AgentWorld:
         decision = powers.decide(object_, identity, words, dry_run=dry, tried_dry=True)
         if not decision.allowed:
             raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
+
+
+def _home(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return ""
 
 
 class _PolicyFile:

@@ -23,7 +23,7 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from cortexfs.agents import textcalls, wording
+from cortexfs.agents import place, textcalls, wording
 from cortexfs.agents.budget import Budget, limited
 from cortexfs.agents.callnames import CallNames
 from cortexfs.agents.context import Pack, Parts, budget, history_room, pinned_by, unpinned
@@ -33,13 +33,12 @@ from cortexfs.agents.question import Question, message, spoken
 from cortexfs.agents.standing import Standing
 from cortexfs.agents.toolbox import Toolbox, meant
 from cortexfs.agents.trying import FIRST, Trials, Wanted
-from cortexfs.agents.view import view, within
+from cortexfs.agents.view import caps, home_of, view, within
 from cortexfs.agents.window import Names, Window
 from cortexfs.agents.world import Outcome, World
 from cortexfs.core import calls, frames
 from cortexfs.core.decision import Decision
 from cortexfs.core.errors import Fault
-from cortexfs.core.plain import escaped
 from cortexfs.core.registry import Object
 from cortexfs.models import asked as asking
 from cortexfs.models.asked import Called, Said, Text, asked
@@ -51,8 +50,9 @@ GRAMMAR = "grammar"  # the word of a model's `.d/cap` for one that can be held t
 WRITES = frozenset(
     {"write_file", "delete_file", "run_process"}
 )  # effects for which the default view is writable
+VIEW = "mount view"  # what says that something is hidden, to its user
+LOOKED_AT = 4 << 10  # bytes of each text of a call that failed: words are looked at while others wait
 UMASK = 0o022
-PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Agents:
@@ -64,7 +64,8 @@ class Agents:
 
     def driver(self, object_: Object) -> Driver:
         async def answer(turn: Turn) -> None:
-            await _Run(self._world, object_, turn).answer()
+            home = home_of(await self._world.home(turn.who.identity.uid))
+            await _Run(self._world, object_, turn, home).answer()
 
         return self._heard(answer)
 
@@ -78,9 +79,10 @@ class _Reply(NamedTuple):
 
 
 class _Run:
-    def __init__(self, world: World, object_: Object, turn: Turn) -> None:
+    def __init__(self, world: World, object_: Object, turn: Turn, home: str) -> None:
         self._world = world
         self._turn = turn
+        self._home = home
         if object_.status.startswith("broken"):
             raise Fault("EHOSTDOWN", f"{object_.name} cannot work: {object_.status}")
         self._setup = setup_of(world, world.find(*object_.key) or object_)
@@ -124,14 +126,15 @@ class _Run:
         if own.namespaces or own.root != (0, 0):
             raise Fault("EACCES", "agents do not work for callers in containers; call it from outside")
         kinds = {effect.kind for tool in self._tools for effect in tool.capabilities.effects}
-        seen = view(self._setup.mounts, self._cwd, root=self._world.root, writable=bool(kinds & WRITES))
+        root, writable, mounts = self._world.root, bool(kinds & WRITES), self._setup.mounts
+        seen = view(mounts, self._cwd, root=root, home=self._home, writable=writable)
         return replace(
             own,
             groups=self._groups(own.groups),
             capabilities=0,
             label=self._powers.label,
             view=seen if own.view is None else within(seen, own.view),
-            caps=self._world.caps,
+            caps=tuple(dict.fromkeys((*own.caps, *self._world.caps, *caps(mounts, self._home)))),
             network=own.network and self._powers.allows(*NETWORK),
             delegates=False,
         )
@@ -169,7 +172,7 @@ class _Run:
             return
         await window.load()
         if self._hidden:
-            await self._turn.say(frames.Observer(source="mount view", content=wording.hidden(self._hidden)))
+            await self._turn.say(frames.Observer(source=VIEW, content=wording.hidden(self._hidden)))
         while True:
             self._budget.step(trio.current_time())
             self._check_model()
@@ -191,10 +194,10 @@ class _Run:
         limit = self._world.control(self._model, "limit").strip()
         most, self._reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
         history = unpinned(await self._turn.history(history_room(most)))
-        place = f"Your working directory is {_in_a_line(self._cwd)}."
+        where = place.told(self._identity.view or (), self._cwd)
         told = textcalls.instruction(self._tools.shown(), self._plain) if not self._native else ""
         parts = Parts(
-            system="\n\n".join(filter(None, (self._setup.system, place, given.system, told))),
+            system="\n\n".join(filter(None, (self._setup.system, where, given.system, told))),
             input=given.said,
             history=history,
             tools=len(msgspec.json.encode(self._tools.shown())) if self._native else 0,
@@ -359,7 +362,7 @@ class _Run:
         args, input_ = wanted.arguments
         who = self._turn.who
         invocation = calls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
-        own = {"CTX_ROOT": self._world.root, "PATH": PATH, "LANG": "C.UTF-8"}
+        own = place.environment(self._identity.view or (), self._world.root, self._home)
         if self._setup.path:
             own["CTX_PATH"] = ":".join(self._setup.path)
         environment = own | self._setup.env
@@ -384,7 +387,18 @@ class _Run:
         if fault is not None:
             failed = wording.failed(fault.code, fault.message)
             text = f"{failed}\n{text}" if outcome.output else failed
+            if hint := self._hint(call, outcome.output, fault):
+                await self._turn.say(frames.Observer(source=VIEW, content=hint))
+                text = f"{text}\n{hint}"
         return await self._told(call, text, fault is not None, outcome.output if fault is None else "")
+
+    def _hint(self, call: frames.ToolCall, output: str, fault: Fault) -> str:
+        """What the default view may have to do with it; a table of its own was its user's choice."""
+        if self._setup.mounts:
+            return ""
+        texts = (msgspec.json.encode(call.input).decode(), fault.message, output)
+        failed = place.Failed(fault.code, "\n".join(wording.bounded(text, LOOKED_AT) for text in texts))
+        return place.hint(self._identity.view or (), self._cwd, failed, self._setup.place)
 
     async def _denied(self, call: frames.ToolCall, reason: str) -> Said:
         self._standing.count(denied=True)
@@ -397,8 +411,3 @@ class _Run:
             frames.ToolResult(call=call.call, name=call.name, output=shown, is_error=is_error)
         )
         return Said("tool", (Text(text),), call=call.call, is_error=is_error)
-
-
-def _in_a_line(path: str) -> str:
-    """Whoever names a directory is not to speak to the model."""
-    return escaped(path).replace("\t", "\\t").replace("\n", "\\n")

@@ -1,10 +1,12 @@
 """What an agent's tools may open: its mount table as pairs of a path and what is allowed below it.
 
-    view(table, cwd, root=..., writable=...)   -> (("/srv/project", "rwx"), ("/usr", "rx"), ...)
-    within(child, parent)                      -> what both of them show
+    view(table, cwd, root=..., home=..., writable=...)   -> (("/srv/project", "rwx"), ("/usr", "rx"), ...)
+    within(child, parent)                                -> what both of them show
+    caps(table, home)                                    -> what such a view may not show all the same
 
 Rules: a path may be opened with the letters of every entry that covers it, as Landlock has it: an entry adds
-to those above it and takes nothing back. What no entry covers is closed. Entries need not exist.
+to those above it and takes nothing back. What no entry covers is closed. Entries need not exist. The default
+view shows no hidden file of the home directory, but those in `HOME`; what hides them is an entry, too.
 This file must never know what is on the disk, or how a view is enforced.
 """
 
@@ -15,11 +17,11 @@ from typing import TypeAlias
 
 from cortexfs.core import formats
 from cortexfs.core.errors import Fault
-from cortexfs.core.formats import is_below, rights
+from cortexfs.core.formats import HIDES, is_below, rights
 
 View: TypeAlias = tuple[tuple[str, str], ...]
 
-LETTERS = "rwx"
+LETTERS = f"rwx{HIDES}"
 
 # What programs need to run at all; nothing in it is anybody's own.
 SYSTEM: Mapping[str, str] = {
@@ -39,10 +41,40 @@ SYSTEM: Mapping[str, str] = {
     "/dev/urandom": "r",
 }
 
+# What programs need of the hidden files in a home directory. None of it is written, as others run it, too.
+HOME: Mapping[str, str] = {
+    ".gitconfig": "r",
+    ".config/git": "r",
+    ".cargo/bin": "rx",
+    ".rustup": "rx",
+    ".local/bin": "rx",
+}
 
-def view(mounts: str, cwd: str, *, root: str, writable: bool) -> View:
+# Keys and passwords: closed also where the working directory is the hidden folder around them.
+SECRETS = (
+    ".ssh",
+    ".gnupg",
+    ".netrc",
+    ".git-credentials",
+    ".config/git/credentials",
+    ".cargo/credentials*",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".docker",
+    ".config/gcloud",
+    ".config/gh",
+    ".local/share/keyrings",
+    ".password-store",
+    ".pgpass",
+    ".pypirc",
+)
+
+
+def view(mounts: str, cwd: str, *, root: str, home: str, writable: bool) -> View:
     """What a mount table shows, the text of `.d/mount`. Without a line it is the default view: the working
-    directory, to be written where `writable`, the system's programs, and the tree at `root` itself.
+    directory, to be written where `writable`, the system's programs, and the tree at `root` itself. Of
+    `home`, where its user is at home, hidden files are left out; empty where that is nowhere.
 
     Nobody has chosen `/` as a place to work in: it is where a process is that was put nowhere. So it opens
     nothing, where it would open everything.
@@ -54,13 +86,30 @@ def view(mounts: str, cwd: str, *, root: str, writable: bool) -> View:
         return _ordered((line.split("\t")[1], rights(line)) for line in mounts.removesuffix("\n").split("\n"))
     places = {root: "rx", cwd: "rwx" if writable else "rx"}
     chosen = ((_plain(path), letters) for path, letters in places.items() if not _goes_up(path))
-    return _ordered((*SYSTEM.items(), *((path, letters) for path, letters in chosen if path != "/")))
+    needed = [(f"{home}/", HIDES), *((f"{home}/{name}", how) for name, how in HOME.items())] if home else ()
+    return _ordered((*SYSTEM.items(), *needed, *((path, letters) for path, letters in chosen if path != "/")))
+
+
+def home_of(path: str) -> str:
+    """Returns a home directory as views name it; empty where it is none of anybody's own."""
+    return "" if _goes_up(path) or not is_text(path) or _plain(path) == "/" else _plain(path)
+
+
+def caps(mounts: str, home: str) -> View:
+    """Returns the most that the default view gives in a home directory; a name that ends in `*` is of all
+    that begin so. A table of its own is somebody's choice, and shows what it says."""
+    if mounts or not home:
+        return ()
+    most = {**dict.fromkeys(SECRETS, ""), **HOME}
+    return tuple((f"{home}/{name}", letters) for name, letters in most.items())
 
 
 def within(child: View, parent: View) -> View:
     """What both views show, and nothing else: for an agent that another one has started."""
-    paths = {path for path, _ in (*child, *parent)}
-    return _ordered((path, _common(allowed(child, path), allowed(parent, path))) for path in paths)
+    both = (*child, *parent)
+    paths = {path for path, letters in both if letters != HIDES}
+    shown = ((path, _common(allowed(child, path), allowed(parent, path))) for path in paths)
+    return _ordered((*shown, *(entry for entry in both if entry[1] == HIDES)))
 
 
 def allowed(of: View, path: str) -> str:
@@ -68,7 +117,21 @@ def allowed(of: View, path: str) -> str:
     if _goes_up(path):
         return ""
     plain = _plain(path)
-    return _letters("".join(letters for above, letters in of if is_below(plain, above)))
+    hidden = [begins for begins in _hidden(of) if plain.startswith(begins)]
+    covering = ((above, letters) for above, letters in of if is_below(plain, above) and letters != HIDES)
+    return _letters(
+        "".join(letters for above, letters in covering if all(above.startswith(one) for one in hidden))
+    )
+
+
+def hides(of: View, path: str) -> bool:
+    """Whether it is, or is in, a hidden file of a home directory that the view leaves out."""
+    return any(_plain(path).startswith(begins) for begins in _hidden(of)) and not allowed(of, path)
+
+
+def _hidden(of: View) -> list[str]:
+    """How paths begin that are hidden."""
+    return [f"{path}." for path, letters in of if letters == HIDES]
 
 
 def is_text(path: str) -> bool:

@@ -93,6 +93,9 @@ class World(Protocol):
     def caps(self) -> tuple[tuple[str, str], ...]:
         """Paths that no mount table opens further than so, whatever it says."""
 
+    async def home(self, uid: int) -> str:
+        """The home directory of a user, as the password database has it; empty where he is not in it."""
+
     def find(self, class_: str, name: str) -> Object | None: ...
 
     def control(self, object_: Object, name: str) -> str: ...

@@ -19,6 +19,9 @@ Check: TypeAlias = Callable[[str], None]
 
 U32 = (1 << 32) - 1
 TAB = "\t"  # between the fields of a mount table's line
+# The letter of a view's entry that shows nothing. Its path is FOLDER/, as no line of a table is written: what
+# shows FOLDER, or one around it, shows no hidden name in it. An entry for such a name, or below it, does.
+HIDES = "-"
 MAX_MOUNTS = 64  # every line is compared with every line of the parent's table
 MAX_FALLBACKS = 16  # a longer chain is a mistake, and each step costs a provider's timeout
 

@@ -53,7 +53,7 @@ def test_numbers() -> None:
 
 def test_the_example_of_a_table_is_one() -> None:
     lines = re.findall(r"^    (/\S+\t.*)$", PAGE, re.MULTILINE)
-    shown = view("".join(f"{line}\n" for line in lines), "/", root="/ctx", writable=False)
+    shown = view("".join(f"{line}\n" for line in lines), "/", root="/ctx", home="", writable=False)
     assert shown == (("/ctx/tool", "rx"), ("/srv/data", "rx"), ("/srv/project", "rw"), ("/usr", "rx"))
 
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.agents.view import SYSTEM, View, allowed, view, within
+from cortexfs.agents.view import HOME, SECRETS, SYSTEM, View, allowed, caps, hides, home_of, view, within
 from cortexfs.core.errors import Fault
+from cortexfs.core.formats import HIDES
 
-DEFAULT = view("", "/srv/project", root="/ctx", writable=False)
+DEFAULT = view("", "/srv/project", root="/ctx", home="", writable=False)
 
 NAMES = st.sampled_from(["a", "b", "a.b", "c"])
 PATHS = st.lists(NAMES, max_size=4).map(lambda names: "/" + "/".join(names))
@@ -23,7 +24,7 @@ def test_the_default_shows_the_working_directory_and_the_systems_programs() -> N
     # "The default table shows the caller's cwd, writable only if the agent has a writing tool, and the
     # system's programs read-only"
     assert allowed(DEFAULT, "/srv/project/README.md") == "rx"
-    assert allowed(view("", "/srv/project", root="/ctx", writable=True), "/srv/project/x") == "rwx"
+    assert allowed(view("", "/srv/project", root="/ctx", home="", writable=True), "/srv/project/x") == "rwx"
     assert allowed(DEFAULT, "/usr/bin/git") == "rx"
     assert allowed(DEFAULT, "/ctx/tool/fs.read") == "rx"
     assert not [path for path, letters in SYSTEM.items() if "w" in letters and not path.startswith("/dev/")]
@@ -41,19 +42,21 @@ def test_the_default_shows_nothing_else(path: str) -> None:
 @pytest.mark.parametrize("cwd", ["/", "//", "/.", "", "work", "/srv/../.."])
 def test_a_place_that_nobody_chose_opens_nothing(cwd: str) -> None:
     # abi.md 5: "cwd: ... default the session's, else .d/cwd, else /"
-    assert view("", cwd, root="/ctx", writable=True) == view("", "/", root="/ctx", writable=False)
-    assert allowed(view("", cwd, root="/ctx", writable=True), "/root/.ssh") == ""
+    assert view("", cwd, root="/ctx", home="", writable=True) == view(
+        "", "/", root="/ctx", home="", writable=False
+    )
+    assert allowed(view("", cwd, root="/ctx", home="", writable=True), "/root/.ssh") == ""
 
 
 def test_a_table_is_exactly_its_lines() -> None:
     table = "/srv\t/srv\tro\t-\n/srv/out\t/srv/out\trw\tnosuid\n/data\t/data\tro\tbind,noexec\n"
-    shown = view(table, "/home/alice", root="/ctx", writable=True)
+    shown = view(table, "/home/alice", root="/ctx", home="", writable=True)
     assert shown == (("/data", "r"), ("/srv", "rx"), ("/srv/out", "rwx"))
 
 
 def test_a_table_that_cannot_be_held_is_refused() -> None:
     with pytest.raises(Fault, match="the same"):
-        view("/a\t/b\trw\t-\n", "/", root="/ctx", writable=False)
+        view("/a\t/b\trw\t-\n", "/", root="/ctx", home="", writable=False)
 
 
 def test_a_view_within_another_keeps_what_both_show() -> None:
@@ -70,6 +73,19 @@ def test_nothing_within_exceeds_either(child: View, parent: View, more: list[str
     for path in (*paths, *more, *(f"{path.rstrip('/')}/deeper" for path in paths)):
         common = set(allowed(child, path)) & set(allowed(parent, path))
         assert set(allowed(both, path)) == common, path
+
+
+HOLES = st.lists(PATHS.map(lambda path: (f"{path}/", HIDES)), max_size=2)
+HIDING = st.tuples(VIEWS, HOLES).map(lambda both: (*both[0], *both[1]))
+
+
+@given(HIDING, HIDING, st.lists(st.sampled_from(["/.x", "/a/.x", "/a/b/.x/y", "/a/.x/.y"]), max_size=4))
+def test_what_either_hides_both_hide(child: View, parent: View, more: list[str]) -> None:
+    # upstream 9.1: "hidden→visible never": an entry of one for what the other one hides opens nothing
+    child = (*child, *((path, "rwx") for path in more[:2]))
+    both = within(child, parent)
+    for path in (*more, "/a/.x/z", "/.x"):
+        assert set(allowed(both, path)) <= set(allowed(child, path)) & set(allowed(parent, path)), path
 
 
 @given(VIEWS, VIEWS)
@@ -89,6 +105,59 @@ def test_what_lies_below_has_at_least_what_is_above(some: View, path: str) -> No
 def test_a_place_whose_name_is_no_text(mounts: str) -> None:
     # docs/agents.md: "The name of a working directory must be UTF-8"; hosts and models are told it as text
     with pytest.raises(Fault) as raised:
-        view(mounts, os.fsdecode(b"/srv/\xff"), root="/ctx", writable=False)
+        view(mounts, os.fsdecode(b"/srv/\xff"), root="/ctx", home="", writable=False)
     assert raised.value.code == "EINVAL"
     assert "/srv/\\udcff" in raised.value.message
+
+
+# A home directory.
+
+ALICE = "/home/alice"
+
+
+def at(cwd: str, home: str = ALICE) -> View:
+    return view("", cwd, root="/ctx", home=home, writable=True)
+
+
+@pytest.mark.parametrize("cwd", [ALICE, "/home", "/home/alice/"])
+@pytest.mark.parametrize(
+    "name", [".ssh", ".ssh/id_rsa", ".bashrc", ".config/gh", ".cargo", ".local/share", ".x"]
+)
+def test_hidden_files_of_the_home_directory_are_left_out(cwd: str, name: str) -> None:
+    # the issue: "the default view leaves out hidden files and folders of the home directory"
+    assert allowed(at(cwd), f"{ALICE}/{name}") == ""
+    assert hides(at(cwd), f"{ALICE}/{name}")
+    assert allowed(at(cwd), f"{ALICE}/project/.git/config") == "rwx"  # hidden elsewhere
+    assert not hides(at(cwd), f"{ALICE}/project/.git/config")
+
+
+def test_what_programs_need_is_read_and_never_written() -> None:
+    # the issue: "Readable and never writable: .gitconfig, .config/git (without credentials), .cargo/bin,
+    # .rustup, .local/bin; never .ssh, .netrc, .git-credentials, .cargo/credentials*"
+    assert set(HOME) == {".gitconfig", ".config/git", ".cargo/bin", ".rustup", ".local/bin"}
+    never = {".ssh", ".netrc", ".git-credentials", ".cargo/credentials*", ".config/git/credentials"}
+    assert never <= set(SECRETS)
+    for cwd in (ALICE, f"{ALICE}/project", "/srv", "/"):
+        assert {name: allowed(at(cwd), f"{ALICE}/{name}") for name in HOME} == dict(HOME)
+    most = dict(caps("", ALICE))
+    assert {name: most[f"{ALICE}/{name}"] for name in (*HOME, *never)} == {**HOME, **dict.fromkeys(never, "")}
+    assert not ["w" for letters in most.values() if "w" in letters]
+
+
+def test_a_hidden_folder_that_was_chosen_is_shown() -> None:
+    assert allowed(at(f"{ALICE}/.dotfiles/x"), f"{ALICE}/.dotfiles/x/.vimrc") == "rwx"
+    assert allowed(at(f"{ALICE}/.dotfiles/x"), f"{ALICE}/.dotfiles/y") == ""
+
+
+def test_a_table_is_taken_as_it_is_written_in_a_home_directory_too() -> None:
+    table = f"{ALICE}\t{ALICE}\trw\t-\n"
+    shown = view(table, ALICE, root="/ctx", home=ALICE, writable=False)
+    assert (shown, caps(table, ALICE)) == (((ALICE, "rwx"),), ())
+
+
+@pytest.mark.parametrize("path", ["", "/", "//", "home", "/home/../etc", "/home/\udcff"])
+def test_what_is_no_home_directory(path: str) -> None:
+    # passwd(5): services have "/", or none at all
+    assert home_of(path) == ""
+    assert not [letters for _, letters in at("/srv", home_of(path)) if letters == HIDES]
+    assert caps("", home_of(path)) == ()

@@ -6,7 +6,8 @@ import functools
 import re
 from pathlib import Path
 
-from cortexfs.agents.view import SYSTEM, view
+from cortexfs.agents.view import HOME, SECRETS, SYSTEM, view
+from cortexfs.core.formats import HIDES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -42,11 +43,21 @@ def test_each_claim_names_a_test() -> None:
 def test_the_default_mount_table_is_described() -> None:
     rows = PAGE.partition("### What the default mount table shows")[2].partition("\nClosed are")[0]
     described: dict[str, str] = {}
-    for row in re.findall(r"^\| (`/.*?) \| (.*?) \|", rows, re.MULTILINE):
+    for row in re.findall(r"^\| (`[/~].*?) \| (.*?) \|", rows, re.MULTILINE):
         letters = "".join(
             letter for letter, word in zip("rwx", ("read", "written", "run"), strict=True) if word in row[1]
         )
         described |= dict.fromkeys(re.findall(r"`([^`]+)`", row[0]), letters)
-    assert described == SYSTEM
-    assert dict(view("", "/work", root="/ctx", writable=False)) == {**SYSTEM, "/work": "rx", "/ctx": "rx"}
-    assert dict(view("", "/", root="/ctx", writable=True)) == {**SYSTEM, "/ctx": "rx"}
+    home = {f"~/{name}": letters for name, letters in HOME.items()}
+    assert described == {**SYSTEM, **home}
+    shown = dict(view("", "/", root="/ctx", home="/home/me", writable=True))
+    its = {path.replace("/home/me/", "~/"): how for path, how in shown.items() if path.startswith("/home")}
+    assert its == {**home, "~/": HIDES}
+    never = PAGE.partition("but never these")[2].partition(": `tests/")[0]
+    assert tuple(re.findall(r"`([^`]+)`", never)) == SECRETS
+    assert dict(view("", "/work", root="/ctx", home="", writable=False)) == {
+        **SYSTEM,
+        "/work": "rx",
+        "/ctx": "rx",
+    }
+    assert dict(view("", "/", root="/ctx", home="", writable=True)) == {**SYSTEM, "/ctx": "rx"}

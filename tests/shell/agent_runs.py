@@ -100,6 +100,9 @@ class Played:
         self._answer, self._output, self._files = answer, output, files
         self._extra = extra
 
+    async def home(self, uid: int) -> str:
+        return "/home/alice"
+
     def find(self, class_: str, name: str) -> Object | None:
         found = {each.key: each for each in (AGENT, MODEL, TOOL)}
         return found.get((class_, name))

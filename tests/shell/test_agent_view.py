@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
 import trio
 
+from cortexfs.agents import place
+from cortexfs.agents.view import view
+from cortexfs.agents.world import Outcome
+from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Observer, ToolCall, ToolResult
 from cortexfs.models.driver import Turn as Question
 from tests.shell.agent_runs import Played, run
@@ -17,14 +23,17 @@ WHY = "no line of its mount table shows /ctx/tool/fs.read (agent/coder.d/mount (
 class Model:
     """Calls fs.read once, whatever it is offered."""
 
-    def __init__(self) -> None:
+    def __init__(self, **input_: str) -> None:
         self.offered: list[list[str]] = []
+        self.system = ""
+        self._input = input_
 
     async def __call__(self, question: Question) -> None:
         assert isinstance(question.input, dict)
         self.offered.append([tool["name"] for tool in question.input.get("tools", [])])
+        self.system = question.input["system"]
         if len(self.offered) == 1:
-            await question.say(ToolCall(call="c1", name="fs.read", input={}))
+            await question.say(ToolCall(call="c1", name="fs.read", input=self._input))
         else:
             await question.say(Delta(text="done"))
 
@@ -61,3 +70,84 @@ def test_what_a_line_shows_is_offered_and_run() -> None:
         assert model.offered == [["fs.read"], ["fs.read"]]
         assert world.ran == 1
         assert "mount view" not in {one.source for one in said if isinstance(one, Observer)}
+
+
+# What it is told of a home directory: Played's is /home/alice.
+
+HIDDEN = "/home/alice/.x is hidden: without lines in agent/coder.d/mount an agent sees no hidden files of"
+
+
+class Failing(Played):
+    outcome = Outcome("")
+
+    async def call(self, *_asked: Any) -> Outcome:
+        return self.outcome
+
+
+def notes(path: str, output: str, fault: Fault, **controls: str) -> list[str]:
+    """What is said about a call with this input that fails so: to its user, and in its result."""
+    world = Failing(Model(path=path), unused, None, **controls)
+    world.outcome = Outcome(output, fault)
+    said = trio.run(run, world).frames
+    found = [one.content for one in said if isinstance(one, Observer) and one.source == "mount view"]
+    (result,) = (one for one in said if isinstance(one, ToolResult))
+    assert [result.output.endswith(f"</tool_output>\n{note}") for note in found] == [True] * len(found)
+    return found
+
+
+async def unused() -> str:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("path", ["/home/alice/.x", "~/.x", "cat $HOME/.x>y", "'../home/alice/a/../.x'"])
+def test_a_call_that_needs_a_hidden_file_says_so(path: str) -> None:
+    # the issue: "... and says so when a task needs one"
+    (note,) = notes(path, "", Fault("EACCES", "no"))
+    assert note.startswith(HIDDEN)
+    assert note.endswith(": /home/alice/.x\t/home/alice/.x\tro\t-")
+    failed = Fault("EIO", "exit status 1")
+    assert notes("make", f"sh: {path}: Permission denied", failed) == [
+        note
+    ]  # what the task needs, a program says
+    assert notes("make", f"{path}: No such file", failed) == []
+
+
+def test_keys_are_not_offered() -> None:
+    for path in ("~/.ssh/id_rsa", "~/.cargo/credentials.toml"):
+        (note,) = notes(path, "", Fault("EACCES", "no"))
+        assert "is hidden" in note
+        assert note.endswith("keys and passwords are better shown to none.")
+
+
+@pytest.mark.parametrize(
+    ("path", "code"), [("~/.x", "ENOENT"), ("/srv/.x", "EACCES"), ("~/project/.x", "EACCES"), ("~", "EACCES")]
+)
+def test_other_failures_are_no_matter_of_it(path: str, code: str) -> None:
+    assert notes(path, "", Fault(code, "no")) == []
+
+
+def test_a_table_of_its_own_was_chosen() -> None:
+    assert notes("~/.x", "", Fault("EACCES", "no"), mount="/ctx\t/ctx\tro\t-\n") == []
+
+
+@pytest.mark.parametrize(
+    ("cwd", "told"), [("/home/alice", True), ("/home", True), ("/home/alice/p", False), ("/", False)]
+)
+def test_in_a_home_directory_its_model_knows_what_is_closed(cwd: str, told: bool) -> None:
+    model = Model()
+    trio.run(run, Played(model, output, cwd=f"{cwd}\n"))
+    assert f"Your working directory is {cwd}." in model.system
+    assert ("in /home/alice itself they make, rename and remove nothing" in model.system) is told
+    (note, *_) = notes("new", "", Fault("EACCES", "no"), cwd=f"{cwd}\n") or [""]
+    assert note.startswith("Hidden files in /home/alice are closed") is told
+
+
+def test_a_home_is_told_to_programs_that_find_their_settings_there() -> None:
+    # docs/agents.md: "`HOME` of its tools says it, where `.gitconfig` is shown"; git ends where it is refused
+    def home(table: str) -> str | None:
+        shown = view(table, "/srv", root="/ctx", home="/home/alice", writable=False)
+        return place.environment(shown, "/ctx", "/home/alice").get("HOME")
+
+    assert home("") == home("/home\t/home\tro\t-\n") == "/home/alice"
+    assert home(TABLE) is None
+    assert "HOME" not in place.environment((), "/ctx", "")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.formats import HIDES
 from cortexfs.host import carving
 from cortexfs.host.carving import NAMES, carved
 
@@ -58,3 +59,56 @@ def test_too_much_beside_a_cap(home: Path, monkeypatch: pytest.MonkeyPatch) -> N
         carved([(str(home), "rwx")], [(str(home / "mount"), "")])
     assert caught.value.code == "EACCES"
     assert "folder of its own" in caught.value.message
+
+
+# Hidden names.
+
+
+@pytest.fixture
+def alice(tmp_path: Path) -> Path:
+    """A home directory, as those look who keep their settings in a repository."""
+    home = tmp_path / "alice"
+    for name in (".ssh", ".config/git", ".cargo/bin", "project", "dotfiles"):
+        (home / name).mkdir(parents=True)
+    for name in (".netrc", ".cargo/credentials.toml", "notes", "dotfiles/bashrc", "dotfiles/vimrc"):
+        (home / name).touch()
+    (home / ".bashrc").symlink_to("dotfiles/bashrc")
+    (home / ".self").symlink_to(".")
+    (home / ".gone").symlink_to("nowhere")
+    return home
+
+
+def shown(home: Path, *view: tuple[str, str], caps: tuple[tuple[str, str], ...] = ()) -> set[tuple[str, str]]:
+    """Below the home directory."""
+    found = carved([(f"{home}/", HIDES), *((str(home / path), how) for path, how in view)], caps)
+    return {(path.removeprefix(f"{home}/"), letters) for path, letters in found}
+
+
+@pytest.mark.parametrize("above", [".", ".."])
+def test_a_folder_that_hides_names_is_shown_by_the_others(alice: Path, above: str) -> None:
+    found = shown(alice, (above, "rwx"))
+    # nothing is made in it, and what a hidden link leads to is not written by its other name
+    assert (str(alice), NAMES) in found
+    names = {entry for entry in found if not entry[0].startswith("/")}
+    assert names == {("project", "rwx"), ("notes", "rwx"), ("dotfiles", NAMES), ("dotfiles/vimrc", "rwx")}
+
+
+def test_a_hidden_name_that_is_named_is_shown(alice: Path) -> None:
+    assert shown(alice, (".cargo/bin", "rx")) == {(".cargo/bin", "rx")}
+    assert shown(alice, ("dotfiles", "rwx")) == {("dotfiles", "rwx")}  # in which somebody works
+    assert (".cargo/bin", "rx") in shown(alice, (".", "rwx"), (".cargo/bin", "rx"))
+
+
+def test_a_cap_of_all_names_that_begin_so(alice: Path) -> None:
+    caps = ((f"{alice}/.cargo/credentials*", ""), (f"{alice}/.cargo/bin", "rx"))
+    assert shown(alice, (".cargo", "rwx"), caps=caps) == {(".cargo", NAMES), (".cargo/bin", "rx")}
+    assert shown(alice, (".cargo/credentials.toml", "rwx"), caps=caps) == set()
+    (alice / ".cargo/credentials*").symlink_to(alice / "project")  # which is not what is meant
+    assert shown(alice, (".cargo/credentials.toml", "rwx"), caps=caps) == set()
+
+
+def test_a_home_directory_that_is_a_link(alice: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(alice)
+    found = carved([(f"{tmp_path}/link/", HIDES), (f"{tmp_path}/link", "rwx")], [])
+    assert (f"{alice}/project", "rwx") in found
+    assert not [path for path, _ in found if "/." in path.removeprefix(str(alice))]

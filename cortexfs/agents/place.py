@@ -1,0 +1,86 @@
+"""What an agent is told of where it works: the directory, and what the default view hides in a home.
+
+    told(view, cwd)                          for its model, before anything else
+    environment(view, root, home)            for what its tools run
+    hint(view, cwd, call, agent)             of a call that failed: "" where no hidden file was in its way
+
+Rules: a sentence names the path and what its user can do. Paths are taken from texts, as models and programs
+write them, and are nothing but words: nobody looks whether they are there.
+This file must never know what is on the disk, or who is told.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import NamedTuple
+
+from cortexfs.agents.view import SECRETS, View, allowed, hides
+from cortexfs.core.formats import HIDES, TAB
+from cortexfs.core.plain import escaped
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+REFUSED = ("EACCES", "EPERM")
+SAID = "permission denied"  # strerror(3), as programs print it
+_WORD = re.compile(r"[\w.~/$+@{}-]{2,256}", re.ASCII)
+_HOME = re.compile(r"^(?:~|\$HOME|\$\{HOME\})(?=/|$)")
+
+
+class Failed(NamedTuple):
+    """A call that failed: how, and its input and what was said of it."""
+
+    code: str
+    texts: str
+
+    @property
+    def was_refused(self) -> bool:
+        return self.code in REFUSED or SAID in self.texts.lower()
+
+
+def told(view: View, cwd: str) -> str:
+    """Returns where the agent works; a directory's name is not to speak to the model, so it is one line."""
+    line = escaped(cwd).replace("\t", "\\t").replace("\n", "\\n")
+    return f"Your working directory is {line}.{f' {about}' if (about := _at_home(view)) else ''}"
+
+
+def environment(view: View, root: str, home: str) -> dict[str, str]:
+    """Returns the variables that every tool of an agent's gets."""
+    own = {"CTX_ROOT": root, "PATH": PATH, "LANG": "C.UTF-8"}
+    # Not for programs that would look for their settings there and be refused: git ends then.
+    return own | {"HOME": home} if home and allowed(view, f"{home}/.gitconfig") else own
+
+
+def hint(view: View, cwd: str, call: Failed, agent: str) -> str:
+    """Returns what to say of a call where a hidden file that its texts name, or the home directory itself,
+    can have refused it."""
+    if not call.was_refused:
+        return ""
+    for word in _WORD.findall(call.texts):
+        for home in _homes(view):
+            path = posixpath.normpath(posixpath.join(cwd, _HOME.sub(home, word)))
+            if hides(view, path):
+                return _hidden(home, path, agent)
+    return _at_home(view)
+
+
+def _at_home(view: View) -> str:
+    """Returns what is so where a home directory is shown; empty where none is."""
+    for home in _homes(view):
+        if allowed(view, home):
+            closed = f"Hidden files in {home} are closed to agents that have no mount table of their own"
+            return (
+                f"{closed}, and in {home} itself they make, rename and remove nothing: work in its folders."
+            )
+    return ""
+
+
+def _hidden(home: str, path: str, agent: str) -> str:
+    why = f"{path} is hidden: without lines in {agent}.d/mount an agent sees no hidden files of {home}"
+    if any(path.startswith(f"{home}/{name.rstrip('*')}") for name in SECRETS):
+        return f"{why}, and keys and passwords are better shown to none."
+    line = TAB.join((path, path, "ro", "-"))
+    return f"{why}. Where a task needs it, its user writes a table there that has, beside the rest: {line}"
+
+
+def _homes(view: View) -> list[str]:
+    return [path.rstrip("/") for path, letters in view if letters == HIDES]
