@@ -9,12 +9,18 @@ import pytest
 import trio
 
 from cortexfs.agents import place
-from cortexfs.agents.view import view
+from cortexfs.agents.driver import Agents
+from cortexfs.agents.view import allowed, caps, view
 from cortexfs.agents.world import Outcome
+from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
+from cortexfs.core.formats import HIDES
 from cortexfs.core.frames import Delta, Observer, ToolCall, ToolResult
+from cortexfs.core.registry import Object
 from cortexfs.models.driver import Turn as Question
-from tests.shell.agent_runs import Played, run
+from cortexfs.models.driver import Who
+from tests.shell.agent_runs import AGENT, Played, run
+from tests.shell.asking import Turn
 
 TABLE = "/srv\t/srv\tro\t-\n"
 WHY = "no line of its mount table shows /ctx/tool/fs.read (agent/coder.d/mount (no line))"
@@ -79,8 +85,10 @@ HIDDEN = "/home/alice/.x is hidden: without lines in agent/coder.d/mount an agen
 
 class Failing(Played):
     outcome = Outcome("")
+    identities: tuple[Identity, ...] = ()
 
-    async def call(self, *_asked: Any) -> Outcome:
+    async def call(self, _tool: Object, identity: Identity, *_asked: Any) -> Outcome:
+        self.identities += (identity,)
         return self.outcome
 
 
@@ -151,3 +159,19 @@ def test_a_home_is_told_to_programs_that_find_their_settings_there() -> None:
     assert home("") == home("/home\t/home\tro\t-\n") == "/home/alice"
     assert home(TABLE) is None
     assert "HOME" not in place.environment((), "/ctx", "")
+
+
+def test_what_is_closed_to_an_agent_is_closed_to_whom_it_starts() -> None:
+    # cortexfs-upstream 9.1: "hidden→visible never": also keys in a hidden folder that was chosen
+    closed = caps("", "/home/alice")
+    shown = view("", "/home/alice/.config", root="/ctx", home="/home/alice", writable=True)
+    world = Failing(Model(), unused, None, mount="/\t/\trw\t-\n")
+    turn = Turn("go")
+    turn.who = Who(Identity(1000, 1000, (), label="agent/coder", view=shown, caps=closed))
+    trio.run(Agents(world).driver(AGENT), turn)
+    (started,) = world.identities
+    assert started.view is not None
+    assert set(closed) <= set(started.caps)
+    assert allowed(started.view, "/home/alice/.config/x") == "rwx"
+    assert allowed(started.view, "/home/alice/.bashrc") == ""
+    assert ("/home/alice/", HIDES) in started.view
