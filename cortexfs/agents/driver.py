@@ -393,7 +393,7 @@ class _Run:
         return await self._told(call, text, fault is not None, outcome.output if fault is None else "")
 
     def _hint(self, call: frames.ToolCall, output: str, fault: Fault) -> str:
-        """What the default view may have to do with it; a table of its own was its user's choice."""
+        """Returns a note on what the default view may have to do with it; a table of its own was chosen."""
         if self._setup.mounts:
             return ""
         texts = (msgspec.json.encode(call.input).decode(), fault.message, output)

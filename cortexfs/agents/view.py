@@ -125,7 +125,7 @@ def allowed(of: View, path: str) -> str:
 
 
 def hides(of: View, path: str) -> bool:
-    """Whether it is, or is in, a hidden file of a home directory that the view leaves out."""
+    """Returns true of a hidden file in a home directory that the view leaves out, and of what is in it."""
     return any(_plain(path).startswith(begins) for begins in _hidden(of)) and not allowed(of, path)
 
 

@@ -145,7 +145,7 @@ def caller(root: str, word: str, user: str | None) -> Caller:
 
 
 def is_its_model(root: str, caller: Caller, thing: Thing) -> bool:
-    """Whether an agent is made of this model, by the name under which it was named."""
+    """Returns true of the model that an agent is made of, by the name under which it was asked for."""
     if caller.kind is not Kind.AGENT or thing.class_ != "model":
         return False
     return line(os.path.join(root, caller.name), "model") == (thing.alias or thing.name)

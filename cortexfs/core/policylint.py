@@ -239,7 +239,7 @@ def _agents_tools(world: World, agent: Agent) -> Iterator[Finding]:
 
 
 def _agents_view(world: World, agent: Agent) -> Iterator[Finding]:
-    """Lines for what the agent's own mount table hides. What an alias leads to is not known here."""
+    """Returns lines for what the agent's mount table hides. What an alias leads to is not known here."""
     for rule in _valid(agent.policy):
         is_alias = rule.class_ == "model" and "/" not in rule.name
         if rule.class_ not in IN_TREE or is_alias or (rule.class_, rule.name) == ("model", agent.model):
