@@ -20,8 +20,8 @@ from cortexfs.core.formats import HIDES, TAB
 from cortexfs.core.plain import escaped
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-REFUSED = ("EACCES", "EPERM")
-SAID = "permission denied"  # strerror(3), as programs print it
+REFUSED = ("EACCES", "EPERM", "EROFS")
+SAID = ("permission denied", "read-only file system")  # strerror(3), as programs print it
 _WORD = re.compile(r"[\w.~/$+@{}-]{2,256}", re.ASCII)
 _HOME = re.compile(r"^(?:~|\$HOME|\$\{HOME\})(?=/|$)")
 
@@ -34,7 +34,8 @@ class Failed(NamedTuple):
 
     @property
     def was_refused(self) -> bool:
-        return self.code in REFUSED or SAID in self.texts.lower()
+        said = self.texts.lower()
+        return self.code in REFUSED or any(words in said for words in SAID)
 
 
 def told(view: View, cwd: str) -> str:

@@ -96,14 +96,14 @@ CLOSED = {
 def test_hidden_files_of_a_home_are_closed(scene: Scene, home: Path, source: str) -> None:
     # the issue: "An agent in $HOME with a writing tool wrote .ssh/authorized_keys and read 0600 files"
     refused, free = both(scene, home, source)
-    assert (refused in ("EACCES", "EXDEV"), free) == (True, "done")
+    assert (refused in (*confined.CLOSED, "EXDEV"), free) == (True, "done")
 
 
 @pytest.mark.parametrize(
     "what", ["append to the keys of ssh", "make a profile", "read passwords", "by moving it"]
 )
 def test_they_are_closed_from_above_too(scene: Scene, home: Path, what: str) -> None:
-    assert both(scene, home, CLOSED[what], scene.path)[0] in ("EACCES", "EXDEV")
+    assert both(scene, home, CLOSED[what], scene.path)[0] in (*confined.CLOSED, "EXDEV")
 
 
 OPEN = {
@@ -127,13 +127,13 @@ def test_what_an_agent_can_do_in_a_home(scene: Scene, home: Path, source: str) -
     [
         (".config/autostart", "open('.config/autostart/two', 'w')", "done"),
         (".config", "open('.config/autostart/two', 'w')", "done"),
-        (".config", "open('.config/git/config', 'a')", "EACCES"),
+        (".config", "open('.config/git/config', 'a')", "EROFS"),
         (".config", "open('.config/git/credentials')", "EACCES"),
         (".config", "open('.ssh/authorized_keys')", "EACCES"),
         (".cargo", "open('.cargo/credentials.toml')", "EACCES"),
-        (".cargo", "open('.cargo/credentials', 'w')", "EACCES"),
-        (".cargo/bin", "open('.cargo/bin/program', 'r+')", "EACCES"),
-        (".ssh", "open('.ssh/authorized_keys', 'a')", "EACCES"),
+        (".cargo", "open('.cargo/credentials', 'w')", "EROFS"),
+        (".cargo/bin", "open('.cargo/bin/program', 'r+')", "EROFS"),
+        (".ssh", "open('.ssh/authorized_keys', 'a')", "EROFS"),
         ("dotfiles", "open('dotfiles/zshrc', 'a')", "done"),
         ("project", "open('.gitconfig').read()", "done"),
         ("project", "open('.bashrc')", "EACCES"),
