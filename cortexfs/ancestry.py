@@ -31,10 +31,11 @@ class KnownHost(Protocol):
 
 
 def contents(path: bytes) -> bytes:
-    """A file of /proc in one read, so that it is of one moment."""
+    """A file of /proc, whole: the groups of a process can take 700 KiB there. What the kernel writes for one
+    process, it writes at the first read (seq_file, single_open), so that all of it is of one moment."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, 16384)
+        return b"".join(iter(lambda: os.read(fd, 16384), b""))
     finally:
         os.close(fd)
 

@@ -36,6 +36,7 @@ from cortexfs import mcpservers, mounttable, pluginmodels, shebang, statelock, s
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
+from cortexfs.bugs import Bugs
 from cortexfs.catalog import Catalog
 from cortexfs.commands import Commands
 from cortexfs.config import Config
@@ -102,6 +103,8 @@ class Daemon:
         self.config = config
         self.began = time.time()
         self._strict = strict
+        self.bugs = Bugs()
+        log.addHandler(self.bugs)
         runner = shebang.runner()
         limits = config.limits
         hosts = calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files)
@@ -399,7 +402,7 @@ class Daemon:
             *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(self.catalog.broken.items())),
             *(f"broken provider: {name}: {one_line(why)}" for name, why in self.broken_providers.items()),
             *(f"broken agent: {name}: {one_line(why)}" for name, why in self.broken_agents.items()),
-            f"bugs met: {self.fs.errors}",
+            f"bugs met: {self.bugs.met}",
             f"last error: {one_line(self.logs.error or self.runs.last_error or 'none')}",
         ]
         return "\n".join(lines) + "\n"

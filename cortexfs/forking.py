@@ -24,7 +24,7 @@ from cortexfs.core.plain import one_line
 from cortexfs.host import linux
 
 MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
-_PACKET = 64 << 10
+_OUTPUT = 64 << 10
 
 log = logging.getLogger("cortexfs")
 
@@ -39,6 +39,7 @@ class ForkServer:
         """Start it. Call this before the daemon opens anything that hosts must not inherit. In `state` lies
         what is the daemon's own."""
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, calls.MAX_SPAWN)
         self._output, output = os.pipe()
         options = ["--state", os.path.realpath(state)] if state else []
         with theirs:
@@ -67,7 +68,7 @@ class ForkServer:
         """The next message and its rights, or None when the fork server is gone."""
         while True:
             try:
-                data, rights, _ = linux.receive(self.socket, _PACKET, 1)
+                data, rights, _ = linux.receive(self.socket, calls.MAX_SPAWN, 1)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self.socket)
             except ConnectionResetError:
@@ -79,7 +80,7 @@ class ForkServer:
         """Log what hosts say on standard error. All of it is read, or who prints would have to wait."""
         while True:
             await trio.lowlevel.wait_readable(self._output)
-            if not (said := os.read(self._output, _PACKET)):
+            if not (said := os.read(self._output, _OUTPUT)):
                 return
             log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))
 

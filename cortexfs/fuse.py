@@ -71,7 +71,6 @@ class Filesystem(pyfuse3.Operations):
         forget: Callable[[Stale], None] = kernel.forget,
     ) -> None:
         super().__init__()
-        self.errors = 0
         self.strict = strict
         self._clock = clock
         self._forget = forget

@@ -1,7 +1,7 @@
 """The one guard around every handler that can fail: any exception but FUSEError would end the mount for all.
 
-Rules: a Fault becomes its errno; a bug becomes EIO for whoever met it, a line in the log and a count, and is
-raised only where tests want to see it.
+Rules: a Fault becomes its errno; a bug becomes EIO for whoever met it and a line in the log, which is
+counted (bugs.py), and is raised only where tests want to see it.
 This file must never know what a handler does.
 """
 
@@ -20,7 +20,6 @@ log = logging.getLogger("cortexfs.fuse")
 
 
 class Guarded(Protocol):
-    errors: int  # bugs met
     strict: bool
 
 
@@ -41,7 +40,6 @@ def guarded(
         except Fault as fault:
             raise FUSEError(fault.errno) from None
         except Exception:  # pyfuse3 would unmount; whoever asked gets EIO, the log the traceback
-            self.errors += 1
             log.exception("%s failed; please report this", handler.__name__)
             if self.strict:
                 raise

@@ -172,6 +172,10 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     open_files: int
 
 
+# A Spawn's bytes: 320 KiB of them are the 65,536 groups that a caller may have.
+MAX_SPAWN = 512 << 10
+
+
 class Spawn(msgspec.Struct, frozen=True, array_like=True):
     """Start a host. Rights: its control socket; then, when namespaces or root are set, the caller's
     pidfd and, when root is set, the caller's root directory."""

@@ -42,7 +42,7 @@ PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
 NAME = "cortexfs-host"  # as ps(1) shows it; at most 15 characters
 
-_PACKET = 64 << 10
+_PACKET = 64 << 10  # of what a starting host says
 _MAX_RIGHTS = 3
 # A process in an uninterruptible wait dies when that ends; nobody is kept waiting for it longer.
 _SWEEP_SECONDS = 2.0
@@ -156,7 +156,7 @@ class ForkServer:
     def _hear(self) -> bool:
         """Take one Spawn; whether the daemon is there."""
         try:
-            data, rights, flags = linux.receive(self._control, _PACKET, _MAX_RIGHTS)
+            data, rights, flags = linux.receive(self._control, calls.MAX_SPAWN, _MAX_RIGHTS)
         except BlockingIOError:
             return True
         except OSError:

@@ -28,6 +28,14 @@ def test_uid_gid_and_groups_are_the_callers(ctx: Ctx) -> None:
     assert (seen["uid"], seen["gid"], seen["groups"]) == (NOBODY, 1000, [1000, 2000])
 
 
+def test_one_may_have_all_the_groups_that_there_can_be(ctx: Ctx) -> None:
+    # abi.md 4: "The tool runs with its uid, gid, groups"; NGROUPS_MAX of <linux/limits.h>, in 11 digits each
+    groups = list(range(2**32 - 2 - 65536, 2**32 - 2))
+    assert who(ctx, user=NOBODY, group=1000, extra_groups=groups)["groups"] == groups
+    assert who(ctx, user=0, group=0, extra_groups=groups)["groups"] == groups
+    assert who(ctx, uid=NOBODY)["groups"] == []  # and others still have their hosts
+
+
 def test_cwd_and_umask_are_the_callers(ctx: Ctx) -> None:
     place = ctx.work / "place"
     place.mkdir()

@@ -14,6 +14,7 @@ import pytest
 from cortexfs.core.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL
 from cortexfs.core.tree import Stale
 from cortexfs.store import Store
+from tests.bugcount import counted
 from tests.shell import handlers
 from tests.shell.handlers import SECOND, Fields, World, caller, refused, registry
 
@@ -275,9 +276,9 @@ async def test_a_bug_is_eio_for_its_caller_and_ends_nothing(
     # design.md: "it logs, counts, returns EIO, and re-raises under --strict (tests)"
     monkeypatch.setattr(world.fs, "strict", strict)
     monkeypatch.setattr(world.fs, "_tree", None)
-    with pytest.raises(AttributeError) if strict else refused(errno.EIO):
+    with counted() as bugs, pytest.raises(AttributeError) if strict else refused(errno.EIO):
         await world.fs.readlink(5, caller())
-    assert world.fs.errors == 1
+    assert bugs.met == 1
     assert "readlink failed" in caplog.text
 
 

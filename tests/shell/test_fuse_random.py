@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pyfuse3 import FUSEError
 
 from cortexfs.core.places import HOME, MODEL, ROOT, TOOL
+from tests.bugcount import counted
 from tests.shell.handlers import World, caller, registry
 from tests.waiting import SOAK
 
@@ -75,10 +77,13 @@ class Player:
         return await self.world.find(path) if path else ROOT
 
     async def step(self, verb: str, *details: object) -> None:
-        try:
+        with counted() as bugs:
+            await self._try(verb, *details)
+        assert bugs.met == 0
+
+    async def _try(self, verb: str, *details: object) -> None:
+        with contextlib.suppress(FUSEError, AssertionError):  # World.find asserts that a path is there
             await getattr(self, verb)(*details)
-        except (FUSEError, AssertionError):  # World.find asserts that a path is there
-            assert self.world.fs.errors == 0
 
     async def write(self, place: Place, data: bytes, flags: int) -> None:
         fs = self.world.fs
