@@ -36,6 +36,7 @@ from cortexfs import mcpservers, mounttable, pluginmodels, shebang, statelock, s
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
+from cortexfs.arrivals import Arrivals
 from cortexfs.bugs import Bugs
 from cortexfs.catalog import Catalog
 from cortexfs.commands import Commands
@@ -166,12 +167,14 @@ class Daemon:
             root, config, self.fs, self.sessions, self.runs, self.drivers, tools, self.middleware
         )
         self.agents = Agents(self.world, turns.agent)
+        self.arrivals = Arrivals()
         self.sockets = Sockets(
             root,
             self.fs.expecting_bind,
             self.conversations,
             self.pool,
             self._connections,
+            self.arrivals,
             strict,
             config.callers.serve_sandboxed,
         )
@@ -231,8 +234,11 @@ class Daemon:
                     find, command = self.fs.object_of, self.commands.chosen
                     tree = Tree(str(self.root), find, command, self._driver_of, self.world.admit)
                     settings = terms.Exec(self.config, self._connections)
-                    exec_ = Exec(tree, self.pool, self.runs, settings, self._strict, self.middleware)
+                    exec_ = Exec(
+                        tree, self.pool, self.runs, settings, self.arrivals, self._strict, self.middleware
+                    )
                     calls_.start_soon(exec_.serve, listener, calls_)
+                    calls_.start_soon(self.arrivals.run)
                     ready(None)
                     await self._stop.wait()
                     await self._drain()

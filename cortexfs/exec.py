@@ -21,6 +21,7 @@ import trio
 
 from cortexfs import shebang, strangers
 from cortexfs.answers import Answer
+from cortexfs.arrivals import Arrivals
 from cortexfs.caller import Caller, caller_of
 from cortexfs.core import calls, usage, wire
 from cortexfs.core.arguments import wants_help
@@ -29,7 +30,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.places import COMMANDS
 from cortexfs.core.registry import Object
 from cortexfs.declaredcommands import CALL, CLASS
-from cortexfs.guests import Guest, Guests, welcome
+from cortexfs.guests import Guest, Guests
 from cortexfs.hookedrelay import HookedRelay
 from cortexfs.hooks import Site
 from cortexfs.hosts import Pool
@@ -96,10 +97,12 @@ class Exec:
         pool: Pool,
         runs: Runs,
         settings: Settings,
+        arrivals: Arrivals,
         strict: bool,
         middleware: Middleware | None = None,
     ) -> None:
         self._strict = strict
+        self._arrivals = arrivals
         self._middleware = middleware or Middleware(pool)
         self._tree = tree
         self._pool = pool
@@ -109,7 +112,7 @@ class Exec:
 
     async def serve(self, listener: socket.socket, nursery: trio.Nursery) -> None:
         """Accept for ever; over the limit, connections are closed, which the runner reports."""
-        await welcome(
+        await self._arrivals.welcome(
             listener,
             self._guests,
             lambda stream, guest: nursery.start_soon(self._connection, stream, guest),

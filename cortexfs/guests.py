@@ -15,16 +15,12 @@ from weakref import WeakValueDictionary
 
 import trio
 
-from cortexfs import strangers
-from cortexfs.caller import peer_uid
 from cortexfs.core.errors import Fault
 
 SHARE = 4  # one user has at most one part in four of the connections
 # Arguments stay in memory for as long as their run: three of the longest that may be (wire.MAX_STRINGS).
 MAX_HELD = 64 << 20
 MAX_UNREAD = 64  # lines of up to a MiB each that are on their way to connections of a user
-ACCEPT_PAUSE = 0.05
-TOGETHER = 64  # accepted at a turn, which takes 0.25 s in a daemon that streams to a thousand
 SMALL = 64 << 10  # always let in: all connections of a user with so much are no more than MAX_HELD
 
 
@@ -35,6 +31,7 @@ class Guests:
         self._most = connections
         self._share = max(1, connections // SHARE)
         self._total = 0
+        self.crowded: set[socket.socket] = set()  # listeners at which more wait than are accepted at a time
         self._open: Counter[int] = Counter()
         self._held: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
@@ -106,27 +103,3 @@ class Guest:
             raise Fault("EAGAIN", f"the runs of uid {self.uid} have {held} MiB of arguments now; try again")
         self._held[self.uid] += size
         self.bytes += size
-
-
-async def welcome(
-    listener: socket.socket, guests: Guests, begin: Callable[[socket.socket, Guest], None]
-) -> None:
-    """Accept for ever. Over the limit, connections are closed, which a client sees as its end."""
-    while True:
-        await trio.lowlevel.wait_readable(listener)
-        try:
-            for _ in range(TOGETHER):
-                _enter(listener.accept()[0], guests, begin)
-        except BlockingIOError:
-            continue
-        except OSError:  # no file descriptors left: others must end first
-            await trio.sleep(ACCEPT_PAUSE)
-
-
-def _enter(stream: socket.socket, guests: Guests, begin: Callable[[socket.socket, Guest], None]) -> None:
-    stream.setblocking(False)
-    guest = guests.enter(peer_uid(stream))
-    if guest is None:
-        strangers.close(stream)
-    else:
-        begin(stream, guest)

@@ -22,6 +22,7 @@ import msgspec
 import trio
 
 from cortexfs import strangers
+from cortexfs.arrivals import Arrivals
 from cortexfs.binding import Gone
 from cortexfs.caller import Caller, caller_of, nobody
 from cortexfs.catalog import BUILTIN
@@ -30,11 +31,13 @@ from cortexfs.conversations import Conversations
 from cortexfs.core import calls, frames, places, requests, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key, Object
-from cortexfs.guests import Guest, Guests, welcome
+from cortexfs.guests import Guest, Guests
 from cortexfs.hosts import Pool, announce
 from cortexfs.runnerside import receive, send
 
 BACKLOG = 512
+CALLS = 16  # of `.run.sock`, where it is ahead of the next caller whoever fills it
+PAUSE = 0.004  # a client talks for longer than a runner: 4,000 new ones a second are enough
 TRIES = 8  # somebody may look at the name just between our making it free and binding it
 CWD_SECONDS = 5.0
 
@@ -55,7 +58,7 @@ def bind(root: Path, expecting: Expecting, object_: Object | None = None) -> soc
         with _opened(root / folder) as directory:
             _bind(listener, f"/proc/self/fd/{directory}/{name}", lambda: expecting(object_))
         strangers.refuse_rights(listener)
-        listener.listen(BACKLOG)
+        listener.listen(BACKLOG if object_ else CALLS)
         listener.setblocking(False)
     except BaseException:  # whatever it was goes on; nobody else has the listener
         listener.close()
@@ -95,6 +98,7 @@ class Sockets:
         conversations: Conversations,
         pool: Pool,
         connections: int,
+        arrivals: Arrivals,
         strict: bool = False,
         sandboxed: Callable[[int], bool] = nobody,
     ) -> None:
@@ -105,6 +109,7 @@ class Sockets:
         self._pool = pool
         self._guests = Guests(connections)
         self._strict = strict
+        self._arrivals = arrivals
         self._open: dict[Key, tuple[Object, socket.socket, trio.CancelScope]] = {}
         self._clients: trio.Nursery | None = None
         self._connections: set[Connection] = set()
@@ -171,7 +176,7 @@ class Sockets:
             clients.start_soon(self._client, object_, stream, guest)
 
         with strangers.closing(listener), scope:
-            await welcome(listener, self._guests, begin)
+            await self._arrivals.welcome(listener, self._guests, begin, PAUSE)
 
     async def _client(self, object_: Object, stream: socket.socket, guest: Guest) -> None:
         """The guard of this edge: a bug ends its own connection and nobody else's."""

@@ -53,6 +53,18 @@ def receive(sock: socket.socket, size: int) -> bytes:
     return sock.recv(len(seen)) if seen else b""
 
 
+def is_over(sock: socket.socket) -> bool:
+    """Whether nothing is there to be read, and the other end is closed, not for writing alone."""
+    try:
+        if not sock.recv(1, socket.MSG_PEEK):
+            sock.send(b"")
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 class closing:
     """As contextlib's; its generator's frame costs more than a close."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="an attacker of another uid needs a root daemon")
 
@@ -127,6 +128,48 @@ say(closed)
     with Attacker(small, script) as closed:
         assert closed == 8
         assert words_of(small) == "2 words"
+
+
+FLOODING = """
+import mmap
+places = [ROOT + "/.run.sock"]
+for folder, _, names in (*os.walk(ROOT + "/model"), *os.walk(ROOT + "/agent")):
+    places += [os.path.join(folder, name) for name in names if name.endswith(".sock")]
+counts = memoryview(mmap.mmap(os.open(sys.argv[2], os.O_RDWR), 14 * 8)).cast("Q")
+us = os.getpid()
+def flood(mine):
+    while os.getppid() == us:
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(places[(mine + counts[mine]) % len(places)])
+        counts[mine] += 1
+for mine in range(14):
+    if not os.fork():
+        try:
+            flood(mine)
+        finally:
+            os._exit(0)
+say(len(places))
+"""
+
+
+def test_one_who_connects_without_end_is_not_served_before_others(ctx: Ctx) -> None:
+    # arrivals.py: "users take turns, whatever listener they connected to"
+    path = ctx.work / "flood"
+    path.write_bytes(bytes(14 * 8))
+    path.chmod(0o666)
+
+    def connected() -> int:
+        return sum(memoryview(path.read_bytes()).cast("Q"))
+
+    with Attacker(ctx, FLOODING.replace("sys.argv[2]", repr(str(path)))) as listeners:
+        assert listeners > 3
+        until(connected, lambda count: count > 2000)
+        meanwhile = []
+        for _ in range(9):
+            before = connected()
+            assert words_of(ctx) == "2 words"
+            meanwhile.append(connected() - before)
+    assert sorted(meanwhile)[4] < 1000
 
 
 def test_one_users_arguments_are_bounded(ctx: Ctx) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import trio
 
 from cortexfs import hosts, strangers
+from cortexfs.arrivals import Arrivals
 from cortexfs.core import calls, controls, frames, places, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
@@ -113,7 +114,8 @@ class World:
         self.objects: dict[int, Object] = {}
         drivers = Drivers(lambda name: None, control)
         tree = Tree("/the/root", self.objects.get, no_command, drivers.chosen, lambda *_: None)
-        self.exec = Exec(tree, self.pool, self.runs, settings, strict=True)
+        self.arrivals = Arrivals()
+        self.exec = Exec(tree, self.pool, self.runs, settings, self.arrivals, strict=True)
         self.listener = listener
         self.scope = trio.CancelScope()
         self.stopped = trio.Event()
@@ -197,6 +199,7 @@ async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
                     services.start_soon(world.logs.run)
                     async with trio.open_nursery() as runs:
                         serve = functools.partial(world.exec.serve, listener, runs)
+                        runs.start_soon(world.arrivals.run)
                         runs.start_soon(_within, world, serve)
                         yield world
                         runs.cancel_scope.cancel()

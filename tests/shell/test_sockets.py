@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import trio
 
+from cortexfs.arrivals import Arrivals
 from cortexfs.conversations import Conversations
 from cortexfs.core.registry import Object
 from cortexfs.hosts import Pool
@@ -37,8 +38,10 @@ async def listening(root: Path) -> AsyncIterator[Sockets]:
         (root / f"{object_.class_}/{object_.name}.sock").unlink(missing_ok=True)
         yield
 
-    sockets = Sockets(root, expecting, cast(Conversations, None), pool, 8, strict=True)
+    arrivals = Arrivals()
+    sockets = Sockets(root, expecting, cast(Conversations, None), pool, 8, arrivals, strict=True)
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(arrivals.run)
         await nursery.start(sockets.run)
         yield sockets
         nursery.cancel_scope.cancel()
