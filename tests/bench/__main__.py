@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.bench import engine, esm, mcp, measure, plugins, providers, streams, talking, wasm
+from tests.bench import engine, esm, flood, mcp, measure, plugins, providers, streams, talking, wasm
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
@@ -134,6 +134,20 @@ def crowded(ctx: Ctx) -> Iterator[Row]:
     yield fact("p99 of fs.read without them", found.alone_call, "ms")
     yield above("deltas that came meanwhile, of those sent", found.rate / found.wanted, "x", 0.95)
     yield fact("the daemon's CPU meanwhile", found.cpu, "% of a core")
+
+
+def flooded(python: Path) -> Iterator[Row]:
+    if os.geteuid() != 0:
+        return  # it takes another user
+    with mounted(python) as ctx:
+        found = flood.figures(ctx)
+    loops = f"beside {flood.LOOPS} connect loops of another user over {flood.SOCKETS} sockets"
+    yield below(f"fs.read {loops}, times slower, over cat's times", found.over, "x", 1.5)
+    yield fact("fs.read beside these", found.flood.ours, "ms")
+    yield fact("cat beside these", found.flood.cat, "ms")
+    over = found.held.ours / found.alone.ours
+    yield below("fs.read with the loops held to 25 % of a core, over fs.read without", over, "x", 3)
+    yield fact("the CPU of these loops", found.used, "% of a core")
 
 
 def local_model(python: Path) -> Iterator[Row]:
@@ -269,6 +283,7 @@ SHARED: Mapping[str, Callable[[Ctx], Iterable[Row]]] = {
     part.__name__: part for part in (calls, stream, metadata, talk, proxied, crowded, life)
 }
 OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
+    "flood": flooded,
     "plugins": plugged,
     "wasm": webassembly,
     "esm": javascript,
