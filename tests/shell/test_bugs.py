@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from cortexfs.config import Places, load
+from cortexfs.daemon import Daemon
 from cortexfs.models.driver import Turn
 from cortexfs.models.drivers import answered
 from cortexfs.runnerside import receive
@@ -51,3 +54,17 @@ async def test_of_a_task_that_answers() -> None:
     assert fault
     assert fault.code == "EPROTO"
     assert bugs.met == 1
+
+
+def test_status_tells_of_all(tmp_path: Path) -> None:
+    # docs/ctx.md: "how many bugs of ours were met"
+    log = logging.getLogger("cortexfs")
+    daemon = Daemon(tmp_path, load(Places(tmp_path / "state", tmp_path / "config")), True, lambda: None)
+    try:
+        for name in ("cortexfs", "cortexfs.fuse"):
+            logging.getLogger(name).error("a guard has met one", exc_info=ZeroDivisionError())
+        log.error("a fault is no bug")
+        assert "\nbugs met: 2\n" in daemon.status()
+    finally:
+        log.removeHandler(daemon.bugs)
+        daemon.pool.stop()
