@@ -74,7 +74,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Meta(gt=0, description="Seconds without a call after which the host of a built-in tool exits."),
     ] = 60
     log_kib: Annotated[
-        int, Meta(ge=4, description="Size at which the log of an object is rotated, in KiB.")
+        int,
+        Meta(
+            ge=4,
+            description="Size at which the log of an object, or of a user's runs of it, is rotated, in KiB.",
+        ),
     ] = 1024
 
 

@@ -61,7 +61,7 @@ class Entries:
             found = await self._home(name, user)
         if found is None and space:
             raise Fault("ENOENT", "it is not there yet")
-        return self.seen(found) if found else self._missing
+        return self.seen(self._tree.veiled(found, user[0])) if found else self._missing
 
     async def _home(self, name: str, user: tuple[int, int]) -> int:
         """A user has a home who looks for it, or who has sessions."""
@@ -71,13 +71,13 @@ class Entries:
         self.clear()
         return self._tree.home(int(name), user[1] if own else int(name), self._clock())
 
-    async def listing(self, folder: int) -> Listing:
-        """Of one moment, held until `let_go`."""
+    async def listing(self, folder: int, uid: int) -> Listing:
+        """What this user sees, of one moment, held until `let_go`."""
         if folder == HOME:
             await self._find_homes()
         space = self._spaces.place(folder)
         if space is None:
-            return self._listing(folder)
+            return self._listing(folder, uid)
         found = await self._spaces.listing(space, folder)
         if folder & BIT:
             return found
@@ -85,7 +85,7 @@ class Entries:
         self.let_go(hiding)
         found = [entry for entry in found if entry not in hiding]
         hidden = {name for name, _ in found}  # a folder of sessions hides an alias of its name
-        return [*(entry for entry in self._listing(folder) if entry[0] not in hidden), *found]
+        return [*(entry for entry in self._listing(folder, uid) if entry[0] not in hidden), *found]
 
     def is_objects(self, folder: int, name: str) -> bool:
         """Whether a name is an object's in the tree, and not a folder of sessions."""
@@ -99,10 +99,10 @@ class Entries:
                     self._tree.home(uid, uid, self._clock())
                     self.clear()
 
-    def _listing(self, folder: int) -> Listing:
+    def _listing(self, folder: int, uid: int) -> Listing:
         """Large folders' are shared, as anybody may open one very often."""
         if self._tree.owner_object(folder):
-            return self._tree.listing(folder)
+            return [(name, self._tree.veiled(inode, uid)) for name, inode in self._tree.listing(folder)]
         found = self._listings.get(folder)
         if found is None:
             found = self._listings[folder] = self._tree.listing(folder)
@@ -129,8 +129,10 @@ class Entries:
             return found._replace(size=len(text), mtime=rendered)
         if inode == COMMANDS:
             return found._replace(size=len(self._commands()))
-        if found.keep is Keep.ENTRY and (object_ := self._tree.owner_object(inode)):
-            size, mtime = self._logs.size(*object_.key), int(self._logs.mtime(*object_.key) * 1e9)
+        control = self._tree.control_at(inode)
+        if control and control[1].name == controls.LOG:
+            key = control[0].key
+            size, mtime = self._logs.size(*key), int(self._logs.mtime(*key) * 1e9)
             return found._replace(size=size, mtime=mtime or found.mtime)
         return found
 
@@ -162,6 +164,8 @@ class Entries:
         if inode == COMMANDS:
             return Snapshot(self._commands())
         found = self._tree.control_at(inode)
+        if found is None and places.slot(inode) == places.VEILED:
+            raise Fault("EACCES", "an object's log is its owner's; yours is in your home")
         if found is None:
             raise Fault("ENOENT", "it was removed")
         object_, control = found

@@ -89,7 +89,7 @@ class Filesystem(pyfuse3.Operations):
         self._tree.apply(self.own.joined(registry), clock())
         self._bindings = Bindings(self._tree, forget)
         self.expecting_bind = self._bindings.expecting
-        self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock)
+        self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock, logs)
         self._entries = Entries(self._tree, self._spaces, logs, status, commands, clock)
         self._handles = Handles()
         self.object_of: Callable[[int], Object | None] = self._tree.object_at
@@ -329,7 +329,7 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def opendir(self, inode: int, ctx: RequestContext) -> int:
-        listing = await self._entries.listing(inode)
+        listing = await self._entries.listing(inode, ctx.uid)
         try:
             return self._handles.add_listing(listing, ctx.uid)
         except Fault:

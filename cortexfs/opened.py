@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from cortexfs.core.controls import Control
@@ -33,9 +34,12 @@ FIRST_HANDLE = 1 << 62  # above all inodes
 
 
 class LogSource(Protocol):
+    root: Path  # in its home/, users' own logs, as the tree has them
+
     def size(self, class_: str, name: str) -> int: ...
     def mtime(self, class_: str, name: str) -> float: ...
     def read(self, class_: str, name: str, offset: int, size: int) -> bytes: ...
+    def settle(self, uid: int) -> None: ...
 
 
 class Opened(ABC):

@@ -5,6 +5,7 @@ Every way to run an object (exec, sockets, agents) opens a `Run` here and closes
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 
@@ -13,10 +14,12 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Status, Usage
+from cortexfs.core.registry import is_own
 from cortexfs.logs import Logs
 
 SOCKET = "socket"  # the source of a run that is a message in a session
 
+log = logging.getLogger("cortexfs.runs")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -114,10 +117,11 @@ class Runs:
         return run
 
     async def has_ended(self, class_: str, name: str, uid: int, id_: str) -> bool:
-        """Whether the object's log tells of that run, and that it was this user's."""
+        """Whether this user's log of the object tells of that run."""
         self._logs.flush()
         part = b'"run":' + _encode(id_)
-        line = await trio.to_thread.run_sync(self._logs.find, class_, name, part)
+        own = None if is_own((class_, name)) else uid
+        line = await trio.to_thread.run_sync(self._logs.find, class_, name, part, own)
         return line is not None and _lines.decode(line).uid == uid
 
     async def drained(self) -> None:
@@ -139,8 +143,10 @@ class Runs:
         now = self._clock.text()
         code = fault.code if fault else None
         if fault and fault.code == "EPROTO":
-            # Everybody reads it, so it says no more than a log does: an exception's text may be an input.
-            self.last_error = f"{now} {run.class_}/{run.name}: EPROTO in run {run.id}"
+            # Not the fault's own text: that of an exception may be an input.
+            log.warning("%s/%s: EPROTO in run %s", run.class_, run.name, run.id)
+            # Everybody reads it, and what somebody has run, and when, is nobody else's business.
+            self.last_error = "a run ended with EPROTO; daemon.log says which"
         line = Line(
             ts=now,
             run=run.id,
@@ -154,4 +160,7 @@ class Runs:
             input_tokens=run.usage.input_tokens if run.usage else None,
             output_tokens=run.usage.output_tokens if run.usage else None,
         )
-        self._logs.append(run.class_, run.name, _encode(line) + b"\n")
+        data = _encode(line) + b"\n"
+        self._logs.append(run.class_, run.name, data)
+        if not is_own((run.class_, run.name)):  # the log of somebody's own agent is that user's already
+            self._logs.append(run.class_, run.name, data, run.uid)

@@ -3,6 +3,7 @@
     LOG, GROWING   the file that has the name now, so that a reader goes on when it was made anew; of a
                    session that was removed, the file that had it
     REPLACED       the file that had the name at open, so that paged reads agree
+    RUNS           whatever has the name at each read, as it is rotated under its readers
 
 Rules: bytes in the page cache are read at once, others in a thread, so that a slow disk holds up its readers
 only. Descriptors are kept for the files that were read last; beyond that many a file is opened again for
@@ -16,7 +17,6 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import trio
@@ -25,6 +25,7 @@ from cortexfs import spacedisk
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.spaces import Kind, Place
 from cortexfs.opened import Opened
+from cortexfs.spacedisk import Roots
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,8 +44,8 @@ class State(NamedTuple):
 class Disk:
     """The sessions' disk, as this edge asks it: in threads, its errors as Faults."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, roots: Roots) -> None:
+        self.roots = roots
         self.held: OrderedDict[SpaceFile, int] = OrderedDict()
         self._threads = trio.CapacityLimiter(THREADS)
 
@@ -54,8 +55,10 @@ class Disk:
         except OSError as error:
             raise Fault(code_of(error.errno), f"the sessions' disk: {error}") from None
 
-    async def open(self, place: Place, state: Callable[[], State]) -> SpaceFile:
-        descriptor = await self.do(spacedisk.open_file, self.root, place)
+    async def open(self, place: Place, state: Callable[[], State]) -> Opened:
+        if place.kind is Kind.RUNS:
+            return RunsFile(self, place, state)
+        descriptor = await self.do(spacedisk.open_file, self.roots, place)
         opened = SpaceFile(self, place, state, _version(descriptor))
         await self.hold(opened, descriptor)
         return opened
@@ -65,6 +68,20 @@ class Disk:
         if len(self.held) > HELD:
             _, oldest = self.held.popitem(last=False)
             await self.do(os.close, oldest)
+
+
+class RunsFile(Opened):
+    """A log of runs. Its readers are few and read at its end, so that no descriptor is kept."""
+
+    def __init__(self, disk: Disk, place: Place, state: Callable[[], State]) -> None:
+        self._disk = disk
+        self._place = place
+        self._state = state
+
+    async def read(self, offset: int, size: int) -> bytes:
+        if not self._state().is_there:  # it was removed, and another one may have its name
+            return b""
+        return await self._disk.do(spacedisk.read, self._disk.roots, self._place, offset, size)
 
 
 class SpaceFile(Opened):
@@ -110,7 +127,7 @@ class SpaceFile(Opened):
         if not by_name:
             return descriptor, b""
         try:
-            again = spacedisk.open_file(self._disk.root, self._place)
+            again = spacedisk.open_file(self._disk.roots, self._place)
         except (FileNotFoundError, NotADirectoryError):  # it was removed: that is its end
             return descriptor, b""
         try:

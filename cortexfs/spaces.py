@@ -1,4 +1,4 @@
-"""The files of sessions in the tree: a view of what is on disk below <state>/sessions.
+"""The files of sessions, and users' logs of runs, in the tree: a view of <state>/sessions and <state>/log.
 
     lookup, attributes, listing, open      what there is now; the kernel keeps nothing of it
     unlink, rmdir                          how `rm -r` ends sessions
@@ -29,10 +29,10 @@ from cortexfs.core import spaces
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.nodes import Nodes
 from cortexfs.core.places import Attributes, Keep
-from cortexfs.core.spaces import BIT, CONTEXTS, Kind, Place
-from cortexfs.opened import Listing, Opened, Snapshot
+from cortexfs.core.spaces import BIT, CONTEXTS, LOGGED, Kind, Place
+from cortexfs.opened import Listing, LogSource, Opened, Snapshot
 from cortexfs.sessionfiles import Address, Space
-from cortexfs.spacedisk import Found
+from cortexfs.spacedisk import Found, Roots
 from cortexfs.spacefiles import Disk, State
 
 GHOSTS = 1024  # sessions that ended and whose folder was not removed; the oldest go
@@ -91,14 +91,20 @@ class _Ghost:
 
 class Spaces:
     def __init__(
-        self, nodes: Nodes, source: Source, owner: tuple[int, int], clock: Callable[[], int]
+        self,
+        nodes: Nodes,
+        source: Source,
+        owner: tuple[int, int],
+        clock: Callable[[], int],
+        logs: LogSource,
     ) -> None:
         self._nodes = nodes
         self._source = source
         self._owner = owner
         self._clock = clock
-        self._root = Path(os.path.realpath(source.root))
-        self._disk = Disk(self._root)
+        self._logs = logs
+        self._roots = Roots(*(Path(os.path.realpath(root)) for root in (source.root, logs.root)))
+        self._disk = Disk(self._roots)
         self._key = secrets.token_bytes(16)  # so that nobody can choose names whose inodes meet
         self._known: dict[int, _Node] = {}
         self._ghosts: dict[tuple[str, ...], _Ghost] = {}
@@ -175,11 +181,17 @@ class Spaces:
     async def _look(self, place: Place) -> Attributes | None:
         if place.made_from and (place.is_index or not place.is_folder):
             await self._source.freshen(place.made_from)
-        found = await self._disk.do(spacedisk.look, self._root, place)
+        self._settle(place)
+        found = await self._disk.do(spacedisk.look, self._roots, place)
         if found is None:
             return self._ghost_of(place)
         self._revive(place)
         return self._attributes(place, found)
+
+    def _settle(self, place: Place) -> None:
+        """Lines of runs wait in memory for a moment; whoever looks is shown them."""
+        if place.kind in LOGGED and place.uid is not None:
+            self._logs.settle(place.uid)
 
     def _attributes(self, place: Place, found: Found) -> Attributes:
         owner = self._owner if place.uid is None else (place.uid, place.uid)
@@ -201,7 +213,8 @@ class Spaces:
         """A folder's entries, held until `forget`; of the tree's folders, only what is on disk."""
         if folder.made_from:
             await self._source.freshen(folder.made_from)
-        found = await self._disk.do(spacedisk.listed, self._root, folder)
+        self._settle(folder)
+        found = await self._disk.do(spacedisk.listed, self._roots, folder)
         entries = self._dots(folder, inode) if inode & BIT else []
         for count, (place, each) in enumerate(found):
             self._revive(place)
@@ -256,6 +269,8 @@ class Spaces:
             await self._end(place)
         else:
             await self._remove(place)
+        if place.kind is Kind.RUNS:  # tail -F is to see that the next one is another file
+            self._outlive(place.parts)
 
     async def rmdir(self, folder: Place, name: str) -> None:
         """Remove a folder in which nothing is left; of a session that has ended, whatever is left."""
@@ -281,14 +296,14 @@ class Spaces:
 
     async def _remove(self, place: Place) -> None:
         try:
-            await self._source.discard(lambda: spacedisk.remove(self._root, place))
+            await self._source.discard(lambda: spacedisk.remove(self._roots, place))
         except OSError as error:
             raise Fault(code_of(error.errno), f"{place.name} cannot be removed: {error}") from None
 
     async def _end(self, log: Place) -> None:
         assert log.session
         session = Place(log.session, Kind.SESSION)
-        found = await self._disk.do(spacedisk.below, self._root, session)
+        found = await self._disk.do(spacedisk.below, self._roots, session)
         await self._source.remove(self._address(log))
         left = {place.parts for place in found if place.kind is not Kind.LOG}
         self._ghosts[session.parts] = _Ghost(left, self._clock())
@@ -327,10 +342,10 @@ class Spaces:
     # Homes.
 
     async def homes(self) -> list[int]:
-        return await self._disk.do(spacedisk.homes, self._root)
+        return await self._disk.do(spacedisk.homes, self._roots)
 
     async def has_home(self, name: str) -> bool:
-        return await self._disk.do(spacedisk.has_home, self._root, name)
+        return await self._disk.do(spacedisk.has_home, self._roots, name)
 
 
 def _forget_below(ghost: _Ghost, folder: Place) -> None:
@@ -341,6 +356,6 @@ def _forget_below(ghost: _Ghost, folder: Place) -> None:
 def _keep(place: Place) -> Keep:
     """Folders of sessions go by an rmdir here only, so the kernel knows; a session may also expire, and an
     agent be made where there were only its sessions."""
-    if place.kind is Kind.SESSION or place.kind is Kind.OBJECT or place.kind in CONTEXTS:
+    if place.kind in (Kind.SESSION, Kind.OBJECT, Kind.TOOL, *CONTEXTS):
         return Keep.PASSING
     return Keep.FOLDER if place.is_folder else Keep.NOTHING

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from cortexfs.core import places, registry, spaces
+from cortexfs.core.controls import LOG
 from cortexfs.core.errors import Fault
 from cortexfs.core.places import (
     CLASS_FOLDERS,
@@ -117,6 +118,8 @@ class Nodes:
         """The last component of the path of what has a block."""
         node = self.at_block[block(inode)]
         if isinstance(node, OfObject):
+            if slot(inode) == places.VEILED:
+                return LOG
             control = places.control_at(node.key[0], inode)
             return control.name if control else node.leaf + SUFFIXES[slot(inode)]
         if isinstance(node, Home):

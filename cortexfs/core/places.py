@@ -24,6 +24,7 @@ from cortexfs.core.registry import Key, Object
 BITS = 6
 SLOT = (1 << BITS) - 1
 EXECUTABLE, SOCKET, FOLDER, CONTROL = 0, 1, 2, 8  # slots of an object; controls count from CONTROL
+VEILED = SLOT  # the log, to everybody but its owner: how long it is and when it grew would tell of runs
 SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
 ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET, COMMANDS = range(1, 12)

@@ -1,8 +1,9 @@
-"""Where sessions stand below home/<uid> and shared/main: the table of what may be in which folder.
+"""Where sessions and users' logs of runs stand below home/<uid> and shared/main: what may be in which folder.
 
     home/1000/model/<provider>/<model>.d/session/<session>/events.jsonl
     home/1000/agent/<agent>.d/session/index/by-cwd/<hash>
     home/1000/agent/<agent>.d/session/<session>/context/{summary.md,pack.json,pinned/,output/}
+    home/1000/tool/<tool>.d/log     of everybody's objects: what this user has run (logs.py)
     shared/main/model/...    shared/main/agent/...
 
 Rules: the layout in the tree and on disk is the same. A name that is not in the table is not there, whatever
@@ -25,6 +26,7 @@ SHARED = ("shared", "main")
 INDEX_NAME = "index"
 CONTEXT_NAME = "context"
 LOG_NAME = "events.jsonl"
+RUNS_NAME = "log"
 
 
 class Kind(Enum):
@@ -33,6 +35,8 @@ class Kind(Enum):
     MODELS = auto()
     PROVIDER = auto()
     OBJECT = auto()  # <object>.d
+    TOOLS = auto()
+    TOOL = auto()  # <tool>.d, in which there are no sessions
     SESSIONS = auto()
     SESSION = auto()
     CONTEXT = auto()  # what an agent's model was given of a session
@@ -43,11 +47,22 @@ class Kind(Enum):
     LOG = auto()  # events.jsonl: it grows, and to remove it is to end the session
     GROWING = auto()
     REPLACED = auto()  # made anew as a whole
+    RUNS = auto()  # of an object: it grows, and begins anew where it was rotated or removed
 
 
-FILES = (Kind.LOG, Kind.GROWING, Kind.REPLACED)
+FILES = (Kind.LOG, Kind.GROWING, Kind.REPLACED, Kind.RUNS)
 # What an agent's run makes and nothing makes anew from a log.
 CONTEXTS = (Kind.CONTEXT, Kind.PINNED, Kind.OUTPUT)
+# What a user's log of runs may be in, or is.
+LOGGED = (
+    Kind.AGENTS,
+    Kind.MODELS,
+    Kind.PROVIDER,
+    Kind.OBJECT,
+    Kind.TOOLS,
+    Kind.TOOL,
+    Kind.RUNS,
+)
 _HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _PIN = re.compile(r"[1-9][0-9]{0,3}\.md", re.ASCII)
 
@@ -80,7 +95,9 @@ CHILDREN: dict[Kind, tuple[tuple[Rule, Kind], ...]] = {
     Kind.AGENTS: ((_object, Kind.OBJECT),),
     Kind.MODELS: ((_component, Kind.PROVIDER),),
     Kind.PROVIDER: ((_object, Kind.OBJECT),),
-    Kind.OBJECT: (("session", Kind.SESSIONS),),
+    Kind.OBJECT: (("session", Kind.SESSIONS), (RUNS_NAME, Kind.RUNS)),
+    Kind.TOOLS: ((_object, Kind.TOOL),),
+    Kind.TOOL: ((RUNS_NAME, Kind.RUNS),),
     Kind.SESSIONS: ((INDEX_NAME, Kind.INDEX), (_component, Kind.SESSION)),
     Kind.SESSION: (
         (LOG_NAME, Kind.LOG),
@@ -129,7 +146,7 @@ class Place(NamedTuple):
     def child(self, name: str) -> Place | None:
         for rule, kind in CHILDREN.get(self.kind, ()):
             if rule == name if isinstance(rule, str) else rule(name):
-                return Place((*self.parts, name), kind)
+                return None if kind is Kind.RUNS and self.uid is None else Place((*self.parts, name), kind)
         return None
 
     @property
@@ -169,8 +186,8 @@ class Place(NamedTuple):
 
 
 def home(uid: int, class_: str) -> Place | None:
-    """A class folder of a home, if there can be sessions in it."""
-    kinds = {"agent": Kind.AGENTS, "model": Kind.MODELS}
+    """A class folder of a home, if there is one of that name."""
+    kinds = {"agent": Kind.AGENTS, "model": Kind.MODELS, "tool": Kind.TOOLS}
     return Place(("home", str(uid), class_), kinds[class_]) if class_ in kinds else None
 
 
@@ -191,7 +208,7 @@ def order(place: Place) -> tuple[int, str]:
     """How a folder is listed, so that `rm -r` meets no file that comes back.
 
     A session's log first: with it ends what renews the others. The index last, which the removal of a
-    session renews.
+    session renews, and so the log of runs, which has a line more when a session's run was ended.
     """
-    rank = -1 if place.kind is Kind.LOG else int(place.kind is Kind.INDEX)
+    rank = -1 if place.kind is Kind.LOG else int(place.kind in (Kind.INDEX, Kind.RUNS))
     return rank, place.name

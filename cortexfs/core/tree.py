@@ -42,6 +42,7 @@ from cortexfs.core.temporaries import Temporaries, Temporary
 from cortexfs.core.values import Values
 
 _READ_ONLY = stat.S_IFREG | 0o444
+_LOG = stat.S_IFREG | 0o600
 _WRITABLE = stat.S_IFREG | 0o644
 _PROGRAM = stat.S_IFREG | 0o555
 _SOCKET = stat.S_IFSOCK | 0o666
@@ -95,6 +96,13 @@ class Tree:
         """The object that the executable, socket, folder or control at this inode belongs to."""
         node = self.nodes.find(inode)
         return self.registry.objects.get(node.key) if isinstance(node, OfObject) else None
+
+    def veiled(self, inode: int, uid: int) -> int:
+        """The inode that this user sees in place of that one: of an object's log, only its owner the log's.
+        Both have one name, so the kernel must not keep it."""
+        found = self.control_at(inode)
+        is_hidden = found and found[1].name == controls.LOG and uid not in (0, self.owner[0])
+        return inode | places.VEILED if is_hidden and found and found[0].home is None else inode
 
     def control_at(self, inode: int) -> tuple[Object, Control] | None:
         object_ = self.owner_object(inode)
@@ -252,10 +260,10 @@ class Tree:
         if kind == SOCKET:
             return Attributes(_SOCKET, uid, gid, 0, mtime, Keep.ALWAYS)
         control = places.control_at(object_.class_, inode)
+        if kind == places.VEILED or (control and control.name == controls.LOG):
+            return Attributes(_LOG, uid, gid, 0, registered, Keep.NOTHING)
         if control is None:
             return None
-        if control.name == controls.LOG:
-            return Attributes(_READ_ONLY, uid, gid, 0, mtime, Keep.ENTRY)
         size = len(self.value(object_, control))
         if control.check is None:
             return Attributes(_READ_ONLY, uid, gid, size, changed, Keep.ALWAYS)

@@ -62,14 +62,16 @@ def test_the_files_of_the_abi_are_there_and_belong_to_their_object(base: str, be
 @pytest.mark.parametrize(
     "path",
     [
-        "home/1000/tool",
-        "home/1000/tool/x.d",
+        "home/1000/tool/x",
+        "home/1000/tool/x.d/session",
+        "home/1000/tool/x.d/log.1",
         "home/1000/model/debug/echo",
         "home/1000/model/debug.d",
         "home/1000/model/.hidden",
-        "home/1000/agent/coder.d/log",
+        "home/1000/model/debug.d/log",
         "home/1000/agent/.d",
         "shared/main/tool",
+        "shared/main/agent/coder.d/log",
         f"{MODEL_SESSION}/.new.x",
         f"{MODEL_SESSION}/.removed.17.default",
         f"{MODEL_SESSION}/bad.sock",
@@ -90,6 +92,14 @@ def test_the_files_of_the_abi_are_there_and_belong_to_their_object(base: str, be
 )
 def test_what_is_not_in_the_table_is_not_there(path: str) -> None:
     assert at(path) is None
+
+
+@pytest.mark.parametrize("path", ["tool/fs.read.d", "agent/coder.d", "model/debug/echo.d"])
+def test_each_user_has_a_log_of_what_he_ran(path: str) -> None:
+    # abi.md 9: "each user's own lines are in home/<uid>/<class>/<name>.d/log"
+    place = there(f"home/1000/{path}/log")
+    assert (place.kind, place.uid, stat.filemode(place.mode)) == (Kind.RUNS, 1000, "-rw-------")
+    assert place.made_from is None
 
 
 def test_names_that_other_folders_have_are_names_of_objects_and_sessions_too() -> None:
@@ -143,12 +153,13 @@ def test_the_trees_folders_that_hold_sessions_are_known_both_ways() -> None:
     for folder, path in (
         (home | HOME_SLOTS["model"], "home/1000/model"),
         (home | HOME_SLOTS["agent"], "home/1000/agent"),
+        (home | HOME_SLOTS["tool"], "home/1000/tool"),
         (MAIN, "shared/main"),
     ):
         place = tree.nodes.space(folder)
         assert place == there(path)
         assert tree.nodes.folder_of_space(place.parts) == folder
-    for folder in (home, home | HOME_SLOTS["tool"], MODEL, TOOL, tree.nodes.object_inode(("tool", "shell"))):
+    for folder in (home, MODEL, TOOL, tree.nodes.object_inode(("tool", "shell"))):
         assert tree.nodes.space(folder) is None
     assert tree.nodes.folder_of_space(("home", "1000", "model", "p")) is None
 

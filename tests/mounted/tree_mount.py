@@ -50,6 +50,8 @@ def examples() -> dict[Key, Object]:
 
 
 class MemoryLogs:
+    root = Path("/dev/null")  # no user has any
+
     def __init__(self) -> None:
         self._lines: dict[Key, bytes] = {}
         self._grown: dict[Key, float] = {}
@@ -66,6 +68,9 @@ class MemoryLogs:
 
     def read(self, class_: str, name: str, offset: int, size: int) -> bytes:
         return self._lines.get((class_, name), b"")[offset : offset + size]
+
+    def settle(self, uid: int) -> None:
+        pass
 
 
 class Mount:

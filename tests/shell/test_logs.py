@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 from pathlib import Path
 
+import pytest
 import trio
 
+from cortexfs import logs as module
 from cortexfs.logs import Logs
 from tests.waiting import PATIENCE, awaited
 
@@ -56,7 +59,8 @@ def test_a_log_that_cannot_be_written_is_said_and_harms_nobody(tmp_path: Path) -
     logs = Logs(tmp_path, 100)
     logs.append("tool", "t", b"line\n")
     logs.flush()
-    assert "the log of tool/t cannot be written" in logs.error
+    assert "a log of runs cannot be written: Not a directory" in logs.error
+    assert "tool" not in logs.error  # everybody reads it in status, and what ran is not for everybody
     (tmp_path / "tool").unlink()
     logs.append("tool", "t", b"next\n")
     logs.flush()
@@ -80,3 +84,66 @@ def test_a_disk_that_fills_leaves_no_half_line(tmp_path: Path) -> None:
     assert "cannot be written" in logs.error
     logs.append("tool", "t", b"third\n")
     assert logs.read("tool", "t", 0, 100) == b"first\nthird\n"
+
+
+def test_a_users_own_lines_are_a_file_that_others_do_not_rotate_away(tmp_path: Path) -> None:
+    # abi.md 9: "each user's own lines are in home/<uid>/<class>/<name>.d/log"
+    logs = Logs(tmp_path, 100)
+    logs.append("tool", "t", b"mine\n", 1)
+    for number in range(100):
+        logs.append("tool", "t", b"line %02d\n" % number, 2)
+        logs.flush()
+    own, others = (tmp_path / f"home/{uid}/tool/t.d/log" for uid in (1, 2))
+    assert own.read_bytes() == b"mine\n"
+    assert 0 < others.stat().st_size <= 100
+    assert others.with_name("log.1").stat().st_size <= 100
+    assert logs.size("tool", "t") == 0
+    assert {half.stat().st_mode & 0o777 for half in (own, others)} == {0o600}
+
+
+def test_only_that_users_lines_are_written_for_who_looks(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 100)
+    logs.append("tool", "t", b"one\n", 1)
+    logs.append("tool", "t", b"two\n", 2)
+    logs.settle(1)
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["1"]
+    logs.settle(2)
+    assert (tmp_path / "home/2/tool/t.d/log").read_bytes() == b"two\n"
+
+
+async def test_how_many_logs_a_user_has_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # docs/ctx.md, Limits: "those that were not written to for longest go"
+    monkeypatch.setattr(module, "MAX_OF_USER", 3)
+    logs = Logs(tmp_path, 100)
+    for moment, (class_, name) in enumerate([("tool", "a"), ("model", "p/b"), ("agent", "c"), ("tool", "d")]):
+        logs.append(class_, name, b"line\n", 7)
+        logs.settle(7)
+        path = logs._path(module._Log(class_, name, 7))
+        os.utime(path, (1000 + moment, 1000 + moment))
+    logs.append("tool", "a", b"line\n", 8)  # another user is not concerned
+    home = tmp_path / "home/7"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(logs.run)
+        logs.append("tool", "e", b"line\n", 7)
+        with trio.fail_after(PATIENCE):
+            await awaited(lambda: not (home / "model/p/b.d").exists())
+        nursery.cancel_scope.cancel()
+    assert sorted(str(path.relative_to(home)) for path in home.rglob("log")) == [
+        "agent/c.d/log",
+        "tool/d.d/log",
+        "tool/e.d/log",
+    ]
+    assert not (home / "tool/a.d").exists()
+    assert (tmp_path / "home/8/tool/a.d/log").exists()
+
+
+def test_a_folder_that_its_user_has_removed_is_made_again(tmp_path: Path) -> None:
+    logs = Logs(tmp_path, 100)
+    for _ in range(2):
+        logs.append("tool", "t", b"line\n", 1)
+        logs.flush()
+        log = tmp_path / "home/1/tool/t.d/log"
+        assert log.read_bytes() == b"line\n"
+        log.unlink()
+        log.parent.rmdir()
+    assert logs.error == ""

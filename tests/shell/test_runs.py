@@ -35,8 +35,37 @@ def test_a_line_for_each_run_that_ended(logs: Logs) -> None:
     assert lines[0].ts.endswith("Z")
     assert not runs.active
     assert runs.total == 2
-    # abi.md 3: "never holds inputs, outputs or secrets", and everybody may read status
-    assert runs.last_error.endswith(f" tool/t: EPROTO in run {second.id}")
+    # abi.md 9: "each user's own lines"; everybody may read status, so it names no object, run or moment
+    assert runs.last_error == "a run ended with EPROTO; daemon.log says which"
+
+
+def test_each_users_lines_are_in_a_log_of_his_own_too(logs: Logs) -> None:
+    # abi.md 9: "each user's own lines are in home/<uid>/<class>/<name>.d/log"
+    runs = Runs(logs, 10)
+    ids = {}
+    for uid in (1000, 0):
+        run = runs.open("model", "p/m", uid, "exec")
+        ids[uid] = run.id
+        runs.close(run, "ok")
+    own = runs.open("agent", "home/1000/mine", 1000, "exec")
+    runs.close(own, "ok")
+    logs.flush()
+    for uid, id_ in ids.items():
+        lines = (logs.root / f"home/{uid}/model/p/m.d/log").read_bytes().splitlines()
+        assert [msgspec.json.decode(line, type=Line).run for line in lines] == [id_]
+    assert b"home/1000" not in logs.read("model", "p/m", 0, 10_000)
+    # An agent of his own has one log, which is his already.
+    assert own.id.encode() in logs.read("agent", "home/1000/mine", 0, 10_000)
+    assert not (logs.root / "home/1000/agent").exists()
+
+
+async def test_whether_a_run_has_ended_is_told_to_its_user(logs: Logs) -> None:
+    runs = Runs(logs, 10)
+    run = runs.open("tool", "t", 1000, "exec")
+    assert not await runs.has_ended("tool", "t", 1000, run.id)
+    runs.close(run, "ok")
+    assert await runs.has_ended("tool", "t", 1000, run.id)
+    assert not await runs.has_ended("tool", "t", 1001, run.id)
 
 
 def test_one_user_has_so_many_runs_at_once(logs: Logs) -> None:
