@@ -43,12 +43,6 @@ from cortexfs.voice import Jsonl, Text, Voice, printed
 
 GREETING_SECONDS = 5.0
 
-# What a tool may see of the caller's environment; the runner sends no more, docs/ctx.md lists it.
-ENVIRONMENT = frozenset(
-    b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
-    b" CTX_OUTPUT CTX_ROOT".split()
-)
-
 log = logging.getLogger("cortexfs")
 
 
@@ -280,7 +274,7 @@ class _Hello:
 
 def _environment(strings: list[bytes]) -> dict[bytes, bytes]:
     pairs = (string.partition(b"=") for string in strings)
-    return {name: value for name, _, value in pairs if name in ENVIRONMENT or name.startswith(b"LC_")}
+    return {name: value for name, _, value in pairs if calls.is_passed_on(name)}
 
 
 def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:

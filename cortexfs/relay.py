@@ -68,9 +68,10 @@ class Relay(RunnerSide):
     async def _work(
         self, pool: Pool, plugin: calls.Plugin, asked: calls.Call, caller: Callerish, seconds: float
     ) -> None:
-        if not pool.is_warm(plugin, caller.identity):
+        identity = calls.of_call(plugin, caller.identity, asked.environment)
+        if not pool.is_warm(plugin, identity):
             await self._flush()
-        host = await pool.acquire(plugin, caller.identity, caller.rights)
+        host = await pool.acquire(plugin, identity, caller.rights)
         try:
             await self._call(host, asked, None if asked.directory else caller.cwd, seconds)
         finally:

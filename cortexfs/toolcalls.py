@@ -42,7 +42,8 @@ class ToolCalls:
         output = _Output(tool.path, identity.uid, self._held)
         one = HostCall(output.hear, say)
         try:
-            host = await self._turnstile.host(tool.plugin, identity)
+            who = calls.of_call(tool.plugin, identity, asked.environment)
+            host = await self._turnstile.host(tool.plugin, who)
             await one.run(self._pool, host, asked, seconds)
             return output.outcome(one.fault)
         except Fault as fault:

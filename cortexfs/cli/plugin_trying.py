@@ -81,7 +81,7 @@ async def _called(pool: Pool, tool: Object) -> Check:
     value = example(msgspec.json.decode(tool.schema))
     given = msgspec.json.encode(value)
     invocation = calls.Invocation(tool.name, None, str(os.getuid()), "test")
-    environment = {os.fsencode(name): os.fsencode(each) for name, each in os.environ.items()}
+    environment = {name: each for name, each in os.environb.items() if calls.is_passed_on(name)}
     asked = calls.Call("test-1", invocation, None, given, 0o022, environment, os.getcwd())
     identity = calls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
     outcome = await ToolCalls(pool, CALL_SECONDS).call(tool, identity, asked, _ignore)

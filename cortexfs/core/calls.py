@@ -11,9 +11,24 @@ A call has a socket of its own so that one slow reader never holds another up.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
+
+# What a tool may see of its caller's environment; the runner sends no more, docs/ctx.md lists it.
+ENVIRONMENT = frozenset(
+    b"PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
+    b" CTX_OUTPUT CTX_ROOT".split()
+)
+# A name that a manifest may list in inherit_env: the caller's working directory, as the child's is its own.
+CALLER_DIRECTORY = "CORTEXFS_CWD"
+NATIVE = "native"  # Plugin.kind of a library
+
+
+def is_passed_on(name: bytes) -> bool:
+    """Whether a variable of that name reaches tools from their caller."""
+    return name in ENVIRONMENT or name.startswith(b"LC_")
 
 
 class Invocation(msgspec.Struct, frozen=True, array_like=True):
@@ -152,6 +167,16 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     network: bool = True  # whether it may have network sockets
     delegates: bool = False  # whether it is a tool that starts agents, about which was decided as such
     unheard: bool = False  # whether it is inside of a plugin with hooks: nobody is told of what it calls
+    variables: str = ""  # a hash of the environment, where that decides (of_call)
+
+
+def of_call(plugin: Plugin, identity: Identity, environment: Mapping[bytes, bytes]) -> Identity:
+    """The identity whose host serves a call with this environment. A library has that of its process, which
+    nobody may change under its threads (getenv(3)): a call with other variables is another host's."""
+    if plugin.kind != NATIVE or not environment:
+        return identity
+    said = b"\0".join(b"%b=%b" % pair for pair in sorted(environment.items()))
+    return msgspec.structs.replace(identity, variables=hashlib.sha256(said).hexdigest())
 
     @property
     def is_elsewhere(self) -> bool:

@@ -96,7 +96,10 @@ class ProcessTool(Strict, frozen=True):
         bool, Meta(description="Whether command and working_dir may lie outside the plugin.")
     ] = False
     inherit_env: Annotated[
-        tuple[str, ...], Meta(description="Variables of the caller that it gets; none means PATH.")
+        tuple[str, ...],
+        Meta(
+            description="Variables of the caller that it gets, of those that are passed on; none means PATH."
+        ),
     ] = ()
     env: Annotated[dict[str, str], Meta(description="Variables that are set, also over inherited ones.")] = (
         msgspec.field(default_factory=dict)

@@ -10,6 +10,7 @@ This file must never know what a tool or a request is.
 from __future__ import annotations
 
 import os
+import pwd
 import resource
 import select
 import signal
@@ -204,3 +205,12 @@ def _children() -> set[int]:
         with suppress(OSError):
             found.update(map(int, (task / "children").read_text().split()))
     return found
+
+
+def variables_of_user() -> dict[str, str]:
+    """What login(1) would set; nothing for a user whom the system does not know."""
+    try:
+        user = pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return {}
+    return {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}

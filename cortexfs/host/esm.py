@@ -259,23 +259,24 @@ class _Plugin:
             found = self._places.pop(place, None)
             if found is None or not found.is_open:
                 found = Started()
-                threading.Thread(target=self._start, args=(found, place), daemon=True).start()
+                environ = runtime.environ if runtime else {}
+                threading.Thread(target=self._start, args=(found, place, environ), daemon=True).start()
             self._places[place] = found
             over = [self._places.pop(each) for each in [*self._places][:-MAX_PROCESSES]]
         for each in over:
             threading.Thread(target=self._end, args=(each, HOOK_SECONDS), daemon=True).start()
         return found.process(runtime)
 
-    def _start(self, started: Started, place: Place) -> None:
+    def _start(self, started: Started, place: Place, environ: Mapping[str, str]) -> None:
         """In a thread of its own, so that whoever waits can leave."""
         try:
-            started.end(self._begun(place), None)
+            started.end(self._begun(place, environ), None)
         except Fault as fault:
             started.end(None, fault)
         except Exception as error:  # the thread has nobody above it; whoever waits for the process is told
             started.end(None, self._fault("EIO", f"its process does not start: {sentence(error)}"))
 
-    def _begun(self, place: Place) -> esmchild.Process:
+    def _begun(self, place: Place, environ: Mapping[str, str]) -> esmchild.Process:
         declared = self.declared
         may = declared.capabilities
         hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
@@ -283,7 +284,7 @@ class _Plugin:
             esmrights.command(
                 declared.folder, place.directory, may, declared.private, hidden, declared.fetched
             ),
-            esmrights.environment(may, declared.fetched),
+            esmrights.environment(may, environ, declared.fetched),
             place.directory,
             place.umask,
             lambda: esmrights.confine(

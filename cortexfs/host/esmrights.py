@@ -17,7 +17,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -28,7 +28,7 @@ from cortexfs.core import networks
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.capabilities import deno_permissions
 from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRY_VARIABLES
-from cortexfs.host import landlock, seccomp
+from cortexfs.host import children, landlock, seccomp
 from cortexfs.host.confining import SHOWN, View
 
 SCRIPTS = Path(__file__).parent / "esmjs"
@@ -127,10 +127,13 @@ def command(
     return [_SHELL, "-c", _START, found(), "run", *_SEALED, engine, *scripts]
 
 
-def environment(capabilities: Sequence[str], fetched: Fetched | None = None) -> dict[str, str]:
+def environment(
+    capabilities: Sequence[str], caller: Mapping[str, str], fetched: Fetched | None = None
+) -> dict[str, str]:
+    """What Deno gets. The module sees none of it: what is the caller's is for programs that it runs."""
     own = {**QUIET, **(fetched.environment if fetched else _KEPT_NOWHERE)}
-    if may_run(capabilities):
-        own["PATH"] = os.environ.get("PATH", os.defpath)
+    if may_run(capabilities):  # a hook has no caller whose variables it could have
+        return {"PATH": os.defpath, **children.variables_of_user(), **caller, **own}
     return own
 
 

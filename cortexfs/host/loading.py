@@ -24,9 +24,15 @@ from cortexfs.host.runtime import Cancelled, sentence
 from cortexfs.host.validation import Validator
 
 
-def loaded(plugin: calls.Plugin) -> dict[str, tuple[sdk.Tool, Validator]]:
-    """The plugin's tools by name. Of two with one name the later counts."""
+def loaded(
+    plugin: calls.Plugin, environment: Mapping[bytes, bytes] | None = None
+) -> dict[str, tuple[sdk.Tool, Validator]]:
+    """The plugin's tools by name. Of two with one name the later counts. `environment` is that of the first
+    call, and of all where it decides about the host (calls.of_call)."""
     try:
+        if plugin.kind == calls.NATIVE and environment is not None:
+            os.environb.clear()
+            os.environb.update(environment)
         load = _LOADERS[plugin.kind]
         return {tool.name: (tool, Validator(tool.input_schema)) for tool in load(plugin)}
     except (Fault, Cancelled):

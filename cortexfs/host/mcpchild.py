@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import signal
 from asyncio.subprocess import Process
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Literal, NamedTuple
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcpserver import Told
+from cortexfs.host.children import variables_of_user
 
 
 class Started(NamedTuple):
@@ -78,23 +78,13 @@ def close(process: Process) -> None:
     transport.close()
 
 
-def _user() -> pwd.struct_passwd | None:
-    try:
-        return pwd.getpwuid(os.geteuid())
-    except KeyError:
-        return None
-
-
 def _environment(told: dict[str, str]) -> dict[str, str]:
     """Whose program it is, and what its file says."""
-    user = _user()
-    own = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name} if user else {}
-    return own | told
+    return variables_of_user() | told
 
 
 def _directory(wanted: str) -> str:
-    user = _user()
-    home = user.pw_dir if user else "/"
+    home = variables_of_user().get("HOME", "/")
     return wanted or (home if os.access(home, os.R_OK | os.X_OK) else "/")
 
 

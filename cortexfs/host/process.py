@@ -25,14 +25,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from cortexfs import sdk
+from cortexfs.core import calls
 from cortexfs.core.errors import code_of
 from cortexfs.host import children
 from cortexfs.host.programs import Program, effects_of
 from cortexfs.host.runtime import sentence
 from cortexfs.tools.paths import owned
 
-# A name that a manifest may list in inherit_env: the caller's working directory, as the child's is its own.
-CALLER_DIRECTORY = "CORTEXFS_CWD"
 # The daemon ends the call at its timeout, from when it passed it on. The child ends a little before, so that
 # it is upstream's sentence that is said, unless the machine is very busy.
 EARLY_SECONDS = 0.05
@@ -83,8 +82,8 @@ def deadline(program: Program) -> float | None:
 def environment(program: Program, caller: Mapping[str, str]) -> dict[str, str]:
     """Nothing but what the manifest inherits or sets."""
     inherited = {name: caller[name] for name in program.inherited if name in caller}
-    if CALLER_DIRECTORY in program.inherited:
-        inherited[CALLER_DIRECTORY] = os.getcwd()
+    if calls.CALLER_DIRECTORY in program.inherited:
+        inherited[calls.CALLER_DIRECTORY] = os.getcwd()
     return inherited | program.environment
 
 

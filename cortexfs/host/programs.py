@@ -20,7 +20,7 @@ from cortexfs.core import calls, governance
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import DEFAULT_OUTPUT, Effect, Manifest, ProcessTool
 
-PROCESS, NATIVE = "process", "native"  # calls.Plugin.kind
+PROCESS, NATIVE = "process", calls.NATIVE  # calls.Plugin.kind
 # `json` is one child for each call, `jsonl` one for all of them.
 Protocol: TypeAlias = Literal["json", "jsonl"]
 # The packet that starts a host has 64 KiB, for its identity too.

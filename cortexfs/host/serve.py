@@ -176,7 +176,7 @@ class _Host:
             _enter(request.path)
             runtime.done()
             return
-        tool, validator = self._tool(request.invocation.tool_name)
+        tool, validator = self._tool(request.invocation.tool_name, request.environment)
         _stand(rights, request)
         runtime.begin(request)
         dry = False
@@ -199,7 +199,7 @@ class _Host:
 
     def _described(self, unlike: str, runtime: Runtime) -> bytes:
         while True:
-            every = (tool for tool, _ in self._loaded().values())
+            every = (tool for tool, _ in self._loaded(None).values())
             tools = [loading.described(tool) for tool in every if loading.is_described(tool)]
             said = b"[" + b",".join(tools) + b"]"
             if calls.mark(said) != unlike:
@@ -208,17 +208,17 @@ class _Host:
             if runtime.cancelled:
                 raise Cancelled
 
-    def _tool(self, name: str) -> tuple[sdk.Tool, Validator]:
+    def _tool(self, name: str, environment: dict[bytes, bytes]) -> tuple[sdk.Tool, Validator]:
         try:
-            return self._loaded()[name]
+            return self._loaded(environment)[name]
         except KeyError:
             raise Fault("ENOENT", f"the plugin {self._plugin.name} no longer has a tool {name}") from None
 
-    def _loaded(self) -> dict[str, tuple[sdk.Tool, Validator]]:
+    def _loaded(self, environment: dict[bytes, bytes] | None) -> dict[str, tuple[sdk.Tool, Validator]]:
         if self._tools is None or loading.has_changed(self._plugin):
             with self._loading:
                 if self._tools is None or loading.has_changed(self._plugin):
-                    self._tools = loading.loaded(self._plugin)
+                    self._tools = loading.loaded(self._plugin, environment)
         return self._tools
 
 

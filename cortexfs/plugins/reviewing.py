@@ -7,7 +7,6 @@ This file must never know how a review is printed, nor where the plugin will lie
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,9 +19,6 @@ from cortexfs.core.manifest import Manifest, ProcessTool
 from cortexfs.plugins import signing
 from cortexfs.plugins.commands import resolve
 from cortexfs.plugins.package import Tree
-
-# Names of variables that hold secrets: words, so that KEYBOARD is none.
-_SECRET = re.compile(r"(?:^|_)(TOKEN|SECRET|KEY|PASSWORD|CREDENTIAL)S?(?:_|$)", re.IGNORECASE)
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -54,11 +50,11 @@ def checks(
         verdict = signing.verify(tree)
         found.append(Check("signature", verdict.text if verdict.status == "invalid" else None))
     for tool in manifest.native.tools if manifest.native else ():
-        found += _tool_checks(manifest, tool, place)
+        found += _tool_checks(tool, place)
     return found
 
 
-def _tool_checks(manifest: Manifest, tool: ProcessTool, place: Path) -> Iterator[Check]:
+def _tool_checks(tool: ProcessTool, place: Path) -> Iterator[Check]:
     who = f"tool {tool.name}"
     yield _tried(f"{who} command and working_dir", lambda: resolve(tool, place))
     command = place / tool.command
@@ -69,10 +65,17 @@ def _tool_checks(manifest: Manifest, tool: ProcessTool, place: Path) -> Iterator
     yield Check(f"{who} timeout", "timeout_secs is 0, which means none" if tool.timeout_secs == 0 else None)
     is_object = isinstance(tool.input_schema, dict)
     yield Check(f"{who} input_schema", None if is_object else "it is no table")
-    if not manifest.capabilities.secrets:
-        named = [name for name in tool.inherit_env if _SECRET.search(name)]
-        mend = f"{', '.join(named)} may hold secrets, and capabilities.secrets is false"
-        yield Check(f"{who} env allowlist", mend if named else None)
+    yield Check(f"{who} env allowlist", _not_inherited(tool))
+
+
+def _not_inherited(tool: ProcessTool) -> str | None:
+    """Why a program would never get what it wants of its caller's environment."""
+    missing = [name for name in tool.inherit_env if not calls.is_passed_on(name.encode())]
+    if not (missing := [name for name in missing if name != calls.CALLER_DIRECTORY]):
+        return None
+    known = " ".join(sorted(name.decode() for name in calls.ENVIRONMENT))
+    told = f"inherit_env names {', '.join(missing)}, which no caller passes on"
+    return f"{told}; it may name {known} LC_* {calls.CALLER_DIRECTORY}; a fixed value goes under env"
 
 
 def _tried(name: str, check: Callable[[], object]) -> Check:

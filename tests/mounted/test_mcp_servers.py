@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -103,6 +104,7 @@ def test_a_server_is_its_caller(served: Ctx) -> None:
     if os.getuid() == 0:
         theirs = json.loads(served.call("test.whoami", uid=NOBODY).output)
         assert theirs["uid"] == NOBODY
+        assert theirs["environ"]["HOME"] == pwd.getpwuid(NOBODY).pw_dir  # docs/mcp.md: "of its user"
 
 
 def test_questions_to_users_are_refused(served: Ctx) -> None:

@@ -18,6 +18,7 @@ from tests.mounted.agents import agent, call, results, run, say, script
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.plugins import CALLING, broken, origin, said, tools
 from tests.mounted.test_user_daemon import USER, as_user, home
+from tests.shell import declaring
 from tests.waiting import PATIENCE, until
 
 __all__ = ["home"]  # a fixture
@@ -170,6 +171,23 @@ def test_a_replaced_library_is_picked_up_without_a_restart(mount: Ctx, tmp_path:
     mount.ctx("plugin", "install", str(plugins.native(tmp_path, "lib", "two")))
     assert said(mount, "lib", NOBODY) == f"two {NOBODY}"
     mount.ctx("plugin", "uninstall", "lib", "--purge")
+
+
+def test_a_library_reads_the_variables_of_whoever_calls_it(mount: Ctx, tmp_path: Path) -> None:
+    # docs/ctx.md: "Of your environment it sees ..."; the real runner, a real library, and git
+    manifest = plugins.manifest_text("fixture", "1.0", plugins.LIBRARY, plugins.TRUSTED)
+    folder = plugins.written(tmp_path / "fixture", {"manifest.toml": manifest})
+    (folder / "lib").mkdir()
+    declaring.build(folder / "lib", declaring.NATIVE / "environment.c")
+    mount.ctx("plugin", "install", str(folder))
+    home = mount.work / "ann"
+    home.mkdir()
+    (home / ".gitconfig").write_text("[user]\n\tname = Ann\n")
+    for uid in (None, NOBODY) if os.geteuid() == 0 else (None,):
+        seen = mount.call("look", "{}", uid=uid, env={"HOME": str(home), "USER": "ann", "STRAY": "1"}).output
+        assert f" HOME={home} USER=ann PATH={mount.environ['PATH']} " in seen
+        assert seen.endswith(" STRAY=- git=Ann\n")
+    mount.ctx("plugin", "uninstall", "fixture", "--purge")
 
 
 def test_what_a_plugin_is_outlives_the_mount_and_not_its_version(python: Path, tmp_path: Path) -> None:

@@ -22,7 +22,11 @@ places, said = plugin_commands.places, plugin_commands.said
     [
         ("= {}", "= {}\ntimeout_secs = 0", "the tool hello timeout: timeout_secs is 0, which means none"),
         ("= {}", "= {}\nmax_output_bytes = 0", "the tool hello output limit: max_output_bytes is 0"),
-        ("= {}", '= {}\ninherit_env = ["API_KEY"]', "the tool hello env allowlist: API_KEY may hold secrets"),
+        (
+            "= {}",
+            '= {}\ninherit_env = ["PATH", "KEEP_ME", "LC_ALL", "API_KEY"]',
+            "the tool hello env allowlist: inherit_env names KEEP_ME, API_KEY, which no caller passes on",
+        ),
         ('"tools"', "", "the capability declaration: capabilities.provides must not be empty"),
     ],
 )
@@ -32,6 +36,8 @@ def test_what_fails_its_test_is_not_installed(
     # cortex-sdk.md 8: "A failing test does not block install (DOC!=CODE)": here it does
     edit(hello(Path("hello")), found, written)
     assert said("test", "hello")[0] == 1
+    # and all three say so, by the same code
+    assert sentence.partition(": ")[2] in said("review", "hello")[1]
     status, _, err = said("install", "hello")
     assert status == 2
     assert f"plugin 'hello' fails its check of {sentence}" in err

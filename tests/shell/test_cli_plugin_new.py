@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from cortexfs import config
+from cortexfs.core import calls
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 
@@ -50,7 +53,15 @@ def test_nothing_is_written_over(places: config.Places, said: Said) -> None:
         (lambda folder: edit(folder, "= {}", '= { type = "no such" }'), "has no sound input_schema"),
         (lambda folder: edit(folder, "= {}", "= {}\ntimeout_secs = 0"), "timeout_secs is 0"),
         (lambda folder: edit(folder, "= {}", "= {}\nmax_output_bytes = 0"), "max_output_bytes is 0"),
-        (lambda folder: edit(folder, "= {}", '= {}\ninherit_env = ["API_KEY"]'), "API_KEY may hold secrets"),
+        # cortex-sdk.md 3: "Env cleared, then inherit_env names that are set": these never are
+        (
+            lambda folder: edit(folder, "= {}", '= {}\ninherit_env = ["API_KEY"]'),
+            "inherit_env names API_KEY, which no caller passes on",
+        ),
+        (
+            lambda folder: edit(folder, "= {}", '= {}\ninherit_env = ["HOME", "KEEP_ME"]'),
+            "inherit_env names KEEP_ME, which no caller passes on; it may name COLUMNS CTX_OUTPUT",
+        ),
         (lambda folder: edit(folder, '"tools"', ""), "capabilities.provides must not be empty"),
         (lambda folder: edit(folder, "1.6.0", "9.9.9"), "it needs 9.9.9 or newer"),
         (
@@ -71,10 +82,29 @@ def test_a_failing_check_fails_the_test(
     assert "Conformance: local checks failed" in out
 
 
-def test_a_keyboard_is_no_secret(places: config.Places, said: Said) -> None:
-    # cortex-sdk.md 8: "so KEYBOARD fails too"
-    edit(hello(Path("hello")), "= {}", '= {}\ninherit_env = ["KEYBOARD", "MONKEY"]')
+def test_what_callers_pass_on_may_be_inherited(places: config.Places, said: Said) -> None:
+    # docs/ctx.md lists them; docs/plugins.md: "and the caller's working directory in `CORTEXFS_CWD`"
+    known = [name.decode() for name in (*calls.ENVIRONMENT, b"LC_ALL")]
+    edit(hello(Path("hello")), "= {}", f"= {{}}\ninherit_env = {json.dumps([*known, 'CORTEXFS_CWD'])}")
     said.ok("test", "hello")
+    assert "ok: tool hello env allowlist" in said.ok("review", "hello")
+
+
+def test_a_test_gives_a_tool_no_more_than_a_call_would(
+    places: config.Places, said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A tool that works in its test only is what nobody expects.
+    said.ok("new", "looks", "--template", "python")
+    (module,) = Path("cortex-plugin-looks/lib").glob("*.py")
+    (kind,) = re.findall(r"entry = \"\w+:(\w+)\"", Path("cortex-plugin-looks/manifest.toml").read_text())
+    module.write_text(
+        "from cortexfs.sdk import ToolRuntime, tool\n"
+        f'@tool(name="looks")\ndef {kind}(runtime: ToolRuntime) -> str:\n    """Look."""\n'
+        '    return " ".join(runtime.environ.get(name, "-") for name in ("TZ", "KEEP_ME"))\n'
+    )
+    monkeypatch.setenv("KEEP_ME", "kept")
+    monkeypatch.setenv("TZ", "UTC")
+    assert "called with {}: UTC -" in said.ok("test", "cortex-plugin-looks", "--run")
 
 
 def test_a_tool_that_breaks_fails_the_test_that_runs_it(places: config.Places, said: Said) -> None:

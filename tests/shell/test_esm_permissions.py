@@ -86,7 +86,7 @@ def test_what_it_translates_is_kept_nowhere_and_deno_does_not_try(tmp_path: Path
     (tmp_path / "mod.ts").write_text("const some: number = 1; console.log(some)")
     words = [esmrights.found(), "run", "--no-config", "--no-lock", "--log-level=debug", "mod.ts"]
     ran = subprocess.run(
-        words, cwd=tmp_path, env=esmrights.environment(()), capture_output=True, text=True, check=True
+        words, cwd=tmp_path, env=esmrights.environment((), {}), capture_output=True, text=True, check=True
     )
     assert ran.stdout == "1\n"
     assert "Skipped emit cache save" in ran.stderr
