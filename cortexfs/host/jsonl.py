@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from cortexfs import sdk
+from cortexfs.core import calls
 from cortexfs.core.errors import Fault, is_code
 from cortexfs.host import children, linux, process, warm
 from cortexfs.host.programs import Program
@@ -30,7 +31,9 @@ from cortexfs.host.runtime import sentence
 
 _TRIES = 3  # to meet a child that has not just ended
 _CLONE_FS = 0x200  # unshare(2)
-_Command: TypeAlias = tuple[tuple[str, ...], str, tuple[tuple[str, str], ...]]
+MAX_CHILDREN = 4  # of one command line; a caller may have variables without end
+_Command: TypeAlias = tuple[tuple[str, ...], str]
+_Variables: TypeAlias = frozenset[tuple[str, str]]
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -112,26 +115,30 @@ class _Call(warm.Call[_Said]):
 
 
 class Companions:
-    """The warm children of one host: one for each command line."""
+    """The warm children of one host: by command line, and by environment, as a child has its own for good."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._children: dict[_Command, Companion] = {}
+        self._children: dict[_Command, dict[_Variables, Companion]] = {}  # the oldest first
 
     def child(self, program: Program, caller: Mapping[str, str]) -> Companion:
-        """The child for this tool, which is started where there is none. Its environment is that of the
-        call that started it."""
-        fixed = tuple(sorted(program.environment.items()))
-        command = (tuple(program.argv), program.working_dir, fixed)
+        """The child for this tool and these variables, which is started where there is none."""
+        environment = process.environment(program, caller)
+        # Each request says its caller's directory, so that one is no reason for another child.
+        variables = frozenset(pair for pair in environment.items() if pair[0] != calls.CALLER_DIRECTORY)
         with self._lock:
-            found = self._children.get(command)
+            same = self._children.setdefault((tuple(program.argv), program.working_dir), {})
+            found = same.get(variables)
             if found is None or not found.is_open:
-                found = self._children[command] = Companion(program, process.environment(program, caller))
+                found = same[variables] = Companion(program, environment)
                 try:
                     found.start()
                 except BaseException:  # a cancelled call, too: it goes on, and no child stays
                     found.close()
                     raise
+            for each in [*same][:-MAX_CHILDREN]:
+                same[each].close()
+                del same[each]
         return found
 
 

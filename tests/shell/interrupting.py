@@ -121,8 +121,9 @@ def answers_and_ends(tool: sdk.Tool) -> None:
     """Every child that was started is known, or it would not end."""
     answers_still(tool)
     assert isinstance(tool, jsonl.StreamingTool)
-    for companion in tool._companions._children.values():
-        companion.close()
+    for same in tool._companions._children.values():
+        for companion in same.values():
+            companion.close()
     while children._has_children():
         time.sleep(0.001)
 

@@ -3,6 +3,7 @@ allowlist, never the daemon's"; docs/ctx.md: "Of your environment it sees ..." "
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -10,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,6 +24,7 @@ from cortexfs.toolcalls import ToolCalls
 from tests.shell import declaring, esmodules
 from tests.shell.calling import World, serving
 from tests.shell.declaring import program, python
+from tests.waiting import awaited
 
 PATH = "PATH=/usr/bin:/bin"
 RUN = 'const ran = await new Deno.Command("sh", {args: ["-c", args.text]}).output();'
@@ -49,6 +52,10 @@ def environment_of(pid: int) -> set[str]:
     """The names of the variables with which a process began."""
     said = Path(f"/proc/{pid}/environ").read_text()
     return {each.partition("=")[0] for each in said.split("\0")}
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
 
 
 async def looked(world: World, plugin: calls.Plugin, *environ: str) -> str:
@@ -115,6 +122,31 @@ async def test_a_warm_program_has_what_it_inherits(tmp_path: Path) -> None:
         said = await looked(world, declaring.plugin([tool], "jsonl"), "HOME=/h", PATH, "LC_ALL=C", "STRAY=1")
     assert {"HOME": "/h", "LC_ALL": "C"}.items() <= msgspec.json.decode(said).items()
     assert not {"PATH", "STRAY"} & msgspec.json.decode(said).keys()
+
+
+async def test_a_warm_program_never_has_the_variables_of_another_call(tmp_path: Path) -> None:
+    # docs/plugins.md: "Calls with other inherited variables have a program of their own, 4 at most"
+    (tmp_path / "bin").mkdir()
+    text = f"{SAYS}for line in sys.stdin:\n    call = json.loads(line)\n"
+    text += "    said = [os.environ['HOME'], os.getpid()]\n"
+    text += "    print(json.dumps({'id': call['id'], 'output': json.dumps(said)}), flush=True)"
+    tool = program(python(tmp_path / "bin", text), name="look", inherited=("HOME", "CORTEXFS_CWD"))
+    plugin = declaring.plugin([tool], "jsonl")
+    async with serving(tmp_path) as world:
+
+        async def called(home: str, where: Path = tmp_path) -> int:
+            with contextlib.chdir(where):
+                said, pid = msgspec.json.decode(await looked(world, plugin, f"HOME={home}", "TZ=UTC"))
+            assert said == home
+            return int(pid)
+
+        pids = [await called(home) for home in ("/1", "/2", "/3", "/4")]
+        assert len(set(pids)) == 4
+        assert [await called(home) for home in ("/1", "/2", "/3", "/4")] == pids
+        assert await called("/1", tmp_path / "bin") == pids[0]  # its directory is no reason for another
+        await called("/5")
+        await awaited(partial(is_gone, pids[0]))
+        assert await called("/1") not in pids
 
 
 async def test_python_has_them_in_its_runtime(tmp_path: Path) -> None:
