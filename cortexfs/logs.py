@@ -75,7 +75,8 @@ class Logs:
             try:
                 self._write(which, b"".join(lines))
             except OSError as error:  # a full disk must not end the service
-                log.error("the log of %s/%s cannot be written: %s", which.class_, which.name, error.strerror)
+                if not (failure or self.error):  # once, as a disk stays full for a while
+                    log.warning("the log of %s/%s cannot be written: %s", *which[:2], error.strerror)
                 failure = f"a log of runs cannot be written: {error.strerror}; daemon.log says which"
         if pending:
             self.error = failure

@@ -5,7 +5,6 @@ Every way to run an object (exec, sockets, agents) opens a `Run` here and closes
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 
@@ -19,7 +18,6 @@ from cortexfs.logs import Logs
 
 SOCKET = "socket"  # the source of a run that is a message in a session
 
-log = logging.getLogger("cortexfs.runs")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -143,10 +141,8 @@ class Runs:
         now = self._clock.text()
         code = fault.code if fault else None
         if fault and fault.code == "EPROTO":
-            # Not the fault's own text: that of an exception may be an input.
-            log.warning("%s/%s: EPROTO in run %s", run.class_, run.name, run.id)
             # Everybody reads it, and what somebody has run, and when, is nobody else's business.
-            self.last_error = "a run ended with EPROTO; daemon.log says which"
+            self.last_error = "a run ended with EPROTO; the log of its object says which"
         line = Line(
             ts=now,
             run=run.id,

@@ -139,9 +139,9 @@ def test_status_names_nothing_that_somebody_ran(mount: Ctx) -> None:
     crashed = mount.call("bad.raise", uid=OTHER)
     assert crashed.code == "EPROTO"
     said = mount.status
-    assert said["last error"] == "a run ended with EPROTO; daemon.log says which"
+    assert said["last error"] == "a run ended with EPROTO; the log of its object says which"
     assert not [word for word in ("bad.raise", str(OTHER), crashed.frames[0]["run"]) if word in str(said)]
-    assert crashed.frames[0]["run"] in (mount.state / "daemon.log").read_text()
+    assert crashed.frames[0]["run"] in (mount.root / "tool/bad.raise.d/log").read_text()
 
 
 @needs_root

@@ -36,7 +36,7 @@ def test_a_line_for_each_run_that_ended(logs: Logs) -> None:
     assert not runs.active
     assert runs.total == 2
     # abi.md 9: "each user's own lines"; everybody may read status, so it names no object, run or moment
-    assert runs.last_error == "a run ended with EPROTO; daemon.log says which"
+    assert runs.last_error == "a run ended with EPROTO; the log of its object says which"
 
 
 def test_each_users_lines_are_in_a_log_of_his_own_too(logs: Logs) -> None:
