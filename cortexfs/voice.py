@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from cortexfs.core import frames, lines, wire
-from cortexfs.core.plain import escaped
+from cortexfs.core.plain import prose
 
 VANISHED = "the CortexFS daemon went away during the call; start it again with: ctx mount"
 
@@ -107,16 +107,16 @@ class Text(Voice):
         return printed(wire.STDOUT, text.encode())
 
     def _complaint(self, code: str, message: str) -> bytes:
-        return f"{self.object}: {code}: {escaped(message.rstrip())}\n".encode()
+        return f"{self.object}: {code}: {prose(message.rstrip())}\n".encode()
 
     def _note(self, text: str) -> bytes:
-        return wire.message(wire.STDERR, f"{self.object}: {escaped(text.rstrip())}\n".encode())
+        return wire.message(wire.STDERR, f"{self.object}: {prose(text.rstrip())}\n".encode())
 
     def _media(self, attachment: Any) -> bytes:
         fields = attachment if isinstance(attachment, dict) else {}
         text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}".replace("\n", " ")
         self._mid_line = False
-        return wire.message(wire.STDOUT, f"{escaped(text)}\n".encode())
+        return wire.message(wire.STDOUT, f"{prose(text)}\n".encode())
 
 
 def printed(kind: int, data: bytes) -> bytes:

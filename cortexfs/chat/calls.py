@@ -3,9 +3,11 @@
     called(name, input, sight)     a line, and below it the command or the change as a unified diff
     resulted(frame)                the first lines of what came of it
     asked(approval, sight)         the same, and the question about it
+    page(name, rest)               the next of what was cut, and the question again
 
 Rules: no control character of a model or a tool gets through, and whatever is left out is counted, as
-somebody decides by what is shown. Work is bounded by what a screen holds.
+somebody decides by what is shown. What was cut is at hand whole, so that it is seen before it is allowed.
+What is shown at a time is bounded by what a screen holds, and then by what a terminal scrolls back.
 This file must never know sockets, terminals or how files are read.
 """
 
@@ -19,15 +21,17 @@ import msgspec
 from cortexfs.chat import changes
 from cortexfs.chat.changes import Read
 from cortexfs.core import frames
-from cortexfs.core.plain import escaped, one_line
+from cortexfs.core.plain import escaped, one_line, within
 
 BRIEF = 200  # characters of what a tool is called with
 LONG = 1000  # and where somebody is to decide about it
-HINT = "; [e]dit shows the whole call"
+HINT = " (not all of it is shown: [y]es shows more first)"
 RESULT_LINES = 8  # of what a tool gave
 MAX_LINE = 400  # characters of a line of a command, a change or a result
 LEAST_ROWS = 6  # that a change gets however small the screen is
 AROUND = 8  # rows of a screen that the question and the input line take
+SCROLLED = 500  # rows that any terminal keeps for who scrolls back
+COLUMNS = 80  # of a screen, for how many rows a long line takes
 
 Kind: TypeAlias = Literal[
     "answer", "end", "other", "note", "error", "question", "progress",
@@ -42,6 +46,13 @@ class Show(NamedTuple):
     text: str = ""
 
 
+class Told(NamedTuple):
+    """What is shown of a call, and what of it did not fit, as it is: nothing there is escaped."""
+
+    shows: list[Show]
+    rest: list[Show]
+
+
 def _blind(path: str) -> bytes:
     raise FileNotFoundError(path)
 
@@ -53,23 +64,45 @@ class Sight(NamedTuple):
     rows: Callable[[], int] = lambda: 24
 
 
-def called(name: str, given: Any, sight: Sight) -> list[Show]:
-    """A call, with the command or the change that it is about."""
+def called(name: str, given: Any, sight: Sight) -> Told:
+    """A call, with the command or the change that it is about. What its line leaves out is no rest: the
+    question about it has a longer one."""
     body = _body(name, given, sight.read)
-    return [Show("call", line(name, _rest(name, given, body), BRIEF)), *_fitting(body, sight.rows())]
+    shows, rest = _fitting(body, sight.rows())
+    return Told([Show("call", line(name, _rest(name, given, body), BRIEF)), *shows], rest)
 
 
-def asked(approval: frames.Approval, sight: Sight, is_shown: bool) -> list[Show]:
-    """The question, in a line that counts what it leaves out, below what it is about if that is not shown."""
+def asked(approval: frames.Approval, sight: Sight, unseen: list[Show] | None) -> Told:
+    """The question, in a line that counts what it leaves out, below what it is about. Where that is shown
+    already, `unseen` is what was cut there."""
     name, given = approval.name, approval.input
-    body = _body(name, given, _blind if is_shown else sight.read)
-    rest = _rest(name, given, body)
-    effects = f" ({one_line(', '.join(approval.effects))})" if approval.effects else ""
-    reason = f": {one_line(approval.reason)}" if approval.reason else ""
-    question = Show("question", f"may it call {line(name, rest, LONG)}{effects}{reason}?")
-    if is_shown or body is None:
-        return [question]
-    return [Show("call", line(name, rest, BRIEF)), *_fitting(body, sight.rows(), HINT), question]
+    body = _body(name, given, sight.read if unseen is None else _blind)
+    left = _rest(name, given, body)
+    effects = f" ({' '.join(', '.join(approval.effects).split())})" if approval.effects else ""
+    reason = f": {' '.join(approval.reason.split())}" if approval.reason else ""
+    shows, rest = _fitting(body, sight.rows()) if unseen is None else ([], [*unseen])
+    said = _said(left)
+    if any(len(part) > LONG for part in (said, effects, reason)):
+        rest.append(Show("code", f"may it call {one_line(name)} {said}{effects}{reason}?"))
+    told = f"{line(name, left, LONG)}{_counting(effects, LONG)}{_counting(reason, LONG)}"
+    question = Show("question", f"may it call {told}?{HINT if rest else ''}")
+    above = [Show("call", line(name, left, BRIEF)), *shows] if shows else []
+    return Told([*above, question], rest)
+
+
+def page(name: str, rest: list[Show]) -> Told:
+    """The next of what was cut, with the question again, and what is left then."""
+    room, shown, left = SCROLLED, [], rest[::-1]
+    while left and room > 0:
+        kind, text = left.pop()
+        if len(text) > MAX_LINE:
+            left.append(Show(kind, text[MAX_LINE:]))
+        shown.append(Show(kind, f"  {_plain(text[:MAX_LINE])}"))
+        room -= 1 + len(shown[-1].text) // COLUMNS
+    if left:
+        shown.append(Show("note", f"  ... {_counted(len(left), 'more line')}"))
+    question = Show("question", f"may it call {one_line(name)}?{HINT if left else ''}")
+    return Told([*shown, question], left[::-1])
 
 
 def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
@@ -86,24 +119,26 @@ def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
 
 def line(name: str, given: Any, most: int) -> str:
     """A call as a line: fs.read path=README.md."""
+    return f"{one_line(name)} {_counting(_said(given), most)}".rstrip()
+
+
+def _said(given: Any) -> str:
+    """What a call is given, as it would stand in a line."""
     if isinstance(given, dict):
-        said = " ".join(f"{_value(key)}={_value(value)}" for key, value in given.items())
-    else:
-        said = given if isinstance(given, str) else _json(given)
-    more = len(said) - most
-    cut = f" ... and {more:,} characters more" if more > 0 else ""
-    return f"{one_line(name)} {_within(said[:most])}".rstrip() + cut
+        return " ".join(f"{_value(key)}={_value(value)}" for key, value in given.items())
+    return given if isinstance(given, str) else _json(given)
 
 
-def _within(text: str) -> str:
-    """As a part of one line, with all that it holds."""
-    return escaped(text).replace("\n", "\\n").replace("\t", "\\t")
+def _counting(text: str, most: int) -> str:
+    """As a part of a line; what is left out is counted."""
+    more = len(text) - most
+    return within(text[:most]) + (f" ... and {more:,} characters more" if more > 0 else "")
 
 
 def _value(value: Any) -> str:
     """As JSON, but for words that cannot be taken for anything else."""
     is_word = isinstance(value, str) and value and not any(char in ' "={}[],' for char in value)
-    return value if is_word and value.isprintable() else _json(value)
+    return value if is_word and within(value) == value else _json(value)
 
 
 def _json(value: Any) -> str:
@@ -143,21 +178,30 @@ _SIDES: dict[changes.Side, Kind] = {
 }
 
 
-def _fitting(body: list[Show] | None, rows: int, hint: str = "") -> list[Show]:
-    """As much of it as a screen holds together with the question about it."""
-    room = max(rows - AROUND, LEAST_ROWS)
-    lines = body or []
+def _fitting(body: list[Show] | None, rows: int) -> Told:
+    """As much of it as a screen holds together with the question about it; the rest begins with the first
+    line that is not whole."""
+    room, lines = _room(rows), body or []
     shown = [Show(show.kind, f"  {_cut(show.text)}") for show in lines[:room]]
     if (more := len(lines) - room) > 0:
-        shown.append(Show("note", f"  ... {_counted(more, 'more line')}{hint}"))
-    return shown
+        shown.append(Show("note", f"  ... {_counted(more, 'more line')}"))
+    whole = next((number for number, each in enumerate(lines[:room]) if len(each.text) > MAX_LINE), room)
+    return Told(shown, lines[whole:])
+
+
+def _room(rows: int) -> int:
+    return max(rows - AROUND, LEAST_ROWS)
 
 
 def _cut(text: str) -> str:
     """A line of somebody else's text, with its own white space."""
     more = len(text) - MAX_LINE
     cut = f" ... and {more:,} characters more" if more > 0 else ""
-    return escaped(text[:MAX_LINE].replace("\t", "    ")) + cut
+    return _plain(text[:MAX_LINE]) + cut
+
+
+def _plain(text: str) -> str:
+    return escaped(text.replace("\t", "    "))
 
 
 def _counted(count: int, what: str) -> str:

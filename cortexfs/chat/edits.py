@@ -5,17 +5,22 @@ This file must never know terminals.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 
-from cortexfs.core import jsontext
+from cortexfs.core import jsontext, plain
 from cortexfs.core.errors import Fault
 
 
 def text(value: Any) -> str:
-    """As JSON with a line for each part."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    """As JSON with a line for each part; what would not be seen is written as JSON escapes it."""
+    return plain.escaped(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), _written)
+
+
+def _written(char: str) -> str:
+    return json.dumps(char)[1:-1]
 
 
 def edited(given: str) -> dict[str, Any]:

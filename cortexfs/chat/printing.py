@@ -12,7 +12,7 @@ import io
 from typing import TextIO
 
 from cortexfs.chat.calls import Kind, Show
-from cortexfs.core.plain import escaped
+from cortexfs.core.plain import prose
 
 # What is told of what goes on, and with which mark: one for those who see Unicode, and one for others.
 MARKS: dict[Kind, tuple[str, str]] = {
@@ -75,7 +75,7 @@ class Printer:
 
     def _answer(self, text: str) -> None:
         if text:
-            self._out.write(escaped(text) if self._out_is_terminal else text)
+            self._out.write(prose(text) if self._out_is_terminal else text)
             self._out.flush()
             self._mid_line = not text.endswith("\n")
 

@@ -82,6 +82,8 @@ class Talk:
         self._warned = False
         self._is_past = False  # what is heard happened before we came
         self._latest: tuple[str, Any] | None = None  # the call that was shown last, if nothing was since
+        self._cut: list[Show] = []  # what did not fit of that
+        self._rest: dict[str, list[Show]] = {}  # and of each question that was shown, what was not seen yet
         self._decided: set[str] = set()  # calls about which we decided
         self._new_id = new_id
         self._cwd = cwd
@@ -151,6 +153,17 @@ class Talk:
         changed = ", as you changed it" if input is not None else ""
         said = Show("note", f"{TOLD[decision]}{changed}: {one_line(asked.name)}")
         return [said, approve, *self._settled(call)]
+
+    def unseen(self, call: str | None = None) -> list[Show]:
+        """What is to be shown before this call, or that which stands first, may be allowed: a page of what
+        was cut and the question again, or nothing."""
+        asked = self.questions[next(iter(self.questions)) if call is None else call]
+        if (rest := self._rest.get(asked.call)) is None:
+            return self._put(asked)
+        if not rest:
+            return []
+        shows, self._rest[asked.call] = calls.page(asked.name, rest)
+        return shows
 
     def _denials(self) -> list[requests.Approve]:
         """Before a run is cancelled: nobody is to find its questions open. In a shared session they may be
@@ -259,7 +272,8 @@ class Talk:
         self._latest = frame.call, frame.input
         if self._is_past:  # the files have changed since
             return [Show("end"), Show("call", calls.line(frame.name, frame.input, calls.BRIEF))]
-        return [Show("end"), *calls.called(frame.name, frame.input, self._sight)]
+        shows, self._cut = calls.called(frame.name, frame.input, self._sight)
+        return [Show("end"), *shows]
 
     def _resulted(self, run: _Run, frame: frames.ToolResult) -> list[Deed]:
         self.doing = ""
@@ -271,6 +285,7 @@ class Talk:
         """A question that need not be answered any more; the next one, if it was asked."""
         was_asked = self.question is not None and self.question.call == call
         self.questions.pop(call, None)
+        self._rest.pop(call, None)
         return self._ask() if was_asked else []
 
     def _observed(self, run: _Run, frame: frames.Observer) -> list[Deed]:
@@ -296,6 +311,7 @@ class Talk:
 
     def _approval(self, run: _Run, frame: frames.Approval) -> list[Deed]:
         self._decided.discard(frame.call)
+        self._rest.pop(frame.call, None)
         self.questions[frame.call] = frame
         return [Show("end"), *(self._ask() if len(self.questions) == 1 else [])]
 
@@ -303,8 +319,13 @@ class Talk:
         """The question that stands first, below its call, unless that is what stands there."""
         if (asked := self.question) is None or self._is_past:
             return []
+        return [*self._put(asked)]
+
+    def _put(self, asked: frames.Approval) -> list[Show]:
         latest, self._latest = self._latest, (asked.call, asked.input)
-        return [*calls.asked(asked, self._sight, latest == self._latest)]
+        told = calls.asked(asked, self._sight, self._cut if latest == self._latest else None)
+        self._cut = self._rest[asked.call] = told.rest
+        return told.shows
 
     def _error(self, run: _Run, frame: frames.Error) -> list[Deed]:
         run.complained = True
@@ -314,6 +335,7 @@ class Talk:
         assert frame.run is not None
         del self._runs[frame.run]
         self.questions = {call: asked for call, asked in self.questions.items() if asked.run != frame.run}
+        self._rest = {call: rest for call, rest in self._rest.items() if call in self.questions}
         if run.request in self._ours:
             self._ours.discard(run.request)
             self._shown.discard(run.request)

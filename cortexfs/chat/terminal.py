@@ -236,7 +236,9 @@ class Terminal:
                 self._draft = buffer.document
             raise
         buffer.reset()
-        if reply == EDIT:
+        if reply != "deny" and (unseen := self._talk.unseen()):
+            self._do(unseen)
+        elif reply == EDIT:
             self._edited = self._talk.question
             assert self._edited
             buffer.document = Document(edits.text(self._edited.input))

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 from cortexfs.cli import streams
+from cortexfs.core.plain import within
 
 GREEN, YELLOW, RED = "32", "33", "31"
 COLOURS = {
@@ -39,8 +40,8 @@ def emit(value: Any) -> None:
 
 
 def printable(text: str) -> str:
-    """`text` with control characters and other unprintable ones made visible."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    """`text` with control characters and others that are not seen for what they are made visible."""
+    return within(text)
 
 
 def colourful(stream: IO[str]) -> bool:

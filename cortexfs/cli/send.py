@@ -6,6 +6,7 @@ import argparse
 import os
 import select
 import sys
+from collections.abc import Callable
 
 from cortexfs.chat.calls import Show
 from cortexfs.chat.exchange import Decide, Exchange, Left
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     printing = talking.printing(chosen)
     is_asked = sys.stdin.isatty() and sys.stderr.isatty()
     show = printing.show if chosen == "text" or not is_asked else _asking
-    decide = _decider(frozenset(options.approve), is_asked)
+    decide = _decider(frozenset(options.approve), is_asked, talk, show)
     with where.connect() as conversation:
         exchange = Exchange(talk, conversation, show, heard=printing.heard, decide=decide)
         try:
@@ -103,11 +104,16 @@ def _asking(show: Show) -> None:
         Printer(sys.stderr, sys.stderr).show(show)
 
 
-def _decider(approved: frozenset[str], is_asked: bool) -> Decide:
+def _decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
     def decide(asked: Approval, pipe: int) -> Decision | None:
         if asked.name in approved:
             return "allow_once"
-        return _decided(pipe) if is_asked else None
+        if not is_asked:
+            return None
+        while (decision := _decided(pipe)) != "deny" and (unseen := talk.unseen(asked.call)):
+            for each in unseen:
+                show(each)
+        return decision
 
     return decide
 

@@ -19,7 +19,7 @@ from cortexfs.chat.stored import SPACES, Stored
 from cortexfs.cli import mounts, output, parser, talking
 from cortexfs.cli.sure import sure
 from cortexfs.core.errors import EXIT_OK, Fault
-from cortexfs.core.plain import escaped
+from cortexfs.core.plain import prose
 
 DAY = 86400.0
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -94,7 +94,7 @@ def _show(options: argparse.Namespace) -> int:
         print(f"cwd: {output.printable(str(cwd))}")
     for message in said:
         text = "".join(part.text for part in message.content)
-        text = escaped(text) if sys.stdout.isatty() else text
+        text = prose(text) if sys.stdout.isatty() else text
         print(f"\n{quoted(text) if message.role == 'user' else text}")
     return EXIT_OK
 

@@ -1,23 +1,74 @@
 """Text of strangers, made fit for a terminal or for one line of a file.
 
-Messages hold file names and what tools say. A terminal obeys control characters, and bidirectional
-ones show another text than is there; what was meant is still to be seen once they are escaped.
+Messages hold file names and what tools say. A terminal obeys control characters, and others show another
+text than is there: format characters turn its direction, ignorable ones take no room, marks strike out what
+stands before them. What was meant is still to be seen once they are escaped.
+
+Rules: `escaped` is for what somebody decides by, and lets nothing pass that cannot be told from something
+else. `prose` is for what is only read, where words need their joiners and emoji their variants.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 MAX_LINE = 1000
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# Default_Ignorable_Code_Point of Unicode 16.0, DerivedCoreProperties.txt, but for what prose needs.
+_IGNORABLE = (
+    r"\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    r"\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+# Zero-width joiner and non-joiner, and the variants of a sign as text and as a picture.
+_JOINING = r"\u200c\u200d\ufe0e\ufe0f"
+UNSEEN = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufff9-\ufffb{_IGNORABLE}]")
+_NEVER = re.compile(rf"[{_IGNORABLE}{_JOINING}]")
 
 
-def escaped(text: str) -> str:
-    """`text` with control characters as Python writes them, but for tab and newline."""
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+def _written(char: str) -> str:
+    return ascii(char)[1:-1]
+
+
+def prose(text: str) -> str:
+    """`text` with control characters and what hides or turns text as Python writes them."""
+    return UNSEEN.sub(lambda found: _written(found[0]), text)
+
+
+def escaped(text: str, write: Callable[[str], str] = _written) -> str:
+    """`text` with all that is not seen for what it is as `write` has it, but for tab and newline."""
+    if text.isascii():
+        return UNSEEN.sub(lambda found: write(found[0]), text)
+    shown, before = [], ""
+    for char in text:
+        is_seen = char in "\t\n" or _is_seen(char, before)
+        shown.append(char if is_seen else write(char))
+        before = char if is_seen else ""
+    return "".join(shown)
+
+
+def _is_seen(char: str, before: str) -> bool:
+    if char.isascii() or not char.isprintable():
+        return char.isprintable()
+    return not _NEVER.match(char) and (_carries(before) or not _is_mark(char))
+
+
+def _carries(before: str) -> bool:
+    """Whether a mark may stand on it: on a letter it makes another one, on a sign it hides that."""
+    return before.isalnum() or not (before.isascii() or before.isspace())
+
+
+def _is_mark(char: str) -> bool:
+    from unicodedata import category  # a library that most who start never need
+
+    return category(char).startswith("M")
+
+
+def within(text: str) -> str:
+    """As a part of one line, with all that it holds."""
+    return escaped(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def one_line(text: str) -> str:
     """As one line, cut where it is longer than anybody reads."""
-    return escaped(" ".join(text.split()))[:MAX_LINE]
+    return escaped(" ".join(text.split())[:MAX_LINE])[:MAX_LINE]

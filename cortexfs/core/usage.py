@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from cortexfs.core.calls import Effect
+from cortexfs.core.plain import UNSEEN
 from cortexfs.core.schema import Kind, Schema, Shape, resolve, shape_of
 
 WIDTH = 80
@@ -22,7 +23,6 @@ _COLUMN = 26  # where descriptions begin
 _ANY_TEXT = "text"
 # More alternatives than this are told in the table, not in the usage line.
 _INLINE_CHOICES = 24
-_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _SAFE_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+", re.ASCII)
 _FILE_NAME = re.compile(r"(^|[_.-])(path|file|filename|dir|directory|folder|paths|files)$", re.IGNORECASE)
 
@@ -264,7 +264,7 @@ def _quoted(word: str) -> str:
 
 
 def _plain(text: str) -> str:
-    return _CONTROL.sub(" ", text).replace("\n", " ").strip()
+    return UNSEEN.sub(" ", text).replace("\n", " ").replace("\t", " ").strip()
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -274,4 +274,4 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def _lines(*lines: str) -> str:
-    return _CONTROL.sub(" ", "\n".join(lines)) + "\n"
+    return UNSEEN.sub(" ", "\n".join(lines).replace("\t", " ")) + "\n"

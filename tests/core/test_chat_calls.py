@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cortexfs.chat import edits
-from cortexfs.chat.calls import LONG, Show, Sight, asked, called, line, resulted
+from cortexfs.chat.calls import HINT, LONG, SCROLLED, Show, Sight, Told, asked, called, line, page, resulted
 from cortexfs.chat.printing import MARKS, STYLES, marked
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, ToolResult
@@ -50,25 +50,120 @@ def test_whatever_a_line_leaves_out_is_counted() -> None:
 def test_a_command_is_shown_verbatim() -> None:
     # commands.md: "below it the command of `shell.exec`"
     given = {"cmd": "cat <<X\n  two  spaces\ttab\x1b[2J\nX", "cwd": "/srv"}
-    assert asked(approval("shell.exec", given, "it runs\na program"), Sight(), is_shown=False) == [
-        Show("call", "shell.exec cwd=/srv"),
-        Show("code", "  cat <<X"),
-        Show("code", "    two  spaces    tab\\x1b[2J"),
-        Show("code", "  X"),
-        Show("question", "may it call shell.exec cwd=/srv (run_process): it runs a program?"),
-    ]
-    assert len(asked(approval("shell.exec", given), Sight(), is_shown=True)) == 1
+    assert asked(approval("shell.exec", given, "it runs\na program"), Sight(), None) == Told(
+        [
+            Show("call", "shell.exec cwd=/srv"),
+            Show("code", "  cat <<X"),
+            Show("code", "    two  spaces    tab\\x1b[2J"),
+            Show("code", "  X"),
+            Show("question", "may it call shell.exec cwd=/srv (run_process): it runs a program?"),
+        ],
+        [],
+    )
+    assert len(asked(approval("shell.exec", given), Sight(), []).shows) == 1
 
 
 def test_what_does_not_fit_the_screen_is_counted() -> None:
     # commands.md: "What is left out is counted"
     given = {"cmd": "\n".join(f"line {number}" for number in range(20))}
-    shown = asked(approval("shell.exec", given), SMALL, is_shown=False)
+    shown, rest = asked(approval("shell.exec", given), SMALL, None)
     assert [show.kind for show in shown] == ["call", *["code"] * 6, "note", "question"]
-    assert shown[-2].text == "  ... 14 more lines; [e]dit shows the whole call"
-    assert called("shell.exec", given, SMALL)[-1].text == "  ... 14 more lines"
-    long = called("shell.exec", {"cmd": "x" * 1000}, SMALL)
+    assert shown[-2].text == "  ... 14 more lines"
+    assert shown[-1].text == f"may it call shell.exec (run_process)?{HINT}"
+    assert [each.text for each in rest] == [f"line {number}" for number in range(6, 20)]
+    assert called("shell.exec", given, SMALL).shows[-1].text == "  ... 14 more lines"
+    long = called("shell.exec", {"cmd": "x" * 1000}, SMALL).shows
     assert long[1].text.endswith("x ... and 600 characters more")
+
+
+def pages(told: Told) -> tuple[str, list[int]]:
+    """All that is shown before a call may be allowed, and how many lines each page has."""
+    said, counts = "", []
+    while told.rest:
+        assert told.shows[-1].kind == "question"
+        assert told.shows[-1].text.endswith(HINT)
+        told = page("shell.exec", told.rest)
+        said += "".join(each.text.removeprefix("  ") for each in told.shows[:-1] if each.kind != "note")
+        counts.append(len(told.shows))
+    assert not told.shows[-1].text.endswith(HINT)
+    return said, counts
+
+
+@pytest.mark.parametrize("name", ["shell.exec", "t", "fs.write"])
+def test_a_long_pad_hides_nothing(name: str) -> None:
+    # issue: "a line over 400 characters is cut without the hint, and `y` approves what was not shown"
+    attack = "echo" + " " * 400 + "; rm -rf /" + "x" * 700
+    given = {"path": "f", "content": attack} if name == "fs.write" else {"cmd": attack}
+    told = asked(approval(name, given), SMALL, None)
+    assert not any("rm -rf" in each.text for each in told.shows) or name == "t"
+    said, _ = pages(told)
+    assert attack in said
+
+
+def test_a_long_command_is_paged() -> None:
+    # the module: "bounded by what a screen holds, and then by what a terminal scrolls back"
+    lines = [f"line {number};" for number in range(1200)]
+    said, counts = pages(asked(approval("shell.exec", {"cmd": "\n".join(lines)}), SMALL, None))
+    assert said == "".join(lines[6:])
+    assert max(counts) == SCROLLED + 2  # a note and the question besides
+    wide = asked(approval("shell.exec", {"cmd": "\U000e0041" * 8000}), SMALL, None)
+    said, counts = pages(wide)
+    assert said == "\\U000e0041" * 8000
+    assert max(counts) == 10 + 2  # of 400 characters, which take 51 rows
+
+
+def test_a_reason_and_effects_are_not_cut_unseen() -> None:
+    effects = [f"write_file {'e' * 1200}-end"]
+    asking = Approval(call="c", name="t", input={}, effects=effects, reason="r" * 1200 + "-last")
+    told = asked(asking, SMALL, None)
+    assert "characters more" in told.shows[-1].text
+    said, _ = pages(told)
+    assert "-end" in said
+    assert said.endswith("-last?")
+
+
+ATTACKS = {
+    "rtl override": "rm \u202e cod.txt",
+    "isolate": "a \u2066b",
+    "zero width": "r\u200bm",
+    "soft hyphen": "r\u00adm",
+    "filler": "a\u115f",
+    "filler 2": "a\u3164b",
+    "tag": "a\U000e0041",
+    "variation": "a\ufe0f",
+    "mark on a sign": "a =\u0338 b",
+    "mark first": "\u0301a",
+    "no-break space": "rm\u00a0-rf",
+    "line separator": "a\u2028b",
+    "unassigned": "a\u0378",
+    "lone surrogate": "a\x9b",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=[*ATTACKS])
+def test_what_is_not_seen_for_what_it_is_is_escaped(attack: str) -> None:
+    # issue: "format characters (category Cf) and all of Default_Ignorable_Code_Point pass unescaped"
+    (hidden,) = [each for each in attack if not each.isascii()]
+    for name, given in (
+        ("shell.exec", {"cmd": attack}),
+        ("t", {"key": attack, attack: 1}),
+        (attack, {}),
+        ("fs.write", {"path": "f", "content": attack}),
+        ("fs.replace", {"path": attack, "old": "a", "new": attack}),
+    ):
+        asking = Approval(call="c", name=name, input=given, effects=[attack], reason=attack)
+        shown = " ".join(each.text for each in asked(asking, SMALL, None).shows)
+        assert hidden not in shown
+        assert ascii(hidden)[1:-1].lower() in shown.lower() or hidden.isspace()
+    assert hidden not in edits.text({"cmd": attack})
+    assert edits.edited(edits.text({"cmd": attack})) == {"cmd": attack}
+
+
+def test_a_newline_in_an_argument_is_no_line() -> None:
+    given = {"path": "f", "note": "x\n  rm -rf /\nmay it call fs.read?"}
+    (question,), _ = asked(approval("fs.move", given), SMALL, None)
+    assert "\n" not in question.text
+    assert '"x\\n  rm -rf /\\nmay it call fs.read?"' in question.text
 
 
 @pytest.mark.parametrize(
@@ -82,14 +177,14 @@ def test_what_does_not_fit_the_screen_is_counted() -> None:
     ],
 )
 def test_what_is_no_call_of_that_kind_is_a_line(name: str, given: Any) -> None:
-    assert called(name, given, SMALL) == [Show("call", line(name, given, 200))]
-    (question,) = asked(approval(name, given), SMALL, is_shown=False)
+    assert called(name, given, SMALL) == Told([Show("call", line(name, given, 200))], [])
+    (question,), _ = asked(approval(name, given), SMALL, None)
     assert question.text == f"may it call {line(name, given, LONG)} (run_process)?"
 
 
 def test_a_change_has_its_sides() -> None:
     sight = Sight(lambda path: b"a\nb\n")
-    kinds = [show.kind for show in called("fs.write", {"path": "f", "content": "a\nc\n"}, sight)]
+    kinds = [show.kind for show in called("fs.write", {"path": "f", "content": "a\nc\n"}, sight).shows]
     assert kinds == ["call", "place", "same", "removed", "added"]
 
 

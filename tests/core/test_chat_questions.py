@@ -86,6 +86,42 @@ def test_a_question_says_how_much_of_a_call_it_does_not_show(chat: Chat) -> None
     assert "xxx ... and 4,000 characters more" in chat.text
 
 
+@pytest.mark.parametrize("is_near", [True, False])
+def test_nothing_is_allowed_before_it_was_shown_whole(world: World, chat: Chat, is_near: bool) -> None:
+    # issue: "What was cut is shown before it can be approved"
+    chat.do(chat.talk.say("go"))
+    given = {"cmd": "\n".join([*(f"line {number}" for number in range(900)), "y" * 500 + "; rm -rf /"])}
+    world.emit(run_of(world), frames.ToolCall(call="c", name="shell.exec", input=given))
+    if not is_near:
+        world.emit(run_of(world), frames.Progress(message="working"))
+    world.emit(
+        run_of(world), frames.Approval(call="c", name="shell.exec", input=given, effects=[], reason="")
+    )
+    chat.read()
+    pages = 0
+    while unseen := chat.talk.unseen():
+        assert "; rm -rf /" not in chat.text
+        assert unseen[-1].kind == "question"
+        chat.do([*unseen])
+        pages += 1
+    assert pages == 2
+    assert all(f"line {number}" in chat.text for number in range(900))
+    assert "; rm -rf /" in chat.text
+    chat.do(chat.talk.decide("allow_once"))
+    assert [each.decision for each in world.decisions] == ["allow_once"]
+
+
+def test_a_question_that_stands_behind_anothers_is_shown_before_it_is_allowed(chat: Chat) -> None:
+    for number, call in enumerate("ab", 1):
+        asked = frames.Approval(
+            id=str(number), run="r", call=call, name=f"t.{call}", input={}, effects=[], reason=""
+        )
+        chat.do(chat.talk.hear(asked))
+    assert "t.b" not in chat.text
+    assert [each.text for each in chat.talk.unseen("b")] == ["may it call t.b?"]
+    assert not chat.talk.unseen("b")
+
+
 def test_a_question_goes_with_its_run_and_with_its_result(world: World, chat: Chat) -> None:
     chat.do(chat.talk.say("go"))
     for call in ("c1", "c2"):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
+import sys
+import unicodedata
 
 from cortexfs.cli.sparing import MOST, SECONDS, Sparing
-from cortexfs.core import frames, wire
-from cortexfs.core.plain import escaped, one_line
+from cortexfs.core import frames, plain, wire
+from cortexfs.core.plain import escaped, one_line, prose
 from cortexfs.voice import Text
 
 ESCAPES = "a\x1b]0;owned\x07b\x9bc\x7fd\u202ee\r"
@@ -28,6 +31,43 @@ def test_a_terminal_is_told_nothing_by_messages() -> None:
 
 def test_tabs_lines_and_letters_stay() -> None:
     assert escaped("ä\tb\nc 日本") == "ä\tb\nc 日本"
+
+
+# Cf that is no Default_Ignorable_Code_Point, by that property's definition.
+VISIBLE_FORMAT = re.compile(
+    "[\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f]"
+)
+IGNORABLE_NAMES = ("VARIATION SELECTOR", "SEONG FILLER", "HANGUL FILLER", "VOWEL INHERENT", "GRAPHEME JOINER")
+
+
+def test_the_table_of_ignorable_characters_is_what_unicode_knows() -> None:
+    # issue: "format characters (category Cf) and all of Default_Ignorable_Code_Point"
+    for number in range(sys.maxunicode + 1):
+        char = chr(number)
+        name, kind = unicodedata.name(char, ""), unicodedata.category(char)
+        if (kind == "Cf" and not VISIBLE_FORMAT.match(char)) or any(map(name.__contains__, IGNORABLE_NAMES)):
+            assert plain._NEVER.match(char), (hex(number), name)
+        elif kind not in ("Cn", "Cf"):
+            assert not plain._NEVER.match(char), (hex(number), name)
+
+
+def test_what_shows_nothing_or_another_text_is_escaped() -> None:
+    # the module: "lets nothing pass that cannot be told from something else"
+    for number in range(sys.maxunicode + 1):
+        char = chr(number)
+        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") and char not in "\t\n":
+            assert escaped(f"a{char}") == f"a{ascii(char)[1:-1]}"
+
+
+def test_a_mark_stays_on_its_letter_alone() -> None:
+    assert escaped("e\u0301 \u0939\u093f") == "e\u0301 \u0939\u093f"
+    assert escaped("=\u0338 \u0301\n\u0301\u200b\u0301") == "=\\u0338 \\u0301\n\\u0301\\u200b\\u0301"
+
+
+def test_prose_keeps_what_words_and_emoji_need() -> None:
+    kept = "\u2764\ufe0f \U0001f469\u200d\U0001f4bb \u0645\u06cc\u200c\u062e a\u00a0! \u0301"
+    assert prose(kept) == kept
+    assert prose("a\u202eb\u200bc\U000e0041\x1b") == "a\\u202eb\\u200bc\\U000e0041\\x1b"
 
 
 def test_output_is_the_tools_own() -> None:

@@ -28,7 +28,7 @@ PURE = {
     "dataclasses", "decimal",
     "difflib", "enum", "errno", "functools", "itertools", "math", "msgspec", "re", "string", "struct",
     "textwrap", "types", "typing", "shlex", "json", "operator", "stat", "fnmatch", "heapq",
-    "hashlib", "ipaddress", "urllib",
+    "hashlib", "ipaddress", "urllib", "unicodedata",
 }  # fmt: skip
 
 

@@ -107,13 +107,26 @@ def test_a_change_is_shown_as_a_diff_and_edited(shown: Screen, ctx: Ctx) -> None
     leave(shown)
 
 
-def test_a_large_change_is_cut_with_a_hint(shown: Screen) -> None:
-    # commands.md: "What is left out is counted"
+def test_a_large_change_is_shown_before_it_is_allowed(shown: Screen, ctx: Ctx) -> None:
+    # commands.md: "`y` shows the rest of a call before it is allowed"
     chat(shown, "debug/script", "--session", "large")
     given = {"path": "/nowhere/x", "content": "".join(f"line {number}\n" for number in range(200))}
     shown.type(script(asks("fs.write", given)))
-    shown.wait("  +line 20\n  ... 179 more lines; [e]dit shows the whole call\n")
+    shown.wait("  +line 20\n  ... 179 more lines\nmay it call fs.write path=/nowhere/x")
+    shown.wait("(not all of it is shown: [y]es shows more first)")
     shown.wait("there is no such file yet")
+    shown.wait_last(ASKING)
+    shown.type("y")
+    shown.wait("  +line 199\nmay it call fs.write?")
+    shown.wait_last(ASKING)
+    assert not decisions(ctx, "large")
+    shown.type("y")
+    shown.wait("allowed: fs.write")
+    shown.wait_last(">")
+    assert [each["decision"] for each in decisions(ctx, "large")] == ["allow_once"]
+    shown.type(script(asks("fs.write", given)))
+    shown.wait("more first)")
+    shown.wait_last(ASKING)
     shown.type("n")
     shown.wait("denied: fs.write")
     shown.wait_last(">")
@@ -226,12 +239,16 @@ def test_calls_without_utf8(shown: Screen) -> None:
 
 def test_send_asks_on_a_terminal(shown: Screen) -> None:
     # commands.md: "Calls that ask for approval are asked about on a terminal"
-    steps = script(asks("shell.exec", {"cmd": "ls -l"}), asks("t", {}))
+    steps = script(asks("shell.exec", {"cmd": "ls -l" + " " * 400 + "; rm -r x"}), asks("t", {}))
     shown.type(f"ctx send debug/script --scope temp --output jsonl '{steps}' > out")
-    shown.wait("\n  ls -l\nmay it call shell.exec: it must?\n")
+    shown.wait("may it call shell.exec: it must? (not all of it is shown: [y]es shows more first)\n")
     shown.wait_last("[y]es, [n]o, [a]lways:")
     shown.type("perhaps")
     shown.wait("answer y (once)")
+    assert "rm -r x" not in shown.text.rpartition("may it call")[0].rpartition("shell.exec\n")[2]
+    shown.type("y")
+    shown.wait("; rm -r x\nmay it call shell.exec?\n")  # what was cut is shown before it is allowed
+    shown.wait_last("[y]es, [n]o, [a]lways:")
     shown.type("y")
     shown.wait("may it call t: it must?\n")
     shown.wait_last("[y]es, [n]o, [a]lways:")
