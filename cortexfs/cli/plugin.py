@@ -61,7 +61,7 @@ def _install(one: argparse.ArgumentParser) -> None:
         "source", metavar="SOURCE", help="a directory, FILE.cpx, https://..., owner/repo[@version]"
     )
     one.add_argument("--yes", action="store_true", help="trust its publisher without being asked")
-    _replace(one)
+    _replace(one, ", and let it take the place of another publisher's or a newer one")
     _private(one)
     parser.examples(
         one, "ctx plugin install ./my-notes", "ctx plugin install notes-v1.0.0-linux-amd64.cpx --yes"
@@ -73,8 +73,9 @@ def _private(one: argparse.ArgumentParser) -> None:
     one.add_argument("--private", metavar="NETWORKS", default="", help=told)
 
 
-def _replace(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--replace", action="store_true", help="let its tools take the names of others'")
+def _replace(one: argparse.ArgumentParser, more: str = "") -> None:
+    text = "let its tools take the names of others'" + more
+    one.add_argument("--replace", action="store_true", help=text)
 
 
 def _uninstall(one: argparse.ArgumentParser) -> None:

@@ -1,10 +1,10 @@
 """`ctx plugin install`, `uninstall`, `enable` and `disable`: what is there to load, and what is loaded.
 
-Main path of `install`: read the source once, check it, ask about its publisher, write it, enable it, and tell
-the running daemon, whose answer is waited for.
+Main path of `install`: read the source once, check it, ask about what it replaces and about its publisher,
+write it, enable it, and tell the running daemon, whose answer is waited for.
 
 Rules: everything is checked before anything is written. A plugin whose tools have the names of others is not
-left enabled without consent.
+left enabled without consent, and what that plugin had for an earlier publisher is not consent.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from cortexfs.plugins import (
     reviewing,
     signing,
     sources,
+    succession,
     trust,
 )
 from cortexfs.plugins.found import found
@@ -50,6 +51,8 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     config.create(where)
     verdict = signing.verify(source.tree)
     key, unchecked = _openpgp(source.tree, where)
+    after = succession.Copy(source.tree.manifest.version, verdict.publisher, verdict.fingerprint, key)
+    is_other = _replaces(options, where, name, after)
     _decide(options, where, verdict, source.packaged and not key)
     record = records.Record(
         source.told, records.files_of(source.tree), verdict.publisher, verdict.fingerprint, key
@@ -59,13 +62,30 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
     by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
     by += unchecked + plugin_fetching.told(source.tree, where) + _warned(source)
-    kept = config.choices(where.config).get(name) == config.REPLACE
+    kept = config.choices(where.config).get(name) == config.REPLACE and not is_other
     if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):
         output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")
         return EXIT_FAILED
     said, refused = _choose(options, where, name, config.REPLACE if options.replace or kept else True)
     output.say(f"installed {name} {source.tree.manifest.version}, {by}; {said}")
     return EXIT_FAILED if refused else EXIT_OK
+
+
+def _replaces(options: argparse.Namespace, where: config.Places, name: str, after: succession.Copy) -> bool:
+    """Whether what it takes the place of is another publisher's; a Fault where nobody wants that."""
+    base = where.state / directory.FOLDER
+    installing.settle(base)
+    before = succession.installed(base / name)
+    why = succession.unlike(before, after) if before and after != before else ""
+    is_other = before is not None and (before.key, before.openpgp) != (after.key, after.openpgp)
+    if not before or not why or options.replace:
+        return is_other
+    both = f"{name} {before.told} is installed, and this is {after.told}: {why}"
+    if options.yes or not sys.stdin.isatty():
+        raise Fault("EPERM", f"{both}; where that is meant say --replace, or answer at a terminal")
+    if not sure(f"{both}. Replace it, and leave its settings, permissions and data to this?"):
+        raise Fault("EPERM", f"{name} stays as it was; nothing was installed")
+    return is_other
 
 
 def _openpgp(tree: Tree, where: config.Places) -> tuple[str, str]:

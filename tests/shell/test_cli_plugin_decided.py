@@ -264,7 +264,8 @@ def test_a_dependency_that_is_missing_refuses_to_enable(world: World) -> None:
     assert (status, err) == (13, f"ctx plugin: the plugin top cannot be enabled: {why}\n")
     world.install("below", version="2.0.0")
     assert "top needs below ^1.0, and below 2.0.0 is installed" in world.ctx("enable", "top")[2]
-    world.install("below", version="1.3.0")
+    lower = plugin(world.base / "source" / "below", name="below", version="1.3.0")
+    world.ctx("install", str(lower), "--replace")
     assert world.ctx("enable", "top")[0] == 0
     loaded = Offers(config.load(world.where)).load()
     assert [one.name for one in loaded.plugins] == ["below", "top"]
