@@ -21,7 +21,7 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs import declaredcommands, described, strangers
-from cortexfs.core import calls, dryrun, names, wire
+from cortexfs.core import calls, dryrun, governance, names, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.mcpserver import KIND as FOLLOWED
 from cortexfs.core.plain import one_line
@@ -316,4 +316,7 @@ def _object(plugin: calls.Plugin, origin: str, registered: float, descriptor: ca
     )
     if descriptor.command is not None:
         return declaredcommands.command(tool, descriptor.command)
-    return tool if descriptor.model is None else described.model(tool, descriptor.model)
+    if descriptor.model is not None:
+        return described.model(tool, descriptor.model)
+    effects = governance.with_rights(tool.capabilities.effects, plugin.rights)
+    return replace(tool, capabilities=replace(tool.capabilities, effects=effects))

@@ -11,7 +11,7 @@ This file must never know how code runs, nor who calls it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import msgspec
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import hooks
-from cortexfs.core.manifestjson import fetched, settings
+from cortexfs.core.manifestjson import capabilities, fetched, settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
 from cortexfs.core.manifestjson.entry import REMOTE, Entry, entry_of, files_of
 from cortexfs.core.manifestjson.fields import Manifest
@@ -53,6 +53,7 @@ class Told(NamedTuple):
     target: str
     sandbox: calls.Sandbox | None = None
     hooks: tuple[str, ...] = ()
+    rights: tuple[calls.Effect, ...] = ()
 
 
 def _esm(given: Given) -> Told:
@@ -74,7 +75,10 @@ def _esm(given: Given) -> Told:
         dry_runs=_dry_runs(given.manifest),
         fetched=found,
     )
-    return Told(esm.target(module), hooks=hooks(given.capabilities.capabilities, given.manifest.events))
+    has = given.capabilities.capabilities
+    return Told(
+        esm.target(module), hooks=hooks(has, given.manifest.events), rights=capabilities.process_rights(has)
+    )
 
 
 def _fetched(place: Path) -> esmrights.Fetched | None:
@@ -123,24 +127,54 @@ KINDS: Mapping[str, Callable[[Given], Told]] = {
     wasm.KIND: _wasm,
 }
 
-# What holds a plugin of each kind, for a review.
-HELD: Mapping[str, tuple[str, ...]] = {
-    esm.KIND: (
-        "its own folder and, as its capabilities say, the caller's directory: held by Deno and Landlock",
-        "requests as far as its capabilities say, to public addresses: held by Deno",
-        "some 1 GiB of memory and 30 s a call: held by the host",
-        "modules from elsewhere: those that were fetched when it was installed: held by Deno and hashes",
-        "with shell:run it may do what its caller may: nothing holds the programs that it runs",
-    ),
-    rpc.KIND: (
-        "no code: requests to its entryPoint alone, without redirects, held by the host",
-        "16 MiB and 30 s an answer: held by the host",
-    ),
-    wasm.KIND: (
-        "no files, no programs and no system calls: held by the WebAssembly engine",
-        "32 MiB of memory and 120 s a call: held by the WebAssembly engine",
-        "requests as far as network:fetch or net:outbound, to public addresses: held by the host",
-    ),
+
+def held(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> list[str]:
+    """What this plugin reads, writes, reaches and runs, if it has what it asks for, and what holds it."""
+    return list(_HELD[manifest.kind](manifest, is_fetched, has_landlock)) if manifest.kind in _HELD else []
+
+
+def _held_esm(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+    given = capabilities.deno_permissions(manifest.capabilities)
+    by = "held by Deno and Landlock" if has_landlock else "held by Deno"
+    here = " and its caller's directory"
+    if "run" in given:
+        yield "runs: every program that its caller may run, as its caller: held by nothing"
+        yield "reads, writes and reaches: all that its caller may, by what it runs: held by nothing"
+    else:
+        written = "its caller's directory" if is_fetched else f"its own folder{here}"
+        yield "runs: no programs: held by Deno"
+        yield f"reads: its own folder{here if 'read' in given else ''}: {by}"
+        yield f"writes: {written if 'write' in given else 'nothing'}: {by}"
+        yield _reached("net" in given, "Deno", "Deno and seccomp")
+    yield "some 1 GiB of memory and 30 s a call: held by the host"
+    if is_fetched:
+        yield "imports: the modules that were fetched when it was installed: held by Deno and hashes"
+
+
+def _held_rpc(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+    is_asked = not set(rpc.NETWORK).isdisjoint(manifest.capabilities)
+    where = f"{manifest.entry_point} alone, without redirects" if is_asked else "nothing"
+    yield "reads, writes and runs: nothing, as it has no code here: held by the host"
+    yield f"reaches: {where}: held by the host"
+    yield "16 MiB and 30 s an answer: held by the host"
+
+
+def _held_wasm(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+    may_ask = not set(rpc.NETWORK).isdisjoint(manifest.capabilities)
+    yield "reads, writes and runs: no files, no programs and no system calls: held by the WebAssembly engine"
+    yield _reached(may_ask, "the host", "the host")
+    yield "32 MiB of memory and 120 s a call: held by the WebAssembly engine"
+
+
+def _reached(may: bool, by: str, closed_by: str) -> str:
+    public = f"public addresses, and networks that --private names: held by {by}"
+    return f"reaches: {public if may else f'nothing: held by {closed_by}'}"
+
+
+_HELD: Mapping[str, Callable[[Manifest, bool, bool], Iterator[str]]] = {
+    esm.KIND: _held_esm,
+    rpc.KIND: _held_rpc,
+    wasm.KIND: _held_wasm,
 }
 
 
@@ -162,7 +196,17 @@ def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str
     )
     told = KINDS[manifest.kind](given)
     name, version, kind = manifest.name, manifest.version, manifest.kind
-    return calls.Plugin(name, version, kind, told.target, str(place), told.sandbox, keeps, hooks=told.hooks)
+    return calls.Plugin(
+        name,
+        version,
+        kind,
+        told.target,
+        str(place),
+        told.sandbox,
+        keeps,
+        hooks=told.hooks,
+        rights=told.rights,
+    )
 
 
 def _values(manifest: Manifest, chosen: Chosen) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from cortexfs import config, manifestkinds, mechanisms, needs
 from cortexfs.config import Config
-from cortexfs.core import calls
+from cortexfs.core import calls, governance
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.manifest import Manifest
 from cortexfs.core.manifestjson import fields
@@ -237,9 +237,10 @@ def declared(tree: Tree, place: Path) -> calls.Plugin | None:
     else:
         kind, target = programs.PROCESS, programs.target(_programs(manifest, tree, place))
     confined = sandboxes.sandbox(manifest, place)
-    return calls.Plugin(
-        manifest.name, manifest.version, kind, target, path, confined, files=records.digest(tree)
-    )
+    # A program's effects have its plugin's capabilities already.
+    rights = () if kind == programs.PROCESS else governance.process_rights(manifest)
+    name, version, files = manifest.name, manifest.version, records.digest(tree)
+    return calls.Plugin(name, version, kind, target, path, confined, files=files, rights=rights)
 
 
 def _marked(found: FoundPlugin) -> calls.Plugin:

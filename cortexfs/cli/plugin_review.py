@@ -115,20 +115,22 @@ def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
     return checks
 
 
-def _claims(manifest: Manifest) -> tuple[tuple[str, list[str]], ...]:
+def _claims(manifest: Manifest, tree: Tree | None) -> tuple[tuple[str, list[str]], ...]:
     """What it asks for, and what holds it, by its kind of manifest."""
+    available = mechanisms.available()
+    has_landlock = governance.Mechanism.LANDLOCK in available
     if jsonmanifests.is_json(manifest):
         return (
             ("Requested capabilities", jsonreviewing.capabilities(manifest.json)),
             ("Hooks", jsonreviewing.hooked(manifest.json)),
             ("Needs", jsonreviewing.needs(manifest.json)),
             ("Commands", jsonreviewing.commands(manifest.json)),
-            ("Sandbox", list(manifestkinds.HELD.get(manifest.json.kind, ()))),
+            ("Sandbox", manifestkinds.held(manifest.json, bool(tree and fetching.pins(tree)), has_landlock)),
             ("Recommended risk profile", jsonreviewing.risks(manifest.json)),
         )
     return (
         ("Requested capabilities", reviewing.capabilities(manifest)),
-        ("Sandbox", reviewing.sandbox(manifest, mechanisms.available())),
+        ("Sandbox", reviewing.sandbox(manifest, available)),
         ("Recommended risk profile", reviewing.risks(manifest)),
     )
 
@@ -147,7 +149,7 @@ def _say(manifest: Manifest, tree: Tree | None, checks: list[Check]) -> int:
         f"  Conformance: {reviewing.conformance(manifest, passed)}",
     ]
     for title, rows in (
-        *_claims(manifest),
+        *_claims(manifest, tree),
         ("Fetched", [f"{name} {hash_}" for name, hash_ in fetching.pins(tree).items()] if tree else []),
         ("Left out", list(tree.ignored) if tree else []),
         ("Warnings", [*_own_warnings(manifest), *governance.warnings(manifest)]),

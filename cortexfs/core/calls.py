@@ -142,6 +142,7 @@ class Plugin(msgspec.Struct, frozen=True, array_like=True):
     files: str = ""  # a hash that is another one when they are; empty: nobody has looked at them
     hooks: tuple[str, ...] = ()  # what it is asked and told (core/hooks.py)
     trusted: bool = False  # whether its publisher is, so that a dry run of its tools is believed
+    rights: tuple[Effect, ...] = ()  # what its process may do, whatever its tools say that they do
 
 
 # The label of who describes a plugin: a host of its own, and closed to others of its uid.
@@ -169,6 +170,12 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     unheard: bool = False  # whether it is inside of a plugin with hooks: nobody is told of what it calls
     variables: str = ""  # a hash of the environment, where that decides (of_call)
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is in other namespaces than the daemon, or below another root: a host needs descriptors
+        of the caller to get there."""
+        return bool(self.namespaces) or self.root != (0, 0)
+
 
 def of_call(plugin: Plugin, identity: Identity, environment: Mapping[bytes, bytes]) -> Identity:
     """The identity whose host serves a call with this environment. A library has that of its process, which
@@ -177,12 +184,6 @@ def of_call(plugin: Plugin, identity: Identity, environment: Mapping[bytes, byte
         return identity
     said = b"\0".join(b"%b=%b" % pair for pair in sorted(environment.items()))
     return msgspec.structs.replace(identity, variables=hashlib.sha256(said).hexdigest())
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether it is in other namespaces than the daemon, or below another root: a host needs descriptors
-        of the caller to get there."""
-        return bool(self.namespaces) or self.root != (0, 0)
 
 
 def is_enclosed(plugin: Plugin, identity: Identity) -> bool:

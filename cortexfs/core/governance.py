@@ -9,7 +9,7 @@ This file must never know how a mechanism is found or applied.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -274,6 +274,8 @@ def warnings(manifest: Manifest) -> list[str]:
 
 # Where the seed's kinds differ from partially_reversible and always.
 _HARMLESS = ("read_file", "network_request", "introspect_runtime")
+# What a process can do, where the others are what its tools are for.
+_OF_PROCESSES = ("read_file", "write_file", "network_request", "run_process")
 _FINAL = (
     "read_secret",
     "delete_file",
@@ -320,6 +322,23 @@ def tool_effects(manifest: Manifest, tool: ProcessTool) -> list[calls.Effect]:
     if not any(each.kind == "run_process" for each in effects):
         effects.append(_subprocess())
     return effects
+
+
+def process_rights(manifest: Manifest) -> tuple[calls.Effect, ...]:
+    """What a Python plugin or a library says that its process does: each of its tools may do that."""
+    return tuple(each for each in capability_effects(manifest) if each.kind in _OF_PROCESSES)
+
+
+def with_rights(declared: Sequence[calls.Effect], rights: Sequence[calls.Effect]) -> tuple[calls.Effect, ...]:
+    """What a tool declares, and behind that what its process may do besides."""
+    said = {(each.kind, each.reversibility, each.confirmation, each.target) for each in declared}
+    besides = (
+        each
+        for each in rights
+        for words in [(each.kind, each.reversibility, each.confirmation)]
+        if said.isdisjoint(((*words, ""), (*words, each.target)))
+    )
+    return (*declared, *besides)
 
 
 def _subprocess() -> calls.Effect:

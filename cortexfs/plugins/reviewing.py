@@ -16,7 +16,7 @@ from cortexfs.core import calls, governance, risk
 from cortexfs.core.errors import Fault
 from cortexfs.core.governance import Mechanism
 from cortexfs.core.manifest import Manifest, ProcessTool
-from cortexfs.plugins import signing
+from cortexfs.plugins import sandboxes, signing
 from cortexfs.plugins.commands import resolve
 from cortexfs.plugins.package import Tree
 
@@ -97,12 +97,31 @@ def capabilities(manifest: Manifest) -> list[str]:
 
 
 def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
-    """Each claim, and what holds it; or that the plugin is refused for it."""
+    """What it reads, writes, reaches and runs, and each claim, with what holds it; or that the plugin is
+    refused for it."""
     claims = governance.claims(manifest.sandbox)
-    return [
+    try:
+        held = _held(sandboxes.sandbox(manifest, Path("its own folder")) or calls.Sandbox())
+    except Fault:  # a path that cannot be held: a check says so
+        held = []
+    return held + [
         each.text if each.kept(available) else f"{each.key} = {each.value}: REFUSED, {each.refusal}"
         for each in claims
     ]
+
+
+_ALL = "all that its caller may, as its caller: held by nothing"
+
+
+def _held(sandbox: calls.Sandbox) -> list[str]:
+    rows = []
+    for what, letter in (("reads", "r"), ("writes", "w"), ("runs", "x")):
+        paths = ", ".join(path for path, letters in sandbox.view or () if letter in letters)
+        rows.append(
+            f"{what}: " + (_ALL if sandbox.view is None else f"{paths or 'nothing'}: held by Landlock")
+        )
+    rows.insert(2, f"reaches: {_ALL if sandbox.network else 'nothing: held by Landlock and seccomp'}")
+    return rows
 
 
 def risks(manifest: Manifest) -> list[str]:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from cortexfs import sdk
+from cortexfs.core import risk
 from cortexfs.core.errors import Fault
+from cortexfs.core.governance import with_rights
 from cortexfs.core.manifestjson import capabilities
-from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effective
+from cortexfs.core.manifestjson.capabilities import (
+    CAPABILITIES,
+    PROCESS,
+    effective,
+    effects,
+    process_rights,
+)
 
 # seed 004: "Capability Deno Worker permission What it grants": "fs:read read: true", "fs:search —"
 PERMISSIONS = {
@@ -91,3 +100,28 @@ def test_a_tool_that_wants_more_than_its_plugin_has_is_refused() -> None:
     told = capabilities.tool_fault("run", ["network:fetch", "shell:run"], has)
     assert told
     assert told.startswith("the tool run wants shell:run, which its plugin does not have; declare it")
+
+
+def test_a_tool_is_judged_by_what_its_process_may() -> None:
+    # policy.md: "What the process of a tool may do counts too, whatever the tool says of itself"
+    rights = process_rights(["tools", "shell:run", "fs:read", "fs:delete", "net:outbound", "db:write"])
+    assert [(one.kind, one.target) for one in rights] == [
+        ("read_file", PROCESS),
+        ("write_file", PROCESS),
+        ("run_process", PROCESS),
+        ("network_request", PROCESS),
+    ]
+    assert process_rights(["tools", "fs:search", "events:listener"]) == ()
+    declared = effects(["shell:run"])
+    judged = with_rights(declared, rights)
+    assert judged[0] == declared[0]
+    assert [one.kind for one in judged[1:]] == ["read_file", "write_file", "network_request"]
+    # one that names a target has not said that it does all of it
+    (named,) = (replace(one, target="git") for one in declared)
+    assert [one.target for one in with_rights([named], rights) if one.kind == "run_process"] == [
+        "git",
+        PROCESS,
+    ]
+    assert risk.assess(risk.Tool("t", with_rights((), process_rights(["fs:write"])))).level >= (
+        risk.assess(risk.Tool("t", effects(["fs:write"]))).level
+    )

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cortexfs import config
+from cortexfs import config, mechanisms
 from cortexfs.cli.main import main
 from cortexfs.core.errors import Fault
+from cortexfs.core.governance import Mechanism
 from cortexfs.offers import Offers
 from cortexfs.plugins import sealing
 from cortexfs.plugins.jsonsettings import STORE, Store
@@ -337,9 +338,9 @@ def test_a_review_says_what_it_asks_for_and_what_holds_it(world: World) -> None:
         "Needs:",
         "- below ^1.0",
         "Sandbox:",
-        "- no files, no programs and no system calls: held by the WebAssembly engine",
+        "- reads, writes and runs: no files, no programs and no system calls: held by the WebAssembly engine",
+        "- reaches: nothing: held by the host",
         "- 32 MiB of memory and 120 s a call: held by the WebAssembly engine",
-        "- requests as far as network:fetch or net:outbound, to public addresses: held by the host",
         "Recommended risk profile:",
         "[risk.tools.count] effect = RunProcess floor = RequireConfirmation",
     ]
@@ -348,6 +349,85 @@ def test_a_review_says_what_it_asks_for_and_what_holds_it(world: World) -> None:
     assert ", with 1 warning (see: ctx plugin review " in world.ctx("install", str(folder))[2]
     plugin(world.base / "source", hash=f"sha256:{'0' * 64}")
     assert "- fail: files (" in world.ctx("review", str(folder))[1]
+
+
+FOLDER, BOTH = "its own folder", "its own folder and its caller's directory"
+PUBLIC = "public addresses, and networks that --private names"
+BY = "held by Deno and Landlock" if Mechanism.LANDLOCK in mechanisms.available() else "held by Deno"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "rows"),
+    [
+        (
+            (),
+            [
+                "runs: no programs: held by Deno",
+                f"reads: {FOLDER}: {BY}",
+                f"writes: nothing: {BY}",
+                "reaches: nothing: held by Deno and seccomp",
+            ],
+        ),
+        (
+            ("fs:read", "net:outbound"),
+            [
+                "runs: no programs: held by Deno",
+                f"reads: {BOTH}: {BY}",
+                f"writes: nothing: {BY}",
+                f"reaches: {PUBLIC}: held by Deno",
+            ],
+        ),
+        (
+            ("fs:delete",),
+            [
+                "runs: no programs: held by Deno",
+                f"reads: {FOLDER}: {BY}",
+                f"writes: {BOTH}: {BY}",
+                "reaches: nothing: held by Deno and seccomp",
+            ],
+        ),
+        (
+            ("shell:run", "fs:read"),
+            [
+                "runs: every program that its caller may run, as its caller: held by nothing",
+                "reads, writes and reaches: all that its caller may, by what it runs: held by nothing",
+            ],
+        ),
+    ],
+)
+def test_a_review_says_what_this_plugin_may(
+    world: World, capabilities: tuple[str, ...], rows: list[str]
+) -> None:
+    # issue: "`plugin review` says "held by Deno and Landlock" of a plugin with shell:run, which is not"
+    folder = plugin(
+        world.base / "source",
+        kind="esm",
+        runtime="deno",
+        entryPoint="./x.js",
+        capabilities=["tools", *capabilities],
+    )
+    (folder / "x.js").write_text("export const tools = [];")
+    status, out, _ = world.ctx("review", str(folder))
+    assert status == 0, out
+    said = [line.removeprefix("    - ") for line in out.splitlines()]
+    at = said.index("  Sandbox:") + 1
+    assert said[at : at + len(rows)] == rows
+    assert said[at + len(rows)] == "some 1 GiB of memory and 30 s a call: held by the host"
+
+
+def test_a_review_says_where_a_server_is(world: World) -> None:
+    for capabilities, where in (
+        (["network:fetch"], "https://example.com/x alone, without redirects"),
+        ([], "nothing"),
+    ):
+        folder = plugin(
+            world.base / "source",
+            kind="mcp",
+            runtime="deno",
+            entryPoint="https://example.com/x",
+            capabilities=capabilities,
+        )
+        assert f"- reaches: {where}: held by the host" in world.ctx("review", str(folder))[1]
 
 
 def test_all_that_is_wrong_with_a_manifest_is_said(world: World) -> None:

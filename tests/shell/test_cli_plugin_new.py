@@ -136,6 +136,10 @@ def test_a_review_says_what_is_asked_for_and_what_holds_it(places: config.Places
         "    - write files: /tmp/x",
         "    - does not request host secrets",
         "    - run in background",
+        "    - reads: /usr, /bin, /sbin, /lib, /lib64, its own folder: held by Landlock",
+        "    - writes: nothing: held by Landlock",
+        "    - reaches: nothing: held by Landlock and seccomp",
+        "    - runs: /usr, /bin, /sbin, /lib, /lib64, its own folder: held by Landlock",
         "    - sandbox.level = child_process: held by a process of its own",
         "    - sandbox.network = none: held by Landlock and seccomp",
         "    - sandbox.filesystem = plugin_only: held by Landlock",
@@ -147,6 +151,10 @@ def test_a_review_says_what_is_asked_for_and_what_holds_it(places: config.Places
         "    - ok: manifest identity",
     ):
         assert line in out.splitlines(), line
+    edit(folder, claims, "")
+    said_of_all = said.ok("review", "hello").splitlines()
+    for what in ("reads", "writes", "reaches", "runs"):
+        assert f"    - {what}: all that its caller may, as its caller: held by nothing" in said_of_all
 
 
 def test_a_review_recommends_the_floors_that_policy_has(places: config.Places, said: Said) -> None:

@@ -20,6 +20,7 @@ from cortexfs.offers import Offers
 from cortexfs.plugins import directory, found, installing, package, records, signing
 from cortexfs.plugins.copies import place_of
 from cortexfs.plugins.trust import TrustStore
+from tests.shell import plugin_files
 from tests.shell.plugin_files import SECRET, TOOL, plugin
 
 
@@ -254,3 +255,19 @@ def test_an_installation_that_is_killed_leaves_a_whole_version(world: World) -> 
         text = (Path(loaded.plugins[0].path) / "bin/hello").read_text()
         assert text == text[: len(text) // 1000] * 1000
         assert sorted(path.name for path in place.parent.iterdir()) == [".lock", "hello"]
+
+
+def test_a_librarys_tools_are_judged_by_what_its_manifest_names(tmp_path: Path) -> None:
+    # policy.md: "of one with a manifest.toml, what its capabilities say"
+    named = 'provides = ["tools"]\nprocess = true\nfile_write = ["/x"]\nbackground = true\n'
+    text = (plugin_files.NATIVE % "libx.so").replace('provides = ["tools"]\n', named)
+    made = offers.declared(plugin_files.tree(tmp_path, text, {"libx.so": "x"}), tmp_path)
+    assert made
+    assert [(one.kind, one.target) for one in made.rights] == [
+        ("write_file", "/x"),
+        ("run_process", "plugin subprocess"),
+    ]
+    program = plugin_files.full(tmp_path / "program")
+    made = offers.declared(program, tmp_path / "program")
+    assert made
+    assert made.rights == ()  # its tools have them by themselves

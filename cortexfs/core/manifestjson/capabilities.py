@@ -2,7 +2,8 @@
 
 Rules: the table is literal. A permission is told to policy as the effects of this project, so that a tool
 of this plugin system and one of the other are confirmed alike; an extension point is what the plugin is
-called for, and no effect of its tools. What counts is declared - denied + granted, never the declared alone.
+called for, and no effect of its tools. Tools of one process share its rights, which policy is told besides
+what each says of itself. What counts is declared - denied + granted, never the declared alone.
 This file must never know where denials and grants are kept, nor how a host enforces them.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from cortexfs.core import jsontext
 from cortexfs.core.arguments import nearest
@@ -43,6 +45,9 @@ _REQUEST = Effect("network_request", "reversible", "on_risk", "not_supported")
 _LISTEN = Effect("network_request", "reversible", "always", "not_supported")
 _INTERNAL = Effect("introspect_runtime", "reversible", "on_risk", "not_supported")
 _REMEMBER = Effect("persist_memory", "partially_reversible", "always", "not_supported")
+
+PROCESS = "plugin process"  # the target of what no tool has said of itself
+_RIGHTS: dict[Flag, Effect] = {"read": _READ, "write": _WRITE, "run": _RUN, "net": _REQUEST}
 
 CAPABILITIES = {
     "tools": Capability("register tools"),
@@ -132,6 +137,12 @@ def effects(capabilities: Iterable[str]) -> tuple[Effect, ...]:
 def deno_permissions(capabilities: Iterable[str]) -> tuple[Flag, ...]:
     """Which of Deno's permissions the host may give, within the directories and hosts that it knows."""
     return tuple(sorted({flag for name in capabilities if (flag := CAPABILITIES[check(name)].deno)}))
+
+
+def process_rights(capabilities: Iterable[str]) -> tuple[Effect, ...]:
+    """What a process with these permissions may do, whatever the tool in it says that it does."""
+    given = deno_permissions(capabilities)
+    return tuple(replace(effect, target=PROCESS) for flag, effect in _RIGHTS.items() if flag in given)
 
 
 def tool_fault(tool: str, wanted: Iterable[str], has: Effective) -> str | None:
