@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 import trio
 from msgspec.structs import replace
 
+from cortexfs import believed
 from cortexfs.agents.context import Files
 from cortexfs.agents.powers import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
@@ -73,7 +74,7 @@ class AgentWorld:
         self._drivers = drivers
         self._tools = tools
         self._middleware = middleware
-        self._policy = _PolicyFile(config.directory / FILE)
+        self._policy = PolicyFile(config.directory / FILE)
 
     @property
     def settings(self) -> Settings:
@@ -187,7 +188,7 @@ def _home(uid: int) -> str:
         return ""
 
 
-class _PolicyFile:
+class PolicyFile:
     """policy.toml, read when it has changed."""
 
     def __init__(self, path: Path) -> None:
@@ -197,20 +198,18 @@ class _PolicyFile:
 
     def read(self) -> Settings:
         try:
-            status = os.stat(self._path)
+            with believed.opened(self._path) as file:
+                status = os.fstat(file.fileno())
+                seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if seen != self._seen:
+                    self._settings = risksettings.decode(file.read().decode(errors="replace"))
+                    self._seen = seen
+                return self._settings
         except FileNotFoundError:
             self._seen = None
             return risksettings.DEFAULT
         except OSError as error:
             raise _unreadable(self._path, error) from None
-        seen = (status.st_ino, status.st_mtime_ns, status.st_size)
-        if seen != self._seen:
-            try:
-                self._settings = risksettings.decode(self._path.read_text(errors="replace"))
-            except OSError as error:
-                raise _unreadable(self._path, error) from None
-            self._seen = seen
-        return self._settings
 
 
 def _unreadable(path: Path, error: OSError) -> Fault:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from cortexfs import believed
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.hooks import Failure
@@ -298,8 +299,7 @@ def _nearest(key: str, known: list[str]) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE + 1)
+        data = believed.read(path, MAX_FILE)
     except FileNotFoundError:
         return b""
     except OSError as problem:
@@ -324,7 +324,7 @@ def choices(directory: Path) -> dict[str, Choice]:
 def choose(directory: Path, name: str, on: Choice | None) -> None:
     """Enable or disable a plugin, durably; a reader sees the old choices or the new ones. None forgets."""
     names.check(name)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     with _alone(directory):
         decided = choices(directory)
         if decided.get(name) == on:
@@ -332,7 +332,7 @@ def choose(directory: Path, name: str, on: Choice | None) -> None:
         decided.pop(name, None)  # what is enabled again comes last
         kept = decided if on is None else decided | {name: on}
         text = msgspec.json.format(msgspec.json.encode(kept), indent=2)
-        _replace(directory / CHOICES, text + b"\n")
+        believed.replace(directory / CHOICES, text + b"\n", alone=True)
 
 
 @contextlib.contextmanager
@@ -346,19 +346,6 @@ def _alone(directory: Path) -> Iterator[None]:
         os.close(held)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(draft, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
-
-
 def create(where: Places) -> None:
     """Make the missing directories; sessions and secrets will lie in state, so it is 0700."""
     try:
@@ -369,11 +356,9 @@ def create(where: Places) -> None:
         raise Fault(
             code_of(problem.errno), f"{problem.filename} cannot be made: {problem.strerror}; {mend}"
         ) from None
-    # A user's own group is often his alone.
-    others = 0o022 if os.geteuid() == 0 else 0o002
     for directory in where:
         found = directory.stat()
-        if found.st_uid not in (0, os.geteuid()) or found.st_mode & others:
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & believed.OTHERS:
             mend = f"chown {os.geteuid()} {directory}; chmod go-w {directory}"
             raise Fault(
                 "EACCES", f"others may change {directory}, and so what the daemon does; mend it: {mend}"

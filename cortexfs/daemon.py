@@ -32,7 +32,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from cortexfs import mcpservers, mounttable, pluginmodels, shebang, statelock, strangers, terms
+from cortexfs import deciding, mcpservers, mounttable, pluginmodels, shebang, statelock, strangers, terms
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
@@ -183,7 +183,9 @@ class Daemon:
         self._own_changed: set[Key] = set()
         self._applying = trio.Lock()
         self.fs.on_change(self._changed)
+        self._places = config.directory, config.state
         self._reloads = -1  # the first one is the start
+        self._refused = ""  # why the last one took nothing over
         self._stop = trio.Event()
 
     def serve(self, ready: Callable[[str | None], None]) -> int:
@@ -255,7 +257,8 @@ class Daemon:
     async def reload(self) -> None:
         """Take over what is enabled now; what did not change keeps its hosts."""
         async with self._applying:
-            self._reloads += await self._reload()
+            await self._reload()
+            self._reloads += 1
             self.watch.again()
 
     async def _renew(self) -> None:
@@ -263,15 +266,16 @@ class Daemon:
         async with self._applying:
             await self._reload()
 
-    async def _reload(self) -> bool:
+    async def _reload(self) -> None:
+        self._refused = ""
         try:
             offered = await trio.to_thread.run_sync(self.offers.load)
             servers = await trio.to_thread.run_sync(self.servers.load)
             models = await trio.to_thread.run_sync(served, self.providers, self.secrets)
             agents = await trio.to_thread.run_sync(records.load, self.config.state, self.began)
         except Fault as fault:  # a damaged file must not end what works
-            self.runs.last_error = fault.message
-            return False
+            self.runs.last_error = self._refused = fault.message
+            return
         here = await trio.to_thread.run_sync(found, self.config.directory, self.config.engine.context_tokens)
         self.locals.apply(here)
         own = [each.object for each in here]
@@ -298,7 +302,6 @@ class Daemon:
         await self._check_agents(None)
         await self.sockets.reconcile(self.fs.registry)
         self.watch.reconcile(servers.plugins)
-        return True
 
     def _changed(self, key: Key) -> None:
         """Somebody has written a control."""
@@ -405,6 +408,8 @@ class Daemon:
             *self.middleware.told(),
             f"engines: {len(self.engines)}",
             f"reloads: {self._reloads}",
+            *([f"reload refused: {one_line(self._refused)}"] if self._refused else []),
+            *(f"not used: {one_line(why)}" for why in deciding.unused(*self._places)),
             *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(self.catalog.broken.items())),
             *(f"broken provider: {name}: {one_line(why)}" for name, why in self.broken_providers.items()),
             *(f"broken agent: {name}: {one_line(why)}" for name, why in self.broken_agents.items()),

@@ -6,8 +6,8 @@
 Main path: `Servers.load` reads the files; `Watch.run` keeps one call open to a host of each server, which is
 answered when the server lists other tools, and then has the daemon look again.
 
-Rules: a file that is wrong is a sentence in `faults`, and the others work. A file that others may write is
-not read: it names programs. What a server says is judged by the catalog.
+Rules: a file that is wrong is a sentence in `faults`, and the others work. What a server says is judged by
+the catalog.
 This file must never know the protocol.
 """
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import tomllib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
+from cortexfs import believed
 from cortexfs.catalog import Catalog
 from cortexfs.core import calls, mcpserver
 from cortexfs.core.errors import Fault, code_of
@@ -110,16 +110,7 @@ class Servers:
 
     def _write(self, path: Path, server: Server) -> None:
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with open(number, "w", encoding="utf-8") as file:
-                file.write(text(server))
-                file.flush()
-                os.fsync(number)
-            draft.rename(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        believed.replace(path, text(server).encode(), mode=0o600)
 
     def _paths(self) -> list[Path]:
         try:
@@ -132,16 +123,12 @@ class Servers:
 
     def _read(self, path: Path) -> Server:
         try:
-            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                seen = os.fstat(file.fileno())
-                if not stat.S_ISREG(seen.st_mode) or seen.st_size > MAX_FILE:
-                    raise Fault("EINVAL", f"{path} is no file of a server")
-                if seen.st_uid not in (0, os.geteuid()) or seen.st_mode & 0o022:
-                    why = f"others may write {path}, which names a program; do: chmod go-w {path}"
-                    raise Fault("EPERM", why)
-                return parsed(file.read(MAX_FILE), str(path))
+            data = believed.read(path, MAX_FILE)
         except OSError as problem:
             raise Fault(code_of(problem.errno), f"{path}: {problem.strerror}") from None
+        if len(data) > MAX_FILE:
+            raise Fault("EINVAL", f"{path} is no file of a server")
+        return parsed(data, str(path))
 
     def _plugin(self, name: str, server: Server, environ: Mapping[str, str]) -> calls.Plugin:
         base = {key: environ[key] for key in ("LANG", "TZ") if key in environ}

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from cortexfs import believed
 from cortexfs.core import controls, names, places
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key, plain
@@ -100,19 +101,22 @@ class Store:
 
     def _load_value(self, key: Key, control: controls.Control, entry: Path, kept: Kept) -> None:
         with self._tolerated(entry):
-            data = controls.judge(control, entry.read_bytes())
+            data = controls.judge(control, believed.read(entry, controls.MAX_VALUE))
             kept.values.setdefault(key, {})[control.name] = Written(data, entry.stat().st_mtime_ns)
 
     @contextlib.contextmanager
     def _tolerated(self, path: Path) -> Iterator[None]:
         try:
             yield
+        except believed.Unbelieved:  # its default might allow more
+            raise
         except (Fault, OSError) as error:
             log.warning("%s is left out: %s", path, error)
 
     def _entries(self, folder: Path) -> list[Path]:
         """What is in a folder; what a crash left half-made is cleared away."""
         try:
+            believed.folder(folder)
             entries = sorted(folder.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []

@@ -23,6 +23,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from cortexfs import believed
 from cortexfs.agents import defaults
 from cortexfs.core import controls, formats, names, places
 from cortexfs.core.errors import Fault, code_of
@@ -79,6 +80,7 @@ def load_own(state: Path) -> list[Object]:
 
 def _own(path: Path, uid: int) -> Object:
     try:
+        believed.folder(path.parent.parent)
         return own_object(read(path), uid)
     except Fault as fault:
         return msgspec.structs.replace(_broken(path, fault.message), home=uid)
@@ -108,8 +110,7 @@ def base(since: float = 0.0) -> Record:
 def read(path: Path) -> Record:
     """One record, checked; a Fault says what is wrong with it."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE + 1)
+        data = believed.read(path, MAX_FILE)
     except OSError as problem:
         raise _unreadable(path, problem) from None
     if len(data) > MAX_FILE:

@@ -210,6 +210,7 @@ def _last_line(where: Places, before: int) -> str:
 def _serve(root: str, where: Places, options: argparse.Namespace) -> int:
     """Be the daemon."""
     tell = _Ready(root, options.ready_fd)
+    os.umask(os.umask(0o077) | 0o022)  # what the daemon writes, it has to believe later
     try:
         config = load(where)
         _log_to_stderr()

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from cortexfs import config
+from cortexfs import believed, config
 from cortexfs.agents.powers import STARTING
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.plugin_facts import told
@@ -174,17 +174,18 @@ def serves(root: str) -> int | None:
 
 def settings(root: str, directory: str | None) -> Settings:
     """policy.toml of the daemon's owner; without one, the defaults."""
-    path = _configuration(root, directory) / FILE
+    owner = os.stat(root).st_uid
+    path = _configuration(owner, directory) / FILE
     try:
-        return risksettings.decode(path.read_text(encoding="utf-8", errors="replace"))
+        with believed.opened(path, uid=owner) as file:
+            return risksettings.decode(file.read().decode(errors="replace"))
     except FileNotFoundError:
         return risksettings.DEFAULT
     except OSError as problem:
         raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
 
 
-def _configuration(root: str, directory: str | None) -> Path:
-    owner = os.stat(root).st_uid
+def _configuration(owner: int, directory: str | None) -> Path:
     environ = dict(os.environ)
     if owner not in (0, os.getuid()):
         # Ours says where our files are; theirs is not known, and their home is.

@@ -52,9 +52,18 @@ def _outcome(root: str, reloads: int, outcome: Callable[[dict[str, list[str]]], 
     while time.monotonic() < end:
         text = mounts.status_text(root)
         if _reloads(text) > reloads:
-            return outcome(mounts.facts(text)) or f"the mount at {root} follows"
+            return _said(mounts.facts(text), root, outcome)
         time.sleep(POLL_SECONDS)
     return f"the daemon of {root} has not taken it over yet; see: ctx status"
+
+
+def _said(
+    facts: dict[str, list[str]], root: str, outcome: Callable[[dict[str, list[str]]], str | None]
+) -> str:
+    if refused := facts.get("reload refused"):
+        return f"the mount at {root} goes on as it was: {refused[0]}"
+    unused = [f"but {why}" for why in facts.get("not used", [])]
+    return outcome(facts) or ", ".join([f"the mount at {root} follows", *unused])
 
 
 def _reloads(text: str) -> int:

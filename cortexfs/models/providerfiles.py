@@ -10,12 +10,12 @@ This file must never know connections.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from cortexfs import believed
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.models import provider as files
@@ -25,6 +25,7 @@ from cortexfs.models.provider import Declared, Provider
 FOLDER = "providers"
 SUFFIX = ".toml"
 MAX_FILE = 1 << 20
+MAX_LISTING = 32 << 20  # as long as an answer may be
 RESERVED = ("local", "debug")  # providers of this machine
 
 
@@ -69,8 +70,7 @@ class Providers:
         """One of them; ENOENT where there is none."""
         path = self.path(name)
         try:
-            with open(path, "rb") as file:
-                data = file.read(MAX_FILE + 1)
+            data = believed.read(path, MAX_FILE)
         except FileNotFoundError:
             raise Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list") from None
         except OSError as problem:
@@ -91,7 +91,7 @@ class Providers:
     def declare(self, name: str, model: Declared) -> None:
         """Append a model to a provider's file, which stays as its owner wrote it."""
         path = self.path(name)
-        data = path.read_bytes()
+        data = believed.read(path, MAX_FILE)
         data += b"" if data.endswith(b"\n") or not data else b"\n"
         data += files.declaration(model).encode()
         files.decode(data, str(path))
@@ -116,9 +116,9 @@ class Providers:
     def listing(self, name: str, provider: Provider) -> Listing | None:
         """What it listed last, if that was at the same address."""
         try:
-            data = (self._listings / f"{names.check(name)}.json").read_bytes()
+            data = believed.read(self._listings / f"{names.check(name)}.json", MAX_LISTING)
             listing = msgspec.json.decode(data, type=Listing)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, Fault, msgspec.MsgspecError, UnicodeDecodeError):
             return None  # it can be had again
         return listing if listing.base_url == provider.base_url else None
 
@@ -127,18 +127,11 @@ class Providers:
         self._put(self._listings / f"{names.check(name)}.json", msgspec.json.encode(listing))
 
     def _put(self, path: Path, data: bytes) -> None:
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            with open(draft, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
+            believed.replace(path, data)
         except OSError as problem:
             raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
-        finally:
-            draft.unlink(missing_ok=True)
 
 
 def check_name(name: str) -> str:

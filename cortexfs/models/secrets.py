@@ -16,6 +16,7 @@ from pathlib import Path
 
 import trio
 
+from cortexfs import believed
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.models.provider import Key
@@ -54,7 +55,7 @@ class Secrets:
         """The key, or nothing; EACCES where it has been open to others."""
         path = self._folder / names.check(name)
         try:
-            with open(path, "rb") as file:
+            with believed.opened(path, others=0) as file:  # of which the mode says more, below
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 data = file.read(MAX_KEY + 2)
         except FileNotFoundError:

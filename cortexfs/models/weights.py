@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from cortexfs import believed
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
@@ -51,7 +52,7 @@ def found(config: Path, most: int) -> list[Local]:
     why = MISSING if missing() else ""
     default = None if why else carried()
     rows = ([(DEFAULT, default)] if default else []) + list(added(config))
-    return [_local(name, path, most, why) for name, path in dict(rows).items()]
+    return [_local(name, path, most, why, _link(config, name)) for name, path in dict(rows).items()]
 
 
 def missing() -> list[str]:
@@ -82,16 +83,21 @@ def add(config: Path, name: str, path: Path) -> None:
     names.check_object("model", name)
     provider, _, model = name.partition("/")
     folder = config / FOLDER / provider
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for each in (config, folder.parent, folder):
+        each.mkdir(mode=0o755, parents=True, exist_ok=True)
     draft = folder / f".{model}.{os.getpid()}"
     draft.symlink_to(path)
     draft.replace(folder / (model + SUFFIX))
 
 
+def _link(config: Path, name: str) -> Path:
+    return config / FOLDER / (name + SUFFIX)
+
+
 def remove(config: Path, name: str) -> bool:
     """Forget a file that was added; whether there was one."""
     try:
-        (config / FOLDER / (name + SUFFIX)).unlink()
+        _link(config, name).unlink()
     except FileNotFoundError:
         return False
     return True
@@ -119,9 +125,11 @@ def _read(path: Path, seen: tuple[int, ...]) -> gguf.Facts:
     return gguf.facts(path)
 
 
-def _local(name: str, path: Path, most: int, why: str) -> Local:
+def _local(name: str, path: Path, most: int, why: str, link: Path) -> Local:
     known, context, registered = None, most, 0.0
     try:
+        with suppress(FileNotFoundError):  # the carried one is of no link
+            believed.link(link)
         known = _facts(path)
         context = min(most, known.context or most)
         registered = path.stat().st_mtime

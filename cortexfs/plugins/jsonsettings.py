@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from cortexfs import believed
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.plugins import sealing
 
@@ -48,8 +49,7 @@ class Store:
 
     def read(self) -> dict[str, Chosen]:
         try:
-            with open(self.path, "rb") as file:
-                data = file.read(MAX_FILE + 1)
+            data = believed.read(self.path, MAX_FILE)
         except FileNotFoundError:
             return {}
         except OSError as problem:
@@ -95,18 +95,7 @@ class Store:
         data = msgspec.json.format(msgspec.json.encode(known), indent=1) + b"\n"
         if len(data) > MAX_FILE:
             raise Fault("EMSGSIZE", f"{self.path} would be over {MAX_FILE >> 20} MiB; shorten the settings")
-        draft = self.path.with_name(
-            f".{STORE}.new"
-        )  # one, as who writes holds the lock; a killed one left it
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with open(os.open(draft, flags, 0o600), "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self.path)
-        finally:
-            draft.unlink(missing_ok=True)
+        believed.replace(self.path, data, mode=0o600, alone=True)
 
     def _fault(self, code: str, why: str) -> Fault:
         return Fault(code, f"the settings of plugins {self.path} cannot be read: {why}; mend or remove it")

@@ -13,11 +13,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from cortexfs.core.errors import Fault
+from cortexfs import believed
+from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.plugins import manifesthash, manifestsignature
 
 KEYS = "plugin-keys.gpg"  # of the configuration directory; what gpg --export writes
+MAX_KEYS = 32 << 20
 SECONDS = 10.0
 
 
@@ -25,7 +27,7 @@ def unchecked(manifest: Manifest, keys: Path) -> str | None:
     """Why the signature cannot be looked at; None if it can, or there is none."""
     if manifest.signature is None:
         return None
-    if not keys.is_file():
+    if _ring(keys) is None:
         return f"its OpenPGP signature is not checked, as no keys are trusted in {keys}"
     if shutil.which("gpgv") is None:
         return "its OpenPGP signature is not checked, as there is no gpgv; install it"
@@ -34,14 +36,15 @@ def unchecked(manifest: Manifest, keys: Path) -> str | None:
 
 def signer(manifest: Manifest, files: Mapping[str, bytes], keys: Path) -> str:
     """The fingerprint of the key that has signed these files; empty where nothing was checked."""
-    if manifest.signature is None or unchecked(manifest, keys):
+    if manifest.signature is None or unchecked(manifest, keys) or (trusted := _ring(keys)) is None:
         return ""
     digest = manifesthash.package_digest(files)
     with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
-        given, text = Path(folder, "signature"), Path(folder, "text")
+        given, text, ring = Path(folder, "signature"), Path(folder, "text"), Path(folder, KEYS)
+        ring.write_bytes(trusted)
         given.write_bytes(manifestsignature.signature(manifest.signature))
         text.write_bytes(manifestsignature.signed_text(digest))
-        words = manifestsignature.command(str(keys.resolve()), str(given), str(text))
+        words = manifestsignature.command(str(ring), str(given), str(text))
         path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": folder}
         try:
             done = subprocess.run(words, capture_output=True, env=path, timeout=SECONDS, check=False)
@@ -50,3 +53,14 @@ def signer(manifest: Manifest, files: Mapping[str, bytes], keys: Path) -> str:
                 "EHOSTDOWN", f"gpgv cannot be run: {problem}; its signature stays unchecked"
             ) from None
     return manifestsignature.signer(done.stdout)
+
+
+def _ring(keys: Path) -> bytes | None:
+    """The keys that are trusted; None where there is no such file. Others' keys are a fault, so that nothing
+    is installed as if nobody were trusted."""
+    try:
+        return believed.read(keys, MAX_KEYS)
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{keys} cannot be read: {problem.strerror}") from None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from cortexfs import believed
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.jsontext import shown
 from cortexfs.plugins.filenames import MAX_PATH
@@ -50,8 +51,8 @@ def read(folder: Path) -> Record:
     """The record of an installed plugin."""
     mend = f"install it with: ctx plugin install {folder}"
     try:
-        with open(folder / FILE, "rb") as opened:
-            return msgspec.json.decode(opened.read(MAX_FILE), type=Record)
+        believed.folder(folder.parent)
+        return msgspec.json.decode(believed.read(folder / FILE, MAX_FILE), type=Record)
     except FileNotFoundError:
         raise Fault("EPERM", f"{folder} was put there by hand; move it elsewhere and {mend}") from None
     except OSError as problem:

@@ -17,6 +17,7 @@ import stat
 import tempfile
 from pathlib import Path
 
+from cortexfs import believed
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.plugins.computing import needed_for
 
@@ -58,7 +59,7 @@ def _key(path: Path) -> bytes:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             _make(path)
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with believed.opened(path, others=0) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             key = file.read(KEY_BYTES + 1)
     except OSError as problem:

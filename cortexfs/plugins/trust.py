@@ -18,6 +18,7 @@ from typing import Literal
 
 import msgspec
 
+from cortexfs import believed
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.jsontext import shown
 from cortexfs.plugins.manifests import quoted
@@ -46,8 +47,7 @@ class TrustStore:
 
     def publishers(self) -> tuple[Publisher, ...]:
         try:
-            with open(self.path, "rb") as file:
-                data = file.read(MAX_FILE + 1)
+            data = believed.read(self.path, MAX_FILE)
         except FileNotFoundError:
             return ()
         except OSError as problem:
@@ -90,17 +90,7 @@ class TrustStore:
         for one in publishers:
             fields = msgspec.to_builtins(one).items()
             lines += ["[[publishers]]", *(f"{key} = {quoted(value)}" for key, value in fields), ""]
-        draft = self.path.with_name(f".{STORE}.{os.getpid()}")
-        try:
-            with open(
-                os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
-            ) as file:
-                file.write("\n".join(lines).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self.path)
-        finally:
-            draft.unlink(missing_ok=True)
+        believed.replace(self.path, "\n".join(lines).encode(), mode=0o600, alone=True)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

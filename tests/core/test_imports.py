@@ -15,12 +15,12 @@ LAYERS = {
     "sdk/": ("sdk",),
     "host/": ("core", "sdk", "host", "tools"),
     "tools/": ("sdk", "tools"),
-    "plugins/": ("core", "plugins", "version"),
+    "plugins/": ("core", "believed", "plugins", "version"),
     "client/": ("core", "client"),
     "chat/": ("core", "client", "chat"),
-    "models/": ("core", "models"),
+    "models/": ("core", "believed", "models"),
     "mcp/": ("core", "sdk", "models", "client", "mcp", "version"),
-    "agents/": ("core", "models", "agents"),
+    "agents/": ("core", "believed", "models", "agents"),
 }
 SHELLS_NEVER = ("cli", "daemon")  # what nothing but the commands and the daemon itself may import
 PURE = {

@@ -193,6 +193,7 @@ def test_a_configuration_is_its_owners_alone(subject: Subject) -> None:
     assert system_checks.configuration(subject).level == OK
     file.chmod(0o666)
     assert system_checks.configuration(subject).level == FAIL
+    file.chmod(0o644)
     file.write_text("x = 1")
     assert "unknown key x" in system_checks.configuration(subject).why
 

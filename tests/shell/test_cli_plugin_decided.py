@@ -123,7 +123,7 @@ def test_a_key_that_others_could_have_read_is_refused(tmp_path: Path) -> None:
         sealing.unseal(tmp_path, "notes", "token", sealed)
     key.unlink()
     os.mkfifo(key, 0o600)
-    with pytest.raises(Fault, match="is no key; remove it"):
+    with pytest.raises(Fault, match="is no regular file; remove it"):
         sealing.unseal(tmp_path, "notes", "token", sealed)
 
 

@@ -1,0 +1,134 @@
+"""Reading what decides: the configuration, and the parts of the state that say what is allowed.
+
+Main path: `read` gives the bytes of a file that nobody but this user and root can have written.
+
+Rules: a file, a link that leads to it, and each folder that holds one of these belong to this user or root,
+and nobody else may write them; of a folder, a sticky bit is enough. The file that was looked at is the one
+that is read. Where others may remove a file, that it is missing is not believed either. What a refusal means
+is for each reader to say: nothing is allowed by it.
+This file must never know what is in a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from cortexfs.core.errors import Fault
+
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+MAX_LINKS = 8
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Unbelieved(Fault):
+    """Others could have written the file."""
+
+
+@contextlib.contextmanager
+def opened(path: Path, others: int = OTHERS, uid: int | None = None) -> Iterator[BinaryIO]:
+    """Yields the file, which has none of these mode bits and belongs to `uid` (ours, without one) or root.
+    Raises Unbelieved, or an OSError."""
+    owner = os.geteuid() if uid is None else uid
+    with open(_open(path, owner), "rb") as found:
+        _check(path, os.fstat(found.fileno()), others, owner)
+        yield found
+
+
+def read(path: Path, most: int) -> bytes:
+    """Returns the first bytes of the file, one more than `most` if there are more."""
+    with opened(path) as found:
+        return found.read(most + 1)
+
+
+def folder(path: Path) -> None:
+    """Raises Unbelieved where others may change what is in the folder."""
+    held = os.open(path, _FOLDER)
+    try:
+        _check_folder(path, os.fstat(held), os.geteuid())
+    finally:
+        os.close(held)
+
+
+def link(path: Path) -> None:
+    """Raises Unbelieved where others have made, or may replace, the link; its target is not looked at."""
+    folder(path.parent)
+    folder(path.parent.parent)
+    _check_owner(path, path.lstat(), os.geteuid())
+
+
+def file(path: Path) -> None:
+    """Raises Unbelieved where the file is not used."""
+    with opened(path):
+        pass
+
+
+def faults(paths: Iterable[Path], check: Callable[[Path], None] = file) -> list[str]:
+    """Returns a sentence for each of these paths that is not used."""
+    found: dict[str, None] = {}  # of files in one folder there may be one sentence for all
+    for path in paths:
+        try:
+            with contextlib.suppress(OSError):
+                check(path)
+        except Unbelieved as fault:
+            found[fault.message] = None
+    return list(found)
+
+
+def replace(path: Path, data: bytes, mode: int = 0o644, *, alone: bool = False) -> None:
+    """Write a file as a whole, durably, with a mode that is believed whatever the umask. Whoever holds a lock
+    writes `alone`, and what a killed writer left goes with it."""
+    draft = path.with_name(f".{path.name}.{'new' if alone else os.getpid()}")
+    try:
+        with open(os.open(draft, _DRAFT, mode), "wb") as new:
+            new.write(data)
+            new.flush()
+            os.fsync(new.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _open(path: Path | str, owner: int) -> int:
+    """A descriptor of what the path leads to, each step of which is looked at."""
+    for _ in range(MAX_LINKS):
+        above, name = os.path.split(path)
+        held = os.open(above or ".", _FOLDER)
+        try:
+            _check_folder(above, os.fstat(held), owner)
+            seen = os.stat(name, dir_fd=held, follow_symlinks=False)
+            _check_owner(path, seen, owner)  # also of a file that cannot be opened
+            if not stat.S_ISLNK(seen.st_mode):
+                return os.open(name, _FILE, dir_fd=held)
+            path = os.path.join(above, os.readlink(name, dir_fd=held))
+        finally:
+            os.close(held)
+    raise Unbelieved("ELOOP", f"{path} is a link of a link, over {MAX_LINKS} deep; put the file itself there")
+
+
+def _check(path: Path | str, seen: os.stat_result, others: int, owner: int) -> None:
+    if not stat.S_ISREG(seen.st_mode):
+        raise Unbelieved("EINVAL", f"{path} is not used: it is no regular file; remove it")
+    _check_owner(path, seen, owner)
+    if seen.st_mode & others:
+        why = "others than its owner may write it; look at what it says, then: chmod go-w"
+        raise Unbelieved("EPERM", f"{path} is not used: {why} {path}")
+
+
+def _check_folder(path: Path | str, seen: os.stat_result, owner: int) -> None:
+    _check_owner(path, seen, owner)
+    if seen.st_mode & OTHERS and not seen.st_mode & stat.S_ISVTX:
+        why = "others than its owner may write it; look at what is in it, then: chmod go-w"
+        raise Unbelieved("EPERM", f"nothing in {path} is used: {why} {path}")
+
+
+def _check_owner(path: Path | str, seen: os.stat_result, owner: int) -> None:
+    if seen.st_uid not in (0, owner):
+        mend = f"look at what it says, then: chown -h {owner} {path}"
+        raise Unbelieved("EPERM", f"{path} is not used: it belongs to uid {seen.st_uid}; {mend}")

@@ -1,0 +1,340 @@
+"""Which files of the configuration and the state are used: those that nobody else can have written.
+
+The quotes without a source are of the issue that asked for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pytest
+
+from cortexfs import believed, config, deciding
+from cortexfs.agents import records
+from cortexfs.agentworld import PolicyFile
+from cortexfs.cli import system_checks
+from cortexfs.cli.checks import FAIL, OK, Subject
+from cortexfs.config import Places
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.mcpserver import Server
+from cortexfs.core.risksettings import FILE as POLICY
+from cortexfs.mcpservers import Servers
+from cortexfs.models import weights
+from cortexfs.models.provider import Provider
+from cortexfs.models.providerfiles import Providers
+from cortexfs.models.secrets import Secrets
+from cortexfs.plugins import installing, jsonsettings, openpgp, sealing
+from cortexfs.plugins import records as plugin_records
+from cortexfs.plugins.trust import TrustStore
+from cortexfs.store import Store
+
+USER, STRANGER = 65534, 1
+WORD = "cortexfs test"
+
+
+class Kind(NamedTuple):
+    """A file, how our own commands make it, and what a reader says of it: nothing where it is used."""
+
+    make: Callable[[Places], Path]
+    use: Callable[[Places], str]
+
+
+def written(path: Path, text: str = "") -> Path:
+    believed.replace(path, text.encode())
+    return path
+
+
+def provider(where: Places) -> Path:
+    files = Providers(where.config, where.state)
+    files.add("p", Provider("https://p.example", "openai.chat"))
+    return files.path("p")
+
+
+def server(where: Places) -> Path:
+    servers = Servers(where.config, where.state)
+    servers.write({"s": (Server(command="/bin/true"), {})}, replace=False)
+    return servers.path("s")
+
+
+def choices(where: Places) -> Path:
+    config.choose(where.config, "notes", True)
+    return where.config / config.CHOICES
+
+
+def settings(where: Places) -> Path:
+    jsonsettings.Store(where.state).change("p", lambda chosen: jsonsettings.Chosen(private=("10.0.0.0/8",)))
+    return where.state / jsonsettings.STORE
+
+
+def agent(where: Places) -> Path:
+    records.put(where.state, records.Record("a", 1, 0, 0))
+    return where.state / "agents" / "a.json"
+
+
+def own_agent(where: Places) -> Path:
+    records.put(where.state, records.own("a", 5, 5, 1), home=5)
+    return where.state / "agents" / "home" / "5" / "a.json"
+
+
+def plugin(where: Places) -> Path:
+    record = plugin_records.file(plugin_records.Record("here", {}))
+    installing.install(where.state / "plugins", "p", {plugin_records.FILE: record})
+    return where.state / "plugins" / "p" / plugin_records.FILE
+
+
+def secret(where: Places) -> Path:
+    Secrets(where.state).set("p", b"key")
+    return where.state / "secrets" / "p"
+
+
+def seal(where: Places) -> Path:
+    sealing.seal(where.state, "p", "token", WORD)
+    return where.state / sealing.KEY_FILE
+
+
+def control(where: Places) -> Path:
+    Store(where.state / "tree").put_value(("tool", "fs.read"), "policy", b"allow a_t tool:b execute\n", 1)
+    return where.state / "tree" / "tool" / "fs.read.d" / "policy"
+
+
+def link(where: Places) -> Path:
+    weights.add(where.config, "m/m", Path("/nowhere.gguf"))
+    return where.config / "gguf" / "m" / "m.gguf"
+
+
+def said(use: Callable[[Places], object]) -> Callable[[Places], str]:
+    def sentence(where: Places) -> str:
+        try:
+            use(where)
+        except Fault as fault:
+            return fault.message
+        return ""
+
+    return sentence
+
+
+class Signed(NamedTuple):
+    signature: str
+
+
+def keys_used(where: Places) -> None:
+    openpgp.unchecked(cast(Manifest, Signed("s")), where.config / openpgp.KEYS)
+
+
+def agents_used(where: Places) -> str:
+    try:
+        return records.load(where.state).broken.get("a", "")
+    except Fault as fault:  # a folder that cannot be listed
+        return fault.message
+
+
+def own_agents_used(where: Places) -> str:
+    try:
+        found = [one.status for one in records.load_own(where.state)]
+    except Fault as fault:
+        return fault.message
+    return "".join(one for one in found if one != "ready") or ("" if found else "Permission denied")
+
+
+def weights_used(where: Places) -> str:
+    (found,) = (one.object.status for one in weights.found(where.config, 512) if one.object.name == "m/m")
+    return found if "is used" in found or "is not used" in found else ""
+
+
+KINDS = {
+    "config.toml": Kind(lambda where: written(where.config / config.FILE), said(config.load)),
+    "plugins.json": Kind(choices, said(config.load)),
+    "policy.toml": Kind(
+        lambda where: written(where.config / POLICY, "deny = ['shell.*']\n"),
+        said(lambda where: PolicyFile(where.config / POLICY).read()),
+    ),
+    "plugin-keys.gpg": Kind(lambda where: written(where.config / openpgp.KEYS, "keys"), said(keys_used)),
+    "provider": Kind(provider, lambda where: Providers(where.config, where.state).load().broken.get("p", "")),
+    "mcp": Kind(server, lambda where: Servers(where.config, where.state).load().faults.get("mcp:s", "")),
+    "trust": Kind(
+        lambda where: written(where.state / "plugin-trust.toml"),
+        said(lambda where: TrustStore(where.state).publishers()),
+    ),
+    "plugin settings": Kind(settings, said(lambda where: jsonsettings.Store(where.state).read())),
+    "agent": Kind(agent, agents_used),
+    "own agent": Kind(own_agent, own_agents_used),
+    "plugin": Kind(plugin, said(lambda where: plugin_records.read(where.state / "plugins" / "p"))),
+    "secret": Kind(secret, said(lambda where: Secrets(where.state).get("p"))),
+    "seal": Kind(seal, said(lambda where: sealing.unseal(where.state, "p", "token", "AAAA"))),
+    "control": Kind(control, said(lambda where: Store(where.state / "tree").load())),
+    "weights": Kind(link, weights_used),
+}
+
+
+def top(path: Path) -> Path:
+    return next(above for above in path.parents if above.name == "base")
+
+
+def moved(path: Path) -> Path:
+    """The file lies elsewhere now, in a folder beside the state, and a link leads to it."""
+    folder = top(path) / "elsewhere"
+    folder.mkdir(mode=0o755)
+    os.chown(folder, path.stat().st_uid, -1)
+    path.rename(folder / "it")
+    path.symlink_to(folder / "it")
+    return folder
+
+
+def writable(path: Path, bits: int) -> None:
+    path.chmod(path.stat().st_mode & 0o7777 | bits)
+
+
+def given(path: Path) -> None:
+    os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+
+
+WAYS: dict[str, Callable[[Path], object]] = {
+    "a stranger's": given,
+    "of a group": lambda path: writable(path, 0o020),
+    "everybody's": lambda path: writable(path, 0o002),
+    "in a folder of a stranger": lambda path: given(path.parent),
+    "in a folder of a group": lambda path: writable(path.parent, 0o020),
+    "in a folder of everybody": lambda path: writable(path.parent, 0o002),
+    "in a folder of a folder of everybody": lambda path: writable(path.parent.parent, 0o002),
+    "a link to a stranger's": lambda path: given(moved(path) / "it"),
+    "a link into a folder of a stranger": lambda path: given(moved(path)),
+    "a link into a folder of everybody": lambda path: writable(moved(path), 0o002),
+    "a stranger's link": lambda path: given(moved(path).parent / path.relative_to(top(path))),
+}
+NESTED = "in a folder of a folder of everybody"
+DEEP = ("own agent", "plugin", "control", "weights")  # others are below what config.create looks at
+OF_LINKS = (NESTED, "a stranger's", *(way for way in WAYS if way.startswith("in a folder of")))
+CASES = [
+    (kind, way)
+    for kind in KINDS
+    for way in WAYS
+    if (kind in DEEP if way == NESTED else kind != "weights" or way in OF_LINKS)
+]
+
+
+@contextlib.contextmanager
+def places(uid: int) -> Iterator[Places]:
+    """A state and a configuration that belong to this user, in a place where others may look."""
+    above = Path(tempfile.mkdtemp(prefix="ctx-believed-"))
+    above.chmod(0o755)
+    base = above / "base"
+    try:
+        base.mkdir(mode=0o755)
+        os.chown(base, uid, uid)
+        with being(uid):
+            config.create(where := Places(base / "state", base / "config"))
+        yield where
+    finally:
+        shutil.rmtree(above)
+
+
+@contextlib.contextmanager
+def being(uid: int) -> Iterator[None]:
+    """We are this user meanwhile, as far as files go."""
+    if uid == os.geteuid():
+        yield
+        return
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def others(uid: int) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be somebody else")
+    assert uid != STRANGER
+
+
+@pytest.mark.parametrize("uid", [0, USER])
+@pytest.mark.parametrize(("kind", "way"), CASES)
+def test_what_others_could_have_written_is_not_used(kind: str, way: str, uid: int) -> None:
+    # "A file that is not owned by the daemon's uid or root, or that group or others can write, is not used"
+    others(uid)
+    make, use = KINDS[kind]
+    with places(uid) as where:
+        with being(uid):
+            path = make(where)
+            before = use(where)
+        WAYS[way](path)
+        with being(uid):
+            after = use(where)
+            told = deciding.every(where.config, where.state)
+            finding = system_checks.configuration(Subject("/nowhere", where, uid))
+        assert "used" not in before
+        mends = {"chmod go-w", f"chown -h {uid}", "put another one there", "chmod 600", "Permission denied"}
+        assert any(mend in after for mend in mends), after
+        # "doctor, reload and status say which, and the chmod that mends it"
+        assert any("chmod go-w" in line or f"chown -h {uid}" in line for line in told)
+        assert finding.level == FAIL
+        assert finding.why == " / ".join(told)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_users_daemon_believes_root(kind: str) -> None:
+    # "not owned by the daemon's uid or root": an administrator may give a user a file
+    others(USER)
+    make, use = KINDS[kind]
+    with places(USER) as where:
+        with being(USER):
+            path = make(where)
+        if path.stat().st_mode & 0o004 if path.exists() else True:  # what is root's alone cannot be read
+            os.chown(path, 0, 0, follow_symlinks=False)
+        with being(USER):
+            assert "used" not in use(where)
+
+
+@pytest.mark.parametrize("mask", [0, 0o002, 0o022, 0o077])
+def test_what_our_own_commands_write_is_believed_whatever_the_umask(mask: int) -> None:
+    with places(os.geteuid()) as where:
+        before = os.umask(mask)
+        try:
+            for kind in KINDS.values():
+                if kind.make not in (control, own_agent):  # which the daemon writes, with a umask of its own
+                    kind.make(where)
+        finally:
+            os.umask(before)
+        assert deciding.every(where.config, where.state) == []
+        assert system_checks.configuration(Subject("/nowhere", where, os.geteuid())).level == OK
+
+
+def test_a_file_is_not_missing_where_others_may_remove_it(tmp_path: Path) -> None:
+    # policy.toml may be stricter than none at all
+    tmp_path.chmod(0o777)
+    with pytest.raises(Fault, match=f"^EPERM: nothing in {tmp_path} is used: .*chmod go-w {tmp_path}$"):
+        PolicyFile(tmp_path / POLICY).read()
+    tmp_path.chmod(0o1777)  # where nobody removes another user's
+    PolicyFile(tmp_path / POLICY).read()
+
+
+def test_what_was_looked_at_is_looked_at_again(tmp_path: Path) -> None:
+    # agentworld.py: "policy.toml is read again when it has changed"; a mode leaves its time as it is
+    path = tmp_path / POLICY
+    path.write_text("deny = ['shell.*']\n")
+    policy = PolicyFile(path)
+    assert policy.read().deny == ("shell.*",)
+    path.chmod(0o664)
+    with pytest.raises(Fault, match=f"chmod go-w {path}$"):
+        policy.read()
+    path.chmod(0o644)
+    assert policy.read().deny == ("shell.*",)
+
+
+def test_what_is_no_file_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / config.FILE, 0o600)
+    with pytest.raises(Fault, match="it is no regular file"):
+        config.load(Places(tmp_path, tmp_path))
+    (tmp_path / config.FILE).unlink()
+    (tmp_path / config.FILE).symlink_to(config.FILE)
+    with pytest.raises(Fault, match="ELOOP"):
+        config.load(Places(tmp_path, tmp_path))
