@@ -13,7 +13,7 @@ import os
 from cortexfs.cli import mount_checks, mounts, output, parser, system_checks
 from cortexfs.cli.checks import FAIL, Check, Finding, Subject, fail
 from cortexfs.config import places
-from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, exit_status
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, exit_status
 
 CHECKS: dict[str, Check] = {**system_checks.CHECKS, **mount_checks.CHECKS}
 
@@ -26,7 +26,7 @@ def declare(into: parser.Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     where = places(os.environ, os.getuid(), state=options.state, config=options.config)
-    subject = Subject(mounts.root(options.root), where, os.getuid())
+    subject = Subject(_root(options.root), where, os.getuid())
     found = {name: _checked(check, subject) for name, check in CHECKS.items()}
     if options.json:
         output.emit([{"check": name, **finding._asdict()} for name, finding in found.items()])
@@ -37,6 +37,14 @@ def run(options: argparse.Namespace) -> int:
         ]
         output.table(("check", "result", "why"), cells)
     return _status(found)
+
+
+def _root(given: str | None) -> str:
+    """The mount that is meant; nothing where none is, which is for a check to say."""
+    try:
+        return mounts.root(given)
+    except Fault:
+        return ""
 
 
 def _checked(check: Check, subject: Subject) -> Finding:

@@ -71,6 +71,9 @@ def _live(root: str) -> str | None:
     """What to say when a daemon serves `root` already; a dead one's mounts are detached here."""
     while mount := mounts.mounted_at(root):
         if not mounts.is_stale(root):
+            if mount.is_strangers(os.getuid()):
+                mend = f"end it (ctx umount {root}), or name another directory: ctx mount DIR"
+                raise Fault("EBUSY", f"{root} is the mount of uid {mount.owner}, and not yours; {mend}")
             said = mounts.facts(mounts.status_text(root))
             return f"{root} is mounted already (pid {said.get('pid', ['unknown'])[0]})"
         umount.detach(mount)

@@ -24,7 +24,7 @@ def stale(subject: Subject) -> Finding:
 
 def answers(subject: Subject) -> Finding:
     try:
-        mounts.status_text(subject.root)
+        mounts.status_text(subject.root or mounts.root(None))
     except Fault as fault:
         why, _, mend = fault.message.partition("; ")
         return fail(why, mend)

@@ -9,47 +9,23 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
 
 from cortexfs.cli.bounded import ask
+from cortexfs.core import mountinfo
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.mountinfo import Mount as Mount
 
 DEFAULT_ROOT = "/ctx"
-FSTYPE = "fuse.cortexfs"
 ANSWER_SECONDS = 2.0
 READ_BYTES = 1 << 16
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-class Mount(NamedTuple):
-    point: str
-    connection: int  # the name of its directory below /sys/fs/fuse/connections
-    owner: int
-    everyone: bool  # mounted with allow_other
-
-
-def mounts(table: str | None = None) -> list[Mount]:
-    """The CortexFS mounts of this mount namespace, in mounting order (proc(5), mountinfo)."""
-    if table is None:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            table = file.read()
-    return [mount for line in table.splitlines() if (mount := _parsed(line))]
-
-
-def _parsed(line: str) -> Mount | None:
-    left, _, right = line.partition(" - ")
-    _, _, device, inside, point, *_ = left.split(" ")
-    fstype, _, options = right.split(" ", 2)
-    # A bind mount of a part (of tool/, say) is no mount of the whole tree.
-    if fstype != FSTYPE or inside != "/":
-        return None
-    words = options.split(",")
-    owner = next((int(word[8:]) for word in words if word.startswith("user_id=")), 0)
-    point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), point)
-    return Mount(point, int(device.partition(":")[2]), owner, "allow_other" in words)
+def mounts() -> list[Mount]:
+    """The CortexFS mounts of this mount namespace, in mounting order."""
+    with open(mountinfo.TABLE, encoding="utf-8", errors="surrogateescape") as file:
+        return mountinfo.mounts(file.read())
 
 
 def absolute(path: str) -> str:
@@ -66,16 +42,25 @@ def mounted_at(point: str) -> Mount | None:
 def root(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
     """The mount that a command means: --root, CTX_ROOT, the one and only, else /ctx.
 
-    One whose daemon has died is none where there is another. Somebody else's /ctx gives way to a user's own
-    single one.
+    One whose daemon has died is none where there is another. Root's /ctx gives way to a user's own single
+    one. Raises EHOSTDOWN where all that there is belongs to other users, who are never meant unless named.
     """
     if named := given or environ.get("CTX_ROOT"):
         return absolute(named)
-    known = {mount.point: mount for mount in mounts() if mount.everyone or mount.owner == os.getuid()}
+    us = os.getuid()
+    there = {
+        mount.point: mount
+        for mount in mounts()
+        if mount.everyone or mount.owner == us or mount.point == DEFAULT_ROOT
+    }
+    known = {point: mount for point, mount in there.items() if not mount.is_strangers(us)}
+    if there and not known:
+        passed = " / ".join(there[point].reason() for point in sorted(there))
+        raise Fault("EHOSTDOWN", f"no CortexFS of yours or of root's is mounted; {passed}")
     if len(known) > 1:
         known = {point: mount for point, mount in known.items() if not is_stale(point)} or known
     points = sorted(known)
-    own = [point for point in points if known[point].owner == os.getuid()]
+    own = [point for point in points if known[point].owner == us]
     if not points or DEFAULT_ROOT in own:
         return DEFAULT_ROOT
     for choice in (points, own, [DEFAULT_ROOT]):

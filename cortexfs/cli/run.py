@@ -34,8 +34,9 @@ def declare(into: parser.Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    root = mounts.root(options.root)
-    if not options.runnable.startswith(("/", ".", "~")):
+    root = ""
+    if not options.runnable.startswith(("/", ".", "~")):  # a path names the mount
+        root = mounts.root(options.root)
         mounts.status_text(root)
     path = objects.resolve(root, options.runnable)
     try:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 
 from cortexfs.client.results import Failed
+from cortexfs.core import mountinfo
 from cortexfs.core.errors import code_of
 from cortexfs.core.names import CLASSES
 
@@ -45,8 +46,17 @@ def object_path(named: str | os.PathLike[str]) -> str:
     """The path of the object that is called so."""
     path = os.path.expanduser(os.fspath(named))
     if path.split("/", 1)[0] in (*CLASSES, "home", "shared"):
-        return os.path.join(os.environ.get("CTX_ROOT") or DEFAULT_ROOT, path)
+        return os.path.join(os.environ.get("CTX_ROOT") or _default(), path)
     return path
+
+
+def _default() -> str:
+    """The mount that nobody has named, if it is one's own or root's."""
+    with open(mountinfo.TABLE, encoding="utf-8", errors="surrogateescape") as file:
+        there = [mount for mount in mountinfo.mounts(file.read()) if mount.point == DEFAULT_ROOT]
+    if there and there[-1].is_strangers(os.getuid()):
+        raise Failed("EHOSTDOWN", there[-1].reason())
+    return DEFAULT_ROOT
 
 
 def socket_path(named: str | os.PathLike[str]) -> str:

@@ -1,15 +1,55 @@
-"""How /proc/PID/mountinfo writes paths (proc_pid_mountinfo(5)).
+"""The CortexFS mounts in the kernel's table of mounts (proc(5), mountinfo), and whose they are.
 
-This file must never know what is mounted.
+Rules: the user who mounts says what stands there, and what runs when an object of it is executed. So nobody
+is led to a mount that is neither theirs nor root's, unless they name it.
+This file must never know how the table is read.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
+
+TABLE = "/proc/self/mountinfo"
+FSTYPE = "fuse.cortexfs"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+class Mount(NamedTuple):
+    point: str
+    connection: int  # the name of its directory below /sys/fs/fuse/connections
+    owner: int
+    everyone: bool  # mounted with allow_other
+
+    def is_strangers(self, uid: int) -> bool:
+        """Returns whether `uid` has to name this mount in order to use it (abi.md 9, "Which mount")."""
+        return self.owner not in (0, uid)
+
+    def reason(self) -> str:
+        """Returns why it was passed over, and what to do to use it."""
+        mend = f"to use it all the same, name it: --root {self.point}, or CTX_ROOT={self.point}"
+        return f"{self.point} is the mount of uid {self.owner}, which decides what runs there; {mend}"
+
+
+def mounts(table: str) -> list[Mount]:
+    """Returns the mounts of whole trees, in mounting order."""
+    return [mount for line in table.splitlines() if (mount := _parsed(line))]
+
+
+def _parsed(line: str) -> Mount | None:
+    left, _, right = line.partition(" - ")
+    _, _, device, inside, point, *_ = left.split(" ")
+    fstype, _, options = right.split(" ", 2)
+    # A bind mount of a part (of tool/, say) is no mount of the whole tree.
+    if fstype != FSTYPE or inside != "/":
+        return None
+    words = options.split(",")
+    owner = next((int(word[8:]) for word in words if word.startswith("user_id=")), 0)
+    point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), point)
+    return Mount(point, int(device.partition(":")[2]), owner, "allow_other" in words)
 
 
 def escaped(path: str) -> bytes:
-    """Returns the path with space, tab, newline and backslash in octal."""
-    return re.sub(
-        rb"[ \t\n\\]", lambda found: b"\\%03o" % ord(found[0]), path.encode(errors="surrogateescape")
-    )
+    """Returns a path as the table has it: space, tab, newline and backslash in octal."""
+    data = path.encode(errors="surrogateescape")
+    return re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % ord(found[0]), data)

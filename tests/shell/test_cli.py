@@ -19,6 +19,7 @@ from cortexfs.cli import doctor, mounts, output, parser
 from cortexfs.cli import main as program
 from cortexfs.cli import version as version_command
 from cortexfs.cli.bounded import MAX_ANSWER, ask
+from cortexfs.core import mountinfo
 from cortexfs.core.errors import Fault
 from tests.shell.cli_tree import STATUS, add, ctx, plant
 
@@ -267,27 +268,31 @@ MOUNTINFO = r"""
 
 
 def test_mounts_are_read_from_mountinfo() -> None:
-    assert mounts.mounts(MOUNTINFO) == [
+    assert mountinfo.mounts(MOUNTINFO) == [
         mounts.Mount("/ctx", 41, 0, True),
         mounts.Mount("/home/a/my ctx", 42, 1000, False),
     ]
 
 
-US, THEM = os.getuid(), os.getuid() + 1
+US, ROOT, THEM = 1000, 0, 1001
 
 
 @pytest.mark.parametrize(
     ("known", "meant"),
     [
         ([], "/ctx"),
-        ([("/mnt/a", THEM, True)], "/mnt/a"),
+        ([("/mnt/a", ROOT, True)], "/mnt/a"),
         ([("/mnt/a", THEM, False)], "/ctx"),
+        ([("/mnt/a", THEM, True), ("/b", US, False)], "/b"),
+        ([("/mnt/a", THEM, True), ("/b", ROOT, True)], "/b"),
+        ([("/ctx", THEM, True), ("/b", ROOT, True)], "/b"),
+        ([("/b", ROOT, True), ("/b", THEM, True), ("/a", US, True)], "/a"),  # which covers root's
         ([("/a", US, True), ("/a", US, True)], "/a"),
         ([("/ctx", US, True), ("/a", US, False)], "/ctx"),
-        ([("/ctx", THEM, True), ("/a", US, False)], "/a"),
-        ([("/ctx", THEM, True), ("/a", THEM, True)], "/ctx"),
-        ([("/ctx", THEM, True), ("/a", US, False), ("/b", US, False)], "/ctx"),
-        ([("/b", THEM, True), ("/a", US, False)], "/a"),
+        ([("/ctx", ROOT, True), ("/a", US, False)], "/a"),
+        ([("/ctx", ROOT, True), ("/a", ROOT, True)], "/ctx"),
+        ([("/ctx", ROOT, True), ("/a", US, False), ("/b", US, False)], "/ctx"),
+        ([("/b", ROOT, True), ("/a", US, False)], "/a"),
     ],
 )
 def test_the_default_is_the_one_and_only_mount(
@@ -297,7 +302,30 @@ def test_the_default_is_the_one_and_only_mount(
     listed = [mounts.Mount(point, 1, owner, everyone) for point, owner, everyone in known]
     monkeypatch.setattr(mounts, "mounts", lambda: listed)
     monkeypatch.setattr(mounts, "is_stale", lambda point: False)
+    monkeypatch.setattr(os, "getuid", lambda: US)
     assert mounts.root(None, {}) == meant
+
+
+@pytest.mark.parametrize("us", [ROOT, US])
+@pytest.mark.parametrize(
+    "known", [[("/mnt/a", True)], [("/ctx", False)], [("/ctx", True), ("/mnt/a", True), ("/mnt/b", False)]]
+)
+def test_a_strangers_mount_is_never_implied(
+    known: list[tuple[str, bool]], us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 9: "a mount that belongs to another user than root or oneself is never implied"
+    listed = [mounts.Mount(point, 1, THEM, everyone) for point, everyone in known]
+    monkeypatch.setattr(mounts, "mounts", lambda: listed)
+    monkeypatch.setattr(mounts, "is_stale", lambda point: pytest.fail("it was looked at"))
+    monkeypatch.setattr(os, "getuid", lambda: us)
+    with pytest.raises(Fault, match="no CortexFS of yours or of root's is mounted") as refused:
+        mounts.root(None, {})
+    # "Errors say which mounts were passed over and why"
+    for point in {"/ctx", "/mnt/a"} & {point for point, _ in known}:
+        assert f"{point} is the mount of uid {THEM}, which decides what runs there" in refused.value.message
+    assert "/mnt/b" not in refused.value.message  # where nobody else gets in
+    # "named with --root it is used"; "If CTX_ROOT is in the environment it was named"
+    assert mounts.root("/mnt/a", {}) == mounts.root(None, {"CTX_ROOT": "/mnt/a"}) == "/mnt/a"
 
 
 @pytest.mark.parametrize(("dead", "meant"), [("/ctx", "/a"), ("/a", "/ctx"), ("/ctx /a", "/ctx")])
@@ -305,7 +333,7 @@ def test_a_dead_mount_is_meant_where_there_is_no_other(
     dead: str, meant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        mounts, "mounts", lambda: [mounts.Mount(point, 1, US, True) for point in ("/a", "/ctx")]
+        mounts, "mounts", lambda: [mounts.Mount(point, 1, os.getuid(), True) for point in ("/a", "/ctx")]
     )
     monkeypatch.setattr(mounts, "is_stale", dead.split().__contains__)
     assert mounts.root(None, {}) == meant
