@@ -20,11 +20,11 @@ from typing import BinaryIO
 
 from cortexfs.core.errors import Fault
 
-OTHERS = stat.S_IWGRP | stat.S_IWOTH
+OTHERS = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group's bit is that of all its entries (acl(5))
 MAX_LINKS = 8
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Unbelieved(Fault):
@@ -86,6 +86,7 @@ def replace(path: Path, data: bytes, mode: int = 0o644, *, alone: bool = False) 
     writes `alone`, and what a killed writer left goes with it."""
     draft = path.with_name(f".{path.name}.{'new' if alone else os.getpid()}")
     try:
+        draft.unlink(missing_ok=True)  # it may have another mode
         with open(os.open(draft, _DRAFT, mode), "wb") as new:
             new.write(data)
             new.flush()

@@ -101,8 +101,15 @@ class Store:
 
     def _load_value(self, key: Key, control: controls.Control, entry: Path, kept: Kept) -> None:
         with self._tolerated(entry):
-            data = controls.judge(control, believed.read(entry, controls.MAX_VALUE))
+            data = controls.judge(control, self._read(entry))
             kept.values.setdefault(key, {})[control.name] = Written(data, entry.stat().st_mtime_ns)
+
+    def _read(self, entry: Path) -> bytes:
+        try:
+            return believed.read(entry, controls.MAX_VALUE)
+        except believed.Unbelieved as fault:  # earlier versions wrote them with the modes of a umask
+            why = f"{fault.message}; all that is in there: chmod -R go-w {self._root}"
+            raise believed.Unbelieved(fault.code, why) from None
 
     @contextlib.contextmanager
     def _tolerated(self, path: Path) -> Iterator[None]:

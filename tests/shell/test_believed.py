@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -338,3 +339,29 @@ def test_what_is_no_file_holds_nobody_up(tmp_path: Path) -> None:
     (tmp_path / config.FILE).symlink_to(config.FILE)
     with pytest.raises(Fault, match="ELOOP"):
         config.load(Places(tmp_path, tmp_path))
+
+
+def test_what_a_killed_writer_left_lends_no_mode(tmp_path: Path) -> None:
+    # "Make sure that what our own commands write has a mode that is believed whatever the umask"
+    left = tmp_path / f".{config.CHOICES}.new"
+    left.write_text("half")
+    left.chmod(0o666)
+    config.choose(tmp_path, "notes", True)
+    assert config.choices(tmp_path) == {"notes": True}
+    assert not left.exists()
+
+
+def test_an_acl_that_lets_others_write_counts(tmp_path: Path) -> None:
+    # acl(5): of a file with an ACL, the group's bits in its mode are the mask of all its entries
+    path = written(tmp_path / config.FILE)
+    nobody = 0xFFFFFFFF
+    entries = [(1, 6, nobody), (2, 6, STRANGER), (4, 4, nobody), (0x10, 6, nobody), (0x20, 4, nobody)]
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", data)
+    except OSError as problem:
+        pytest.skip(f"no ACL here: {problem}")
+    with pytest.raises(Fault, match=f"chmod go-w {path}$"):
+        config.load(Places(tmp_path, tmp_path))
+    path.chmod(path.stat().st_mode & 0o7755)
+    config.load(Places(tmp_path, tmp_path))
