@@ -29,12 +29,13 @@ def unused(configuration: Path, state: Path) -> list[str]:
 def every(configuration: Path, state: Path) -> list[str]:
     """Returns a sentence for each of all of them that is not used."""
     links = configuration.glob(f"{weights.FOLDER}/*/*{weights.SUFFIX}")
-    return [
+    found = [
         *unused(configuration, state),
         *believed.faults(_several(configuration, state)),
         *believed.faults(sorted(links), believed.link),
-        *believed.faults(_folders(state), believed.folder),
+        *believed.faults(_folders(configuration, state), believed.folder),
     ]
+    return list(dict.fromkeys(found))
 
 
 def _several(configuration: Path, state: Path) -> Iterator[Path]:
@@ -46,9 +47,12 @@ def _several(configuration: Path, state: Path) -> Iterator[Path]:
             yield from (Path(above, name) for name in sorted(names))
 
 
-def _folders(state: Path) -> Iterator[Path]:
+def _folders(configuration: Path, state: Path) -> Iterator[Path]:
     """Also those that cannot be looked into."""
+    yield configuration / providerfiles.FOLDER
+    yield configuration / mcpservers.FOLDER
     yield state / directory.FOLDER
+    yield from directory.folders(state / directory.FOLDER)
     for top in (secrets.FOLDER, records.FOLDER, "tree"):
         yield state / top
         for above, below, _ in os.walk(state / top):
