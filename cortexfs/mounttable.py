@@ -12,9 +12,7 @@ from pathlib import Path
 
 import trio
 
-from cortexfs.core.mountinfo import escaped
-
-TABLE = "/proc/self/mountinfo"
+from cortexfs.core.mountinfo import TABLE, escaped
 
 
 def device(root: Path) -> int:
