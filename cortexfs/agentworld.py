@@ -65,6 +65,7 @@ class AgentWorld:
             (str(config.directory), "r"),
             (self.root, "rx"),
             (str(place_of(config.state)), "rx"),  # or an agent could change what others run
+            ("/proc", "r"),  # a process's memory is written there, the runner's too (host/gate.py)
             (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
         )
         self.begun = Begun()

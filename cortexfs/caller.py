@@ -134,7 +134,7 @@ def _host_of(
 ) -> KnownHost | None:
     """The host that the caller is in. EACCES in a sandbox of somebody else's, and in a plugin's."""
     host = ancestor_host(who.pid, hosts)
-    known = 0
+    known = _own_filters()  # what the daemon is in itself, its tools are in, too
     if host is not None:
         if host.plugin.sandbox is not None:
             why = f"the plugin {host.plugin.name} has promises in its manifest's [sandbox]"
@@ -331,6 +331,12 @@ def _status(pid: int) -> _Status:
 def _field(data: bytes, name: bytes) -> bytes:
     start = data.index(name) + len(name)
     return data[start : data.index(b"\n", start)]
+
+
+@functools.cache
+def _own_filters() -> int:
+    status = _status(os.getpid())
+    return status.filters if status.no_new_privs else 0
 
 
 def _filters(data: bytes) -> int:

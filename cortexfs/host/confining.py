@@ -51,14 +51,12 @@ CODE: View = tuple(
 )
 
 
-WASM = "wasm"  # a kind of plugins: wasm.py, which is not imported for it
-
-
 class Ground(NamedTuple):
     """What a confinement stands on."""
 
     sealed: bool  # whether no file can be changed through the program that hosts execute (sealing.py)
-    state: str  # the daemon's state directory; empty: there is none
+    state: str = ""  # the daemon's state directory; empty: there is none
+    mark: str = ""  # of that directory's hosts (leftovers.py)
 
 
 class Confinement:
@@ -95,7 +93,7 @@ class Confinement:
             for view in views:
                 readonly.keep(view)
             if self._ground.state:
-                leftovers.mark(self._ground.state)
+                leftovers.mark(self._ground.state, self._ground.mark)
         self._keeps_metadata = True
 
     def close(self) -> int | None:

@@ -337,9 +337,11 @@ def main() -> None:
     # No collection runs here, and hosts share these pages for as long as none touches them.
     gc.disable()
     gc.freeze()
+    mark = ""
     if options.state:
-        leftovers.end(options.state)
-    ForkServer(control, serve, confining.Ground(options.sealed, options.state)).run()
+        mark = leftovers.name_of(options.state)
+        leftovers.end(mark)
+    ForkServer(control, serve, confining.Ground(options.sealed, options.state, mark)).run()
 
 
 def _function(name: str) -> starting.Serve:

@@ -14,6 +14,7 @@ This file must never know what an agent, a host or a plugin is.
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -54,18 +55,23 @@ def keep(view: Iterable[tuple[str, str]]) -> None:
     paths = sorted({path for path, letters in view if "w" in letters}, key=lambda path: path.split("/"))
     if "/" in paths:
         return
-    copies: list[tuple[int, int]] = []
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one a path; limits.restrict comes later
+    copies: dict[str, int] = {}
     try:
         for path in _outermost(paths):
-            copies += _copied(path)
+            with _writable(path) as place:
+                if place is not None:
+                    copies[path] = linux.copy_mount(place)
         with opened("/") as root:
             linux.make_read_only(root)
-        for place, mount in copies:
-            linux.put_mount(mount, place)
+        for path, mount in copies.items():
+            with _writable(path) as place:
+                if place is not None:
+                    linux.put_mount(mount, place)
     finally:
-        for descriptors in copies:
-            for each in descriptors:
-                os.close(each)
+        for mount in copies.values():
+            os.close(mount)
 
 
 def _outermost(paths: list[str]) -> Iterator[str]:
@@ -77,19 +83,19 @@ def _outermost(paths: list[str]) -> Iterator[str]:
             last = path
 
 
-def _copied(path: str) -> list[tuple[int, int]]:
-    """Returns the path, opened, and a copy of its mount, which can be written as it can now. Returns nothing
-    where the path is not there, is closed to the caller, or is a link by now."""
+@contextmanager
+def _writable(path: str) -> Iterator[int | None]:
+    """Yields the path, opened; None where it is not there, is closed to the caller, or is a link by now."""
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return []
+        yield None
+        return
     try:
-        if os.readlink(f"/proc/self/fd/{place}") == path and _is_stored(place):
-            return [(os.dup(place), linux.copy_mount(place))]
+        is_same = os.readlink(f"/proc/self/fd/{place}") == path
+        yield place if is_same and _is_stored(place) else None
     finally:
         os.close(place)
-    return []
 
 
 def _is_stored(place: int) -> bool:

@@ -94,7 +94,13 @@ METADATA = {
     "file_setattr": (469, 469),
 }
 IOCTL = (16, 29)
-METADATA_REQUESTS = (0x40086602, 0x40087602, 0x401C5820)  # FS_IOC_SETFLAGS, _SETVERSION, _FSSETXATTR
+# All of them take a descriptor that was opened for reading.
+METADATA_REQUESTS = (
+    *(0x40086602, 0x40087602, 0x401C5820),  # FS_IOC_SETFLAGS, _SETVERSION, _FSSETXATTR
+    *(0x40806685, 0x800C6613),  # FS_IOC_ENABLE_VERITY, _SET_ENCRYPTION_POLICY
+    # of btrfs, to make and destroy subvolumes and snapshots
+    *(0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x5000943F),
+)
 # Which argument is the mode, in which a setuid or setgid bit is EPERM; mkdir(2) takes none of either.
 MODES = {
     "chmod": ((90, -1), 1),

@@ -1,7 +1,7 @@
 """The system calls that the host of a WebAssembly plugin makes: all others are as on a kernel without them.
 
 A module cannot make any. If it gets out of its engine by a fault of that, it has these and no program to
-execute, no other process and no file system to mount. What is refused is ENOSYS and never an end, as
+execute, no file system to mount and no process to trace. What is refused is ENOSYS and never an end, as
 libraries try a call and go on without it.
 
 Rules: a call is here because the interpreter, the engine or its way to the network makes it.

@@ -22,8 +22,8 @@ SECONDS = SOAK or 3
 
 def connect(ctx: Ctx) -> socket.socket:
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream.connect(str(ctx.root / "tool" / wire.SOCKET_NAME))  # which waits, as the runner's does
     stream.settimeout(PATIENCE)
-    stream.connect(str(ctx.root / "tool" / wire.SOCKET_NAME))
     return stream
 
 

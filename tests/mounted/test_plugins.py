@@ -371,7 +371,7 @@ def test_an_agent_uses_plugins_where_it_is_confined(mount: Ctx, tmp_path: Path, 
         task = script([call("shell.exec", cmd=steal)], say("done"))
         answer = run(mount, path, task, cwd=mount.base)
         assert f"{name}-" in results(answer.frames)[0]["output"], answer
-        assert "ermission denied" in results(answer.frames)[0]["output"], answer
+        assert "ead-only file system" in results(answer.frames)[0]["output"], answer
     (mount.config / "policy.toml").unlink()
     mount.ctx("plugin", "uninstall", name, "--purge")
 

@@ -255,7 +255,9 @@ def test_a_key_is_nowhere_but_in_its_file(own: Ctx) -> None:
                 text = part.read_bytes()
             except OSError:
                 continue
-            assert KEY.encode() not in text or b"llm-katan" in (process / "cmdline").read_bytes()
+            if KEY.encode() in text:  # servers of the tests are given theirs so, in other lanes too
+                words = (process / "cmdline").read_bytes()
+                assert b"llm-katan" in words or b"import sys, threading, xllamacpp" in words
 
 
 def test_a_key_from_a_variable_of_the_daemon_or_a_command(python: Path, url: str) -> None:

@@ -195,6 +195,18 @@ def seen(folder: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
+@USERS
+def test_no_table_lets_the_memory_of_the_runner_be_written(ctx: Ctx, uid: int | None) -> None:
+    # It may connect, and who writes its memory connects.
+    with agents.agent(ctx, f"wide{uid}") as path:
+        agents.write(ctx, path, "mount", "/\t/\trw\t-\n")
+        said = shell(
+            ctx, path, "echo x > /proc/self/comm; echo x > /proc/self/mem; head -c 9 /proc/self/comm", uid
+        )
+    assert said.count("Read-only file system") + said.count("Permission denied") == 2, said
+    assert "head" in said
+
+
 def approved(client: Talk) -> list[Frame]:
     """All that is said until the end, where a person allows whatever is asked."""
     frames = [client.frame()]

@@ -328,6 +328,23 @@ def test_no_program_gives_its_owners_powers_away(scene: Scene, what: str) -> Non
     assert not [path for path in (scene.path / "read").rglob("*") if path.lstat().st_mode & 0o6000]
 
 
+def test_a_view_of_many_files_needs_few_descriptors(scene: Scene) -> None:
+    # carving.py makes as many of a folder that holds something capped.
+    many = scene.path / "many"
+    many.mkdir()
+    view = [*SYSTEM]
+    for number in range(300):
+        (many / str(number)).touch()
+        os.chown(many / str(number), scene.uid, scene.uid)
+        view.append((str(many / str(number)), "rw"))
+    with Forks("prlimit", "--nofile=128:1024") as forks:
+        host = forks.spawn(scene.identity(view=tuple(view)))
+        assert (
+            scene.attempt(host, "open('{place}/many/299', 'w'); os.chmod('{place}/many/0', 0o600)") == "done"
+        )
+        assert scene.attempt(host, "os.chmod('{place}/many', 0o777)") == "EROFS"
+
+
 def test_a_mode_that_counts_for_nothing_is_none(scene: Scene) -> None:
     # open(2): the mode is ignored without O_CREAT, and then whatever is in the register.
     number = {"x86_64": 257, "aarch64": 56}[os.uname().machine]

@@ -259,6 +259,7 @@ def test_what_is_fetched_has_bounds(
     many = {f"f{at}.js": "" for at in range(50)} if bound == "MAX_FILES" else {}
     site.npm("greet", {"index.js": GREET, "zeroes": "0" * (3 << 20), **many})
     monkeypatch.setattr(esmfetch, bound, value)
+    monkeypatch.setattr(esmfetch, "LOOK_SECONDS", 0.001)  # a quick Deno has all by the second look
     assert told in desk.refused(plugin(place / "p", SOURCE))
 
 
