@@ -130,7 +130,11 @@ static char *place_of(int object, const char *typed, bool *proc)
     return place;
 }
 
-/* 0, or -1 and errno. A path that sun_path cannot hold is taken by way of /proc. */
+/*
+ * 0, or -1 and errno. The directory is opened and the socket looked up in it: who may rename a folder on the
+ * way leads nobody elsewhere once the gate of a confined host has looked at what is open (host/gate.py).
+ * Without /proc there is the name alone.
+ */
 static int address_beside(int object, const char *typed, struct sockaddr_un *address)
 {
     bool proc;
@@ -138,13 +142,15 @@ static int address_beside(int object, const char *typed, struct sockaddr_un *add
     if (!place)
         return -1;
     address->sun_family = AF_UNIX;
-    if (strlen(place) + sizeof SOCKET_NAME <= sizeof address->sun_path) {
+    if (!proc) {
+        if (strlen(place) + sizeof SOCKET_NAME > sizeof address->sun_path) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
         strcpy(stpcpy(address->sun_path, place), SOCKET_NAME);
         return 0;
     }
-    int directory = proc ? open(place, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (!proc)
-        errno = ENAMETOOLONG;
+    int directory = open(place, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (directory >= 0)
         strcpy(add_fd_path(address->sun_path, directory), "/" SOCKET_NAME);
     return directory < 0 ? -1 : 0;

@@ -154,6 +154,15 @@ def test_no_tty_no_flags(place: fake.Place) -> None:
     assert place.call().greeting.flags == 0
 
 
+def test_the_socket_is_looked_up_in_a_directory_that_is_open(place: fake.Place) -> None:
+    # docs/security.md: who renames a folder on the way leads the runner to no other socket, as the gate has
+    # seen what is open.
+    call = place.call()
+    opened = {os.path.realpath(link) for link in Path(f"/proc/{call.process.pid}/fd").iterdir()}
+    assert str(place.path.resolve()) in opened
+    assert call.exit().status == 0
+
+
 # the daemon may be a user's own, in a container without /proc
 @ROOT_ONLY
 def test_without_proc(binaries: dict[str, Path], open_place: fake.Place) -> None:
