@@ -32,7 +32,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from cortexfs import deciding, mcpservers, mounttable, pluginmodels, shebang, statelock, strangers, terms
+from cortexfs import daemonstatus, mcpservers, mounttable, pluginmodels, shebang, statelock, strangers, terms
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
@@ -44,7 +44,6 @@ from cortexfs.config import Config
 from cortexfs.conversations import Conversations
 from cortexfs.core import calls
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
-from cortexfs.core.plain import one_line
 from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.descriptions import Descriptions
 from cortexfs.exec import Exec, Tree
@@ -71,7 +70,6 @@ from cortexfs.sessions import Policy, Sessions
 from cortexfs.sockets import Sockets, bind
 from cortexfs.store import Store
 from cortexfs.toolcalls import ToolCalls
-from cortexfs.version import VERSION
 
 GRACE_SECONDS = 0.5
 LEAVE_SECONDS = 0.2  # for clients to read their last frames
@@ -142,7 +140,7 @@ class Daemon:
             store=Store(config.state / "tree"),
             logs=self.logs,
             sessions=self.sessions,
-            status=self.status,
+            status=lambda: daemonstatus.text(self),
             commands=self.commands.text,
             shebang=shebang.line(runner),
             bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},
@@ -183,9 +181,9 @@ class Daemon:
         self._own_changed: set[Key] = set()
         self._applying = trio.Lock()
         self.fs.on_change(self._changed)
-        self._places = config.directory, config.state
-        self._reloads = -1  # the first one is the start
-        self._refused = ""  # why the last one took nothing over
+        self.places = config.directory, config.state
+        self.reloads = -1  # the first one is the start
+        self.refused = ""  # why the last one took nothing over
         self._stop = trio.Event()
 
     def serve(self, ready: Callable[[str | None], None]) -> int:
@@ -258,7 +256,7 @@ class Daemon:
         """Take over what is enabled now; what did not change keeps its hosts."""
         async with self._applying:
             await self._reload()
-            self._reloads += 1
+            self.reloads += 1
             self.watch.again()
 
     async def _renew(self) -> None:
@@ -267,14 +265,14 @@ class Daemon:
             await self._reload()
 
     async def _reload(self) -> None:
-        self._refused = ""
+        self.refused = ""
         try:
             offered = await trio.to_thread.run_sync(self.offers.load)
             servers = await trio.to_thread.run_sync(self.servers.load)
             models = await trio.to_thread.run_sync(served, self.providers, self.secrets)
             agents = await trio.to_thread.run_sync(records.load, self.config.state, self.began)
         except Fault as fault:  # a damaged file must not end what works
-            self.runs.last_error = self._refused = fault.message
+            self.runs.last_error = self.refused = fault.message
             return
         here = await trio.to_thread.run_sync(found, self.config.directory, self.config.engine.context_tokens)
         self.locals.apply(here)
@@ -393,30 +391,6 @@ class Daemon:
         while True:
             await trio.sleep(SWEEP_SECONDS)
             self.pool.sweep(self.config.limits.idle_secs)
-
-    def status(self) -> str:
-        counts = {class_: len(self.fs.registry.names(class_)) for class_ in ("tool", "model", "agent")}
-        lines = [
-            f"version: {VERSION}",
-            f"uptime: {time.time() - self.began:.0f} s",
-            f"pid: {os.getpid()}",
-            f"mount: {self.root}",
-            *(f"{class_}s: {count}" for class_, count in counts.items()),
-            f"runs: {len(self.runs.active)} active, {self.runs.total} total",
-            f"sessions: {len(self.conversations)} in memory",
-            f"hosts: {len(self.pool)}",
-            *self.middleware.told(),
-            f"engines: {len(self.engines)}",
-            f"reloads: {self._reloads}",
-            *([f"reload refused: {one_line(self._refused)}"] if self._refused else []),
-            *(f"not used: {one_line(why)}" for why in deciding.unused(*self._places)),
-            *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(self.catalog.broken.items())),
-            *(f"broken provider: {name}: {one_line(why)}" for name, why in self.broken_providers.items()),
-            *(f"broken agent: {name}: {one_line(why)}" for name, why in self.broken_agents.items()),
-            f"bugs met: {self.bugs.met}",
-            f"last error: {one_line(self.logs.error or self.runs.last_error or 'none')}",
-        ]
-        return "\n".join(lines) + "\n"
 
 
 def _report(address: Address, remark: str) -> None:

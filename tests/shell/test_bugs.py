@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from cortexfs import daemonstatus
 from cortexfs.config import Places, load
 from cortexfs.daemon import Daemon
 from cortexfs.models.driver import Turn
@@ -64,7 +65,7 @@ def test_status_tells_of_all(tmp_path: Path) -> None:
         for name in ("cortexfs", "cortexfs.fuse"):
             logging.getLogger(name).error("a guard has met one", exc_info=ZeroDivisionError())
         log.error("a fault is no bug")
-        assert "\nbugs met: 2\n" in daemon.status()
+        assert "\nbugs met: 2\n" in daemonstatus.text(daemon)
     finally:
         log.removeHandler(daemon.bugs)
         daemon.pool.stop()
