@@ -30,12 +30,27 @@ class KnownHost(Protocol):
     def plugin(self) -> Plugin: ...
 
 
+_READ = 16384
+
+
 def contents(path: bytes) -> bytes:
-    """A file of /proc, whole: the groups of a process can take 700 KiB there. What the kernel writes for one
-    process, it writes at the first read (seq_file, single_open), so that all of it is of one moment."""
+    """Returns a file of /proc, whole."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return b"".join(iter(lambda: os.read(fd, 16384), b""))
+        return b"".join(iter(lambda: os.read(fd, _READ), b""))
+    finally:
+        os.close(fd)
+
+
+def record(path: bytes) -> bytes:
+    """The same of a file that the kernel writes at the first read (seq_file, single_open), so that all of it
+    is of one moment, and a short read is the last: the groups of a process can take 700 KiB there."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, _READ)
+        if len(data) == _READ:
+            data += b"".join(iter(lambda: os.read(fd, _READ), b""))
+        return data
     finally:
         os.close(fd)
 
@@ -96,7 +111,7 @@ def _is_fork_server(pid: int, otherwise: bool) -> bool:
 
 def _cgroup_host(pid: int) -> int | None:
     """The number of the host whose cgroup (limits.Groups) holds `pid`. EACCES if it is another daemon's."""
-    data = contents(b"/proc/%d/cgroup" % pid)
+    data = record(b"/proc/%d/cgroup" % pid)
     found = re.search(rb"/cortexfs-(\d+)\.\d+/(\d+)(?:/|$)", data, re.MULTILINE)
     if found and int(found[1]) != os.getpid():
         raise _of_another()
@@ -123,7 +138,7 @@ def _chain(pid: int) -> list[tuple[int, bytes]]:
     while pid and len(links) < _MAX_ANCESTORS:
         try:
             # After the name, which may hold anything: state, parent, and the start time as the 20th.
-            fields = contents(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()
+            fields = record(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             links.append((pid, b""))  # died while being read: the other reading will differ
             break

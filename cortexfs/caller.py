@@ -38,7 +38,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from cortexfs.ancestry import KnownHost, ancestor_host, contents
+from cortexfs.ancestry import KnownHost, ancestor_host, contents, record
 from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.host import esm, linux
@@ -317,7 +317,7 @@ def _own_links() -> tuple[tuple[bytes, bytes], ...]:
 
 
 def _status(pid: int) -> _Status:
-    data = contents(b"/proc/%d/status" % pid)
+    data = record(b"/proc/%d/status" % pid)
     return _Status(
         frozenset(map(int, _field(data, b"\nUid:\t").split())),
         int(_field(data, b"\nCapPrm:\t"), 16),
