@@ -100,8 +100,8 @@ def _of_another() -> Fault:
 
 
 def _is_fork_server(pid: int, otherwise: bool) -> bool:
-    """Whether it says that it is one, as its hosts do too; `otherwise` of a process that has ended meanwhile.
-    Whoever pretends to be one is refused, and the fork server of a daemon does not hide."""
+    """Returns True where the process says that it is one, as hosts do. Returns `otherwise` where it ended.
+    A process that pretends to be one is refused, and the fork server of a daemon does not hide."""
     try:
         words = contents(b"/proc/%d/cmdline" % pid).split(b"\0")
     except (FileNotFoundError, ProcessLookupError):

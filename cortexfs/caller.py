@@ -151,7 +151,7 @@ def _host_of(
 def _identity(
     who: Credentials, status: _Status, host: KnownHost | None, rights: list[int]
 ) -> tuple[_Place, Identity]:
-    """Where the caller is, and who; a changed root is added to `rights`."""
+    """Returns where the caller is, and its identity. Adds a changed root to `rights`."""
     place, powers = _HERE, 0
     if host is None or host.identity.view is None or host.identity.is_elsewhere:
         place, status = _look(who, status, rights)
@@ -230,7 +230,7 @@ def _gone(error: OSError | None) -> Fault:
 
 
 def _look(who: Credentials, status: _Status, rights: list[int]) -> tuple[_Place, _Status]:
-    """Where the caller is, with a changed root added to `rights`, and its status then."""
+    """Returns where the caller is, and its status then. Adds a changed root to `rights`."""
     # Nearly every caller is where the daemon is, and is found to be there in half the time that
     # its namespaces' numbers would take.
     away = any([os.readlink(path % who.pid) != own for path, own in _own_links()])
@@ -340,7 +340,7 @@ def _own_filters() -> int:
 
 
 def _filters(data: bytes) -> int:
-    """How many filters there are; before Linux 5.10, whether there are any."""
+    """Returns the number of filters; before Linux 5.10, 1 for any."""
     if _field(data, b"\nSeccomp:\t") != b"2":
         return 0
     return int(_field(data, b"\nSeccomp_filters:\t")) if b"\nSeccomp_filters:\t" in data else 1

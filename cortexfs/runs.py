@@ -115,7 +115,7 @@ class Runs:
         return run
 
     async def has_ended(self, class_: str, name: str, uid: int, id_: str) -> bool:
-        """Whether this user's log of the object tells of that run."""
+        """Returns True where this user's log of the object tells of that run."""
         self._logs.flush()
         part = b'"run":' + _encode(id_)
         own = None if is_own((class_, name)) else uid

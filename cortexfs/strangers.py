@@ -54,7 +54,7 @@ def receive(sock: socket.socket, size: int) -> bytes:
 
 
 def is_over(sock: socket.socket) -> bool:
-    """Whether nothing is there to be read, and the other end is closed, not for writing alone."""
+    """Returns True where nothing is left to read, and the other end is closed, not for writing alone."""
     try:
         if not sock.recv(1, socket.MSG_PEEK):
             sock.send(b"")

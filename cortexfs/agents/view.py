@@ -130,7 +130,7 @@ def hides(of: View, path: str) -> bool:
 
 
 def _hidden(of: View) -> list[str]:
-    """How paths begin that are hidden."""
+    """Returns the beginnings of hidden paths."""
     return [f"{path}." for path, letters in of if letters == HIDES]
 
 

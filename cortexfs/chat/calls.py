@@ -47,7 +47,7 @@ class Show(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What is shown of a call, and what of it did not fit, as it is: nothing there is escaped."""
+    """The shown part of a call, and the rest that did not fit, as it is: nothing there is escaped."""
 
     shows: list[Show]
     rest: list[Show]
@@ -123,7 +123,7 @@ def line(name: str, given: Any, most: int) -> str:
 
 
 def _said(given: Any) -> str:
-    """What a call is given, as it would stand in a line."""
+    """Returns the input of a call, as it would stand in a line."""
     if isinstance(given, dict):
         return " ".join(f"{_value(key)}={_value(value)}" for key, value in given.items())
     return given if isinstance(given, str) else _json(given)

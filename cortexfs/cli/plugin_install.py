@@ -72,7 +72,7 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
 
 
 def _replaces(options: argparse.Namespace, where: config.Places, name: str, after: succession.Copy) -> bool:
-    """Whether what it takes the place of is another publisher's; a Fault where nobody wants that."""
+    """Returns True where it replaces another publisher's. Raises a Fault where nobody consents to that."""
     base = where.state / directory.FOLDER
     installing.settle(base)
     before = succession.installed(base / name)

@@ -27,7 +27,7 @@ NATIVE = "native"  # Plugin.kind of a library
 
 
 def is_passed_on(name: bytes) -> bool:
-    """Whether a variable of that name reaches tools from their caller."""
+    """Returns True where a variable of that name reaches tools from their caller."""
     return name in ENVIRONMENT or name.startswith(b"LC_")
 
 
@@ -172,8 +172,8 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is in other namespaces than the daemon, or below another root: a host needs descriptors
-        of the caller to get there."""
+        """Returns True where it is in other namespaces than the daemon, or below another root. A host needs
+        descriptors of the caller to get there."""
         return bool(self.namespaces) or self.root != (0, 0)
 
 

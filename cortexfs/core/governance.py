@@ -325,12 +325,12 @@ def tool_effects(manifest: Manifest, tool: ProcessTool) -> list[calls.Effect]:
 
 
 def process_rights(manifest: Manifest) -> tuple[calls.Effect, ...]:
-    """What a Python plugin or a library says that its process does: each of its tools may do that."""
+    """Returns what a Python plugin or a library says of its process: each of its tools may do that."""
     return tuple(each for each in capability_effects(manifest) if each.kind in _OF_PROCESSES)
 
 
 def with_rights(declared: Sequence[calls.Effect], rights: Sequence[calls.Effect]) -> tuple[calls.Effect, ...]:
-    """What a tool declares, and behind that what its process may do besides."""
+    """Returns the effects that a tool declares, and behind them those that its process may have besides."""
     said = {(each.kind, each.reversibility, each.confirmation, each.target) for each in declared}
     besides = (
         each

@@ -52,7 +52,7 @@ CODE: View = tuple(
 
 
 class Ground(NamedTuple):
-    """What a confinement stands on."""
+    """The ground on which a confinement stands."""
 
     sealed: bool  # whether no file can be changed through the program that hosts execute (sealing.py)
     state: str = ""  # the daemon's state directory; empty: there is none
@@ -60,7 +60,7 @@ class Ground(NamedTuple):
 
 
 class Confinement:
-    """What one host is confined to; nothing where its identity has no view and its plugin claims nothing."""
+    """The confinement of one host: none where its identity has no view and its plugin claims nothing."""
 
     def __init__(self, identity: Identity, plugin: Plugin, ground: Ground) -> None:
         self._ground = ground

@@ -287,7 +287,7 @@ def mount_and_inode(place: bytes | int) -> tuple[int, int]:
 
 
 def device_and_inode(path: bytes) -> tuple[int, int]:
-    """What tells a file from all others, in whatever mount namespace (links followed); not for threads."""
+    """Returns the numbers that a file has in every mount namespace (links followed); not for threads."""
     _statx(_AT_FDCWD, path, 0)
     _, inode, major, minor, _ = _STATX.unpack_from(_statx_buffer)
     return os.makedev(major, minor), inode

@@ -71,7 +71,7 @@ class ProcessTool(sdk.Tool):
 
 
 def dry_run(runtime: sdk.ToolRuntime) -> dict[str, bool]:
-    """What a request says besides: nothing to a program that did not opt in."""
+    """Returns the rest of a request: nothing to a program that did not opt in."""
     return {"dry_run": True} if runtime.invocation.dry_run else {}
 
 

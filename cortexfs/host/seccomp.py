@@ -138,7 +138,7 @@ _GO_ON: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
 class Choice(NamedTuple):
-    """What a filter leaves open."""
+    """The choices of a filter."""
 
     network: bool  # without it there are no sockets but Unix ones
     unix: int = _REFUSE  # what becomes of Unix sockets, other than pairs

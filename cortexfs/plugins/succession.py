@@ -33,7 +33,7 @@ class Copy(NamedTuple):
 
 
 def installed(folder: Path) -> Copy | None:
-    """What lies there; None where nothing does."""
+    """Returns what lies there; None where nothing does."""
     if not folder.exists():
         return None
     version, record = "", records.Record("", {})

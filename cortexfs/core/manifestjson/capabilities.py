@@ -140,7 +140,7 @@ def deno_permissions(capabilities: Iterable[str]) -> tuple[Flag, ...]:
 
 
 def process_rights(capabilities: Iterable[str]) -> tuple[Effect, ...]:
-    """What a process with these permissions may do, whatever the tool in it says that it does."""
+    """Returns the effects that a process with these permissions may have, whatever its tools declare."""
     given = deno_permissions(capabilities)
     return tuple(replace(effect, target=PROCESS) for flag, effect in _RIGHTS.items() if flag in given)
 
