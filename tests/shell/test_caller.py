@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from cortexfs import caller as callers
 from cortexfs.caller import Caller, caller_of
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import limits, linux
+from cortexfs.host import limits, linux, seccomp
+from tests.shell.confined import in_child
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connected, ended, public_directory
 from tests.waiting import PATIENCE
 
@@ -328,6 +330,18 @@ def test_who_has_no_new_privileges_from_someone_else_is_not_nested(forks: Forks)
         forks.spawn(calls.Identity(0, 0, (), label="worker"))
         with caller_of(sock, forks.by_pid) as caller:
             assert (caller.identity.label, caller.identity.depth) == ("", 0)
+
+
+def test_a_daemon_in_a_sandbox_serves_who_is_in_it_too() -> None:
+    # abi.md 9 refuses a filter "that no host of this daemon explains": hosts have the daemon's own.
+    def work() -> None:
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        seccomp.close(network=True, unix=True)
+        callers._own_filters.cache_clear()
+        with connected() as sock, caller_of(sock, {}) as found:
+            assert found.identity.uid == os.getuid()
+
+    assert in_child(work) == 0
 
 
 def test_a_process_in_a_hosts_cgroup_is_nested_whatever_its_parents_are(forks: Forks) -> None:
