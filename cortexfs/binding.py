@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cortexfs.core import places
-from cortexfs.core.places import RUN_SOCKET
+from cortexfs.core.places import RUN_SOCKET, Stale
 from cortexfs.core.registry import Object
-from cortexfs.core.tree import Stale, Tree
+from cortexfs.core.tree import Tree
 from cortexfs.core.wire import BIND_NAME, SOCKET_NAME
 
 

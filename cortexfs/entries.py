@@ -72,7 +72,7 @@ class Entries:
         return self._tree.home(int(name), user[1] if own else int(name), self._clock())
 
     async def listing(self, folder: int, uid: int) -> Listing:
-        """What this user sees, of one moment, held until `let_go`."""
+        """Returns the entries that this user sees, of one moment, held until `let_go`."""
         if folder == HOME:
             await self._find_homes()
         space = self._spaces.place(folder)

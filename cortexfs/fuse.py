@@ -31,10 +31,10 @@ from cortexfs.binding import Bindings
 from cortexfs.changes import Changes, read_only
 from cortexfs.core import places, temporaries, xattrs
 from cortexfs.core.errors import Fault, errno_of
-from cortexfs.core.places import COMMANDS, FIXED, ROOT, RUN_SOCKET
+from cortexfs.core.places import COMMANDS, FIXED, ROOT, RUN_SOCKET, Stale
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.spaces import BIT
-from cortexfs.core.tree import Stale, Tree
+from cortexfs.core.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
 from cortexfs.entries import Entries
 from cortexfs.guard import guarded

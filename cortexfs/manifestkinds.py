@@ -129,7 +129,7 @@ KINDS: Mapping[str, Callable[[Given], Told]] = {
 
 
 def held(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> list[str]:
-    """What this plugin reads, writes, reaches and runs, if it has what it asks for, and what holds it."""
+    """Returns lines on what it reads, writes, reaches and runs, with all that it asks for, and its layers."""
     return list(_HELD[manifest.kind](manifest, is_fetched, has_landlock)) if manifest.kind in _HELD else []
 
 

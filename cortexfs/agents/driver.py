@@ -24,16 +24,17 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs.agents import place, textcalls, wording
+from cortexfs.agents.acting import acting
 from cortexfs.agents.budget import Budget, limited
 from cortexfs.agents.callnames import CallNames
 from cortexfs.agents.context import Pack, Parts, budget, history_room, pinned_by, unpinned
 from cortexfs.agents.hooking import Refused, around, before
-from cortexfs.agents.powers import NETWORK, Powers, delegates, effects_in_words, known, setup_of
+from cortexfs.agents.powers import Powers, delegates, effects_in_words, known, setup_of
 from cortexfs.agents.question import Question, message, spoken
 from cortexfs.agents.standing import Standing
 from cortexfs.agents.toolbox import Toolbox, meant
 from cortexfs.agents.trying import FIRST, Trials, Wanted
-from cortexfs.agents.view import caps, home_of, view, within
+from cortexfs.agents.view import home_of
 from cortexfs.agents.window import Names, Window
 from cortexfs.agents.world import Outcome, World
 from cortexfs.core import calls, frames
@@ -47,9 +48,6 @@ from cortexfs.models.drivers import answered
 from cortexfs.models.listing import NATIVE
 
 GRAMMAR = "grammar"  # the word of a model's `.d/cap` for one that can be held to any JSON, a text included
-WRITES = frozenset(
-    {"write_file", "delete_file", "run_process"}
-)  # effects for which the default view is writable
 VIEW = "mount view"  # what says that something is hidden, to its user
 LOOKED_AT = 4 << 10  # bytes of each text of a call that failed: words are looked at while others wait
 UMASK = 0o022
@@ -100,7 +98,8 @@ class _Run:
         self._tools = Toolbox(world, names, self._hidden)
         self._in_text = bool(self._tools.names) and not self._native
         self._cwd = who.cwd or self._setup.cwd
-        self._identity = self._confined()
+        own = who.identity
+        self._identity = acting(world, self._setup, self._powers, own, self._tools, self._cwd, home)
         self._asker = who._replace(identity=self._identity, cwd=self._cwd)
         self._budget = Budget(limited(world.limits, self._setup), trio.current_time())
         self._reserve = 0
@@ -119,34 +118,6 @@ class _Run:
         decision = self._powers.decide(self._model, identity, alias=alias, is_its_model=True)
         if not decision.allowed:
             raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
-
-    def _confined(self) -> calls.Identity:
-        """As whom its tools run: the person, without powers, seeing what the mount table shows."""
-        own = self._turn.who.identity
-        if own.namespaces or own.root != (0, 0):
-            raise Fault("EACCES", "agents do not work for callers in containers; call it from outside")
-        kinds = {effect.kind for tool in self._tools for effect in tool.capabilities.effects}
-        root, writable, mounts = self._world.root, bool(kinds & WRITES), self._setup.mounts
-        seen = view(mounts, self._cwd, root=root, home=self._home, writable=writable)
-        return replace(
-            own,
-            groups=self._groups(own.groups),
-            capabilities=0,
-            label=self._powers.label,
-            view=seen if own.view is None else within(seen, own.view),
-            caps=tuple(dict.fromkeys((*own.caps, *self._world.caps, *caps(mounts, self._home)))),
-            network=own.network and self._powers.allows(*NETWORK),
-            delegates=False,
-        )
-
-    def _groups(self, own: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of the person that the agent's `.d/groups` names; all of them where it names none."""
-        kept = tuple(gid for gid in own if gid in self._setup.groups) if self._setup.groups else own
-        if kept != own and self._world.serves is not None:
-            raise Fault(
-                "EACCES", "only a daemon of root can take groups from you; empty the agent's .d/groups"
-            )
-        return kept
 
     # The loop.
 

@@ -155,8 +155,8 @@ class Talk:
         return [said, approve, *self._settled(call)]
 
     def unseen(self, call: str | None = None) -> list[Show]:
-        """What is to be shown before this call, or that which stands first, may be allowed: a page of what
-        was cut and the question again, or nothing."""
+        """Returns the page that its user must see before this call, or the first, may be allowed: the next
+        part of the cut text and the question again, or nothing."""
         asked = self.questions[next(iter(self.questions)) if call is None else call]
         if (rest := self._rest.get(asked.call)) is None:
             return self._put(asked)

@@ -147,3 +147,10 @@ def check_alias(name: str, target: bytes) -> None:
 def has_socket(object_: Object) -> bool:
     """Agents always talk; models where .d/session says so; tools never (abi.md 1)."""
     return object_.class_ == "agent" or object_.extra.get("session") == "socket"
+
+
+class Stale(NamedTuple):
+    """Names and inodes that the kernel must forget after a change."""
+
+    entries: list[tuple[int, str]]
+    inodes: list[int]

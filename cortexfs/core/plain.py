@@ -54,7 +54,7 @@ def _is_seen(char: str, before: str) -> bool:
 
 
 def _carries(before: str) -> bool:
-    """Whether a mark may stand on it: on a letter it makes another one, on a sign it hides that."""
+    """Returns True where a mark may stand: on a letter it makes another one, on a sign it hides the sign."""
     return before.isalnum() or not (before.isascii() or before.isspace())
 
 

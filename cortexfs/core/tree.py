@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +34,7 @@ from cortexfs.core.places import (
     Keep,
     OfObject,
     Provider,
+    Stale,
     slot,
 )
 from cortexfs.core.registry import Key, Object, Registry, diff, is_own, own_key
@@ -50,13 +50,6 @@ _OWN_SOCKET = stat.S_IFSOCK | 0o600
 _LINK = stat.S_IFLNK | 0o777
 _DIRECTORY = stat.S_IFDIR | 0o755
 _PRIVATE = stat.S_IFDIR | 0o700
-
-
-class Stale(NamedTuple):
-    """What the kernel must forget after a change."""
-
-    entries: list[tuple[int, str]]
-    inodes: list[int]
 
 
 class Tree:

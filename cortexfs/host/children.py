@@ -208,7 +208,7 @@ def _children() -> set[int]:
 
 
 def variables_of_user() -> dict[str, str]:
-    """What login(1) would set; nothing for a user whom the system does not know."""
+    """Returns the variables that login(1) would set; none for a user whom the system does not know."""
     try:
         user = pwd.getpwuid(os.geteuid())
     except KeyError:

@@ -130,7 +130,7 @@ def command(
 def environment(
     capabilities: Sequence[str], caller: Mapping[str, str], fetched: Fetched | None = None
 ) -> dict[str, str]:
-    """What Deno gets. The module sees none of it: what is the caller's is for programs that it runs."""
+    """Returns the variables of Deno. The module sees none: the caller's are for programs that it runs."""
     own = {**QUIET, **(fetched.environment if fetched else _KEPT_NOWHERE)}
     if may_run(capabilities):  # a hook has no caller whose variables it could have
         return {"PATH": os.defpath, **children.variables_of_user(), **caller, **own}

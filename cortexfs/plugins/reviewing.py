@@ -97,8 +97,8 @@ def capabilities(manifest: Manifest) -> list[str]:
 
 
 def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
-    """What it reads, writes, reaches and runs, and each claim, with what holds it; or that the plugin is
-    refused for it."""
+    """Returns lines on what it reads, writes, reaches and runs, and on each claim, with the layer that holds
+    it. Where the claims are refused, returns that."""
     claims = governance.claims(manifest.sandbox)
     try:
         held = _held(sandboxes.sandbox(manifest, Path("its own folder")) or calls.Sandbox())

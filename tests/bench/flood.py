@@ -30,7 +30,8 @@ while True:
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(places[at % len(places)])
     at += 1
-    time.sleep(max(0, time.process_time() / part - (time.monotonic() - began))) if part < 1 else None
+    if part < 1:  # held to a part of a core, which is what is measured
+        time.sleep(max(0, time.process_time() / part - (time.monotonic() - began)))
 """
 
 
@@ -49,7 +50,7 @@ class Figures(NamedTuple):
 
     @property
     def over(self) -> float:
-        """How many times slower a call is, over how many times slower cat is."""
+        """Returns how many times slower a call is, over how many times slower cat is."""
         return (self.flood.ours / self.alone.ours) / (self.flood.cat / self.alone.cat)
 
 

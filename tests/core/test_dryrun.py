@@ -79,7 +79,7 @@ def test_what_is_no_boolean_runs_nothing(value: object) -> None:
 
 
 class OneTool:
-    """What a toolbox asks of its world."""
+    """The part of a world that a toolbox uses."""
 
     def __init__(self, tool: Object) -> None:
         self._tool = tool

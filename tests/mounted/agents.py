@@ -75,6 +75,16 @@ def working(ctx: Ctx, path: str, task: str, uid: int | None = None, **fields: ob
         yield client
 
 
+def shell(ctx: Ctx, path: str, command: str, uid: int | None) -> str:
+    """Returns the output of an agent's shell command, which its user has allowed."""
+    task = script(call("shell.exec", cmd=command), say("x"))
+    with working(ctx, path, task, uid=uid, scope="temp") as client:
+        asked = client.until("approval")[-1]
+        client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
+        (told,) = results(client.until("done", status="ok"))
+    return str(told["output"])
+
+
 def results(frames: list[Frame]) -> list[Frame]:
     return [frame for frame in frames if frame["type"] == "tool_result"]
 

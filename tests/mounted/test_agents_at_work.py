@@ -16,8 +16,8 @@ import pytest
 
 from cortexfs.host import seccomp
 from tests.mounted import agents
+from tests.mounted.agents import shell
 from tests.mounted.ctx_mount import NOBODY, Ctx
-from tests.mounted.test_confinement import shell
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="several users need a root daemon"),

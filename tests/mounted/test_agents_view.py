@@ -85,7 +85,7 @@ SEEN = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/proc", "/dev/null"]
 
 
 def table(ctx: Ctx, *shown: str) -> str:
-    """What a shell needs, the working directory, and these objects of the mount."""
+    """Returns a table with the needs of a shell, the working directory, and these objects of the mount."""
     paths = [*SEEN, str(ctx.work), *(f"{ctx.root}/{one}" for one in shown)]
     return "".join(f"{path}\t{path}\tro\t-\n" for path in paths)
 

@@ -113,17 +113,22 @@ def test_a_reload_keeps_what_it_had(fresh: Ctx) -> None:
     assert f"goes on as it was: {refused(choices)}" in done.stdout + done.stderr
 
 
+def keeps_the_mount_away(ctx: Ctx, path: Path, mode: int) -> None:
+    """With this mode of the file there is no mount, and there is one again without."""
+    path.chmod(mode)
+    done = ctx.ctx("mount", str(ctx.root), check=False)
+    assert done.returncode == 13, done
+    assert refused(path) in done.stderr
+    path.chmod(0o644)
+    ctx.mount()
+
+
 @pytest.mark.parametrize("name", ["config.toml", "plugins.json"])
 def test_a_mount_with_settings_of_others_is_refused(fresh: Ctx, name: str) -> None:
     # "config.toml refuses the mount with the sentence"
     fresh.umount()
     path = fresh.config / name
-    path.chmod(0o664)
-    done = fresh.ctx("mount", str(fresh.root), check=False)
-    assert done.returncode == 13, done
-    assert refused(path) in done.stderr
-    path.chmod(0o644)
-    fresh.mount()
+    keeps_the_mount_away(fresh, path, 0o664)
 
 
 def test_a_control_that_others_may_write_refuses_the_mount(fresh: Ctx) -> None:
@@ -131,12 +136,7 @@ def test_a_control_that_others_may_write_refuses_the_mount(fresh: Ctx) -> None:
     Path(f"{fresh.tool('fs.read')}.d/policy").write_text("allow a_t tool:fs.read execute\n")
     fresh.umount()
     path = fresh.state / "tree" / "tool" / "fs.read.d" / "policy"
-    path.chmod(0o666)
-    done = fresh.ctx("mount", str(fresh.root), check=False)
-    assert done.returncode == 13, done
-    assert refused(path) in done.stderr
-    path.chmod(0o644)
-    fresh.mount()
+    keeps_the_mount_away(fresh, path, 0o666)
 
 
 def test_what_a_daemon_writes_is_believed_whatever_the_umask(python: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from cortexfs.host import gate, seccomp
 from tests.mounted import agents
-from tests.mounted.agents import call, results, say, script, working
+from tests.mounted.agents import shell
 from tests.mounted.ctx_mount import NOBODY, Ctx
 
 pytestmark = [
@@ -34,17 +34,6 @@ def other(ctx: Ctx) -> Iterator[socket.socket]:
         listener.setblocking(False)
         yield listener
     place.unlink()
-
-
-def shell(ctx: Ctx, coder: str, command: str, uid: int | None) -> str:
-    """What an agent's shell command puts out."""
-    with working(
-        ctx, coder, script(call("shell.exec", cmd=command), say("x")), uid=uid, scope="temp"
-    ) as client:
-        asked = client.until("approval")[-1]
-        client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
-        (told,) = results(client.until("done", status="ok"))
-    return str(told["output"])
 
 
 @USERS

@@ -128,7 +128,7 @@ def moded(mount: Ctx, request: pytest.FixtureRequest) -> Ctx:
 
 
 def effects(ctx: Ctx) -> int:
-    """How often a tool has done what it does, since somebody looked."""
+    """Returns how often a tool has acted since the last look."""
     path = ctx.work / WRITTEN
     count = path.read_text().count("effect") if path.exists() else 0
     path.unlink(missing_ok=True)

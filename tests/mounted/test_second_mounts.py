@@ -19,7 +19,7 @@ import pytest
 
 from cortexfs.host import seccomp
 from tests.mounted import agents, test_user_daemon
-from tests.mounted.agents import call, decisions, results, say, script, working
+from tests.mounted.agents import call, decisions, results, say, script, shell, working
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.talking import Frame, Talk
 from tests.mounted.test_user_daemon import as_user
@@ -38,16 +38,6 @@ def beside(python: Path) -> Iterator[Ctx]:
     """Another daemon, which serves sandboxes of one user."""
     with mounted(python, config=f"[callers]\nsandboxed = [{NOBODY}]\n") as mount:
         yield mount
-
-
-def shell(ctx: Ctx, coder: str, command: str, uid: int | None) -> str:
-    """What an agent's shell command puts out."""
-    task = script(call("shell.exec", cmd=command), say("x"))
-    with working(ctx, coder, task, uid=uid, scope="temp") as client:
-        asked = client.until("approval")[-1]
-        client.ask("approve", run=asked["run"], call=asked["call"], decision="allow_once")
-        (told,) = results(client.until("done", status="ok"))
-    return str(told["output"])
 
 
 @USERS

@@ -9,9 +9,8 @@ from typing import NamedTuple, cast
 import pytest
 from pyfuse3 import FUSEError, RequestContext
 
-from cortexfs.core.places import ROOT
+from cortexfs.core.places import ROOT, Stale
 from cortexfs.core.registry import Object, Registry
-from cortexfs.core.tree import Stale
 from cortexfs.fuse import Filesystem
 from cortexfs.store import Store
 

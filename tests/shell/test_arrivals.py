@@ -63,6 +63,13 @@ class World:
         client.connect(str(self._place / name))
         return client
 
+    def crowded(self) -> list[socket.socket]:
+        """Returns two listeners, at the first of which many connections of one user wait."""
+        listeners = [self.listener(name) for name in ("a", "b")]
+        for _ in range(MANY):
+            self.client("a", ALICE)
+        return listeners
+
     def begin(self, stream: socket.socket, guest: Guest) -> None:
         self._stack.enter_context(stream)
         self.begun.append(guest.uid)
@@ -88,9 +95,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 async def test_one_of_a_user_is_not_behind_all_of_anothers(world: World) -> None:
     # arrivals.py: "one of each user after the other"
-    listeners = [world.listener(name) for name in ("a", "b")]
-    for _ in range(MANY):
-        world.client("a", ALICE)
+    listeners = world.crowded()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             world.welcome(nursery, *listeners)
@@ -172,9 +177,7 @@ async def test_who_has_said_something_or_still_listens_is_begun(world: World) ->
 
 async def test_a_crowded_listener_pauses_and_no_other_does(world: World) -> None:
     # arrivals.py: "A listener at which more wait than are accepted at a time pauses"
-    listeners = [world.listener(name) for name in ("a", "b")]
-    for _ in range(MANY):
-        world.client("a", ALICE)
+    listeners = world.crowded()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             world.start(nursery, *listeners, pause=2 * PATIENCE)

@@ -16,7 +16,7 @@ from cortexfs.plugins import openpgp, package, records, succession
 from cortexfs.plugins.succession import Copy
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
-from tests.shell.test_cli_plugin_decided import World, world
+from tests.shell.plugin_desk import World, world
 from tests.shell.test_manifestjson_openpgp import Signer, signer
 from tests.shell.test_manifestjson_plugins import plugin as json_plugin
 

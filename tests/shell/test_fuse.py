@@ -11,8 +11,7 @@ from typing import cast
 import pyfuse3
 import pytest
 
-from cortexfs.core.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL
-from cortexfs.core.tree import Stale
+from cortexfs.core.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL, Stale
 from cortexfs.store import Store
 from tests.bugcount import counted
 from tests.shell import handlers

@@ -15,7 +15,7 @@ from cortexfs import config
 from cortexfs.core.errors import Fault
 from cortexfs.offers import Offers
 from cortexfs.plugins import fetching, manifesthash, openpgp, package
-from tests.shell.test_cli_plugin_decided import World, world
+from tests.shell.plugin_desk import World, world
 from tests.shell.test_manifestjson_plugins import fetch, plugin, remote
 
 __all__ = ["world"]  # a fixture

@@ -1,0 +1,243 @@
+"""The filters of system calls: what they answer on each machine, and what a process meets that has one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cortexfs.core import calls
+from cortexfs.host import linux, seccomp, wasmcalls
+from tests.shell.confined import ONLY_HERE, in_child
+from tests.shell.forks import NOBODY, Forks
+
+pytestmark = ONLY_HERE
+
+
+@pytest.mark.parametrize("name", seccomp.REFUSED)
+def test_each_refused_call_is_refused_to_root_with_all_powers(name: str) -> None:
+    column = seccomp.MACHINES[os.uname().machine].column
+
+    def work() -> None:
+        linux._syscall(seccomp.REFUSED[name][column], -1, -1, -1, -1)
+
+    def filtered() -> None:
+        seccomp.restrict(network=True, metadata=True)
+        work()
+
+    assert in_child(filtered) == errno.EPERM
+    assert in_child(work) != errno.EPERM
+
+
+# Newer than most headers, and of one number everywhere.
+NEWER = ("open_tree_attr", "fchmodat2", "setxattrat", "removexattrat", "file_setattr")
+
+
+@pytest.mark.parametrize(
+    ("header", "column"),
+    [("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", 0), ("/usr/include/asm-generic/unistd.h", 1)],
+)
+def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
+    if not Path(header).exists():
+        pytest.skip("the kernel's headers are not installed")
+    found = dict(re.findall(r"define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text()))
+    ours = (
+        seccomp.REFUSED | seccomp.METADATA | {name: numbers for name, (numbers, _) in seccomp.MODES.items()}
+    )
+    ours |= {name: numbers for name, (numbers, _) in seccomp.MODES_BY_FLAGS.items()}
+    ours |= {"openat2": seccomp.OPENAT2, "ioctl": seccomp.IOCTL}
+    ours |= {"socket": seccomp.SOCKET, "socketpair": seccomp.SOCKETPAIR}
+    ours |= {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT}
+    ours["unshare"] = seccomp.UNSHARE
+    for name, words in wasmcalls.CALLS.items():
+        assert ours.get(name, seen(words)) == seen(words)
+        ours[name] = seen(words)
+    for name in NEWER:
+        assert len(set(ours.pop(name))) == 1
+    found |= {"newfstatat": found.get("newfstatat", found.get("fstatat", ""))}
+    assert {name: numbers[column] for name, numbers in ours.items()} == {
+        name: int(found.get(name) or -1) for name in ours
+    }
+
+
+def seen(words: tuple[str, str]) -> tuple[int, int]:
+    first, second = (-1 if word == "-" else int(word) for word in words)
+    return first, second
+
+
+def judged(program: bytes, arch: int, number: int, *arguments: int) -> int:
+    """What a filter answers, as linux/filter.h says that it is executed."""
+    data = struct.pack("=iIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
+    word = at = 0
+    while True:
+        code, yes, no, operand = struct.unpack_from("=HBBI", program, at * 8)
+        at += 1
+        match code:
+            case 0x20:
+                (word,) = struct.unpack_from("=I", data, operand)
+            case 0x54:
+                word &= operand
+            case 0x06:
+                return int(operand)
+            case 0x05:
+                at += operand
+            case _:
+                true = {0x15: word == operand, 0x35: word >= operand, 0x45: bool(word & operand)}[code]
+                at += yes if true else no
+
+
+HIGH = 1 << 32  # what is above an int, the kernel does not look at
+DECISIONS = [
+    (seccomp.REFUSED["bpf"], (), errno.EPERM),
+    (seccomp.CLONE, (0x10000000,), errno.EPERM),
+    (seccomp.CLONE, (HIGH | 0x20000000 | 17,), errno.EPERM),
+    (seccomp.CLONE, (0x80 | 0x10F00,), 0),
+    (seccomp.UNSHARE, (0x80,), errno.EPERM),
+    (seccomp.UNSHARE, (0x200,), 0),
+    (seccomp.PRLIMIT, (0,), 0),
+    (seccomp.PRLIMIT, (HIGH,), 0),
+    (seccomp.PRLIMIT, (1,), errno.EPERM),
+    (seccomp.SOCKET, (2, 1), errno.EACCES),
+    (seccomp.SOCKET, (HIGH | 1, 1), None),
+    (seccomp.SOCKETPAIR, (1, HIGH | 0x80801), 0),
+    (seccomp.SOCKETPAIR, (1, 5), 0),
+    (seccomp.SOCKETPAIR, (1, 2), errno.EACCES),
+    (seccomp.SOCKETPAIR, (1, 0x80802), errno.EACCES),
+    (seccomp.SOCKETPAIR, (30, 1), errno.EACCES),
+    ((0, 63), (1,), 0),  # read
+    (seccomp.MODES["fchmod"][0], (3, 0o755), 0),
+    (seccomp.MODES["fchmod"][0], (3, 0o4755), errno.EPERM),
+    (seccomp.MODES["fchmodat"][0], (3, 0, 0o2755), errno.EPERM),
+    (seccomp.MODES["fchmodat2"][0], (3, 0, 0o6000), errno.EPERM),
+    (seccomp.MODES["mknodat"][0], (3, 0, 0o104755), errno.EPERM),
+    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_CREAT, 0o4755), errno.EPERM),
+    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_TMPFILE, 0o4755), errno.EPERM),
+    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_DIRECTORY, 0o4755), 0),
+    (seccomp.MODES_BY_FLAGS["openat"][0], (3, 0, os.O_CREAT, 0o1755), 0),
+    (seccomp.OPENAT2, (3, 0), errno.ENOSYS),
+    (seccomp.METADATA["utimensat"], (3, 0), 0),
+    (seccomp.IOCTL, (3, 0x40086602), 0),
+]
+# Of the same filter where there are no mounts.
+MOUNTLESS = [
+    (seccomp.METADATA["fchmod"], (3, 0o755), errno.EPERM),
+    (seccomp.METADATA["utimensat"], (3, 0), errno.EPERM),
+    (seccomp.IOCTL, (3, 0x40086602), errno.EPERM),
+    (seccomp.IOCTL, (3, 0x401C5820), errno.EPERM),
+    (seccomp.IOCTL, (3, 0x5401), 0),  # TCGETS
+    ((0, 63), (1,), 0),
+]
+
+
+@pytest.mark.parametrize("name", seccomp.MACHINES)
+@pytest.mark.parametrize(("numbers", "arguments", "error"), DECISIONS)
+def test_the_filter_on_every_machine(
+    name: str, numbers: tuple[int, int], arguments: tuple[int, ...], error: int | None
+) -> None:
+    machine = seccomp.MACHINES[name]
+    program = seccomp.program(machine, seccomp.Choice(network=False, unix=seccomp._ASK))
+    answer = {None: 0x7FC00000, 0: 0x7FFF0000}.get(error, 0x50000 | (error or 0))
+    assert judged(program, machine.arch, numbers[machine.column], *arguments) == answer
+    assert judged(program, machine.arch ^ 1, numbers[machine.column], *arguments) == 0x80000000
+    assert judged(program, machine.arch, numbers[machine.column] | 0x40000000, *arguments) == 0x80000000
+
+
+@pytest.mark.parametrize("name", seccomp.MACHINES)
+@pytest.mark.parametrize(("numbers", "arguments", "error"), MOUNTLESS)
+def test_the_filter_where_there_are_no_mounts(
+    name: str, numbers: tuple[int, int], arguments: tuple[int, ...], error: int
+) -> None:
+    machine = seccomp.MACHINES[name]
+    program = seccomp.program(machine, seccomp.Choice(network=False, metadata=False))
+    answer = 0x50000 | error if error else 0x7FFF0000
+    assert judged(program, machine.arch, numbers[machine.column], *arguments) == answer
+
+
+FAMILIES = [
+    (1, 0),
+    (2, 0),
+    (16, 0),
+    (10, errno.EAFNOSUPPORT),
+    (40, errno.EAFNOSUPPORT),
+    (17, errno.EAFNOSUPPORT),
+]
+
+
+@pytest.mark.parametrize("name", seccomp.MACHINES)
+@pytest.mark.parametrize(("family", "error"), FAMILIES)
+def test_sockets_of_some_families_alone(name: str, family: int, error: int) -> None:
+    # docs/plugins.md: "it has IPv4 alone"
+    machine = seccomp.MACHINES[name]
+    program = seccomp.program(machine, seccomp.Choice(True, seccomp._ALLOW, families=(1, 2, 16)))
+    answer = 0x50000 | error if error else 0x7FFF0000
+    assert judged(program, machine.arch, seccomp.SOCKET[machine.column], family) == answer
+    assert judged(program, machine.arch, (0, 63)[machine.column], family) == 0x7FFF0000
+
+
+# Issue: "The seccomp filter of WebAssembly's hosts is an allow-list (unlisted calls give ENOSYS, never a
+# kill)"
+
+UNLISTED: dict[str, Callable[[], object]] = {
+    "a program": lambda: os.execv("/bin/true", ["true"]),
+    "a signal": lambda: os.kill(os.getpid(), 0),
+    "a mount": lambda: linux.cover("/tmp", "x"),
+    "a trace": lambda: linux._syscall(seccomp.REFUSED["ptrace"][seccomp.MACHINES[os.uname().machine].column]),
+    "a link": lambda: os.symlink("x", f"/tmp/cortexfs-test-{os.getpid()}"),
+    "another filter": lambda: seccomp.close(network=True, unix=True),
+    "a number of tomorrow": lambda: linux._syscall(1000),
+}
+
+
+@pytest.mark.parametrize("what", UNLISTED)
+def test_calls_that_are_not_listed_are_not_there(what: str) -> None:
+    def work() -> None:
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        seccomp.allow_only(wasmcalls.numbers(os.uname().machine))
+        os.stat("/")
+        UNLISTED[what]()
+
+    assert in_child(work) == errno.ENOSYS
+
+
+def test_a_wasm_plugins_host_has_that_filter() -> None:
+    with Forks() as others:
+        others.plugin = calls.Plugin("w", "1", "wasm", "m")
+        host = others.spawn(calls.Identity(NOBODY, NOBODY, ()))
+        attempt = "try: os.execv('/bin/true', ['true'])\nexcept OSError as error: answer = error.errno"
+        assert host.ask(attempt) == errno.ENOSYS
+
+
+# mov eax, 20 (getpid); int 0x80; ret
+OLD_CALL = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=7)
+code.write(bytes.fromhex("b814000000cd80c3"))
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="of x86 alone")
+def test_calls_of_another_architecture_end_the_process() -> None:
+    def old() -> None:
+        exec(OLD_CALL, {})
+
+    def x32() -> None:
+        linux._syscall(0x40000000 + 39)
+
+    def filtered(work: Callable[[], None]) -> int:
+        def both() -> None:
+            seccomp.restrict(network=True, metadata=True)
+            work()
+
+        return in_child(both)
+
+    assert filtered(x32) == -signal.SIGSYS
+    if in_child(old):
+        pytest.skip("this kernel runs no 32-bit programs")
+    assert filtered(old) == -signal.SIGSYS
