@@ -132,6 +132,15 @@ def talk(ctx: Ctx, path: str = ECHO, uid: int | None = None) -> Iterator[Talk]:
         talk.close()
 
 
+def is_refused(ctx: Ctx, path: str, uid: int | None = None) -> bool:
+    """Returns True where nobody can connect, which comes right behind the status that says why."""
+    try:
+        with talk(ctx, path, uid):
+            return False
+    except ConnectionRefusedError:
+        return True
+
+
 def said(ctx: Ctx, input: object, path: str = ECHO, **fields: object) -> list[Frame]:
     """One message, and all that came of it."""
     with talk(ctx, path) as client:

@@ -11,7 +11,7 @@ import pytest
 from tests.mounted import agents
 from tests.mounted.agents import agent, call, results, run, say, script, working, write
 from tests.mounted.ctx_mount import Ctx
-from tests.mounted.talking import history, one_run, talk, text
+from tests.mounted.talking import history, is_refused, one_run, talk, text
 from tests.waiting import until
 
 ctx, coder = agents.ctx, agents.coder
@@ -223,14 +223,6 @@ def test_the_agents_cwd_is_the_default(ctx: Ctx, coder: str) -> None:
         client.send(task, session="its-own")
         (told,) = results(client.until("done", status="ok"))
         assert told["output"] == "hello world\n"
-
-
-def is_refused(ctx: Ctx, path: str) -> bool:
-    try:
-        with talk(ctx, path):
-            return False
-    except ConnectionRefusedError:
-        return True
 
 
 def test_an_agent_that_is_set_up_wrong_is_refused(ctx: Ctx) -> None:
