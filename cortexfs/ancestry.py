@@ -99,23 +99,27 @@ def _of_another() -> Fault:
     return Fault("EACCES", f"you are in a run of another CortexFS, which decides what you may; {mend}")
 
 
+_STARTING = {b"cortexfs.host.forkserver", b"cortexfs.host.starter"}
+
+
 def _is_fork_server(pid: int, otherwise: bool) -> bool:
-    """Returns True where the process says that it is one, as hosts do. Returns `otherwise` where it ended.
-    A process that pretends to be one is refused, and the fork server of a daemon does not hide."""
+    """Returns True where the process says that it is one, as hosts do, or the starter above it. Returns
+    `otherwise` where it ended. A process that pretends to be one is refused, and those of a daemon do not
+    hide."""
     try:
         words = contents(b"/proc/%d/cmdline" % pid).split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
         return otherwise
-    return otherwise if words == [b""] else b"cortexfs.host.forkserver" in words
+    return otherwise if words == [b""] else not _STARTING.isdisjoint(words)
 
 
 def _cgroup_host(pid: int) -> int | None:
     """The number of the host whose cgroup (limits.Groups) holds `pid`. EACCES if it is another daemon's."""
     data = record(b"/proc/%d/cgroup" % pid)
-    found = re.search(rb"/cortexfs-(\d+)\.\d+/(\d+)(?:/|$)", data, re.MULTILINE)
-    if found and int(found[1]) != os.getpid():
+    found = re.search(rb"/cortexfs-(\d+)\.(\d+)/(\d+)(?:/|$)", data, re.MULTILINE)
+    if found and os.getpid() not in (int(found[1]), int(found[2])):  # the daemon, and its fork server
         raise _of_another()
-    return int(found[2]) if found else None
+    return int(found[3]) if found else None
 
 
 def _ancestors(pid: int) -> list[int]:

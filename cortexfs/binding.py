@@ -1,6 +1,6 @@
 """Which socket is being bound through the mount, and by whom: bind(2) is a mknod that only we may make.
 
-Rules: the calling thread alone, once, may make that name; for all others nothing changes. The socket of an
+Rules: one thread alone, once, may make that name; for all others nothing changes. The socket of an
 agent in a home is bound in the root, under a name that is nobody's: sockets are known by their inode, and the
 way to a home's folder may lead into a file system that its user has mounted there, which may never answer.
 This file must never know listeners.
@@ -40,9 +40,10 @@ class Bindings:
         self.is_run_socket_bound = False
 
     @contextlib.contextmanager
-    def expecting(self, object_: Object | None = None) -> Iterator[None]:
-        """Let the calling thread bind an object's socket, or `.run.sock` in the root."""
-        thread = threading.get_native_id()
+    def expecting(self, object_: Object | None = None, thread: int = 0) -> Iterator[None]:
+        """Let a thread, which is the calling one unless said, bind an object's socket, or `.run.sock` in the
+        root."""
+        thread = thread or threading.get_native_id()
         self._now[thread] = Binding(*self._place(object_))
         try:
             yield

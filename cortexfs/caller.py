@@ -34,6 +34,7 @@ import signal
 import socket
 import struct
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -117,7 +118,8 @@ def caller_of(
         # Every host has that bit, and no descendant can shed it: without it, a process is in none.
         host = _host_of(who, status, hosts, sandboxed) if status.no_new_privs else None
         place, identity = _identity(who, status, host, rights)
-        signal.pidfd_send_signal(rights[0], 0)  # ESRCH: it is gone, and the pid perhaps another's
+        with suppress(PermissionError):  # it is there, and somebody else's
+            signal.pidfd_send_signal(rights[0], 0)  # ESRCH: it is gone, and the pid perhaps another's
     except OSError as error:
         _close(rights if cwd is None else [*rights, cwd])
         raise _gone(error) from error

@@ -43,7 +43,6 @@ MAX_DESCRIPTION = 16 << 10
 MAX_SCHEMA = 256 << 10  # read by models, and turned into usage on the daemon's one thread
 MAX_WHY = 1000
 MAX_TOLD = 200  # of it, in an origin
-NOBODY = 65534
 
 _WORD = re.compile(r"[A-Za-z_-]{1,64}", re.ASCII)
 _descriptors = msgspec.json.Decoder(list[calls.Descriptor])
@@ -182,7 +181,7 @@ class Catalog:
     async def follow(self, plugin: calls.Plugin, unlike: str) -> tuple[str, bool]:
         """Wait until a plugin says other things of itself than those of this mark; the mark of what it says,
         and whether the next registry will be another one."""
-        host = await self._pool.acquire(plugin, describer(), [])
+        host = await self._pool.acquire(plugin, describer())
         said = None
         try:
             said = await _asked(host, unlike)
@@ -210,7 +209,7 @@ class Catalog:
     async def _describe(self, plugin: calls.Plugin) -> list[calls.Descriptor]:
         if plugin.kind == programs.PROCESS:  # its manifest has said it all
             return _checked(msgspec.json.encode(programs.descriptors(plugin)))
-        host = await self._pool.acquire(plugin, describer(), [])
+        host = await self._pool.acquire(plugin, describer())
         descriptors = None
         try:
             with trio.move_on_after(DESCRIBE_SECONDS) as clock:
@@ -264,7 +263,7 @@ def describer() -> calls.Identity:
     call of theirs finds it.
     """
     if os.geteuid() == 0:
-        return calls.Identity(NOBODY, NOBODY, (), label=calls.DESCRIBER)
+        return calls.DESCRIBING
     return calls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
 
 

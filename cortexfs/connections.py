@@ -32,6 +32,7 @@ from cortexfs.core.session import Event
 from cortexfs.guests import Guests
 from cortexfs.hearing import Hearing, weight
 from cortexfs.live import Asker, Live
+from cortexfs.people import People
 from cortexfs.saying import Saying
 from cortexfs.sessionlog import READ
 from cortexfs.viewpoint import Sight, key_of
@@ -52,12 +53,14 @@ class Connection:
         stream: socket.socket,
         identity: Identity,
         guests: Guests,
+        people: People,
         check_cwd: CheckCwd,
     ) -> None:
         self._conversations = conversations
         self._identity = identity
         self._uid = uid = identity.uid
         self._guests = guests
+        self._people = people
         self._check_cwd = check_cwd
         self._sight = Sight(object_key, uid, next(_numbers))
         self._hearing = Hearing(stream, uid, guests)
@@ -133,13 +136,24 @@ class Connection:
         except Fault as fault:
             self._saying.say(requests.refusal(fault, heard.id))
 
+    def _asker(self, size: int) -> Asker:
+        """Known, and bearing this much memory, until the message is answered."""
+        held = self._guests.hold(self._uid, size)
+        let_go = self._people.keep(self._identity)
+
+        def over() -> None:
+            held()
+            let_go()
+
+        return Asker(self._identity, over)
+
     async def _ping(self, request: Ping) -> None:
         self._saying.say(frames.Pong(request=request.id))
 
     async def _send(self, request: Send) -> None:
         key = Key.of(request, self._uid, self._sight.number)
         self._admit(key)
-        asker = Asker(self._identity, self._guests.hold(self._uid, weight(request.input)))
+        asker = self._asker(weight(request.input))
         try:
             if request.cwd is not None:
                 await self._check_cwd(request.cwd)

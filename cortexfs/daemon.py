@@ -32,7 +32,17 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from cortexfs import daemonstatus, mcpservers, mounttable, pluginmodels, shebang, statelock, strangers, terms
+from cortexfs import (
+    daemonstatus,
+    mcpservers,
+    mounttable,
+    pluginmodels,
+    selfconfinement,
+    shebang,
+    statelock,
+    strangers,
+    terms,
+)
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
@@ -42,12 +52,11 @@ from cortexfs.catalog import Catalog
 from cortexfs.commands import Commands
 from cortexfs.config import Config
 from cortexfs.conversations import Conversations
-from cortexfs.core import calls
+from cortexfs.core import calls, starts
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.descriptions import Descriptions
 from cortexfs.exec import Exec, Tree
-from cortexfs.forking import ForkServer
 from cortexfs.fuse import Filesystem
 from cortexfs.hookedturns import Turns
 from cortexfs.host.linux import PR_SET_DUMPABLE, prctl
@@ -64,10 +73,12 @@ from cortexfs.models.served import served
 from cortexfs.models.weights import DEFAULT, DRIVER, found
 from cortexfs.offers import Offers
 from cortexfs.pluginmodels import PluginModels
+from cortexfs.plugins import openpgp
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, Space, spaces
 from cortexfs.sessions import Policy, Sessions
-from cortexfs.sockets import Sockets, bind
+from cortexfs.sockets import Sockets, listen
+from cortexfs.starter import Starter
 from cortexfs.store import Store
 from cortexfs.toolcalls import ToolCalls
 
@@ -107,14 +118,15 @@ class Daemon:
         runner = shebang.runner()
         limits = config.limits
         hosts = calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files)
-        self.pool = Pool(hosts, partial(ForkServer, config.state))
+        self.starter = Starter(root, config.state)
+        self.pool = Pool(hosts, self.starter)
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
         self.middleware = Middleware(self.pool, config.plugins.hook_failure)
         turns = Turns(self.middleware.hooks, self.middleware.events)
         self.pool.started = self.middleware.events.started
         self.catalog = Catalog(self.pool, Descriptions(config.state), further)
-        self.offers = Offers(config, further)
+        self.offers = Offers(config, further, lambda folder: trio.from_thread.run(self._gpgv, folder))
         self.servers = mcpservers.Servers(config.directory, config.state)
         self.watch = mcpservers.Watch(self.catalog, self._renew)
         self.commands = Commands(config.state, self.catalog.serving, self.offers.one)
@@ -154,7 +166,8 @@ class Daemon:
         self.broken_providers: dict[str, str] = {}
         self.broken_agents: dict[str, str] = {}
         engine = config.engine
-        self.engines = Engines(Terms(engine.idle_secs, streams=engine.streams, threads=engine.threads))
+        engine_terms = Terms(engine.idle_secs, streams=engine.streams, threads=engine.threads)
+        self.engines = Engines(engine_terms, partial(self.starter.start, starts.ENGINE))
         self.locals = Locals(self.engines, self.fs.control)
         seconds = float(config.turn.tool_timeout_secs)
         plugged = PluginModels(self.pool, self.fs.control, seconds)
@@ -167,7 +180,6 @@ class Daemon:
         self.agents = Agents(self.world, turns.agent)
         self.arrivals = Arrivals()
         self.sockets = Sockets(
-            root,
             self.fs.expecting_bind,
             self.conversations,
             self.pool,
@@ -200,19 +212,34 @@ class Daemon:
             raise Fault("EHOSTDOWN", f"{self.root} cannot be mounted: {error}; see: ctx doctor") from None
         try:
             self.pool.device = mounttable.device(self.root)
+            selfconfinement.give_up(self.starter.control.fileno())
             # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
             trio.run(self._main, ready, strict_exception_groups=True)
         finally:
             self.logs.flush()
+            self._close()
+        return EXIT_OK
+
+    def _close(self) -> None:
+        """Serve the mount no more, and have it unmounted while the starter is there."""
+        if os.geteuid():
             self.pool.stop()
             pyfuse3.close(unmount=True)
-        return EXIT_OK
+            return
+        self.pool.dismiss()
+        pyfuse3.close(unmount=False)
+        try:
+            self.starter.unmount(self.pool.device)
+        except OSError as error:
+            log.error("%s cannot be unmounted: %s; unmount it with umount", self.root, error.strerror)
+        self.pool.stop()
 
     async def _main(self, ready: Callable[[str | None], None]) -> None:
         async with trio.open_nursery() as services:
             services.start_soon(self._fuse)
+            services.start_soon(self._begin)
             services.start_soon(self.pool.run)
             services.start_soon(self.logs.run)
             services.start_soon(self._sweep)
@@ -228,7 +255,7 @@ class Daemon:
             await trio.to_thread.run_sync(self.offers.settle)
             await self.reload()
             services.start_soon(self._watch_agents)
-            listener = await trio.to_thread.run_sync(bind, self.root, self.fs.expecting_bind)
+            listener = await listen(self.starter, self.fs.expecting_bind)
             with strangers.closing(listener):
                 async with trio.open_nursery() as calls_:
                     find, command = self.fs.object_of, self.commands.chosen
@@ -251,6 +278,19 @@ class Daemon:
         """Serve the kernel; it returns when somebody has unmounted us."""
         await pyfuse3.main()
         self._stop.set()
+
+    async def _begin(self) -> None:
+        """Hear the starter, without which nothing can be begun, and nothing unmounted."""
+        await self.starter.run()
+        log.error("the process that starts others has ended; the daemon ends, too")
+        self._stop.set()
+
+    async def _gpgv(self, folder: Path) -> bytes:
+        try:
+            return await self.starter.output(starts.SIGNATURE, str(folder), openpgp.SECONDS, openpgp.MAX_SAID)
+        except OSError as error:
+            why = f"gpgv cannot be run: {error.strerror}; its signature stays unchecked"
+            raise Fault("EHOSTDOWN", why) from None
 
     async def reload(self) -> None:
         """Take over what is enabled now; what did not change keeps its hosts."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import trio
@@ -39,7 +40,8 @@ log = logging.getLogger("cortexfs")
 
 
 class _Queue:
-    def __init__(self) -> None:
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self.let_go = let_go  # of whom it is about
         self.waiting: deque[tuple[Site, bytes]] = deque()
         self.size = 0
         self.is_full = False
@@ -98,11 +100,15 @@ class Events:
             if self._nursery is None or len(own) >= MAX_QUEUES:
                 self.dropped += 1
                 return
-            queue = self._queues[key] = _Queue()
+            try:
+                queue = self._queues[key] = _Queue(self._hooks.keep(site))
+            except Fault:  # the fork server is just being started again
+                self.dropped += 1
+                return
             self._nursery.start_soon(self._deliver, key, queue)
         if len(queue.waiting) < MAX_EVENTS and sum(one.size for one in own) + len(event) <= MAX_BYTES:
             queue.is_full = False
-            queue.put(site._replace(cwd=None, directory="/", rights=()), event)
+            queue.put(site._replace(cwd=None, directory="/", stream=None), event)
             return
         self.dropped += 1
         if not queue.is_full:  # one line of the log is enough
@@ -124,6 +130,7 @@ class Events:
                     log.warning("events: %d not delivered to the plugin %s: %s", lost, plugin.name, why)
         finally:
             del self._queues[key]
+            queue.let_go()
 
 
 def _status(status: str) -> bytes:

@@ -181,7 +181,7 @@ class Exec:
         if call.object_.class_ != "tool":
             return None
         caller = call.caller
-        site = Site(caller.identity, "", run.id, "", caller.cwd, caller.rights, call.umask)
+        site = Site(caller.identity, "", run.id, "", caller.cwd, call.stream, call.umask)
         if (hooked := self._middleware.of(site, call.object_.name)) is None:
             return None
 
@@ -196,9 +196,11 @@ class Exec:
         run = self._open(call)
         who = Who(call.caller.identity, _place(call.caller), run=run.id)
         answer = Answer(call.stream, call.voice, run, self._settings.output_bytes, who)
+        let_go = self._pool.people.keep(call.caller.identity, call.stream)
         try:
             await answer.answer(driver, call.arguments, call.guest)
         finally:
+            let_go()
             self._runs.close(run, answer.status, answer.fault)
 
     def _open(self, call: _Call) -> Run:

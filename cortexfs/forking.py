@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
-import subprocess
-import sys
 from array import array
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 import trio
@@ -21,7 +20,7 @@ import trio
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.core.plain import one_line
-from cortexfs.host import linux
+from cortexfs.starter import Child
 
 MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
 _OUTPUT = 64 << 10
@@ -35,46 +34,42 @@ _replies: msgspec.msgpack.Decoder[calls.FromForkServer] = msgspec.msgpack.Decode
 class ForkServer:
     """The process that makes hosts, and the channel to it."""
 
-    def __init__(self, state: Path | None = None) -> None:
-        """Start it. Call this before the daemon opens anything that hosts must not inherit. In `state` lies
-        what is the daemon's own."""
-        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, child: Child, rights: Sequence[int]) -> None:
+        """Take over one that the starter has started."""
+        self.child = child
+        self.socket, self._output = socket.socket(fileno=rights[0]), rights[1]
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, calls.MAX_SPAWN)
-        self._output, output = os.pipe()
-        options = ["--state", os.path.realpath(state)] if state else []
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "cortexfs.host.sealing", str(theirs.fileno()), *options],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=output,
-                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-                start_new_session=True,
-            )
-        os.close(output)
         self.socket.setblocking(False)
 
-    def send(self, spawn: calls.Spawn, rights: list[int]) -> None:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", rights))]
+    def send(self, message: calls.ToForkServer, rights: Sequence[int] = ()) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", rights))] if rights else []
         try:
-            self.socket.sendmsg([_pack(spawn)], ancillary)
+            self.socket.sendmsg([_pack(message)], ancillary)
         except BlockingIOError:
             raise Fault("EAGAIN", "too many hosts are being started at once; try again") from None
         except OSError:
             raise Fault("EHOSTDOWN", "the fork server is gone and is being started again; retry") from None
 
-    async def receive(self) -> tuple[calls.FromForkServer, list[int]] | None:
-        """The next message and its rights, or None when the fork server is gone."""
+    def heard(self) -> calls.FromForkServer | None:
+        """The next message; None when the fork server is gone. Raises BlockingIOError while there is none."""
+        try:
+            data = self.socket.recv(calls.MAX_SPAWN)
+        except ConnectionResetError:
+            return None
+        return _replies.decode(data) if data else None
+
+    async def receive(self) -> calls.FromForkServer | None:
         while True:
             try:
-                data, rights, _ = linux.receive(self.socket, calls.MAX_SPAWN, 1)
+                return self.heard()
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self.socket)
-            except ConnectionResetError:
-                return None
-            else:
-                return (_replies.decode(data), list(rights)) if data else None
+
+    def awaited(self, seconds: float) -> bool:
+        """Wait for the next message, when the loop has ended; whether there is one."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     async def overhear(self) -> None:
         """Log what hosts say on standard error. All of it is read, or who prints would have to wait."""
@@ -84,14 +79,9 @@ class ForkServer:
                 return
             log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))
 
-    def stop(self) -> None:
-        """End it and with it every host; reaped before this returns. May be repeated."""
+    def close(self) -> None:
+        """Have it end, and with it every host. May be repeated."""
         self.socket.close()
         if self._output >= 0:
             os.close(self._output)
             self._output = -1
-        try:
-            self.process.wait(2)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()

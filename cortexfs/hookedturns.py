@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from cortexfs.core.calls import Identity
+from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Frame, Message, Usage
 from cortexfs.core.hooks import MAX_HEARD
 from cortexfs.core.registry import Object
@@ -32,11 +33,19 @@ SESSIONS = ("session:start", "session:end")
 _Hear: TypeAlias = Callable[[Frame], None]
 
 
+class _Known(NamedTuple):
+    """Who talked in a session first."""
+
+    session: str
+    who: Identity
+    let_go: Callable[[], None]
+
+
 class Turns:
     def __init__(self, hooks: Hooks, events: Events) -> None:
         self._hooks = hooks
         self._events = events
-        self._sessions: OrderedDict[Address, tuple[str, Identity]] = OrderedDict()
+        self._sessions: OrderedDict[Address, _Known] = OrderedDict()
 
     def _wants(self, *types: str) -> bool:
         return any(self._hooks.of(type_) for type_ in types)
@@ -87,16 +96,21 @@ class Turns:
         """A message was sent in this session, as its first or as a later one."""
         if not self._wants(*SESSIONS) or who.unheard or address in self._sessions:
             return
-        self._sessions[address] = (address.session, who)
+        try:
+            let_go = self._hooks.keep(Site(who))
+        except Fault:
+            return
+        self._sessions[address] = _Known(address.session, who, let_go)
         if len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
+            self._sessions.popitem(last=False)[1].let_go()
         if is_new:
             self._events.tell("session:start", Site(who), sessionId=address.session)
 
     def over(self, address: Address) -> None:
         """It is gone, and whoever talked in it first is told."""
         if known := self._sessions.pop(address, None):
-            self._events.tell("session:end", Site(known[1], known[0]), sessionId=known[0])
+            self._events.tell("session:end", Site(known.who, known.session), sessionId=known.session)
+            known.let_go()
 
 
 def _site(who: Who) -> Site:

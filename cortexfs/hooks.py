@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+import socket
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from cortexfs.core import calls, frames, wire
@@ -40,7 +41,7 @@ class Site(NamedTuple):
     turn: str = ""
     directory: str = "/"  # where no descriptor is
     cwd: int | None = None
-    rights: Sequence[int] = ()  # of whoever called, for a host that has yet to start
+    stream: socket.socket | None = None  # of whoever called, for a host that has yet to start
     umask: int = UMASK
     call: str = ""  # of an agent's run
 
@@ -84,6 +85,10 @@ class Hooks:
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the plugin", 1))
         return bytes(heard.said)
 
+    def keep(self, site: Site) -> Callable[[], None]:
+        """Have hosts start for this person until the answer is called, also when they have left."""
+        return self._pool.people.keep(site.identity, site.stream)
+
     async def follow(self, words: Iterable[str], site: Site) -> None:
         """Have hosts of whoever has one of these hooks, where they can only follow the caller now: it may be
         gone when there is something to tell."""
@@ -98,9 +103,7 @@ class Hooks:
         who = site.identity
         if who.view is not None:
             return await self._turnstile.host(plugin, who)
-        if who.is_elsewhere and not site.rights and not self._pool.is_warm(plugin, who):
-            raise Fault("EACCES", "its caller is in a container, which it cannot follow from here")
-        return await self._pool.acquire(plugin, who, list(site.rights))
+        return await self._pool.acquire(plugin, who, site.stream)
 
 
 class _Heard:

@@ -1,12 +1,13 @@
 """The hosts that run tool code as their callers: one per plugin and identity, started on first use.
 
 Main path: `Pool.acquire` gives a live host, `Host.call` opens one call on it. The fork server makes
-the processes and tells of their ends; this side only decides who gets which.
+the processes, kills them and tells of their ends; this side only decides who gets which.
 
 Rules: everything between two awaits is atomic, and a caller is counted before it waits, so a host in
 use is never dismissed. A host that is stuck, broken or replaced is retired: it gets no new calls and ends
 when its other calls have ended, each of which has a limit of its own. It is asked to, as it may have state to
-let go of; a stuck one is killed, and one that is stopped at once.
+let go of; a stuck one is killed, and one that is stopped at once. As whom a host acts is read by the fork
+server from a caller's connection: one that a call comes with, or one that is kept (people.py).
 This file must never know of frames, runners or the tree.
 """
 
@@ -15,13 +16,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
 import select
 import signal
 import socket
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,12 +30,16 @@ import trio
 from cortexfs import strangers
 from cortexfs.core import calls, wire
 from cortexfs.core.errors import Fault
+from cortexfs.core.starts import FORK_SERVER
 from cortexfs.forking import ForkServer
+from cortexfs.people import People
+from cortexfs.starter import Starter
 
 RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
 # For idle hosts when the daemon ends: a library may have its plugin_drop, and none may hold that up.
 LEAVE_SECONDS = 0.5
 SPAWN_SECONDS = 10.0
+END_SECONDS = 2.0  # for a fork server that has broken off
 FORK_SERVER_PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
 # A caller can make namespaces without end; each would get a host of some MiB.
 HOSTS_PER_USER = 32
@@ -50,12 +54,18 @@ _pack = msgspec.msgpack.Encoder().encode
 class Host:
     """One host process, from the daemon's side."""
 
-    def __init__(self, number: int, key: tuple[calls.Plugin, calls.Identity], control: socket.socket) -> None:
+    def __init__(
+        self,
+        number: int,
+        key: tuple[calls.Plugin, calls.Identity],
+        control: socket.socket,
+        kill: Callable[[int], None],
+    ) -> None:
         self.number = number
         self.plugin, self.identity = key
         self.control = control
         self.pid = 0
-        self.pidfd = -1
+        self._kill = kill
         self.calls = 0
         self.retired = False
         self.stuck = False
@@ -104,10 +114,9 @@ class Host:
         self.control.close()
 
     def kill(self) -> None:
-        """End it now; one that is still starting, as soon as it comes so far."""
-        if self.pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        """End it now."""
+        if not self.exited.is_set():
+            self._kill(self.number)
         self.end()
 
     def describe_end(self) -> str:
@@ -129,10 +138,11 @@ def _share(identity: calls.Identity) -> tuple[int, str, bool]:
 class Pool:
     """Hosts by plugin and identity."""
 
-    def __init__(self, limits: calls.Limits, fork_server: Callable[[], ForkServer] = ForkServer) -> None:
+    def __init__(self, limits: calls.Limits, starter: Starter | None = None) -> None:
         self._limits = limits
-        self._make = fork_server
-        self._forks = fork_server()
+        self.starter = starter or Starter()
+        self._forks = ForkServer(*self.starter.start_now(FORK_SERVER))
+        self.people = People(lambda message, rights: self._forks.send(message, rights))
         self._hosts: dict[tuple[calls.Plugin, calls.Identity], Host] = {}
         self._all: dict[int, Host] = {}
         self._by_pid: dict[int, Host] = {}
@@ -155,15 +165,27 @@ class Pool:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._forks.overhear)
                 while (received := await self._forks.receive()) is not None:
-                    self._heard(*received)
+                    self._heard(received)
                 nursery.cancel_scope.cancel()
             for host in list(self._all.values()):
                 self._gone(host, -signal.SIGKILL)
             log.error("the fork server has ended, and all hosts with it; another one is started")
-            # A thread waits, as it may take a moment to end what it left.
-            await trio.to_thread.run_sync(self._forks.stop)
+            await self._ended(self._forks)
             await trio.sleep_until(began + FORK_SERVER_PAUSE)
-            self._forks = self._make()
+            try:
+                self._forks = ForkServer(*await self.starter.start(FORK_SERVER))
+            except OSError as error:
+                log.error("no fork server can be started: %s", error.strerror)
+                return
+            self.people.introduce()
+
+    async def _ended(self, forks: ForkServer) -> None:
+        """It may take a moment to end what its hosts left."""
+        forks.close()
+        with trio.move_on_after(END_SECONDS):
+            await forks.child.ended.wait()
+        forks.child.kill()
+        await forks.child.ended.wait()
 
     @property
     def plugins(self) -> set[calls.Plugin]:
@@ -175,21 +197,17 @@ class Pool:
         """Those that take calls."""
         return list(self._hosts.values())
 
-    def _heard(self, message: calls.FromForkServer, rights: list[int]) -> None:
+    def _heard(self, message: calls.FromForkServer) -> None:
         host = self._all.get(message.host)
         if host is None:
-            for number in rights:
-                os.close(number)
-        elif isinstance(message, calls.Exited):
+            return
+        if isinstance(message, calls.Exited):
             self._gone(host, message.status)
         elif message.fault is not None:
             host.fault = Fault(*message.fault)
             self._gone(host, None)
-        elif not rights:
-            host.fault = Fault("EHOSTDOWN", "no host can start: the daemon has too many files open")
-            self._gone(host, None)  # which closes its control socket, so that it ends
         else:
-            host.pid, host.pidfd = message.pid, rights[0]
+            host.pid = message.pid
             self._by_pid[host.pid] = host
             host.ready.set()
             self.started(host)
@@ -200,10 +218,8 @@ class Pool:
         host.status = status
         self.retire(host)
         del self._all[host.number]
-        if host.pidfd >= 0:
-            self._by_pid.pop(host.pid, None)
-            os.close(host.pidfd)
-            host.pidfd = -1
+        if self._by_pid.get(host.pid) is host:
+            del self._by_pid[host.pid]
         host.control.close()
         host.ready.set()
         host.exited.set()
@@ -220,13 +236,15 @@ class Pool:
         host = self._hosts.get((plugin, identity))
         return host is not None and host.ready.is_set()
 
-    async def acquire(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
-        """A live host for this plugin as this caller; `rights` are for a Spawn, if one is needed."""
+    async def acquire(
+        self, plugin: calls.Plugin, identity: calls.Identity, connection: socket.socket | None = None
+    ) -> Host:
+        """A live host for this plugin as this caller, whose connection it is, unless they are kept."""
         host = self._hosts.get((plugin, identity))
         if host is not None and not host.is_alive:
             self.retire(host)
             host = None
-        host = host or self._spawn(plugin, identity, rights)
+        host = host or self._spawn(plugin, identity, connection)
         host.calls += 1
         try:
             await self._started(host)
@@ -246,22 +264,30 @@ class Pool:
         if host.pid == 0 or host.exited.is_set():
             raise Fault("EHOSTDOWN", f"the host of the plugin {host.plugin.name} did not start")
 
-    def _spawn(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
+    def _spawn(
+        self, plugin: calls.Plugin, identity: calls.Identity, connection: socket.socket | None
+    ) -> Host:
         self._make_room(identity)
         self._number += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         ours.shutdown(socket.SHUT_RD)  # a host has nothing to say here, and could send descriptors
-        host = Host(self._number, (plugin, identity), ours)
+        host = Host(self._number, (plugin, identity), ours, self._kill)
+        met = self.people.number(identity) if connection is None else 0
+        shown = [] if connection is None else [connection.fileno()]
         try:
             with theirs:
-                spawn = calls.Spawn(host.number, plugin, identity, self._limits, self.device)
-                self._forks.send(spawn, [theirs.fileno(), *rights])
+                spawn = calls.Spawn(host.number, plugin, identity, self._limits, self.device, met)
+                self._forks.send(spawn, [theirs.fileno(), *shown])
         except Fault:
             ours.close()
             raise
         self._hosts[plugin, identity] = self._all[host.number] = host
         return host
+
+    def _kill(self, number: int) -> None:
+        with contextlib.suppress(Fault):  # it is gone, and all hosts with it
+            self._forks.send(calls.Kill(number))
 
     def _make_room(self, identity: calls.Identity) -> None:
         """Keep one user's hosts bounded: an idle one ends, first those that hold no plugin's state."""
@@ -318,26 +344,28 @@ class Pool:
                 self._dismiss(host)
 
     def stop(self) -> None:
+        """End every host, and the starter with all that it has started. May be repeated."""
+        self.dismiss()
+        self.starter.stop()
+
+    def dismiss(self) -> None:
         """End every host. Those at rest are asked first; no more than `LEAVE_SECONDS` are given them."""
-        asked = [host for host in self._all.values() if host.pidfd >= 0 and not host.calls]
+        asked = [host for host in self._all.values() if host.pid and not host.calls]
         for host in asked:
             host.end()
-        _await_ends([host.pidfd for host in asked])
-        self._forks.stop()
+        self._await_ends(asked)
+        self._forks.close()
         for host in list(self._all.values()):
             self._gone(host, -signal.SIGKILL)
 
-
-def _await_ends(pidfds: list[int]) -> None:
-    poll = select.poll()
-    for pidfd in pidfds:
-        poll.register(pidfd, select.POLLIN)
-    deadline = time.monotonic() + LEAVE_SECONDS
-    left = len(pidfds)
-    while left and (seconds := deadline - time.monotonic()) > 0:
-        for pidfd, _ in poll.poll(seconds * 1000):
-            poll.unregister(pidfd)
-            left -= 1
+    def _await_ends(self, asked: Sequence[Host]) -> None:
+        deadline = time.monotonic() + LEAVE_SECONDS
+        with contextlib.suppress(OSError, ValueError):  # it said nothing more, or was closed before
+            while not all(host.exited.is_set() for host in asked):
+                self._forks.awaited(max(deadline - time.monotonic(), 0))
+                if (message := self._forks.heard()) is None:
+                    return
+                self._heard(message)
 
 
 def announce(request: calls.Request) -> bytes:

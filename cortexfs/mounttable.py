@@ -12,15 +12,13 @@ from pathlib import Path
 
 import trio
 
+from cortexfs.core import mountinfo
 from cortexfs.core.mountinfo import TABLE, escaped
 
 
 def device(root: Path) -> int:
     """The device number of the mount at `root`, which no other file system has while this one is there."""
-    point = escaped(str(root))
-    lines = [line.split() for line in Path(TABLE).read_bytes().splitlines()]
-    major, _, minor = next(fields[2] for fields in reversed(lines) if fields[4] == point).partition(b":")
-    return os.makedev(int(major), int(minor))
+    return os.makedev(*mountinfo.device(Path(TABLE).read_bytes(), str(root)))
 
 
 async def gone(root: Path) -> None:

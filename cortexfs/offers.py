@@ -71,8 +71,12 @@ class _Withdrawn(Fault):
 
 
 class Offers:
-    def __init__(self, where: Config, read: Callable[[], object] = object) -> None:
-        """`read` is called when an installed plugin has been read, in the thread of `load`."""
+    def __init__(
+        self, where: Config, read: Callable[[], object] = object, gpgv: Callable[[Path], bytes] = openpgp.run
+    ) -> None:
+        """`read` is called when an installed plugin has been read, and `gpgv` to look at a signature, in the
+        thread of `load`."""
+        self._gpgv = gpgv
         self._config = where
         self._told_read = read
         self._base = where.state / directory.FOLDER
@@ -214,7 +218,7 @@ class Offers:
     def _check_key(self, manifest: fields.Manifest, tree: Tree, key: str) -> None:
         try:
             why = openpgp.unchecked(manifest, self._keys)
-            if why or openpgp.signer(manifest, tree.contents, self._keys) != key:
+            if why or openpgp.signer(manifest, tree.contents, self._keys, self._gpgv) != key:
                 raise Fault("EPERM", why or "its OpenPGP signature is of another key")
         except Fault as fault:
             mend = f"install it again, or: ctx plugin disable {tree.manifest.name}"

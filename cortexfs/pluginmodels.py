@@ -123,7 +123,7 @@ class PluginModels:
     async def _host(self, plugin: calls.Plugin, who: calls.Identity) -> Host:
         """An agent waits for one as its tools do; a person hears at once that he has too many at work."""
         if who.view is None:
-            return await self._pool.acquire(plugin, who, [])
+            return await self._pool.acquire(plugin, who)
         return await self._turnstile.host(plugin, who)
 
 

@@ -71,7 +71,7 @@ class Relay(RunnerSide):
         identity = calls.of_call(plugin, caller.identity, asked.environment)
         if not pool.is_warm(plugin, identity):
             await self._flush()
-        host = await pool.acquire(plugin, identity, caller.rights)
+        host = await pool.acquire(plugin, identity, self._stream)
         try:
             await self._call(host, asked, None if asked.directory else caller.cwd, seconds)
         finally:
@@ -213,8 +213,6 @@ class Callerish(Protocol):
 
     @property
     def identity(self) -> calls.Identity: ...
-    @property
-    def rights(self) -> list[int]: ...
     @property
     def cwd(self) -> int | None: ...
 

@@ -3,9 +3,9 @@
 Main path: `reconcile` binds a socket for each object that talks and closes those of objects that no
 longer can; `_serve` accepts; a client becomes a Connection.
 
-Rules: binding is done in a thread, as the trio thread must answer the MKNOD that it causes. An object that is
-declared and cannot be served keeps its name in the tree without a listener, so connect(2) says ECONNREFUSED.
-A bound socket pins the mount: all are closed before unmounting.
+Rules: binding is done by the starter, as the trio thread must answer the MKNOD that it causes. An object
+that is declared and cannot be served keeps its name in the tree without a listener, so connect(2) says
+ECONNREFUSED. A bound socket pins the mount: all are closed before unmounting.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 import msgspec
 import trio
@@ -34,6 +32,7 @@ from cortexfs.core.registry import Key, Object
 from cortexfs.guests import Guest, Guests
 from cortexfs.hosts import Pool, announce
 from cortexfs.runnerside import receive, send
+from cortexfs.starter import Starter
 
 BACKLOG = 512
 CALLS = 16  # of `.run.sock`, where it is ahead of the next caller whoever fills it
@@ -41,51 +40,32 @@ PAUSE = 0.004  # a client talks for longer than a runner: 4,000 new ones a secon
 TRIES = 8  # somebody may look at the name just between our making it free and binding it
 CWD_SECONDS = 5.0
 
-Expecting = Callable[[Object | None], contextlib.AbstractContextManager[None]]
+Expecting = Callable[[Object | None, int], contextlib.AbstractContextManager[None]]
 
 log = logging.getLogger("cortexfs")
 _faults = msgspec.msgpack.Decoder(tuple[str, str])
 
 
-def bind(root: Path, expecting: Expecting, object_: Object | None = None) -> socket.socket:
-    """A listener for the object, or for `.run.sock`. It blocks: call it in a thread."""
+async def listen(starter: Starter, expecting: Expecting, object_: Object | None = None) -> socket.socket:
+    """A listener for the object, or for `.run.sock`. Raises OSError, and Gone."""
     path = f"{object_.path}.sock" if object_ else wire.SOCKET_NAME
     if object_ and object_.home is not None:
         path = wire.BIND_NAME  # binding.py
-    folder, _, name = path.rpartition("/")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with _opened(root / folder) as directory:
-            _bind(listener, f"/proc/self/fd/{directory}/{name}", lambda: expecting(object_))
-        strangers.refuse_rights(listener)
-        listener.listen(BACKLOG if object_ else CALLS)
-        listener.setblocking(False)
-    except BaseException:  # whatever it was goes on; nobody else has the listener
-        listener.close()
-        raise
+    async with starter.binds:
+        listener = await _bound(starter, path, BACKLOG if object_ else CALLS, expecting, object_)
+    strangers.refuse_rights(listener)
+    listener.setblocking(False)
     return listener
 
 
-@contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield directory
-    finally:
-        os.close(directory)
-
-
-def _bind(
-    listener: socket.socket, path: str, expecting: Callable[[], contextlib.AbstractContextManager[None]]
-) -> None:
-    for attempt in range(1, TRIES + 1):
-        with expecting():
-            try:
-                listener.bind(path)
-                return
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or attempt == TRIES:
-                    raise
+async def _bound(
+    starter: Starter, path: str, backlog: int, expecting: Expecting, object_: Object | None
+) -> socket.socket:
+    for _ in range(TRIES - 1):
+        with expecting(object_, starter.pid), contextlib.suppress(FileExistsError):
+            return await starter.listener(path, backlog)
+    with expecting(object_, starter.pid):
+        return await starter.listener(path, backlog)
 
 
 class Sockets:
@@ -93,7 +73,6 @@ class Sockets:
 
     def __init__(
         self,
-        root: Path,
         expecting: Expecting,
         conversations: Conversations,
         pool: Pool,
@@ -102,7 +81,6 @@ class Sockets:
         strict: bool = False,
         sandboxed: Callable[[int], bool] = nobody,
     ) -> None:
-        self._root = root
         self._sandboxed = sandboxed
         self._expecting = expecting
         self._conversations = conversations
@@ -157,7 +135,7 @@ class Sockets:
     async def _listen(self, object_: Object) -> None:
         assert self._clients
         try:
-            listener = await trio.to_thread.run_sync(bind, self._root, self._expecting, object_)
+            listener = await listen(self._pool.starter, self._expecting, object_)
         except Gone:
             return
         except OSError as error:
@@ -193,23 +171,26 @@ class Sockets:
     async def _converse(self, object_: Object, stream: socket.socket) -> None:
         async def check_cwd(path: str) -> None:
             with self._admitted(stream) as caller:
-                await self._enter(caller, path)
+                await self._enter(caller.identity, stream, path)
 
+        people = self._pool.people
         try:
             with self._admitted(stream) as caller:
                 identity = caller.identity
+            if not object_.serves(identity.uid):
+                raise Fault("EACCES", f"{object_.path} works for uid {object_.home} alone")
+            let_go = people.keep(identity, stream)
         except Fault as fault:
             await send(stream, frames.encode(requests.refusal(fault)))
             return
-        if not object_.serves(identity.uid):
-            others = Fault("EACCES", f"{object_.path} works for uid {object_.home} alone")
-            await send(stream, frames.encode(requests.refusal(others)))
-            return
-        connection = Connection(self._conversations, object_.key, stream, identity, self._guests, check_cwd)
+        connection = Connection(
+            self._conversations, object_.key, stream, identity, self._guests, people, check_cwd
+        )
         self._connections.add(connection)
         try:
             await connection.serve()
         finally:
+            let_go()
             self._connections.discard(connection)
             self._left.unpark_all()
 
@@ -221,9 +202,9 @@ class Sockets:
                 raise Fault("EACCES", f"{caller.identity.label} may not hold conversations")
         return caller
 
-    async def _enter(self, caller: Caller, path: str) -> None:
+    async def _enter(self, identity: calls.Identity, stream: socket.socket, path: str) -> None:
         """Have a host of his look whether he may work there."""
-        host = await self._pool.acquire(BUILTIN, caller.identity, caller.rights)
+        host = await self._pool.acquire(BUILTIN, identity, stream)
         answered = False
         try:
             with trio.move_on_after(CWD_SECONDS), strangers.closing(host.call(None)) as call:

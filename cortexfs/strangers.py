@@ -40,12 +40,12 @@ def _refusable() -> bool:
         return refuse_rights(sock)
 
 
-_REFUSED = _refusable()
+REFUSED = _refusable()  # whether nobody can send any here
 
 
 def receive(sock: socket.socket, size: int) -> bytes:
     """As recv(2) without waiting; ConnectionAbortedError when descriptors come along."""
-    if _REFUSED:
+    if REFUSED:
         return sock.recv(size)
     seen, _, flags, _ = sock.recvmsg(size, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     if flags & socket.MSG_CTRUNC:
@@ -80,7 +80,7 @@ class closing:
 
 def close(sock: socket.socket) -> None:
     """Close it, without waiting whatever is in it. Once is enough, twice does no harm."""
-    if _REFUSED or sock.fileno() < 0 or _is_clean(sock):
+    if REFUSED or sock.fileno() < 0 or _is_clean(sock):
         sock.close()
     else:
         _bury(sock)

@@ -33,7 +33,7 @@ class Turnstile:
         deadline = trio.current_time() + PATIENCE
         while True:
             try:
-                return await self._pool.acquire(plugin, identity, [])
+                return await self._pool.acquire(plugin, identity)
             except Fault as fault:
                 if fault.code != "EAGAIN" or trio.current_time() >= deadline:
                     raise

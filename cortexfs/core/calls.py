@@ -4,7 +4,8 @@ Two channels. A host's control socket (SOCK_SEQPACKET) carries one-byte packets 
 call's own stream socket and, but for enclosed hosts, the caller's working directory as SCM_RIGHTS; that
 stream then speaks
 core/wire.py and begins with one `Request`. The fork server's control socket (SOCK_SEQPACKET) takes
-`Spawn` packets and answers with `Spawned` and, later, `Exited`.
+`Spawn` packets and answers with `Spawned` and, later, `Exited`; as whom hosts may act it learns from
+connections alone (`Meet`).
 A call has a socket of its own so that one slow reader never holds another up.
 """
 
@@ -192,6 +193,11 @@ def is_enclosed(plugin: Plugin, identity: Identity) -> bool:
     return identity.view is not None or (plugin.sandbox is not None and plugin.sandbox.view is not None)
 
 
+NOBODY = 65534
+# As whom plugins are described under root: nobody.
+DESCRIBING = Identity(NOBODY, NOBODY, (), label=DESCRIBER)
+
+
 class Limits(msgspec.Struct, frozen=True, array_like=True):
     memory_bytes: int
     processes: int
@@ -202,19 +208,41 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
 MAX_SPAWN = 512 << 10
 
 
-class Spawn(msgspec.Struct, frozen=True, array_like=True):
-    """Start a host. Rights: its control socket; then, when namespaces or root are set, the caller's
-    pidfd and, when root is set, the caller's root directory."""
+class Meet(msgspec.Struct, frozen=True, array_like=True, tag="meet"):
+    """Learn who is at the other end of a connection, the only right, and know them by that number."""
+
+    number: int
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
+    """Know them no more."""
+
+    number: int
+
+
+class Spawn(msgspec.Struct, frozen=True, array_like=True, tag="spawn"):
+    """Start a host. Rights: its control socket; then, where `met` is 0, the connection of whoever calls, from
+    which the fork server reads as whom a host may act. `identity` may be less than that, and never more."""
 
     host: int
     plugin: Plugin
     identity: Identity
     limits: Limits
     device: int = 0  # of the daemon's mount, by which host/gate.py knows its objects
+    met: int = 0
+
+
+class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
+    """Kill a host, also one that is starting; its end is told as any other is."""
+
+    host: int
+
+
+ToForkServer: TypeAlias = Meet | Part | Spawn | Kill
 
 
 class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
-    """The host runs; rights: its pidfd. A `fault` says why it does not."""
+    """The host runs. A `fault` says why it does not."""
 
     host: int
     pid: int

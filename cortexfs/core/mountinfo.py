@@ -49,6 +49,15 @@ def _parsed(line: str) -> Mount | None:
     return Mount(point, int(device.partition(":")[2]), owner, "allow_other" in words)
 
 
+def device(table: bytes, root: str) -> tuple[int, int]:
+    """Returns the major and minor numbers of the mount on top at `root`; zeroes where there is none."""
+    point = escaped(root)
+    lines = [line.split() for line in table.splitlines()]
+    found = next((fields[2] for fields in reversed(lines) if fields[4] == point), b"0:0")
+    major, _, minor = found.partition(b":")
+    return int(major), int(minor)
+
+
 def escaped(path: str) -> bytes:
     """Returns a path as the table has it: space, tab, newline and backslash in octal."""
     data = path.encode(errors="surrogateescape")

@@ -1,18 +1,19 @@
 """The process that makes hosts: imported once, then forked for each.
 
     python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION] [--preload MODULE]
-                                             [--state DIR] [--sealed]
+                                             [--state DIR] [--sealed] [--daemon PID]
 
-FD is the control socket of core/calls.py. The daemon starts this before it opens anything, with a
+FD is the control socket of core/calls.py. The starter starts this before the daemon opens anything, with a
 clean environment (/proc/PID/environ of every host shows it), no standard input, and as standard
 error what hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool.
 --serve names what a host does once it is the caller, --preload what it finds imported besides; tests
-put something small there. --state is the daemon's state directory, --sealed says that sealing.py has
-executed this program.
+put something small there. --state is the daemon's state directory, --sealed says that this program was
+executed through the mount of sealing.py, --daemon is the daemon's pid, and its own parent's otherwise.
 
 Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
 socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
-ends with all its descendants: one host, or all of them when the control socket ends.
+ends with all its descendants: one host, or all of them when the control socket ends. As whom a host may act
+it reads from connections (vouching.py), and never takes from a message.
 This file must never know what a call or a tool is.
 """
 
@@ -36,19 +37,19 @@ import msgspec
 
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.host import confining, gate, identity, leftovers, limits, linux, starting
+from cortexfs.host import confining, gate, identity, leftovers, limits, linux, starting, vouching
 
 PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
 NAME = "cortexfs-host"  # as ps(1) shows it; at most 15 characters
 
 _PACKET = 64 << 10  # of what a starting host says
-_MAX_RIGHTS = 3
+_MAX_RIGHTS = 2
 # A process in an uninterruptible wait dies when that ends; nobody is kept waiting for it longer.
 _SWEEP_SECONDS = 2.0
 
 _pack = msgspec.msgpack.Encoder().encode
-_spawns: msgspec.msgpack.Decoder[calls.Spawn] = msgspec.msgpack.Decoder(calls.Spawn)
+_messages: msgspec.msgpack.Decoder[calls.ToForkServer] = msgspec.msgpack.Decoder(calls.ToForkServer)
 _faults: msgspec.msgpack.Decoder[tuple[str, str]] = msgspec.msgpack.Decoder(tuple[str, str])
 
 
@@ -59,6 +60,7 @@ class Child:
         self, spawn: calls.Spawn, pid: int, status: socket.socket, group: limits.Group | None
     ) -> None:
         self.number = spawn.host
+        self.identity, self.plugin = spawn.identity, spawn.plugin
         self.device = spawn.device
         self.pid = pid
         self.announced = False
@@ -83,21 +85,19 @@ class Dead(NamedTuple):
     deadline: float
 
 
-class Message(NamedTuple):
-    data: bytes
-    rights: list[int]  # ours until they are sent
-
-
 class ForkServer:
-    def __init__(self, control: socket.socket, serve: starting.Serve, ground: confining.Ground) -> None:
+    def __init__(
+        self, control: socket.socket, serve: starting.Serve, ground: confining.Ground, daemon: int
+    ) -> None:
         self._ground = ground
         self._control = control
         self._control.setblocking(False)
         self._serve = serve
-        self._groups = limits.Groups.find()
+        self._groups = limits.Groups.find(daemon)
         self._children: dict[int, Child] = {}  # by pid, starting and running
+        self._vouching = vouching.Vouching(self._children)
         self._dead: list[Dead] = []
-        self._outbox: deque[Message] = deque()
+        self._outbox: deque[bytes] = deque()
         self._woken, wake = socket.socketpair()
         for each in (self._woken, wake):
             each.setblocking(False)
@@ -154,7 +154,7 @@ class ForkServer:
     # -- the daemon
 
     def _hear(self) -> bool:
-        """Take one Spawn; whether the daemon is there."""
+        """Take one message; whether the daemon is there."""
         try:
             data, rights, flags = linux.receive(self._control, calls.MAX_SPAWN, _MAX_RIGHTS)
         except BlockingIOError:
@@ -164,42 +164,60 @@ class ForkServer:
         if not data:
             return False
         try:
-            spawn = _spawns.decode(data)
-            try:
-                self._spawn(spawn, rights, whole=not flags & socket.MSG_CTRUNC)
-            except Fault as fault:
-                self._say(calls.Spawned(spawn.host, 0, (fault.code, fault.message)))
+            self._take(_messages.decode(data), rights, whole=not flags & socket.MSG_CTRUNC)
         except msgspec.MsgspecError as error:
-            print(f"fork server: not a Spawn: {error}", file=sys.stderr)
+            print(f"fork server: not a message: {error}", file=sys.stderr)
         finally:
             for fd in rights:
                 os.close(fd)
         return True
 
-    def _say(self, message: calls.FromForkServer, rights: list[int] | None = None) -> None:
-        self._outbox.append(Message(_pack(message), rights or []))
+    def _take(self, message: calls.ToForkServer, rights: list[int], *, whole: bool) -> None:
+        if isinstance(message, calls.Spawn):
+            try:
+                self._admit(message, rights, whole=whole)
+            except Fault as fault:
+                self._say(calls.Spawned(message.host, 0, (fault.code, fault.message)))
+        elif isinstance(message, calls.Kill):
+            self._kill(message.host)
+        elif isinstance(message, calls.Part):
+            self._vouching.part(message.number)
+        elif rights:
+            self._vouching.meet(message.number, rights[0])
+
+    def _kill(self, number: int) -> None:
+        for child in self._children.values():  # not reaped yet, so that the pid is no stranger's
+            if child.number == number:
+                os.kill(child.pid, signal.SIGKILL)
+
+    def _say(self, message: calls.FromForkServer) -> None:
+        self._outbox.append(_pack(message))
 
     def _flush(self) -> bool:
         while self._outbox:
-            message = self._outbox[0]
             try:
-                socket.send_fds(self._control, [message.data], message.rights)
+                self._control.send(self._outbox[0])
             except (BlockingIOError, InterruptedError):
                 return True
             except OSError:
                 return False
             self._outbox.popleft()
-            for fd in message.rights:
-                os.close(fd)
         return True
 
     # -- beginnings
 
-    def _spawn(self, spawn: calls.Spawn, rights: list[int], *, whole: bool) -> None:
-        expected = 1 + bool(spawn.identity.namespaces or spawn.identity.root != (0, 0))
-        expected += spawn.identity.root != (0, 0)
-        if not whole or len(rights) != expected:
+    def _admit(self, spawn: calls.Spawn, rights: list[int], *, whole: bool) -> None:
+        if not whole or not rights:
             raise Fault("EHOSTDOWN", "no host can start: file descriptors were lost; too many are open")
+        control, *shown = rights
+        connection = shown[0] if shown else None
+        try:
+            with self._vouching.rights(spawn.identity, spawn.met, connection) as following:
+                self._spawn(spawn, [control, *following])
+        except OSError as error:
+            raise Fault("EHOSTDOWN", f"no host can start: {error.strerror}") from error
+
+    def _spawn(self, spawn: calls.Spawn, rights: list[int]) -> None:
         if spawn.identity.label and self._groups is None and identity.enters_pid_namespace(spawn.identity):
             # ancestry.ancestor_host says why.
             raise Fault("EACCES", "an agent's run cannot enter a container: there is no cgroup to hold it")
@@ -214,10 +232,10 @@ class ForkServer:
                 if not pid:
                     starting.start(spawn, rights, theirs, group, self._serve, self._ground)
                 self._children[pid] = Child(spawn, pid, ours, group)
-        except OSError as error:
+        except OSError:
             if group is not None:
                 group.kill()
-            raise Fault("EHOSTDOWN", f"no host can start: {error.strerror}") from error
+            raise
 
     def _report(self, child: Child) -> None:
         """What a starting host says, or that it died without a word."""
@@ -247,15 +265,8 @@ class ForkServer:
                 self._say(calls.Spawned(child.number, 0, fault))
 
     def _announce(self, child: Child) -> None:
-        try:
-            pidfd = os.pidfd_open(child.pid)  # ours to reap, so that the pid cannot be another's
-        except OSError as error:
-            os.kill(child.pid, signal.SIGKILL)
-            fault = ("EHOSTDOWN", f"no host can start: {error.strerror}")
-            self._say(calls.Spawned(child.number, 0, fault))
-        else:
-            child.announced = True
-            self._say(calls.Spawned(child.number, child.pid), [pidfd])
+        child.announced = True
+        self._say(calls.Spawned(child.number, child.pid))
 
     def _moved(self, child: Child, pid: int) -> None:
         """The host is in a pid namespace. Its first process waits for our answer before it ends, so
@@ -327,6 +338,7 @@ def main() -> None:
     parser.add_argument("--preload", default=PRELOAD)
     parser.add_argument("--state", default="")
     parser.add_argument("--sealed", action="store_true")
+    parser.add_argument("--daemon", type=int, default=os.getppid())
     options = parser.parse_args()
     control = socket.socket(fileno=options.fd)
     control.set_inheritable(False)
@@ -341,7 +353,7 @@ def main() -> None:
     if options.state:
         mark = leftovers.name_of(options.state)
         leftovers.end(mark)
-    ForkServer(control, serve, confining.Ground(options.sealed, options.state, mark)).run()
+    ForkServer(control, serve, confining.Ground(options.sealed, options.state, mark), options.daemon).run()
 
 
 def _function(name: str) -> starting.Serve:

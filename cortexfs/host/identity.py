@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
+from cortexfs.host import capabilities as capabilities_
 from cortexfs.host import linux
 
 Forked = Callable[[int], None]
@@ -68,7 +69,7 @@ def become(
     _seal()
 
 
-_OVER_MOUNTS = 1 << linux.CAP_SYS_ADMIN | 1 << linux.CAP_SETPCAP
+_OVER_MOUNTS = capabilities_.mask(capabilities_.SYS_ADMIN, capabilities_.SETPCAP)
 
 
 def open_up() -> None:
@@ -201,26 +202,7 @@ def _fork_inside(forked: Forked) -> None:
 def _drop(capabilities: int) -> None:
     """Keep at most `capabilities`, for this process and whatever it executes."""
     with _step("give up its own powers"):
-        held = linux.permitted()
-        linux.prctl(linux.PR_CAP_AMBIENT, linux.PR_CAP_AMBIENT_CLEAR_ALL)
-        # The bounding set first, as dropping from it takes CAP_SETPCAP. It is what a process of
-        # uid 0 gets at exec, so that SECBIT_NOROOT has nothing left to forbid.
-        if held >> linux.CAP_SETPCAP & 1:
-            for number in _known_capabilities():
-                if not capabilities >> number & 1:
-                    linux.prctl(linux.PR_CAPBSET_DROP, number)
-        linux.set_capabilities(held & capabilities)
-        if linux.permitted() & ~capabilities:
-            raise OSError(errno.EPERM, "some of them stayed")
-
-
-def _known_capabilities() -> Iterator[int]:
-    for number in range(64):
-        try:
-            linux.prctl(linux.PR_CAPBSET_READ, number)
-        except OSError:
-            return
-        yield number
+        capabilities_.keep(capabilities)
 
 
 def _seal() -> None:

@@ -102,7 +102,7 @@ class Group:
 class Groups:
     """The directory of cgroups of one fork server, which holds a lock on it while it lives.
 
-    Its name begins with the pid of the daemon, our parent, by which ancestry.py knows who is in it.
+    Its name begins with the pid of the daemon, by which ancestry.py knows who is in it.
     """
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -110,7 +110,7 @@ class Groups:
         self._lock = lock
 
     @classmethod
-    def find(cls) -> Groups | None:
+    def find(cls, daemon: int) -> Groups | None:
         """Make a directory for hosts' cgroups, or None where that is not permitted.
 
         Preferably one whose cgroups count processes. In v2 our own cannot give that controller on
@@ -119,16 +119,16 @@ class Groups:
         for must_count in (True, False):
             for base in _bases():
                 with suppress(OSError):
-                    groups = cls._make(base)
+                    groups = cls._make(base, daemon)
                     if groups.count or not must_count:
                         return groups
                     groups.remove()
         return None
 
     @classmethod
-    def _make(cls, base: Path) -> Groups:
+    def _make(cls, base: Path, daemon: int) -> Groups:
         _clear(base)
-        path = base / f"{PREFIX}{os.getppid()}.{os.getpid()}"
+        path = base / f"{PREFIX}{daemon}.{os.getpid()}"
         lock = _claimed(path)
         for controllers in (base, path):
             with suppress(OSError):  # v1 has no such file; v2 may not let us

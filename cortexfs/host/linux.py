@@ -71,6 +71,7 @@ _MOUNT_ATTR = struct.Struct("=QQQQ")  # struct mount_attr: set, clear, propagati
 _MOUNT_ATTR_RDONLY = 1
 _MS_PRIVATE = 0x40000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # mount(2)
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # umount2(2)
 _LAST = 0xFFFFFFFF  # of descriptors
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
@@ -151,6 +152,11 @@ def cover(path: str, name: str) -> None:
     _checked(
         _libc.mount, name.encode(), os.fsencode(path), b"tmpfs", ctypes.c_ulong(flags), b"size=4k,mode=755"
     )
+
+
+def unmount(path: str) -> None:
+    """Take the mount on top at this path away; whoever still uses it keeps it until he ends."""
+    _checked(_libc.umount2, os.fsencode(path), ctypes.c_int(_MNT_DETACH | _UMOUNT_NOFOLLOW))
 
 
 def make_read_only(mount: int) -> None:

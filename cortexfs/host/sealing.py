@@ -1,6 +1,4 @@
-"""Execute the fork server from a mount of its own that is read-only.
-
-    python -I -m cortexfs.host.sealing FD ...      the arguments are those of the fork server
+"""A program's file in a mount of its own that is read-only.
 
 /proc/self/exe of a process leads to its program through the mount by which that was executed, whatever mounts
 the process has by now. A host is a fork of the fork server, so what that link leads to must not be changed
@@ -14,26 +12,18 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from contextlib import suppress
 
 from cortexfs.core.errors import Fault
 from cortexfs.host import linux, readonly
 
-SEALING, FORK_SERVER = "cortexfs.host.sealing", "cortexfs.host.forkserver"
+FORK_SERVER = "cortexfs.host.forkserver"
 SEALED = "--sealed"
 
 
-def main() -> None:
-    words = [FORK_SERVER if word == SEALING else word for word in sys.orig_argv]
-    program = _sealed(os.path.realpath(sys.executable))
-    if program is None:
-        os.execv(sys.executable, words)
-    os.execv(f"/proc/self/fd/{program}", [*words, SEALED])
-
-
-def _sealed(path: str) -> int | None:
-    """A descriptor of the program that nothing can be changed through; None where there can be none."""
+def sealed(path: str) -> str | None:
+    """Another path of the program, by which nothing of it can be changed; None where there can be none. It
+    holds in this process, and for what that executes."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         pid = os.fork()
@@ -44,7 +34,7 @@ def _sealed(path: str) -> int | None:
         theirs.close()
         _, found, _ = linux.receive(ours, 1, 1)
         os.waitpid(pid, 0)
-    return found[0] if found else None
+    return f"/proc/self/fd/{found[0]}" if found else None
 
 
 def _copy(path: str) -> int:
@@ -53,7 +43,3 @@ def _copy(path: str) -> int:
         copy = linux.copy_mount(program)
     linux.make_read_only(copy)
     return copy
-
-
-if __name__ == "__main__":
-    main()

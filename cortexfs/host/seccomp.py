@@ -93,6 +93,25 @@ METADATA = {
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }
+# Refused to the daemon besides, once it serves (selfconfinement.py): what no capability stands before.
+OF_DAEMON = {
+    # new programs and processes; CLONE without CLONE_THREAD, too
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "fork": (57, -1),
+    "vfork": (58, -1),
+    # others of root's processes; tgkill of its own threads alone, and pidfd_send_signal of no signal
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    # names for sockets, by which the fork server knows connections that were accepted
+    "bind": (49, 200),
+}
+TGKILL, PIDFD_SEND_SIGNAL = (234, 131), (424, 424)
+# What could bring descriptors from anybody but the starter, or something else in that channel's place.
+RECVMSG, RECVMMSG, CLOSE, CLOSE_RANGE = (47, 212), (299, 243), (3, 57), (436, 436)
+DUP2, DUP3 = (33, -1), (292, 24)
 IOCTL = (16, 29)
 # All of them take a descriptor that was opened for reading.
 METADATA_REQUESTS = (
@@ -120,6 +139,7 @@ SOCKET, SOCKETPAIR = (41, 198), (53, 199)
 # Every CLONE_NEW*, the time namespace being what is the exit signal's place for clone(2).
 _NAMESPACES = sum(linux.NAMESPACES.values())
 _TIME_NAMESPACE = 0x80
+_CLONE_THREAD = 0x10000
 _X32 = 0x40000000  # __X32_SYSCALL_BIT
 
 _ALLOW, _ASK, _KILL, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x80000000, 0x00050000
@@ -166,6 +186,39 @@ def close(*, network: bool, unix: bool, metadata: bool = True, families: tuple[i
     linux.filter_syscalls(program(_machine(), choice))
 
 
+def guard(channel: int | None) -> None:
+    """Filter the calls of the daemon. `channel` is the descriptor by which alone others may come; None where
+    the kernel or the C library leaves no choice."""
+    machine = _machine()
+    instructions = [*_of_machine(machine.arch), *_of_daemon(machine.column, os.getpid())]
+    if channel is not None:
+        instructions += _one_way(machine.column, channel)
+    instructions += _confining(machine.column, Choice(network=True, families=_FAMILIES))
+    linux.filter_syscalls(b"".join(_INSTRUCTION.pack(*each) for each in instructions))
+
+
+_FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # getaddrinfo(3) asks for addresses there
+
+
+def _of_daemon(column: int, pid: int) -> Iterator[Instruction]:
+    no = _failing(errno.EPERM)
+    for numbers in OF_DAEMON.values():
+        yield from _if_called(numbers[column], [no])
+    yield from _if_called(CLONE[column], _where(_ANY_BIT, _CLONE_THREAD, _GO_ON, no))
+    yield from _if_called(TGKILL[column], _where(_EQUAL, pid, _GO_ON, no))
+    yield from _if_called(PIDFD_SEND_SIGNAL[column], [_look(1), (_EQUAL, 0, 1, 0), _GO_ON, no])
+
+
+def _one_way(column: int, channel: int) -> Iterator[Instruction]:
+    no = _failing(errno.EPERM)
+    for numbers in (RECVMMSG, CLOSE_RANGE):
+        yield from _if_called(numbers[column], [no])
+    yield from _if_called(RECVMSG[column], _where(_EQUAL, channel, _GO_ON, no))
+    yield from _if_called(CLOSE[column], _where(_EQUAL, channel, no, _GO_ON))
+    for numbers in (DUP2, DUP3):
+        yield from _if_called(numbers[column], [_look(1), (_EQUAL, 0, 1, channel), no, _GO_ON])
+
+
 def allow_only(numbers: Sequence[int]) -> None:
     """Have all other calls fail with ENOSYS, beside what other filters refuse."""
     linux.filter_syscalls(listed(_machine(), numbers))
@@ -193,6 +246,10 @@ def program(machine: _Machine, choice: Choice) -> bytes:
 def _instructions(column: int, arch: int, choice: Choice) -> Iterator[Instruction]:
     """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
     yield from _of_machine(arch)
+    yield from _confining(column, choice)
+
+
+def _confining(column: int, choice: Choice) -> Iterator[Instruction]:
     refused = REFUSED if choice.metadata else REFUSED | METADATA
     for numbers in refused.values():
         yield from _if_called(numbers[column], [_failing(errno.EPERM)])

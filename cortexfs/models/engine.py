@@ -17,13 +17,11 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
-import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 import trio
@@ -33,10 +31,6 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.plain import one_line
 from cortexfs.models.clients import Lost
 
-COMMAND = (sys.executable, "-I", "-m", "cortexfs.host.engine")
-# Threads that wait for each other sleep: while they spun, an answer was ten times slower beside other work,
-# and a third slower through the mount than without it (2 cores, SmolLM2).
-ENVIRON = {"PATH": os.defpath, "LANG": "C.UTF-8", "OMP_WAIT_POLICY": "passive"}
 # What is said of a broken connection is said while the child dies; the better sentence comes after.
 DYING = ("EREMOTEIO", "EHOSTDOWN", "EPROTO")
 DYING_SECONDS = 0.5
@@ -45,6 +39,20 @@ KEPT_LINES = 5  # of what it printed, for the sentence that says why it ended
 MAX_SAID = 4 << 10
 
 log = logging.getLogger("cortexfs")
+
+
+class Child(Protocol):
+    """A process that somebody else has started: starter.Child."""
+
+    pid: int
+    status: int | None
+    ended: trio.Event
+
+    def kill(self) -> None: ...
+
+
+# Starts a process; also the socket that is its standard input, and what it prints.
+Start: TypeAlias = Callable[[], Awaitable[tuple[Child, list[int]]]]
 
 
 class Terms(NamedTuple):
@@ -84,9 +92,9 @@ class Weights(NamedTuple):
 class Engines:
     """All engines of a daemon; a file has one, whatever names it has."""
 
-    def __init__(self, terms: Terms, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, terms: Terms, start: Start) -> None:
         self._terms = terms
-        self._command = command
+        self._start = start
         self._nursery: trio.Nursery | None = None
         self._by_file: dict[Path, Engine] = {}
 
@@ -108,7 +116,7 @@ class Engines:
     def start(self, weights: Weights) -> _Process:
         if self._nursery is None:
             raise Fault("EHOSTDOWN", "the daemon is not ready to start engines; try again")
-        process = _Process(weights, self._terms, self._command)
+        process = _Process(weights, self._terms, self._start)
         self._nursery.start_soon(process.run)
         return process
 
@@ -152,9 +160,11 @@ class Engine:
 class _Process:
     """One child, from its start to its end."""
 
-    def __init__(self, weights: Weights, terms: Terms, command: Sequence[str]) -> None:
+    def __init__(self, weights: Weights, terms: Terms, start: Start) -> None:
         self._weights = weights
         self._terms = terms
+        self._start = start
+        self._child: Child | None = None
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
         self._users: set[trio.CancelScope] = set()
         self._idle_since = trio.current_time()
@@ -162,12 +172,10 @@ class _Process:
         self._served: Served | None = None
         self.ended = trio.Event()
         self.fault: Fault | None = None  # why it is of no use any more
-        self._child, self._socket, self._output = _started(command)
-        self._pidfd = os.pidfd_open(self._child.pid)
 
     @property
-    def pid(self) -> int:
-        return self._child.pid
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
 
     @contextlib.contextmanager
     def used(self) -> Iterator[trio.CancelScope]:
@@ -187,20 +195,34 @@ class _Process:
         return self._served
 
     async def run(self) -> None:
-        """Until it has ended, by itself or by us; then it is reaped, and its users are told."""
+        """Until it has ended, by itself or by us; then its users are told."""
+        try:
+            child, rights = await self._start()
+        except OSError as problem:
+            why = f"no engine can be started now: {problem.strerror}"
+            self._over(Fault("EHOSTDOWN", why))
+            return
+        self._child = child
+        ours = socket.socket(fileno=rights[0])
+        ours.setblocking(False)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        async with stream as channel, trio.lowlevel.FdStream(rights[1]) as output:
+            await self._serve(child, channel, output)
+
+    async def _serve(self, child: Child, channel: trio.SocketStream, output: trio.abc.ReceiveStream) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._overhear)
-                nursery.start_soon(self._live)
-                await trio.lowlevel.wait_readable(self._pidfd)
+                nursery.start_soon(self._overhear, output)
+                nursery.start_soon(self._live, channel)
+                await child.ended.wait()
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
-                await self._end()
+                await self._end(child)
 
-    async def _live(self) -> None:
+    async def _live(self, channel: trio.SocketStream) -> None:
         with trio.move_on_after(self._terms.load) as clock:
-            self._served = await self._load()
+            self._served = await self._load(channel)
         if clock.cancelled_caught:
             self._kill("EHOSTDOWN", f"did not load within {self._terms.load:g} s")
         if self._served is None:
@@ -214,7 +236,7 @@ class _Process:
             elif trio.current_time() - self._idle_since >= self._terms.idle:
                 self._kill("EHOSTDOWN", "ended, as nobody needed it")
 
-    async def _load(self) -> Served | None:
+    async def _load(self, channel: trio.SocketStream) -> Served | None:
         """Tell it what to serve; None when it will not."""
         key = secrets.token_urlsafe(32)
         load = engine.Load(
@@ -226,8 +248,8 @@ class _Process:
             key=key,
         )
         try:
-            await self._socket.send_all(engine.encode(load))
-            answer = engine.decode_answer(await self._line())
+            await channel.send_all(engine.encode(load))
+            answer = engine.decode_answer(await _line(channel))
         except trio.BrokenResourceError:
             return None  # it has died, and its status says more
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -237,14 +259,6 @@ class _Process:
             self._kill("EHOSTDOWN", f"cannot load: {one_line(answer.why)}")
             return None
         return Served(answer.port, key, self._is_alive)
-
-    async def _line(self) -> bytes:
-        line = b""
-        while not line.endswith(b"\n") and len(line) < engine.MAX_LINE:
-            if not (data := await self._socket.receive_some(engine.MAX_LINE)):
-                raise trio.BrokenResourceError
-            line += data
-        return line
 
     async def _look(self, served: Served) -> None:
         """Whether it lives: its slots are told by the thread that makes the answers, between two batches."""
@@ -259,35 +273,33 @@ class _Process:
         if clock.cancelled_caught:
             self._kill("EPROTO", f"said nothing for {self._terms.silence:g} s and was ended")
 
-    async def _overhear(self) -> None:
+    async def _overhear(self, output: trio.abc.ReceiveStream) -> None:
         """All that it prints is read. What it prints after it has loaded may quote what users said."""
-        while said := await self._output.receive_some(MAX_SAID):
+        while said := await output.receive_some(MAX_SAID):
             if self._served is None:
                 lines = [one_line(line) for line in said.decode(errors="replace").splitlines() if line]
                 self._said.extend(lines)
                 log.info("engine of %s: %s", self._weights.name, lines)
 
     def _is_alive(self) -> bool:
-        return self._child.poll() is None
+        return self._child is not None and self._child.status is None
 
     def _kill(self, code: str, why: str) -> None:
         self.fault = self.fault or self._fault(code, why)
-        if self._is_alive():  # or its number may be a stranger's
-            os.killpg(self._child.pid, signal.SIGKILL)
+        if self._child:
+            self._child.kill()
 
-    async def _end(self) -> None:
-        if self._is_alive():
+    async def _end(self, child: Child) -> None:
+        if child.status is None:
             self._kill("EHOSTDOWN", "was ended, as the daemon ends")
             with trio.move_on_after(REAP_SECONDS):
-                await trio.lowlevel.wait_readable(self._pidfd)
-        status = self._child.poll()
-        self.fault = self.fault or self._fault(
-            "EPROTO" if self._served else "EHOSTDOWN", self._ending(status)
-        )
+                await child.ended.wait()
+        code = "EPROTO" if self._served else "EHOSTDOWN"
+        self._over(self._fault(code, self._ending(child.status)))
+
+    def _over(self, fault: Fault) -> None:
+        self.fault = self.fault or fault
         log.info("%s", self.fault.message.partition("; ")[0])
-        for closing in (self._socket, self._output):
-            await trio.aclose_forcefully(closing)
-        os.close(self._pidfd)
         self._ready.set()
         self.ended.set()
         for scope in self._users:
@@ -305,29 +317,10 @@ class _Process:
         return Fault(code, f"the engine of {self._weights.name} {why}; {mend}")
 
 
-def _started(
-    command: Sequence[str],
-) -> tuple[subprocess.Popen[bytes], trio.SocketStream, trio.abc.ReceiveStream]:
-    """The child, what we talk to it by, and what it prints. Started on this thread: the kernel watches the
-    thread that made a child, where it is to die with its parent (prctl(2), PR_SET_PDEATHSIG)."""
-    ours, theirs = socket.socketpair()
-    output, printed = os.pipe()
-    try:
-        child = subprocess.Popen(
-            command,
-            stdin=theirs.fileno(),
-            stdout=printed,
-            stderr=printed,
-            env=ENVIRON,
-            cwd="/",
-            start_new_session=True,
-        )
-    except OSError as problem:
-        ours.close()
-        os.close(output)
-        raise Fault("EHOSTDOWN", f"no engine can be started now: {problem.strerror}") from None
-    finally:
-        theirs.close()
-        os.close(printed)
-    ours.setblocking(False)
-    return child, trio.SocketStream(trio.socket.from_stdlib_socket(ours)), trio.lowlevel.FdStream(output)
+async def _line(channel: trio.SocketStream) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < engine.MAX_LINE:
+        if not (data := await channel.receive_some(engine.MAX_LINE)):
+            raise trio.BrokenResourceError
+        line += data
+    return line

@@ -45,21 +45,6 @@ def signed_text(package: str) -> bytes:
     return package.encode()
 
 
-def command(keyring: str, signature_file: str, text_file: str) -> list[str]:
-    """gpgv with nothing but this ring; paths are absolute, since it looks for others in its home."""
-    return [
-        "gpgv",
-        "--status-fd",
-        "1",
-        "--weak-digest",
-        "SHA1",
-        "--keyring",
-        keyring,
-        signature_file,
-        text_file,
-    ]
-
-
 def signer(status: bytes) -> str:
     """The fingerprint of the one key that signed, from what gpgv wrote to its status-fd; else EBADMSG."""
     lines = [line.removeprefix(_PREFIX).decode("ascii", "replace").split() for line in status.splitlines()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cortexfs import believed
+from cortexfs.core import starts
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.plugins import manifesthash, manifestsignature
@@ -21,6 +22,7 @@ from cortexfs.plugins import manifesthash, manifestsignature
 KEYS = "plugin-keys.gpg"  # of the configuration directory; what gpg --export writes
 MAX_KEYS = 32 << 20
 SECONDS = 10.0
+MAX_SAID = 1 << 20
 
 
 def unchecked(manifest: Manifest, keys: Path) -> str | None:
@@ -34,25 +36,29 @@ def unchecked(manifest: Manifest, keys: Path) -> str | None:
     return None
 
 
-def signer(manifest: Manifest, files: Mapping[str, bytes], keys: Path) -> str:
-    """The fingerprint of the key that has signed these files; empty where nothing was checked."""
+def run(folder: Path) -> bytes:
+    """What gpgv says of the files in a folder."""
+    path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
+    words = starts.gpgv(str(folder))
+    try:
+        return subprocess.run(words, capture_output=True, env=path, timeout=SECONDS, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise Fault("EHOSTDOWN", f"gpgv cannot be run: {problem}; its signature stays unchecked") from None
+
+
+def signer(
+    manifest: Manifest, files: Mapping[str, bytes], keys: Path, run: Callable[[Path], bytes] = run
+) -> str:
+    """The fingerprint of the key that has signed these files; empty where nothing was checked. `run` runs
+    gpgv where this process may not."""
     if manifest.signature is None or unchecked(manifest, keys) or (trusted := _ring(keys)) is None:
         return ""
     digest = manifesthash.package_digest(files)
     with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
-        given, text, ring = Path(folder, "signature"), Path(folder, "text"), Path(folder, KEYS)
-        ring.write_bytes(trusted)
-        given.write_bytes(manifestsignature.signature(manifest.signature))
-        text.write_bytes(manifestsignature.signed_text(digest))
-        words = manifestsignature.command(str(ring), str(given), str(text))
-        path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": folder}
-        try:
-            done = subprocess.run(words, capture_output=True, env=path, timeout=SECONDS, check=False)
-        except (OSError, subprocess.TimeoutExpired) as problem:
-            raise Fault(
-                "EHOSTDOWN", f"gpgv cannot be run: {problem}; its signature stays unchecked"
-            ) from None
-    return manifestsignature.signer(done.stdout)
+        Path(folder, starts.RING).write_bytes(trusted)
+        Path(folder, starts.SIGNED).write_bytes(manifestsignature.signature(manifest.signature))
+        Path(folder, starts.TEXT).write_bytes(manifestsignature.signed_text(digest))
+        return manifestsignature.signer(run(Path(folder)))
 
 
 def _ring(keys: Path) -> bytes | None:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from cortexfs.core import engine
-from cortexfs.models.engine import COMMAND, ENVIRON, Terms
+from cortexfs.host.starter import ENGINE, ENGINE_ENVIRON
+from cortexfs.models.engine import Terms
 from cortexfs.models.weights import carried
 from tests.bench import measure
 from tests.mounted.ctx_mount import Ctx, wait_gone
@@ -118,11 +119,11 @@ class _Direct:
         self._socket = ours
         with theirs:
             self._child = subprocess.Popen(
-                COMMAND,
+                ENGINE,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=ENVIRON,
+                env=ENGINE_ENVIRON,
             )
         weights = str(carried())
         threads = len(os.sched_getaffinity(0))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from cortexfs.core import starts
 from cortexfs.core.errors import Fault
-from cortexfs.plugins import manifesthash, manifestsignature
+from cortexfs.plugins import manifesthash, manifestsignature, openpgp
 from tests.core.manifest_json import SOUND
 
 CODE = b"export const tools = []\n"
@@ -128,14 +127,10 @@ OLD_SIGNATURE = (
 
 def gpgv(tmp_path: Path, key: str, signature: bytes, package_digest: str) -> bytes:
     """What gpgv says to its status-fd."""
-    ring, given, text = tmp_path / "ring", tmp_path / "signature", tmp_path / "text"
-    ring.write_bytes(base64.b64decode(key))
-    given.write_bytes(signature)
-    text.write_bytes(manifestsignature.signed_text(package_digest))
-    words = manifestsignature.command(str(ring), str(given), str(text))
-    return subprocess.run(
-        words, capture_output=True, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    ).stdout
+    (tmp_path / starts.RING).write_bytes(base64.b64decode(key))
+    (tmp_path / starts.SIGNED).write_bytes(signature)
+    (tmp_path / starts.TEXT).write_bytes(manifestsignature.signed_text(package_digest))
+    return openpgp.run(tmp_path)
 
 
 # What a signature is worth is what gpgv says to our command: nothing can stand in for it.

@@ -24,7 +24,7 @@ from cortexfs.core.errors import EXIT_STATUS
 from cortexfs.models import debug
 from cortexfs.relay import Relay
 from cortexfs.runnerside import receive, send
-from tests.shell.calling import Answer, World, hello, open_files, serving
+from tests.shell.calling import Answer, World, files_closed, hello, open_files, serving
 from tests.shell.test_relay import Bounds, Stage
 
 SOAK = float(os.environ.get("CTX_SOAK", "0"))
@@ -85,7 +85,7 @@ async def _attack(place: Path, pieces: Pieces) -> None:
                     nursery.start_soon(_say, world, pieces(chance), chance.random() < 0.7)
             assert (await world.call(echo, "hello")).output == "hello"
             await world.idle()
-            assert open_files() <= files
+            await files_closed(files)
         assert await world.pid() == pid
 
 

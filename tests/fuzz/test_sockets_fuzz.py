@@ -26,7 +26,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE, Done, Start
 from tests.bench.measure import rss_mib
 from tests.fuzz.test_exec_fuzz import SOAK, rounds
-from tests.shell.calling import open_files
+from tests.shell.calling import files_closed, open_files
 from tests.shell.conversing import ECHO, SCRIPT, Client, World, conversing
 from tests.waiting import PATIENCE
 
@@ -237,7 +237,7 @@ async def test_whatever_a_stranger_says(said: Said, tmp_path: Path) -> None:
                     nursery.start_soon(_stranger, world, random.Random(chance.random()), said(chance))
             await _ended(world)
             await _remove_all(world)
-            assert open_files() <= files + IDLE
+            await files_closed(files + IDLE)
             assert len(world.conversations) <= IDLE
             assert world.held(STRANGER) == world.held() == 0
             assert world.sessions._budget.used == 0

@@ -195,6 +195,7 @@ async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
         try:
             with trio.fail_after(PATIENCE):
                 async with trio.open_nursery() as services:
+                    services.start_soon(world.pool.starter.run)
                     services.start_soon(world.pool.run)
                     services.start_soon(world.logs.run)
                     async with trio.open_nursery() as runs:
@@ -216,3 +217,8 @@ async def _within(world: World, work: Any) -> None:
 
 def open_files(pid: int | str = "self") -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+async def files_closed(most: int, pid: int | str = "self") -> None:
+    """Wait until no more are open than before: a log of runs is looked through behind the last of them."""
+    await awaited(lambda: open_files(pid), lambda now: now <= most)

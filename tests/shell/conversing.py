@@ -22,6 +22,7 @@ from cortexfs.guests import Guests
 from cortexfs.logs import Logs
 from cortexfs.models.driver import Driver
 from cortexfs.models.drivers import chosen
+from cortexfs.people import People
 from cortexfs.runnerside import receive, send
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, Space
@@ -126,7 +127,13 @@ class World:
         ours.setblocking(False)
         uid = self.uid if uid is None else uid
         connection = Connection(
-            self.conversations, object, ours, Identity(uid, uid, ()), self.guests, _check_cwd
+            self.conversations,
+            object,
+            ours,
+            Identity(uid, uid, ()),
+            self.guests,
+            People(_tell_nobody),
+            _check_cwd,
         )
         self.now += 1
         self._nursery.start_soon(self._serve, connection, ours)
@@ -173,6 +180,9 @@ Drivers: TypeAlias = Callable[[Key], Driver] | None
 
 def _driver(key: Key) -> Driver:
     return chosen(key[1], "debug." + key[1].rpartition("/")[2], "socket")
+
+
+def _tell_nobody(message: object, rights: object) -> None: ...
 
 
 async def _check_cwd(path: str) -> None:

@@ -86,8 +86,8 @@ def said(client: socket.socket, kind: str) -> None:
     if kind in ("hangs", "endless"):
         with contextlib.suppress(OSError):
             client.recv(1)
-        if told := os.environ.get("GONE"):
-            Path(told).write_text("gone")
+        if sys.argv[1:]:
+            Path(sys.argv[1]).write_text("gone")
         time.sleep(3600 if kind == "hangs" else 0)
         return
     event(client, b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}')

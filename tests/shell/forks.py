@@ -15,13 +15,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 import cortexfs
 from cortexfs.caller import Caller, caller_of
 from cortexfs.core import calls
+from cortexfs.host import sealing
 from tests.waiting import PATIENCE
 
 NOBODY = 65534
@@ -103,6 +104,44 @@ def connected(*prefix: str, after: str = "", command: Sequence[str] = ()) -> Ite
                 os.close(pidfd)
 
 
+@contextmanager
+def connection_of(identity: calls.Identity) -> Iterator[socket.socket]:
+    """The daemon's end of a connection of this user's, from a process that has ended since; of one of ours
+    where the identity has root's powers."""
+    with public_directory() as path, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path / "socket"))
+        os.chmod(path / "socket", 0o777)
+        listener.listen()
+        with socket.socket(socket.AF_UNIX) as client:
+            if identity.capabilities:
+                client.connect(listener.getsockname())
+            elif pid := os.fork():
+                os.waitpid(pid, 0)
+            else:
+                _connect_as(identity, client, listener.getsockname())
+            sock, _ = listener.accept()
+            with sock:
+                yield sock
+
+
+def _connect_as(identity: calls.Identity, client: socket.socket, address: str) -> NoReturn:
+    try:
+        os.setgroups(identity.groups)
+        os.setresgid(identity.gid, identity.gid, identity.gid)
+        os.setresuid(identity.uid, identity.uid, identity.uid)
+        client.connect(address)
+    finally:
+        os._exit(0)
+
+
+class Connected:
+    """A caller, and the daemon's end of its connection."""
+
+    def __init__(self, caller: Caller, connection: socket.socket) -> None:
+        self.pid, self.identity, self.rights, self.cwd = caller
+        self.connection = connection
+
+
 class Host:
     def __init__(self, number: int, control: socket.socket, identity: calls.Identity) -> None:
         self.number = number
@@ -124,6 +163,7 @@ class Forks:
     def __init__(self, *prefix: str, sealed: bool = True, state: Path | None = None) -> None:
         self.device = 0
         self.plugin = PLUGIN
+        self._is_roots = prefix[: len(AS_NOBODY)] != AS_NOBODY and os.geteuid() == 0
         self._stack = ExitStack()
         home = self._stack.enter_context(public_directory())
         (home / "fake.py").write_text(FAKE)
@@ -131,7 +171,8 @@ class Forks:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(PATIENCE)
         root = Path(cortexfs.__file__).parents[1]
-        command = [*prefix, sys.executable, "-m", f"cortexfs.host.{'sealing' if sealed else 'forkserver'}"]
+        server = [str(Path(__file__).with_name("sealed_forks.py"))] if sealed else ["-m", sealing.FORK_SERVER]
+        command = [*prefix, sys.executable, *server]
         options = ["--state", str(state)] if state else []
         with theirs:
             self.process = subprocess.Popen(
@@ -161,37 +202,52 @@ class Forks:
         return {host.pid: host for host in self._hosts.values()}
 
     def send(
-        self, identity: calls.Identity, rights: Sequence[int] = (), limits: calls.Limits = LIMITS
+        self,
+        identity: calls.Identity,
+        connection: socket.socket | None = None,
+        limits: calls.Limits = LIMITS,
+        met: int = 0,
     ) -> Host:
         self._number += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(PATIENCE)
         host = self._hosts[self._number] = Host(self._number, ours, identity)
-        spawn = calls.Spawn(self._number, self.plugin, identity, limits, self.device)
+        spawn = calls.Spawn(self._number, self.plugin, identity, limits, self.device, met)
         with theirs:
-            socket.send_fds(self.control, [msgspec.msgpack.encode(spawn)], [theirs.fileno(), *rights])
+            self.say(spawn, theirs, *([connection] if connection else []))
         return host
 
+    def say(self, message: calls.ToForkServer, *rights: socket.socket) -> None:
+        socket.send_fds(self.control, [msgspec.msgpack.encode(message)], [each.fileno() for each in rights])
+
     def hear(self) -> calls.FromForkServer:
-        data, rights, _, _ = socket.recv_fds(self.control, 1 << 16, 1)
-        message = _replies.decode(data)
-        if rights:
-            self._hosts[message.host].pidfd = rights[0]
+        message = _replies.decode(self.control.recv(1 << 16))
+        if isinstance(message, calls.Spawned) and message.pid:
+            self._hosts[message.host].pidfd = os.pidfd_open(message.pid)
         return message
 
     def spawn(
-        self, identity: calls.Identity, rights: Sequence[int] = (), limits: calls.Limits = LIMITS
+        self,
+        identity: calls.Identity,
+        connection: socket.socket | None = None,
+        limits: calls.Limits = LIMITS,
     ) -> Host:
-        host = self.send(identity, rights, limits)
-        said = self.hear()
+        """A host; where no connection is given, one of that user's vouches for it."""
+        with ExitStack() as stack:
+            if connection is None and self._is_roots and identity != calls.DESCRIBING:
+                connection = stack.enter_context(connection_of(identity))
+            host = self.send(identity, connection, limits)
+            said = self.hear()
         assert isinstance(said, calls.Spawned)
         assert (said.host, said.fault) == (host.number, None), said.fault
         host.pid = said.pid
         return host
 
-    def refused(self, identity: calls.Identity, rights: Sequence[int] = ()) -> tuple[str, str]:
+    def refused(
+        self, identity: calls.Identity, connection: socket.socket | None = None, met: int = 0
+    ) -> tuple[str, str]:
         """The fault of a host that must not start."""
-        host = self.send(identity, rights)
+        host = self.send(identity, connection, met=met)
         said = self.hear()
         assert isinstance(said, calls.Spawned)
         assert said.fault is not None
@@ -211,12 +267,12 @@ class Forks:
         signal.pidfd_send_signal(host.pidfd, signal.SIGKILL)
 
     @contextmanager
-    def caller(self, *prefix: str, after: str = "") -> Iterator[Caller]:
+    def caller(self, *prefix: str, after: str = "") -> Iterator[Connected]:
         with connected(*prefix, after=after) as sock, caller_of(sock, self.by_pid) as caller:
-            yield caller
+            yield Connected(caller, sock)
 
     @contextmanager
     def host(self, *prefix: str, after: str = "") -> Iterator[Host]:
         """A host for a caller that `prefix` starts."""
         with self.caller(*prefix, after=after) as caller:
-            yield self.spawn(caller.identity, caller.rights)
+            yield self.spawn(caller.identity, caller.connection)

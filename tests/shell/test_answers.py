@@ -19,7 +19,7 @@ from cortexfs.core.registry import Object
 from cortexfs.models import debug, drivers
 from cortexfs.models.driver import Turn
 from cortexfs.runnerside import send
-from tests.shell.calling import Answer, Runner, World, hello, open_files, serving
+from tests.shell.calling import Answer, Runner, World, files_closed, hello, open_files, serving
 
 ECHO, SCRIPT = debug.objects(0.0)
 TEXT = ("CTX_OUTPUT=text",)
@@ -327,7 +327,7 @@ async def test_a_caller_who_leaves_ends_the_run(prompt: str, tmp_path: Path) -> 
                 await runner.until(b'"start"')
         await world.idle()
         assert not world.runs.active
-        assert open_files() == before
+        await files_closed(before)
 
 
 async def test_who_says_what_nobody_wanted_is_cut_off(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,14 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message
 from cortexfs.core.registry import Object
 from cortexfs.core.requests import Input, Verdict
+from cortexfs.core.starts import ENGINE
 from cortexfs.models.clients import Lost
 from cortexfs.models.driver import Who
 from cortexfs.models.engine import Engine, Engines, Terms, Weights
 from cortexfs.models.local import Locals
 from cortexfs.models.loopback import request
 from cortexfs.models.weights import Local
+from cortexfs.starter import Starter
 from tests.waiting import PATIENCE
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
@@ -62,9 +65,9 @@ class Turn:
 class World:
     """Engines of the fake kind, and the driver of one that behaves as `kind` says."""
 
-    def __init__(self, terms: Terms, nursery: trio.Nursery) -> None:
+    def __init__(self, terms: Terms, nursery: trio.Nursery, starter: Starter) -> None:
         self.nursery = nursery
-        self.engines = Engines(terms, FAKE)
+        self.engines = Engines(terms, partial(starter.start, ENGINE))
 
     def weights(self, kind: str) -> Weights:
         return Weights(NAME, Path(f"/nowhere/{kind}.gguf"), 512)
@@ -95,13 +98,26 @@ def control(object_: Object, name: str) -> str:
 
 
 @asynccontextmanager
-async def world(**terms: float) -> AsyncIterator[World]:
-    async with trio.open_nursery() as nursery:
-        made = World(Terms(**terms), nursery)  # type: ignore[arg-type]
+async def world(*words: str, **terms: float) -> AsyncIterator[World]:
+    """`words` are more of the fake's command line."""
+    async with starting((*FAKE, *words)) as starter, trio.open_nursery() as nursery:
+        made = World(Terms(**terms), nursery, starter)  # type: ignore[arg-type]
         await nursery.start(made.engines.run)
         with trio.fail_after(PATIENCE):
             yield made
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def starting(command: Sequence[str]) -> AsyncIterator[Starter]:
+    starter = Starter(engine=command)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(starter.run)
+            yield starter
+            nursery.cancel_scope.cancel()
+    finally:
+        await trio.to_thread.run_sync(starter.stop)
 
 
 async def gone(pid: int) -> None:
@@ -192,8 +208,8 @@ async def test_one_that_loads_for_ever_is_ended() -> None:
 
 
 async def test_one_that_cannot_be_started() -> None:
-    async with trio.open_nursery() as nursery:
-        engines = Engines(Terms(), ["/nowhere/python"])
+    async with starting(["/nowhere/python"]) as starter, trio.open_nursery() as nursery:
+        engines = Engines(Terms(), partial(starter.start, ENGINE))
         await nursery.start(engines.run)
         with pytest.raises(Fault) as caught:
             async with engines.engine(Weights(NAME, Path("/x"), 512)).serving():
@@ -264,14 +280,11 @@ async def test_it_ends_when_nobody_needs_it_and_comes_back() -> None:
         assert engine.pid != pid
 
 
-async def test_leaving_closes_the_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leaving_closes_the_connection(tmp_path: Path) -> None:
     # issue: "cancel closes the request"
-    from cortexfs.models import engine as module
-
     told = tmp_path / "gone"
     os.mkfifo(told)
-    monkeypatch.setitem(module.ENVIRON, "GONE", str(told))
-    async with world() as w:
+    async with world(str(told)) as w:
         with trio.CancelScope() as scope:
             await w.ask("endless", Turn(heard=scope.cancel))
         assert await trio.to_thread.run_sync(told.read_bytes) == b"gone"

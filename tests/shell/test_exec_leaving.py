@@ -13,7 +13,7 @@ import trio
 
 from cortexfs.core import wire
 from cortexfs.runnerside import send
-from tests.shell.calling import FAULTY, World, open_files, serving
+from tests.shell.calling import FAULTY, World, files_closed, open_files, serving
 from tests.waiting import awaited
 
 
@@ -91,8 +91,8 @@ async def test_200_runs_leave_no_descriptor(
         await _rounds(ending, world, drip, 40)
         gc.collect()
         assert await world.pid() == pid  # and it is still the same host
-        assert open_files() == before[0]
-        await awaited(lambda: open_files(pid) <= before[1])  # a worker closes after its answer was heard
+        await files_closed(before[0])
+        await files_closed(before[1], pid)  # a worker closes after its answer was heard
         assert not world.runs.active
 
 
@@ -115,7 +115,7 @@ async def test_hosts_that_die_leave_no_descriptor(tmp_path: Path) -> None:
         for _ in range(20):
             assert (await world.call(exits, "{}")).status == 70
         await _quiet(world)
-        assert open_files() == before
+        await files_closed(before)
 
 
 async def _quiet(world: World) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from cortexfs.core import calls
 from cortexfs.host import limits
-from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended
+from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connection_of, ended
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="starts hosts of other users")
@@ -94,7 +94,9 @@ def test_signals_are_as_in_a_fresh_program() -> None:
 
 
 def test_a_refusal_is_no_exit_and_hosts_follow_it(forks: Forks) -> None:
-    assert forks.refused(calls.Identity(NOBODY, NOBODY, (), root=(1, 1)))[0] == "EHOSTDOWN"  # no rights came
+    assert (
+        forks.refused(calls.Identity(NOBODY, NOBODY, (), root=(1, 1)))[0] == "EACCES"
+    )  # nobody vouches for it
     host = forks.spawn(USER)
     forks.kill(host)
     forks.exit_of(host)  # the next message is of this host
@@ -110,12 +112,13 @@ def test_without_descriptors_a_host_is_refused_and_then_the_next_one_starts(root
     first = roots_forks.spawn(USER)  # it has started
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     faults = []
-    for some in range(4, 40):
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (some, hard))
-        roots_forks.send(USER)
-        said = roots_forks.hear()
-        assert isinstance(said, calls.Spawned)
-        faults.append(said.fault[0] if said.fault else None)
+    with connection_of(USER) as connection:
+        for some in range(4, 40):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (some, hard))
+            roots_forks.send(USER, connection)
+            said = roots_forks.hear()
+            assert isinstance(said, calls.Spawned)
+            faults.append(said.fault[0] if said.fault else None)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     assert faults[0] == "EHOSTDOWN"
     assert faults[-1] is None
@@ -313,7 +316,7 @@ def test_an_escape_in_a_containers_pid_namespace_ends_too(roots_forks: Forks) ->
     # Orphans of a host that has died there go to the container's init: only the cgroup knows them.
     needs_cgroups()
     with roots_forks.caller("bwrap", "--unshare-pid", "--dev-bind", "/", "/") as caller:
-        host = roots_forks.spawn(caller.identity, caller.rights)
+        host = roots_forks.spawn(caller.identity, caller.connection)
         host.ask(ESCAPE)
         procs = [path / str(host.number) / "cgroup.procs" for path in groups_of(roots_forks)]
         pidfds = [os.pidfd_open(int(pid)) for pid in procs[0].read_text().split()]

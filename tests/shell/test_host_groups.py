@@ -38,7 +38,7 @@ def _forked(base: Path) -> int:
     status = 1
     try:
         for _ in range(STARTS):
-            groups = Groups._make(base)
+            groups = Groups._make(base, os.getppid())
             group = groups.create(1, 8)
             os.sched_yield()
             assert group.path.is_dir()

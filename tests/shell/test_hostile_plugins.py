@@ -55,7 +55,7 @@ class FakePool:
     def say(self, name: str, said: bytes) -> None:
         self._said[name] = said
 
-    async def acquire(self, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> FakeHost:
+    async def acquire(self, plugin: calls.Plugin, identity: calls.Identity) -> FakeHost:
         return FakeHost(self._said[plugin.name], identity, self.kept)
 
     def retire(self, host: FakeHost) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,9 +17,8 @@ import trio.testing
 from cortexfs import hosts
 from cortexfs.core import calls
 from cortexfs.core.errors import Fault
-from cortexfs.forking import ForkServer
 from cortexfs.hosts import Host, Pool
-from tests.shell.calling import LIMITS, open_files, serving
+from tests.shell.calling import LIMITS, files_closed, open_files, serving
 from tests.waiting import awaited
 
 WHO = calls.Identity(os.geteuid(), os.getegid(), ())
@@ -37,17 +37,24 @@ class FakeForks:
         self.pool: Pool | None = None
         self.fault: Fault | None = None
 
-    def send(self, spawn: calls.Spawn, rights: list[int]) -> None:
+    def send(self, message: calls.ToForkServer, rights: Sequence[int] = ()) -> None:
         if self.fault:
             raise self.fault
-        self.hosts[spawn.host] = socket.socket(fileno=os.dup(rights[0]))
+        if isinstance(message, calls.Spawn):
+            self.hosts[message.host] = socket.socket(fileno=os.dup(rights[0]))
 
     def start(self, number: int) -> None:
         """The host says that it runs."""
         assert self.pool is not None
-        self.pool._heard(calls.Spawned(number, 1_000_000 + number), [os.open("/dev/null", os.O_RDONLY)])
+        self.pool._heard(calls.Spawned(number, 1_000_000 + number))
 
-    def stop(self) -> None:
+    def awaited(self, seconds: float) -> bool:
+        return False
+
+    def heard(self) -> None:
+        return None
+
+    def close(self) -> None:
         for control in self.hosts.values():
             control.close()
 
@@ -59,10 +66,21 @@ class FakeForks:
             return False
 
 
+class FakeStarter:
+    def start_now(self, what: str) -> tuple[None, list[int]]:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return None, [ours.detach(), os.open("/dev/null", os.O_RDONLY)]
+
+    def stop(self) -> None: ...
+
+
 class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.forks = FakeForks()
-        self.pool = self.forks.pool = Pool(LIMITS, cast(Any, lambda: self.forks))
+        self.pool = self.forks.pool = Pool(LIMITS, cast(Any, FakeStarter()))
+        self.pool._forks.close()
+        self.pool._forks = cast(Any, self.forks)
         self.killed: list[int] = []
         monkeypatch.setattr(Host, "kill", lambda host: self._kill(host))
 
@@ -75,7 +93,7 @@ class Stage:
         got: list[Host] = []
 
         async def acquire() -> None:
-            got.append(await self.pool.acquire(of, who, []))
+            got.append(await self.pool.acquire(of, who))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(acquire)
@@ -107,7 +125,7 @@ async def test_one_host_for_each_plugin_and_identity(stage: Stage) -> None:
 async def test_a_host_that_is_waited_for_is_not_dismissed(stage: Stage) -> None:
     # "a caller is counted before it waits, so a host in use is never dismissed"
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stage.pool.acquire, BUILTIN, WHO, [])
+        nursery.start_soon(stage.pool.acquire, BUILTIN, WHO)
         await trio.testing.wait_all_tasks_blocked()
         stage.forks.start(1)
         stage.pool.replace(lambda _: False)
@@ -127,7 +145,7 @@ async def test_a_host_that_has_died_is_not_given_out(stage: Stage) -> None:
     stage.forks.hosts[1].close()
     second = await stage.host(plugin("a"))
     assert second.number == 2
-    stage.pool._heard(calls.Exited(1, -9), [])
+    stage.pool._heard(calls.Exited(1, -9))
     assert (first.describe_end(), len(stage.pool)) == ("was killed by SIGKILL", 1)
 
 
@@ -179,7 +197,7 @@ async def test_replaced_plugins_lose_their_hosts(stage: Stage) -> None:
 async def test_a_user_has_so_many_hosts(stage: Stage) -> None:
     held = [await stage.host(plugin(f"p{number}")) for number in range(hosts.HOSTS_PER_USER)]
     with pytest.raises(Fault, match="which is the limit") as caught:
-        await stage.pool.acquire(plugin("more"), WHO, [])
+        await stage.pool.acquire(plugin("more"), WHO)
     assert caught.value.code == "EAGAIN"
     assert (await stage.host(plugin("more"), msgspec.structs.replace(WHO, uid=7))).calls == 1
     stage.pool.release(held[3])
@@ -196,7 +214,7 @@ async def test_all_agents_of_a_user_have_so_many_hosts(stage: Stage) -> None:
     most = hosts.HOSTS_PER_USER
     held = [await stage.host(plugin("p"), working(number)) for number in range(most)]
     with pytest.raises(Fault, match="which is the limit"):
-        await stage.pool.acquire(plugin("p"), working(most), [])
+        await stage.pool.acquire(plugin("p"), working(most))
     assert (await stage.host(plugin("p"))).calls == 1  # his own calls go on
     describer = msgspec.structs.replace(WHO, label=calls.DESCRIBER)
     assert (await stage.host(plugin("p"), describer)).calls == 1
@@ -209,7 +227,7 @@ async def test_a_host_that_cannot_start(stage: Stage) -> None:
         nursery.start_soon(_refused, stage.pool, "EACCES")
         nursery.start_soon(_refused, stage.pool, "EACCES")
         await trio.testing.wait_all_tasks_blocked()
-        stage.pool._heard(calls.Spawned(1, 0, ("EACCES", "no")), [])
+        stage.pool._heard(calls.Spawned(1, 0, ("EACCES", "no")))
     assert len(stage.pool) == 0
     stage.forks.fault = Fault("EHOSTDOWN", "gone")
     await _refused(stage.pool, "EHOSTDOWN")
@@ -218,7 +236,7 @@ async def test_a_host_that_cannot_start(stage: Stage) -> None:
 
 async def _refused(pool: Pool, code: str) -> None:
     with pytest.raises(Fault) as caught:
-        await pool.acquire(plugin("a"), WHO, [])
+        await pool.acquire(plugin("a"), WHO)
     assert caught.value.code == code
 
 
@@ -228,15 +246,6 @@ async def test_a_host_that_never_says_that_it_runs(stage: Stage, monkeypatch: py
         await _refused(stage.pool, "EHOSTDOWN")
     assert stage.forks.asked_to_leave(1)
     assert (await stage.host(plugin("a"))).number == 2  # and it is not waited for again
-
-
-async def test_a_daemon_out_of_descriptors(stage: Stage) -> None:
-    # unix(7): descriptors that cannot be received are dropped
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_refused, stage.pool, "EHOSTDOWN")
-        await trio.testing.wait_all_tasks_blocked()
-        stage.pool._heard(calls.Spawned(1, 4711), [])
-    assert stage.forks.asked_to_leave(1)
 
 
 async def test_more_calls_than_a_host_takes(stage: Stage) -> None:
@@ -259,27 +268,22 @@ async def test_a_fork_server_that_dies_is_replaced(tmp_path: Path) -> None:
         before = open_files()
         for _ in range(3):
             forks = world.pool._forks
-            os.kill(forks.process.pid, signal.SIGKILL)
+            os.kill(forks.child.pid, signal.SIGKILL)
             await host.exited.wait()
-            assert forks.process.poll() is not None or await _reaped(forks)
+            await forks.child.ended.wait()
             await awaited(lambda dead=forks: world.pool._forks is not dead)  # type: ignore[misc]
             assert await world.pid() != pid
             pid = await world.pid()
             host = world.pool.by_pid[pid]
-            assert open_files() == before
+            await files_closed(before)
         assert len(world.pool) == 1
-
-
-async def _reaped(forks: ForkServer) -> bool:
-    await awaited(lambda: forks.process.poll() is not None)
-    return True
 
 
 async def test_a_run_whose_fork_server_dies_says_so(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         async with world.begun(world.inode("wait"), "{}") as runner:
             await runner.until(b"begun")
-            os.kill(world.pool._forks.process.pid, signal.SIGKILL)
+            os.kill(world.pool._forks.child.pid, signal.SIGKILL)
             answer = await runner.answer()
         assert (answer.code, answer.status) == ("EPROTO", 70)
         assert "SIGKILL" in answer.message

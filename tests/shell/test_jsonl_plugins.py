@@ -301,7 +301,7 @@ async def test_a_first_call_that_is_cancelled(tmp_path: Path) -> None:
                     await trio.lowlevel.checkpoint()
                 runner.stream.shutdown(socket.SHUT_WR)
                 await runner.answer()
-            host = await world.pool.acquire(plugin, next(iter(world.pool.by_pid.values())).identity, [])
+            host = await world.pool.acquire(plugin, next(iter(world.pool.by_pid.values())).identity)
             assert await pid(world, plugin)
             world.pool.release(host, stuck=True)
 

@@ -73,7 +73,7 @@ async def test_a_library_that_was_replaced_under_a_call_is_dropped_after_it(
     plugin, said = telling(public)
     async with serving(tmp_path) as world:
         left = await host(world, plugin)
-        assert await world.pool.acquire(plugin, left.identity, []) is left  # as for a call
+        assert await world.pool.acquire(plugin, left.identity) is left  # as for a call
         world.pool.replace(lambda plugin: False)
         assert left.is_alive
         assert not said.exists()

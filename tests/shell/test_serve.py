@@ -207,8 +207,8 @@ async def test_the_built_in_tools_are_asked_again(tmp_path: Path, monkeypatch: p
     # A mount without them would be of no use, and what keeps them is a machine that has too much to do.
     acquired: list[str] = []
 
-    async def acquire(pool: Pool, plugin: calls.Plugin, identity: calls.Identity, rights: list[int]) -> Host:
-        host = await original(pool, plugin, identity, rights)
+    async def acquire(pool: Pool, plugin: calls.Plugin, identity: calls.Identity) -> Host:
+        host = await original(pool, plugin, identity)
         acquired.append(plugin.name)
         if len(acquired) <= deaths:
             host.kill()
@@ -233,7 +233,7 @@ async def test_a_daemon_that_does_not_keep_to_the_protocol(tmp_path: Path) -> No
     # What a host does when it is spoken to wrongly: it says so, and lives.
     async with serving(tmp_path) as world:
         pid = await world.pid()
-        host = await world.pool.acquire(SERVE, world.pool.by_pid[pid].identity, [])
+        host = await world.pool.acquire(SERVE, world.pool.by_pid[pid].identity)
         for said in (
             wire.message(wire.STDIN, b"x"),
             wire.message(wire.REQUEST, b"\xc1"),

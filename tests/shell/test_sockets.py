@@ -19,6 +19,7 @@ from cortexfs.conversations import Conversations
 from cortexfs.core.registry import Object
 from cortexfs.hosts import Pool
 from cortexfs.sockets import Sockets
+from cortexfs.starter import Starter
 
 TALKS = Object(class_="model", name="acme/talker", description="Talks.", extra={"session": "socket"})
 BROKEN = msgspec.structs.replace(TALKS, status="broken: its key is missing")
@@ -30,21 +31,27 @@ TOOL = Object(class_="tool", name="fs.read", description="Reads.")
 @contextlib.asynccontextmanager
 async def listening(root: Path) -> AsyncIterator[Sockets]:
     (root / "model" / "acme").mkdir(parents=True)
-    pool = cast(Pool, SimpleNamespace(by_pid={}))
+    starter = Starter(root)
+    pool = cast(Pool, SimpleNamespace(by_pid={}, starter=starter))
 
     @contextlib.contextmanager
-    def expecting(object_: Object | None) -> Iterator[None]:
+    def expecting(object_: Object | None, thread: int) -> Iterator[None]:
         assert object_
+        assert thread == starter.pid
         (root / f"{object_.class_}/{object_.name}.sock").unlink(missing_ok=True)
         yield
 
     arrivals = Arrivals()
-    sockets = Sockets(root, expecting, cast(Conversations, None), pool, 8, arrivals, strict=True)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(arrivals.run)
-        await nursery.start(sockets.run)
-        yield sockets
-        nursery.cancel_scope.cancel()
+    sockets = Sockets(expecting, cast(Conversations, None), pool, 8, arrivals, strict=True)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(starter.run)
+            nursery.start_soon(arrivals.run)
+            await nursery.start(sockets.run)
+            yield sockets
+            nursery.cancel_scope.cancel()
+    finally:
+        starter.stop()
 
 
 def connect(root: Path) -> None:

@@ -21,10 +21,10 @@ from tests.waiting import PATIENCE
 def known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the kernel refuses descriptors (Linux 6.16), or we have to look."""
     if request.param == "looked for":
-        monkeypatch.setattr(strangers, "_REFUSED", False)
-    elif not strangers._REFUSED:
+        monkeypatch.setattr(strangers, "REFUSED", False)
+    elif not strangers.REFUSED:
         pytest.skip("needs Linux 6.16")
-    return strangers._REFUSED
+    return strangers.REFUSED
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_closing_over_an_unread_descriptor_does_not_wait(
     assert ours.fileno() == -1
 
 
-@pytest.mark.skipif(not strangers._REFUSED, reason="needs Linux 6.16")
+@pytest.mark.skipif(not strangers.REFUSED, reason="needs Linux 6.16")
 def test_what_a_listener_accepts_takes_no_descriptors() -> None:
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         listener.bind(f"\0{__name__}.{os.getpid()}")

@@ -45,7 +45,7 @@ class Hosts:
     def __init__(self, *hosts: Host) -> None:
         self._hosts = list(hosts)
 
-    async def acquire(self, _plugin: Any, _identity: Any, _rights: Any) -> Host:
+    async def acquire(self, _plugin: Any, _identity: Any) -> Host:
         return self._hosts.pop(0)
 
     def release(self, host: Host, stuck: bool) -> None:
@@ -116,7 +116,7 @@ def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None
 class Full(Hosts):
     """Has no host more than these at a time."""
 
-    async def acquire(self, _plugin: Any, _identity: Any, _rights: Any) -> Host:
+    async def acquire(self, _plugin: Any, _identity: Any) -> Host:
         await trio.lowlevel.checkpoint()
         if not self._hosts:
             raise Fault("EAGAIN", "so many hosts are at work")

@@ -1,0 +1,69 @@
+"""What the daemon and its starter say to each other, as values (host/starter.py).
+
+One channel (SOCK_SEQPACKET) between the two, which is as old as the daemon. Every request has a number, and
+`Done` answers it by that number; what it made comes along as SCM_RIGHTS. `Ended` tells of a process.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+# What can be started.
+FORK_SERVER = "fork server"  # rights: its control socket (core/calls.py), and what it prints
+ENGINE = "engine"  # rights: its socket (core/engine.py), and what it prints
+SIGNATURE = "signature"  # gpgv, about the files of a folder; rights: an idle socket, and what it prints
+
+RING, SIGNED, TEXT = "plugin-keys.gpg", "signature", "text"  # of that folder
+
+MAX_MESSAGE = 16 << 10
+MAX_RIGHTS = 2
+
+
+def gpgv(folder: str) -> list[str]:
+    """gpgv with nothing but the folder's ring; paths are absolute, since it looks for others in its home."""
+    files = [f"{folder}/{name}" for name in (SIGNED, TEXT)]
+    return ["gpgv", "--status-fd", "1", "--weak-digest", "SHA1", "--keyring", f"{folder}/{RING}", *files]
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
+    number: int
+    what: str
+    folder: str = ""
+
+
+class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
+    """End what was started under that number, if it has not ended. It is not answered."""
+
+    number: int
+
+
+class Bind(msgspec.Struct, frozen=True, array_like=True, tag="bind"):
+    """Make a listener at a path of the daemon's mount, which is its answer's only right."""
+
+    number: int
+    path: str
+    backlog: int
+
+
+class Unmount(msgspec.Struct, frozen=True, array_like=True, tag="unmount"):
+    """Unmount the daemon's mount, which the daemon serves no more."""
+
+    number: int
+    device: int  # of that mount: what others have mounted over it stays
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+    number: int
+    pid: int = 0
+    error: int = 0  # an errno
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    number: int
+    status: int  # as os.waitstatus_to_exitcode: negative for a signal
+
+
+ToStarter: TypeAlias = Start | Kill | Bind | Unmount
+FromStarter: TypeAlias = Done | Ended

@@ -1,0 +1,243 @@
+"""The process that starts others for the daemon, which cannot once it has given up what it does not need.
+
+    python -I -m cortexfs.host.starter FD [--root ROOT] [--state DIR] [--engine JSON]
+
+FD is the channel of core/starts.py. The daemon starts this before it opens anything. --root is the mount,
+--state the daemon's state directory, --engine the command of engines, as a list of words.
+
+Rules: what can be started is a table, and nothing of a message is a program. It reads messages of the daemon
+alone, and no stranger's bytes. When the daemon is gone, all that was started ends, and it ends itself.
+This file must never know what a host, a model or a plugin is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from cortexfs.core import mountinfo, starts
+from cortexfs.core.mountinfo import TABLE
+from cortexfs.host import linux, sealing
+
+ENGINE = [sys.executable, "-I", "-m", "cortexfs.host.engine"]
+ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+# Threads that wait for each other sleep: while they spun, an answer was ten times slower beside other work,
+# and a third slower through the mount than without it (2 cores, SmolLM2).
+ENGINE_ENVIRON = {**ENVIRON, "OMP_WAIT_POLICY": "passive"}
+# For what is asked to end; a fork server kills what its hosts left before it ends.
+END_SECONDS = 3.0
+_LOOK_SECONDS = 0.005
+
+_pack = msgspec.msgpack.Encoder().encode
+_requests: msgspec.msgpack.Decoder[starts.ToStarter] = msgspec.msgpack.Decoder(starts.ToStarter)
+
+
+class Program(NamedTuple):
+    """What is executed for one row of the table."""
+
+    words: list[str]
+    path: str
+    environ: dict[str, str]
+    kind: socket.SocketKind = socket.SOCK_STREAM  # of the socket that is its standard input
+
+
+class Starter:
+    def __init__(self, daemon: socket.socket, root: str, state: str, engine: Sequence[str]) -> None:
+        self._daemon = daemon
+        self._root = root
+        self._state = state
+        self._engine = engine
+        self._sealed = sealing.sealed(os.path.realpath(sys.executable))
+        self._children: dict[int, int] = {}  # the number of each, by pid
+        self._woken, wake = socket.socketpair()
+        for each in (self._woken, wake):
+            each.setblocking(False)
+        self._wake = wake
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def run(self) -> None:
+        """Serve until the daemon is gone, and then end everything."""
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._end()
+
+    def _turn(self) -> bool:
+        poll = select.poll()
+        for each in (self._daemon, self._woken):
+            poll.register(each, select.POLLIN)
+        ready = dict(poll.poll())
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+        try:
+            for number, status in self._reaped():
+                self._say(starts.Ended(number, status))
+            return self._hear() if self._daemon.fileno() in ready else True
+        except OSError:  # the daemon is gone
+            return False
+
+    def _hear(self) -> bool:
+        data = self._daemon.recv(starts.MAX_MESSAGE)
+        if not data:
+            return False
+        message = _requests.decode(data)
+        if isinstance(message, starts.Kill):
+            self._kill(message.number)
+            return True
+        pid, error, rights = 0, 0, list[int]()
+        try:
+            if isinstance(message, starts.Start):
+                pid, rights = self._start(message)
+            elif isinstance(message, starts.Bind):
+                rights = [self._listener(message)]
+            else:
+                self._unmount(message.device)
+        except OSError as problem:
+            error = problem.errno or errno.EIO
+        self._say(starts.Done(message.number, pid, error), rights)
+        return True
+
+    def _say(self, message: starts.FromStarter, rights: Sequence[int] = ()) -> None:
+        try:
+            socket.send_fds(self._daemon, [_pack(message)], rights)
+        finally:
+            for fd in rights:
+                os.close(fd)
+
+    # -- what is started
+
+    def _program(self, message: starts.Start) -> Program:
+        if message.what == starts.FORK_SERVER:
+            state = ["--state", self._state] if self._state else []
+            words = [sys.executable, "-I", "-m", sealing.FORK_SERVER, "0", "--daemon", str(os.getppid())]
+            path, sealed = (sys.executable, []) if self._sealed is None else (self._sealed, [sealing.SEALED])
+            return Program([*words, *state, *sealed], path, ENVIRON, socket.SOCK_SEQPACKET)
+        if message.what == starts.ENGINE:
+            return Program([*self._engine], self._engine[0], ENGINE_ENVIRON)
+        if message.what == starts.SIGNATURE:
+            words = starts.gpgv(message.folder)
+            path = shutil.which(words[0], path=ENVIRON["PATH"]) or ""
+            return Program(words, path, {**ENVIRON, "HOME": message.folder})
+        raise OSError(errno.EINVAL, "that cannot be started")
+
+    def _start(self, message: starts.Start) -> tuple[int, list[int]]:
+        program = self._program(message)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, program.kind)
+        output, printed = os.pipe()
+        null = os.open(os.devnull, os.O_WRONLY)
+        out = null if message.what == starts.FORK_SERVER else printed
+        errors = null if message.what == starts.SIGNATURE else printed
+        files = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate((theirs.fileno(), out, errors))]
+        try:
+            pid = os.posix_spawn(
+                program.path,
+                program.words,
+                program.environ,
+                file_actions=files,
+                setsid=True,
+                setsigdef=[signal.SIGPIPE, signal.SIGINT],
+            )
+        except OSError:
+            ours.close()
+            os.close(output)
+            raise
+        finally:
+            theirs.close()
+            os.close(printed)
+            os.close(null)
+        self._children[pid] = message.number
+        return pid, [ours.detach(), output]
+
+    def _kill(self, number: int) -> None:
+        for pid, known in self._children.items():  # not reaped yet, so that no number is a stranger's
+            if known == number:
+                os.killpg(pid, signal.SIGKILL)
+
+    # -- what is bound
+
+    def _listener(self, message: starts.Bind) -> int:
+        """It blocks until the daemon has answered the MKNOD that it causes."""
+        folder, _, name = message.path.rpartition("/")
+        directory = self._opened(folder)
+        try:
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            with listener:
+                listener.bind(f"/proc/self/fd/{directory}/{name}")
+                listener.listen(message.backlog)
+                return listener.detach()
+        finally:
+            os.close(directory)
+
+    def _opened(self, folder: str) -> int:
+        """A folder of the mount. No link is followed, as the daemon says where each leads."""
+        directory = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in filter(None, folder.split("/")):
+            if name == "..":
+                os.close(directory)
+                raise OSError(errno.EINVAL, "that is no folder of the mount")
+            try:
+                flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                below = os.open(name, flags, dir_fd=directory)
+            finally:
+                os.close(directory)
+            directory = below
+        return directory
+
+    def _unmount(self, device: int) -> None:
+        """What others have mounted over it stays."""
+        with open(TABLE, "rb") as table:
+            if os.makedev(*mountinfo.device(table.read(), self._root)) == device:
+                linux.unmount(self._root)
+
+    # -- ends
+
+    def _reaped(self) -> list[tuple[int, int]]:
+        ended = []
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                number = self._children.pop(found[0], None)
+                if number is not None:
+                    ended.append((number, os.waitstatus_to_exitcode(found[1])))
+        return ended
+
+    def _end(self) -> None:
+        """Each of them has seen its socket end."""
+        self._daemon.close()
+        deadline = time.monotonic() + END_SECONDS
+        while self._children and time.monotonic() < deadline:
+            self._reaped()
+            time.sleep(_LOOK_SECONDS)
+        for number in list(self._children.values()):
+            self._kill(number)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="cortexfs.host.starter")
+    parser.add_argument("fd", type=int)
+    parser.add_argument("--root", default="")
+    parser.add_argument("--state", default="")
+    parser.add_argument("--engine", type=json.loads, default=ENGINE)
+    options = parser.parse_args()
+    daemon = socket.socket(fileno=options.fd)
+    daemon.set_inheritable(False)
+    os.chdir("/")
+    Starter(daemon, options.root, options.state, options.engine).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""As whom a host may act: what the fork server has read from connections itself.
+
+Rules: nothing that the daemon says makes anybody known. A host is at most whoever connected: the same user,
+namespaces and root, no other groups, no more capabilities. Of a process that has ended, the connection still
+tells user and groups, and nothing else is believed. Connections are those of listeners, which have names:
+both ends of a socket pair are its maker's.
+This file must never know what a host is for.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from cortexfs.ancestry import KnownHost
+from cortexfs.caller import caller_of, credentials
+from cortexfs.core import calls
+from cortexfs.core.calls import Identity
+from cortexfs.core.errors import Fault
+
+
+class _Person(NamedTuple):
+    identity: Identity
+    rights: list[int]  # their pidfd and root directory, as far as a host has to follow them
+
+    def close(self) -> None:
+        for fd in self.rights:
+            os.close(fd)
+
+
+class Vouching:
+    def __init__(self, hosts: Mapping[int, KnownHost]) -> None:
+        self._hosts = hosts  # live ones, by pid
+        self._met: dict[int, _Person | Fault] = {}
+
+    def meet(self, number: int, connection: int) -> None:
+        """Know whoever is there, until `part`. Why that cannot be is said when it is needed."""
+        self.part(number)
+        try:
+            self._met[number] = self._read(connection)
+        except Fault as fault:
+            self._met[number] = fault
+        except OSError as error:
+            self._met[number] = Fault("EHOSTDOWN", f"no host can start: {error.strerror}")
+
+    def part(self, number: int) -> None:
+        person = self._met.pop(number, None)
+        if isinstance(person, _Person):
+            person.close()
+
+    @contextmanager
+    def rights(self, asked: Identity, met: int, connection: int | None) -> Iterator[list[int]]:
+        """What a host needs to follow its caller. Raises EACCES where nobody vouches for this identity."""
+        if connection is not None:
+            person = self._read(connection)
+            try:
+                yield _of(person, asked)
+            finally:
+                person.close()
+        elif known := self._met.get(met):
+            yield _of(known, asked)
+        elif _needs_nobody(asked):
+            yield []
+        else:
+            raise Fault("EACCES", f"uid {asked.uid} is not connected any more; call again")
+
+    def _read(self, connection: int) -> _Person:
+        with socket.socket(fileno=os.dup(connection)) as sock:
+            if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM) or not sock.getsockname():
+                raise Fault("EACCES", "that is no connection of a caller's")
+            try:
+                caller = caller_of(sock, self._hosts, lambda uid: True)
+            except Fault as fault:
+                if fault.code != "ESRCH":
+                    raise
+                who = credentials(sock)
+                return _Person(Identity(who.uid, who.gid, who.groups), [])
+        if caller.cwd is not None:
+            os.close(caller.cwd)
+        return _Person(caller.identity, caller.rights)
+
+
+def _of(person: _Person | Fault, asked: Identity) -> list[int]:
+    if isinstance(person, Fault):
+        raise Fault(person.code, person.message)
+    known = person.identity
+    same = (known.uid, known.gid, known.namespaces, known.root)
+    if same != (asked.uid, asked.gid, asked.namespaces, asked.root) or not {*asked.groups} <= {*known.groups}:
+        raise Fault("EACCES", f"the connection is not that of uid {asked.uid} as the call names it")
+    if asked.capabilities & ~known.capabilities:
+        why = "it has ended, or given up some of its own"
+        raise Fault("EACCES", f"the calling process does not have the powers of the call: {why}; call again")
+    return person.rights
+
+
+def _needs_nobody(asked: Identity) -> bool:
+    """Returns True for nobody, and for the user whose fork server this is: it can become no other."""
+    if os.geteuid() == 0:
+        return asked == calls.DESCRIBING
+    return not asked.is_elsewhere
