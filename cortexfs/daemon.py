@@ -68,7 +68,7 @@ from cortexfs.models.drivers import Drivers
 from cortexfs.models.engine import Engines, Terms
 from cortexfs.models.local import Locals
 from cortexfs.models.providerfiles import Providers
-from cortexfs.models.secrets import Secrets
+from cortexfs.models.secrets import COMMAND_SECONDS, MAX_KEY, Secrets
 from cortexfs.models.served import served
 from cortexfs.models.weights import DEFAULT, DRIVER, found
 from cortexfs.offers import Offers
@@ -118,7 +118,7 @@ class Daemon:
         runner = shebang.runner()
         limits = config.limits
         hosts = calls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files)
-        self.starter = Starter(root, config.state)
+        self.starter = Starter(root, config.state, config.directory)
         self.pool = Pool(hosts, self.starter)
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
@@ -162,7 +162,7 @@ class Daemon:
             forgotten=lambda key: self.logs.drop(*key),
         )
         self.providers = Providers(config.directory, config.state)
-        self.secrets = Secrets(config.state)
+        self.secrets = Secrets(config.state, self._key)
         self.broken_providers: dict[str, str] = {}
         self.broken_agents: dict[str, str] = {}
         engine = config.engine
@@ -287,10 +287,14 @@ class Daemon:
 
     async def _gpgv(self, folder: Path) -> bytes:
         try:
-            return await self.starter.output(starts.SIGNATURE, str(folder), openpgp.SECONDS, openpgp.MAX_SAID)
+            asked = starts.SIGNATURE, str(folder), openpgp.SECONDS, openpgp.MAX_SAID
+            return (await self.starter.output(*asked))[0]
         except OSError as error:
             why = f"gpgv cannot be run: {error.strerror}; its signature stays unchecked"
             raise Fault("EHOSTDOWN", why) from None
+
+    async def _key(self, provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
+        return await self.starter.output(starts.KEY, provider, COMMAND_SECONDS, MAX_KEY)
 
     async def reload(self) -> None:
         """Take over what is enabled now; what did not change keeps its hosts."""

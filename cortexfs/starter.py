@@ -30,6 +30,8 @@ from cortexfs.host import linux
 
 STOP_SECONDS = 10.0  # more than the starter gives what it has started
 
+_READ = 64 << 10
+
 _pack = msgspec.msgpack.Encoder().encode
 _answers: msgspec.msgpack.Decoder[starts.FromStarter] = msgspec.msgpack.Decoder(starts.FromStarter)
 
@@ -67,12 +69,17 @@ class _Answer:
 
 class Starter:
     def __init__(
-        self, root: Path | None = None, state: Path | None = None, engine: Sequence[str] = ()
+        self,
+        root: Path | None = None,
+        state: Path | None = None,
+        config: Path | None = None,
+        engine: Sequence[str] = (),
     ) -> None:
         """Start it. `engine` is another command of engines than the package's own."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         options = ["--root", str(root)] if root else []
         options += ["--state", os.path.realpath(state)] if state else []
+        options += ["--config", os.path.realpath(config)] if config else []
         options += ["--engine", json.dumps(list(engine))] if engine else []
         with theirs:
             self._process = subprocess.Popen(
@@ -80,7 +87,7 @@ class Starter:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+                env={"PATH": os.defpath, **starts.needed(os.environ)},
                 start_new_session=True,
             )
         self.binds = trio.Lock()  # one at a time, as the tree knows by its pid what is bound
@@ -157,11 +164,11 @@ class Starter:
             pass
         return answer
 
-    async def start(self, what: str, folder: str = "") -> tuple[Child, list[int]]:
+    async def start(self, what: str, argument: str = "") -> tuple[Child, list[int]]:
         """A process of this kind, and its rights. Raises OSError where it cannot be started."""
         child = Child(self._next(), self)
         self._children[child.number] = child  # before its end can be told
-        answer = await self._answered(starts.Start(child.number, what, folder))
+        answer = await self._answered(starts.Start(child.number, what, argument))
         return self._begun(child, answer)
 
     def start_now(self, what: str) -> tuple[Child, list[int]]:
@@ -177,22 +184,22 @@ class Starter:
         child.pid = answer.done.pid
         return child, rights
 
-    async def output(self, what: str, folder: str, seconds: float, most: int) -> bytes:
-        """What a program of this kind prints, from its start to its end. Raises OSError, ETIMEDOUT too."""
-        child, (channel, printed) = await self.start(what, folder)
+    async def output(self, what: str, argument: str, seconds: float, most: int) -> tuple[bytes, int]:
+        """What a program of this kind prints, and its status. Raises OSError, and TimeoutError."""
+        child, (channel, printed) = await self.start(what, argument)
         os.close(channel)
         said = b""
         try:
             with trio.move_on_after(seconds):
-                while len(said) < most:
-                    await trio.lowlevel.wait_readable(printed)
-                    if not (part := os.read(printed, most)):
-                        return said
-                    said += part
-            raise OSError(errno.ETIMEDOUT, f"it did not end within {seconds:g} s")
+                while part := await _read(printed):
+                    said += part[: most - len(said)]
+                await child.ended.wait()
         finally:
             os.close(printed)
             child.kill()
+        if child.status is None:
+            raise TimeoutError(errno.ETIMEDOUT, f"it took over {seconds:g} s")
+        return said, child.status
 
     def kill(self, number: int) -> None:
         with suppress(OSError):  # gone, and all that it has started with it
@@ -218,3 +225,8 @@ class Starter:
             self._process.wait()
         with suppress(OSError):  # a daemon that has given up closing it (confinement)
             self.control.close()
+
+
+async def _read(output: int) -> bytes:
+    await trio.lowlevel.wait_readable(output)
+    return os.read(output, _READ)

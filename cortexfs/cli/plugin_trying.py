@@ -6,9 +6,11 @@ is removed afterwards. An example is what the schema gives as one, else the leas
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,7 @@ async def _tried(plugin: calls.Plugin, *, run: bool) -> list[Check]:
     pool = Pool(_LIMITS)
     try:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.starter.run)
             nursery.start_soon(pool.run)
             checks = await _each(pool, plugin, run=run)
             nursery.cancel_scope.cancel()
@@ -84,13 +87,28 @@ async def _called(pool: Pool, tool: Object) -> Check:
     environment = {name: each for name, each in os.environb.items() if calls.is_passed_on(name)}
     asked = calls.Call("test-1", invocation, None, given, 0o022, environment, os.getcwd())
     identity = calls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
-    outcome = await ToolCalls(pool, CALL_SECONDS).call(tool, identity, asked, _ignore)
+    with _connection() as connection:
+        let_go = pool.people.keep(identity, connection)
+        outcome = await ToolCalls(pool, CALL_SECONDS).call(tool, identity, asked, _ignore)
+        let_go()
     name = f"tool {tool.name} called with {given.decode()}"
     # EIO is how a tool says that it could not do what was asked: it works.
     if outcome.fault and outcome.fault.code != "EIO":
         return Check(name, str(outcome.fault))
     said = outcome.fault.message if outcome.fault else outcome.output
     return Check(f"{name}: {clipped(said.strip(), _SHOWN)}")
+
+
+@contextlib.contextmanager
+def _connection() -> Iterator[socket.socket]:
+    """One of our own, by which the fork server knows us."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+            listener.bind(f"{folder}/socket")
+            listener.listen()
+            client.connect(listener.getsockname())
+        with listener.accept()[0] as connection:
+            yield connection
 
 
 async def _ignore(frame: frames.Frame) -> None:

@@ -6,6 +6,7 @@ One channel (SOCK_SEQPACKET) between the two, which is as old as the daemon. Eve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -15,10 +16,19 @@ FORK_SERVER = "fork server"  # rights: its control socket (core/calls.py), and w
 ENGINE = "engine"  # rights: its socket (core/engine.py), and what it prints
 SIGNATURE = "signature"  # gpgv, about the files of a folder; rights: an idle socket, and what it prints
 
+KEY = "key"  # the command that prints a provider's key; rights: an idle socket, and what it prints
+
+# Of the daemon's environment, what a password manager needs (with XDG_*), and no other provider's key.
+NEEDED = frozenset(("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"))
+
 RING, SIGNED, TEXT = "plugin-keys.gpg", "signature", "text"  # of that folder
 
 MAX_MESSAGE = 16 << 10
 MAX_RIGHTS = 2
+
+
+def needed(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name in NEEDED or name.startswith("XDG_")}
 
 
 def gpgv(folder: str) -> list[str]:
@@ -30,7 +40,7 @@ def gpgv(folder: str) -> list[str]:
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     number: int
     what: str
-    folder: str = ""
+    argument: str = ""  # the folder with a signature, or the name of a provider
 
 
 class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):

@@ -1,12 +1,13 @@
 """The process that starts others for the daemon, which cannot once it has given up what it does not need.
 
-    python -I -m cortexfs.host.starter FD [--root ROOT] [--state DIR] [--engine JSON]
+    python -I -m cortexfs.host.starter FD [--root ROOT] [--state DIR] [--config DIR] [--engine JSON]
 
 FD is the channel of core/starts.py. The daemon starts this before it opens anything. --root is the mount,
---state the daemon's state directory, --engine the command of engines, as a list of words.
+--state and --config are the daemon's directories, --engine the command of engines, as a list of words.
 
 Rules: what can be started is a table, and nothing of a message is a program. It reads messages of the daemon
-alone, and no stranger's bytes. When the daemon is gone, all that was started ends, and it ends itself.
+and the configuration that its owner has written, and no stranger's bytes. When the daemon is gone, all that
+was started ends, and it ends itself.
 This file must never know what a host, a model or a plugin is.
 """
 
@@ -22,13 +23,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from cortexfs.core import mountinfo, starts
+from cortexfs import believed
+from cortexfs.core import mountinfo, names, starts
+from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import TABLE
 from cortexfs.host import linux, sealing
 
@@ -40,6 +45,7 @@ ENGINE_ENVIRON = {**ENVIRON, "OMP_WAIT_POLICY": "passive"}
 # For what is asked to end; a fork server kills what its hosts left before it ends.
 END_SECONDS = 3.0
 _LOOK_SECONDS = 0.005
+MAX_FILE = 1 << 20  # of a provider
 
 _pack = msgspec.msgpack.Encoder().encode
 _requests: msgspec.msgpack.Decoder[starts.ToStarter] = msgspec.msgpack.Decoder(starts.ToStarter)
@@ -55,10 +61,13 @@ class Program(NamedTuple):
 
 
 class Starter:
-    def __init__(self, daemon: socket.socket, root: str, state: str, engine: Sequence[str]) -> None:
+    def __init__(
+        self, daemon: socket.socket, root: str, state: str, config: str, engine: Sequence[str]
+    ) -> None:
         self._daemon = daemon
         self._root = root
         self._state = state
+        self._config = config
         self._engine = engine
         self._sealed = sealing.sealed(os.path.realpath(sys.executable))
         self._children: dict[int, int] = {}  # the number of each, by pid
@@ -130,10 +139,21 @@ class Starter:
         if message.what == starts.ENGINE:
             return Program([*self._engine], self._engine[0], ENGINE_ENVIRON)
         if message.what == starts.SIGNATURE:
-            words = starts.gpgv(message.folder)
-            path = shutil.which(words[0], path=ENVIRON["PATH"]) or ""
-            return Program(words, path, {**ENVIRON, "HOME": message.folder})
+            words = starts.gpgv(message.argument)
+            return Program(words, _found(words[0], ENVIRON), {**ENVIRON, "HOME": message.argument})
+        if message.what == starts.KEY:
+            words, environ = self._key_command(message.argument), starts.needed(os.environ)
+            return Program(words, _found(words[0], environ), environ)
         raise OSError(errno.EINVAL, "that cannot be started")
+
+    def _key_command(self, provider: str) -> list[str]:
+        """As the provider's file has it now, which nobody but the daemon's owner can have written."""
+        try:
+            said = believed.read(Path(self._config, "providers", f"{names.check(provider)}.toml"), MAX_FILE)
+            command = tomllib.loads(said.decode())["key"]["command"]
+        except (Fault, ValueError, KeyError, TypeError):
+            raise OSError(errno.EINVAL, "there is no such command") from None
+        return [str(word) for word in command]
 
     def _start(self, message: starts.Start) -> tuple[int, list[int]]:
         program = self._program(message)
@@ -141,7 +161,7 @@ class Starter:
         output, printed = os.pipe()
         null = os.open(os.devnull, os.O_WRONLY)
         out = null if message.what == starts.FORK_SERVER else printed
-        errors = null if message.what == starts.SIGNATURE else printed
+        errors = null if message.what in (starts.SIGNATURE, starts.KEY) else printed
         files = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate((theirs.fileno(), out, errors))]
         try:
             pid = os.posix_spawn(
@@ -226,17 +246,24 @@ class Starter:
             self._kill(number)
 
 
+def _found(program: str, environ: Mapping[str, str]) -> str:
+    if path := shutil.which(program, path=environ.get("PATH")):
+        return path
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="cortexfs.host.starter")
     parser.add_argument("fd", type=int)
     parser.add_argument("--root", default="")
     parser.add_argument("--state", default="")
+    parser.add_argument("--config", default="")
     parser.add_argument("--engine", type=json.loads, default=ENGINE)
     options = parser.parse_args()
     daemon = socket.socket(fileno=options.fd)
     daemon.set_inheritable(False)
     os.chdir("/")
-    Starter(daemon, options.root, options.state, options.engine).run()
+    Starter(daemon, options.root, options.state, options.config, options.engine).run()
 
 
 if __name__ == "__main__":

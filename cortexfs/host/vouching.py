@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -68,9 +69,11 @@ class Vouching:
             raise Fault("EACCES", f"uid {asked.uid} is not connected any more; call again")
 
     def _read(self, connection: int) -> _Person:
+        if not stat.S_ISSOCK(os.fstat(connection).st_mode):
+            raise _no_connection()
         with socket.socket(fileno=os.dup(connection)) as sock:
             if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM) or not sock.getsockname():
-                raise Fault("EACCES", "that is no connection of a caller's")
+                raise _no_connection()
             try:
                 caller = caller_of(sock, self._hosts, lambda uid: True)
             except Fault as fault:
@@ -81,6 +84,10 @@ class Vouching:
         if caller.cwd is not None:
             os.close(caller.cwd)
         return _Person(caller.identity, caller.rights)
+
+
+def _no_connection() -> Fault:
+    return Fault("EACCES", "that is no connection of a caller's")
 
 
 def _of(person: _Person | Fault, asked: Identity) -> list[int]:

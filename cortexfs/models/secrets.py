@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import trio
 
 from cortexfs import believed
-from cortexfs.core import names
+from cortexfs.core import names, starts
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.models.provider import Key
 
@@ -25,14 +27,31 @@ FOLDER = "secrets"
 MAX_KEY = 8192  # some are tokens with claims
 COMMAND_SECONDS = 30.0  # a password manager may ask somebody to confirm
 
-NEEDED = frozenset(("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"))
+
+# Runs the command that a provider names for its key; what it prints, and its status.
+Run: TypeAlias = Callable[[str, tuple[str, ...]], Awaitable[tuple[bytes, int]]]
+
+
+async def printed(provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
+    """What the command prints, and its status."""
+    done = await trio.run_process(
+        command,
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+        stdin=b"",
+        env=starts.needed(os.environ),
+    )
+    return done.stdout, done.returncode
 
 
 class Secrets:
     """The folder of one state directory."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, run: Run = printed) -> None:
+        """`run` runs the command that a provider names for its key."""
         self._folder = state / FOLDER
+        self.run = run
 
     def set(self, name: str, data: bytes, *, words: bool = False) -> None:
         """Keep a key, durably; a reader sees the old one or the new one."""
@@ -100,26 +119,19 @@ def from_environment(provider: str, name: str) -> str:
     return checked(os.fsencode(value), f"the variable {name}")
 
 
-async def from_command(provider: str, command: tuple[str, ...]) -> str:
+async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> str:
     """What the command prints first; what it says on standard error is its own affair and is dropped."""
     what = f"the command that has the key of {provider} ({command[0]})"
     try:
         with trio.fail_after(COMMAND_SECONDS):
-            done = await trio.run_process(
-                command, capture_stdout=True, capture_stderr=True, check=False, stdin=b"", env=_environment()
-            )
-    except trio.TooSlowError:
+            said, status = await run(provider, command)
+    except (trio.TooSlowError, TimeoutError):
         raise Fault("EACCES", f"{what} took over {COMMAND_SECONDS:g} s") from None
     except OSError as problem:
         raise Fault("EACCES", f"{what} cannot be run: {problem.strerror}") from None
-    if done.returncode:
-        raise Fault("EACCES", f"{what} failed with status {done.returncode}")
-    return checked(done.stdout.partition(b"\n")[0], f"what {command[0]} prints")
-
-
-def _environment() -> dict[str, str]:
-    """What a password manager needs, and no other provider's key."""
-    return {name: value for name, value in os.environ.items() if name in NEEDED or name.startswith("XDG_")}
+    if status:
+        raise Fault("EACCES", f"{what} failed with status {status}")
+    return checked(said.partition(b"\n")[0], f"what {command[0]} prints")
 
 
 async def key_of(provider: str, reference: Key | None, secrets: Secrets) -> str:
@@ -127,5 +139,5 @@ async def key_of(provider: str, reference: Key | None, secrets: Secrets) -> str:
     if reference and reference.env:
         return from_environment(provider, reference.env)
     if reference and reference.command:
-        return await from_command(provider, reference.command)
+        return await _from_command(provider, reference.command, secrets.run)
     return secrets.get(provider)

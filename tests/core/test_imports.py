@@ -13,7 +13,7 @@ MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"
 LAYERS = {
     "core/": ("core",),
     "sdk/": ("sdk",),
-    "host/": ("ancestry", "caller", "core", "sdk", "host", "tools"),
+    "host/": ("ancestry", "believed", "caller", "core", "sdk", "host", "tools"),
     "tools/": ("sdk", "tools"),
     "plugins/": ("core", "believed", "plugins", "version"),
     "client/": ("core", "client"),

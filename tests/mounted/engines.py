@@ -20,7 +20,8 @@ def engine(ctx: Ctx) -> int:
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            starter = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            parent = Path(f"/proc/{starter}/stat").read_text().rpartition(")")[2].split()[1]
             if parent == str(ctx.pid) and b"cortexfs.host.engine" in (place / "cmdline").read_bytes():
                 found.append(int(place.name))
     (pid,) = found

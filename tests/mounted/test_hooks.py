@@ -176,13 +176,13 @@ def test_what_is_stuck_is_one_users(mount: Ctx) -> None:
 
 
 def hosts_of(ctx: Ctx) -> list[int]:
-    """The processes that hold JavaScript plugins of this mount: daemon, fork server, host, Deno."""
+    """The processes that hold JavaScript plugins of this mount: daemon, starter, fork server, host, Deno."""
     found = []
     for place in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             if (place / "comm").read_text() == "deno\n":
                 host = parent(int(place.name))
-                found += [host] if parent(parent(host)) == ctx.pid else []
+                found += [host] if parent(parent(parent(host))) == ctx.pid else []
     assert found
     return found
 

@@ -1,0 +1,192 @@
+"""A daemon that a stranger has taken over: it serves, and then does what the stranger wants.
+
+    python taken_over.py ROOT STATE CONFIG FOLDER VICTIM
+
+Prints as JSON what came of each attempt before the daemon gave up what it does not need, and after; then
+"ready" when it serves. FOLDER is of the test's own, VICTIM a process of root's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from cortexfs import config, daemon, selfconfinement
+from cortexfs.core import calls
+from cortexfs.host import linux
+
+FOLDER, VICTIM = Path(sys.argv[4]), int(sys.argv[5])
+ALL = (1 << 41) - 1
+libc = ctypes.CDLL(None, use_errno=True)
+made: list[daemon.Daemon] = []
+
+
+def call(name: str, *arguments: object) -> None:
+    if getattr(libc, name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
+
+
+def fork() -> None:
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+    else:
+        os._exit(0)
+
+
+def trace() -> None:
+    call("ptrace", 0x4206, VICTIM, None, 0)  # PTRACE_SEIZE
+    os.kill(VICTIM, signal.SIGCONT)
+    libc.ptrace(17, VICTIM, None, None)
+
+
+def write_memory() -> None:
+    call("process_vm_writev", VICTIM, None, 0, None, 0, 0)
+
+
+def mount() -> None:
+    call("mount", b"none", os.fsencode(FOLDER / "mount"), b"tmpfs", 0, None)
+    call("umount2", os.fsencode(FOLDER / "mount"), 2)
+
+
+def enter() -> None:
+    with open("/proc/self/ns/uts") as space:
+        linux.setns(space.fileno(), linux.NAMESPACES["uts"])
+
+
+def device() -> None:
+    os.mknod(FOLDER / "device", 0o600 | 0o020000, os.makedev(1, 3))
+    (FOLDER / "device").unlink()
+
+
+def setuid_program() -> None:
+    (FOLDER / "program").touch()
+    (FOLDER / "program").chmod(0o4755)
+
+
+def another_user() -> None:
+    os.seteuid(65534)
+    os.seteuid(0)
+
+
+def descriptor() -> None:
+    """Take one that somebody else has opened, a connection to a service of root's say."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open(os.devnull) as file:
+        socket.send_fds(theirs, [b"x"], [file.fileno()])
+        for taken in socket.recv_fds(ours, 1, 1)[1]:
+            os.close(taken)
+
+
+def channel() -> None:
+    """Put something else where the starter is heard."""
+    if not made:  # which would break the daemon
+        raise AssertionError
+    with open(os.devnull) as file:
+        os.dup2(file.fileno(), made[0].starter.control.fileno())
+
+
+def connect() -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(FOLDER / "root's"))
+
+
+def listen() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+
+
+def kill_by_descriptor() -> None:
+    signal.pidfd_send_signal(os.pidfd_open(VICTIM), signal.SIGCONT)
+
+
+ATTEMPTS: dict[str, Callable[[], object]] = {
+    "execute": lambda: subprocess.run(["/bin/true"], check=True),
+    "spawn": lambda: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0),
+    "fork": fork,
+    "trace": trace,
+    "write memory": write_memory,
+    "kill": lambda: os.kill(VICTIM, signal.SIGCONT),
+    "kill by descriptor": kill_by_descriptor,
+    "mount": mount,
+    "enter": enter,
+    "device": device,
+    "setuid program": setuid_program,
+    "another user": another_user,
+    "connect": connect,
+    "listen": listen,
+    "descriptor": descriptor,
+    "powers": lambda: linux.set_capabilities(ALL & linux.permitted() | 1 << 21),
+    "root directory": lambda: os.chroot("/"),
+}
+
+
+def tried(attempts: dict[str, Callable[[], object]]) -> dict[str, str]:
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+            said[name] = "done"
+        except OSError as error:
+            said[name] = errno.errorcode[error.errno or 0]
+    return said
+
+
+def host(identity: calls.Identity, *shown: int) -> str:
+    """What the fork server says to a host as this identity, vouched for by this descriptor."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        plugin = calls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
+        spawn = calls.Spawn(1 << 20, plugin, identity, calls.Limits(1 << 30, 64, 256))
+        forks = made[0].pool._forks
+        forks.send(spawn, [theirs.fileno(), *shown])
+        assert forks.awaited(60)
+        said = forks.heard()
+    assert isinstance(said, calls.Spawned)
+    return said.fault[0] if said.fault else "done"
+
+
+def hosts() -> dict[str, str]:
+    root = calls.Identity(0, 0, (), ALL & linux.permitted())
+    pair = socket.socketpair()
+    with pair[0], pair[1]:
+        return {
+            "host of root": host(root),
+            "host of root without powers": host(calls.Identity(0, 0, ())),
+            "host of a user": host(calls.Identity(1000, 1000, ())),
+            "host of root by our own sockets": host(calls.Identity(0, 0, ()), pair[0].fileno()),
+            "host of root by a standard stream": host(calls.Identity(0, 0, ()), 0),
+        }
+
+
+def give_up(channel_: int) -> None:
+    before = tried(ATTEMPTS)
+    original(channel_)
+    after = {**tried({**ATTEMPTS, "channel": channel}), **hosts()}
+    print(json.dumps([before, after]), flush=True)
+
+
+class TakenOver(daemon.Daemon):
+    def __init__(self, *given: object) -> None:
+        super().__init__(*given)  # type: ignore[arg-type]
+        made.append(self)
+
+
+def ready(problem: str | None) -> None:
+    if problem != "":
+        print(problem or "ready", flush=True)
+
+
+original = selfconfinement.give_up
+if __name__ == "__main__":
+    selfconfinement.give_up = give_up  # type: ignore[assignment]
+    daemon.Daemon = TakenOver  # type: ignore[assignment,misc]
+    places = config.Places(Path(sys.argv[3]), Path(sys.argv[2]))
+    sys.exit(daemon.run(Path(sys.argv[1]), config.load(places), ready))
