@@ -139,7 +139,7 @@ class Connection:
     def _asker(self, size: int) -> Asker:
         """Known, and bearing this much memory, until the message is answered."""
         held = self._guests.hold(self._uid, size)
-        let_go = self._people.keep(self._identity)
+        let_go = self._people.outlast(self._identity)
 
         def over() -> None:
             held()

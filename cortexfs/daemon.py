@@ -32,17 +32,7 @@ from pathlib import Path
 import pyfuse3
 import trio
 
-from cortexfs import (
-    daemonstatus,
-    mcpservers,
-    mounttable,
-    pluginmodels,
-    selfconfinement,
-    shebang,
-    statelock,
-    strangers,
-    terms,
-)
+from cortexfs import daemonstarts, daemonstatus, mcpservers, mounttable, shebang, statelock, strangers, terms
 from cortexfs.agents import records
 from cortexfs.agents.driver import Agents
 from cortexfs.agentworld import AgentWorld
@@ -55,6 +45,7 @@ from cortexfs.conversations import Conversations
 from cortexfs.core import calls, starts
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.core.registry import Key, Object, Registry, is_own
+from cortexfs.daemonretention import retain
 from cortexfs.descriptions import Descriptions
 from cortexfs.exec import Exec, Tree
 from cortexfs.fuse import Filesystem
@@ -68,15 +59,16 @@ from cortexfs.models.drivers import Drivers
 from cortexfs.models.engine import Engines, Terms
 from cortexfs.models.local import Locals
 from cortexfs.models.providerfiles import Providers
-from cortexfs.models.secrets import COMMAND_SECONDS, MAX_KEY, Secrets
+from cortexfs.models.secrets import Secrets
 from cortexfs.models.served import served
 from cortexfs.models.weights import DEFAULT, DRIVER, found
 from cortexfs.offers import Offers
+from cortexfs.pluginmodels import DRIVER as PLUGGED
 from cortexfs.pluginmodels import PluginModels
-from cortexfs.plugins import openpgp
 from cortexfs.runs import Runs
-from cortexfs.sessionfiles import Address, Space, spaces
-from cortexfs.sessions import Policy, Sessions
+from cortexfs.selfconfinement import give_up
+from cortexfs.sessionfiles import Address, Space
+from cortexfs.sessions import Sessions
 from cortexfs.sockets import Sockets, listen
 from cortexfs.starter import Starter
 from cortexfs.store import Store
@@ -85,8 +77,6 @@ from cortexfs.toolcalls import ToolCalls
 GRACE_SECONDS = 0.5
 LEAVE_SECONDS = 0.2  # for clients to read their last frames
 SWEEP_SECONDS = 15.0
-DAY = 86400.0
-RETAIN_SECONDS = 3600.0
 GC_THRESHOLDS = (20_000, 20, 20)  # measured: 6 % less CPU a call than with the defaults
 
 log = logging.getLogger("cortexfs")
@@ -126,7 +116,7 @@ class Daemon:
         turns = Turns(self.middleware.hooks, self.middleware.events)
         self.pool.started = self.middleware.events.started
         self.catalog = Catalog(self.pool, Descriptions(config.state), further)
-        self.offers = Offers(config, further, lambda folder: trio.from_thread.run(self._gpgv, folder))
+        self.offers = Offers(config, further, daemonstarts.signatures(self.starter))
         self.servers = mcpservers.Servers(config.directory, config.state)
         self.watch = mcpservers.Watch(self.catalog, self._renew)
         self.commands = Commands(config.state, self.catalog.serving, self.offers.one)
@@ -162,7 +152,7 @@ class Daemon:
             forgotten=lambda key: self.logs.drop(*key),
         )
         self.providers = Providers(config.directory, config.state)
-        self.secrets = Secrets(config.state, self._key)
+        self.secrets = Secrets(config.state, partial(daemonstarts.key, self.starter))
         self.broken_providers: dict[str, str] = {}
         self.broken_agents: dict[str, str] = {}
         engine = config.engine
@@ -171,7 +161,7 @@ class Daemon:
         self.locals = Locals(self.engines, self.fs.control)
         seconds = float(config.turn.tool_timeout_secs)
         plugged = PluginModels(self.pool, self.fs.control, seconds)
-        makers = {DRIVER: self.locals.driver, pluginmodels.DRIVER: plugged.driver}
+        makers = {DRIVER: self.locals.driver, PLUGGED: plugged.driver}
         self.drivers = Drivers(self._model, self.fs.control, makers, heard=turns.model)
         tools = ToolCalls(self.pool, seconds)
         self.world = AgentWorld(
@@ -212,29 +202,15 @@ class Daemon:
             raise Fault("EHOSTDOWN", f"{self.root} cannot be mounted: {error}; see: ctx doctor") from None
         try:
             self.pool.device = mounttable.device(self.root)
-            selfconfinement.give_up(self.starter.control.fileno())
+            give_up(self.starter.control.fileno())
             # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
             trio.run(self._main, ready, strict_exception_groups=True)
         finally:
             self.logs.flush()
-            self._close()
+            daemonstarts.end(self.pool, self.root)
         return EXIT_OK
-
-    def _close(self) -> None:
-        """Serve the mount no more, and have it unmounted while the starter is there."""
-        if os.geteuid():
-            self.pool.stop()
-            pyfuse3.close(unmount=True)
-            return
-        self.pool.dismiss()
-        pyfuse3.close(unmount=False)
-        try:
-            self.starter.unmount(self.pool.device)
-        except OSError as error:
-            log.error("%s cannot be unmounted: %s; unmount it with umount", self.root, error.strerror)
-        self.pool.stop()
 
     async def _main(self, ready: Callable[[str | None], None]) -> None:
         async with trio.open_nursery() as services:
@@ -251,7 +227,7 @@ class Daemon:
             await services.start(self.conversations.run)
             await services.start(self.sockets.run)
             await services.start(self.watch.run)
-            services.start_soon(self._retain)
+            services.start_soon(retain, self.sessions, self.config.sessions)
             await trio.to_thread.run_sync(self.offers.settle)
             await self.reload()
             services.start_soon(self._watch_agents)
@@ -284,17 +260,6 @@ class Daemon:
         await self.starter.run()
         log.error("the process that starts others has ended; the daemon ends, too")
         self._stop.set()
-
-    async def _gpgv(self, folder: Path) -> bytes:
-        try:
-            asked = starts.SIGNATURE, str(folder), openpgp.SECONDS, openpgp.MAX_SAID
-            return (await self.starter.output(*asked))[0]
-        except OSError as error:
-            why = f"gpgv cannot be run: {error.strerror}; its signature stays unchecked"
-            raise Fault("EHOSTDOWN", why) from None
-
-    async def _key(self, provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
-        return await self.starter.output(starts.KEY, provider, COMMAND_SECONDS, MAX_KEY)
 
     async def reload(self) -> None:
         """Take over what is enabled now; what did not change keeps its hosts."""
@@ -421,15 +386,6 @@ class Daemon:
 
     def _removed(self, address: Address) -> None:
         self.conversations.removed(address)
-
-    async def _retain(self) -> None:
-        """Remove the sessions that the configuration says are too old, or too many."""
-        said = self.config.sessions
-        policy = Policy(said.unused_days * DAY or None, said.per_object or None, frozenset(said.kept))
-        while policy.age or policy.count:
-            for space in await trio.to_thread.run_sync(spaces, self.sessions.root):
-                await self.sessions.collect(await self.sessions.expired(space, policy))
-            await trio.sleep(RETAIN_SECONDS)
 
     async def _sweep(self) -> None:
         while True:

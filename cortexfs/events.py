@@ -100,11 +100,7 @@ class Events:
             if self._nursery is None or len(own) >= MAX_QUEUES:
                 self.dropped += 1
                 return
-            try:
-                queue = self._queues[key] = _Queue(self._hooks.keep(site))
-            except Fault:  # the fork server is just being started again
-                self.dropped += 1
-                return
+            queue = self._queues[key] = _Queue(self._hooks.outlast(site))
             self._nursery.start_soon(self._deliver, key, queue)
         if len(queue.waiting) < MAX_EVENTS and sum(one.size for one in own) + len(event) <= MAX_BYTES:
             queue.is_full = False

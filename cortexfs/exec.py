@@ -195,8 +195,8 @@ class Exec:
         driver = self._tree.driver(call.object_, "exec")
         run = self._open(call)
         who = Who(call.caller.identity, _place(call.caller), run=run.id)
+        let_go = self._pool.people.keep(who.identity, call.stream)
         answer = Answer(call.stream, call.voice, run, self._settings.output_bytes, who)
-        let_go = self._pool.people.keep(call.caller.identity, call.stream)
         try:
             await answer.answer(driver, call.arguments, call.guest)
         finally:

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from cortexfs.core.calls import Identity
-from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Frame, Message, Usage
 from cortexfs.core.hooks import MAX_HEARD
 from cortexfs.core.registry import Object
@@ -96,11 +95,7 @@ class Turns:
         """A message was sent in this session, as its first or as a later one."""
         if not self._wants(*SESSIONS) or who.unheard or address in self._sessions:
             return
-        try:
-            let_go = self._hooks.keep(Site(who))
-        except Fault:
-            return
-        self._sessions[address] = _Known(address.session, who, let_go)
+        self._sessions[address] = _Known(address.session, who, self._hooks.outlast(Site(who)))
         if len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)[1].let_go()
         if is_new:

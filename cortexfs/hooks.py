@@ -85,9 +85,9 @@ class Hooks:
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the plugin", 1))
         return bytes(heard.said)
 
-    def keep(self, site: Site) -> Callable[[], None]:
+    def outlast(self, site: Site) -> Callable[[], None]:
         """Have hosts start for this person until the answer is called, also when they have left."""
-        return self._pool.people.keep(site.identity, site.stream)
+        return self._pool.people.outlast(site.identity, site.stream)
 
     async def follow(self, words: Iterable[str], site: Site) -> None:
         """Have hosts of whoever has one of these hooks, where they can only follow the caller now: it may be

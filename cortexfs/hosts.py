@@ -59,7 +59,7 @@ class Host:
         number: int,
         key: tuple[calls.Plugin, calls.Identity],
         control: socket.socket,
-        kill: Callable[[int], None],
+        kill: Callable[[int], bool],
     ) -> None:
         self.number = number
         self.plugin, self.identity = key
@@ -115,9 +115,8 @@ class Host:
 
     def kill(self) -> None:
         """End it now."""
-        if not self.exited.is_set():
-            self._kill(self.number)
-        self.end()
+        if self.exited.is_set() or not self._kill(self.number):
+            self.end()
 
     def describe_end(self) -> str:
         if self.status is None:
@@ -285,9 +284,13 @@ class Pool:
         self._hosts[plugin, identity] = self._all[host.number] = host
         return host
 
-    def _kill(self, number: int) -> None:
-        with contextlib.suppress(Fault):  # it is gone, and all hosts with it
+    def _kill(self, number: int) -> bool:
+        """Returns whether the fork server was there to be told."""
+        try:
             self._forks.send(calls.Kill(number))
+        except Fault:
+            return False
+        return True
 
     def _make_room(self, identity: calls.Identity) -> None:
         """Keep one user's hosts bounded: an idle one ends, first those that hold no plugin's state."""

@@ -1,14 +1,17 @@
 """Whom the fork server is to know for longer than one call: who talks over a socket, and whose work goes on.
 
+    let_go = people.keep(identity, connection)      for as long as the connection is there
+    let_go = people.outlast(identity)               for what goes on when it is not
+
 Rules: people are known by what a connection says of them; everything else about an identity is decided here.
-The fork server reads each of them once, however many of their connections and runs there are. One that takes
-the place of another reads them again, from a connection that is there still.
+The fork server is told of nobody before there is need: somebody's host, or work that may outlast their
+connection. It reads each of them once, however many of their connections and runs there are, and one that
+takes the place of another reads them again, from a connection that is there still.
 This file must never know what a host is.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import socket
 from collections.abc import Callable, Sequence
@@ -38,6 +41,7 @@ class _Person:
         self.number = number
         self.holders = 0
         self.connections: list[socket.socket] = []  # that are there still
+        self.is_met = False
 
 
 class People:
@@ -48,25 +52,36 @@ class People:
 
     def number(self, identity: Identity) -> int:
         """By which the fork server knows this person, or somebody who is no less; 0 where it does not."""
-        if person := self._known.get(_base(identity)):
-            return person.number
-        return next((one.number for base, one in self._known.items() if _is_no_less(base, identity)), 0)
-
-    def keep(self, identity: Identity, connection: socket.socket | None = None) -> Callable[[], None]:
-        """Have this person be known until the answer is called. Without a connection, somebody else keeps
-        them now. Raises a Fault where the fork server cannot be told."""
-        base = _base(identity)
-        person = self._known.get(base)
+        person = self._known.get(_base(identity))
         if person is None:
+            others = (one for base, one in self._known.items() if _is_no_less(base, identity))
+            person = next(others, None)
+        if person is None:
+            return 0
+        self._introduce(person)
+        return person.number
+
+    def keep(self, identity: Identity, connection: socket.socket) -> Callable[[], None]:
+        """Have this person be known until the answer is called, which is before the connection is closed."""
+        person = self._person(identity)
+        person.connections.append(connection)
+        return functools.partial(self._let_go, _base(identity), person, connection)
+
+    def outlast(self, identity: Identity, connection: socket.socket | None = None) -> Callable[[], None]:
+        """The same for work that may go on when there is no connection; somebody keeps them now, or this is
+        a connection of theirs."""
+        person = self._person(identity)
+        self._introduce(person, connection)
+        return functools.partial(self._let_go, _base(identity), person, None)
+
+    def _person(self, identity: Identity) -> _Person:
+        base = _base(identity)
+        if base not in self._known:
             self._number += 1
-            person = _Person(self._number)
-        if connection is not None:
-            if not person.connections:
-                self._send(calls.Meet(person.number), [connection.fileno()])
-            person.connections.append(connection)
+            self._known[base] = _Person(self._number)
+        person = self._known[base]
         person.holders += 1
-        self._known[base] = person
-        return functools.partial(self._let_go, base, person, connection)
+        return person
 
     def _let_go(self, base: _Base, person: _Person, connection: socket.socket | None) -> None:
         if connection is not None:
@@ -74,12 +89,24 @@ class People:
         person.holders -= 1
         if not person.holders:
             del self._known[base]
-            with contextlib.suppress(Fault):  # it is gone, or busy: then it knows them until it ends
-                self._send(calls.Part(person.number), [])
+            if person.is_met:
+                self._told(calls.Part(person.number), [])
 
     def introduce(self) -> None:
         """Tell another fork server. Of those who have left, nothing can be read any more."""
         for person in self._known.values():
-            if person.connections:
-                with contextlib.suppress(Fault):
-                    self._send(calls.Meet(person.number), [person.connections[-1].fileno()])
+            person.is_met = False
+            self._introduce(person)
+
+    def _introduce(self, person: _Person, connection: socket.socket | None = None) -> None:
+        connection = connection or (person.connections[-1] if person.connections else None)
+        if connection is not None and not person.is_met:
+            person.is_met = self._told(calls.Meet(person.number), [connection.fileno()])
+
+    def _told(self, message: calls.ToForkServer, rights: Sequence[int]) -> bool:
+        """Returns whether the fork server was there to be told: it may just be started again."""
+        try:
+            self._send(message, rights)
+        except Fault:
+            return False
+        return True

@@ -62,8 +62,12 @@ async def _bound(
     starter: Starter, path: str, backlog: int, expecting: Expecting, object_: Object | None
 ) -> socket.socket:
     for _ in range(TRIES - 1):
-        with expecting(object_, starter.pid), contextlib.suppress(FileExistsError):
-            return await starter.listener(path, backlog)
+        with expecting(object_, starter.pid):
+            try:
+                return await starter.listener(path, backlog)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
     with expecting(object_, starter.pid):
         return await starter.listener(path, backlog)
 

@@ -114,7 +114,10 @@ class Starter:
                 answer.came.set()
 
     def _hear(self) -> bool:
-        data, rights, _ = linux.receive(self.control, starts.MAX_MESSAGE, starts.MAX_RIGHTS)
+        try:
+            data, rights, _ = linux.receive(self.control, starts.MAX_MESSAGE, starts.MAX_RIGHTS)
+        except ConnectionError:
+            return False
         if not data:
             return False
         message = _answers.decode(data)
@@ -128,6 +131,8 @@ class Starter:
         else:  # nobody waits any more
             for fd in rights:
                 os.close(fd)
+            if message.error:
+                self._children.pop(message.number, None)
             self.kill(message.number)
         return True
 

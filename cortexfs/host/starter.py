@@ -42,7 +42,7 @@ ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 # Threads that wait for each other sleep: while they spun, an answer was ten times slower beside other work,
 # and a third slower through the mount than without it (2 cores, SmolLM2).
 ENGINE_ENVIRON = {**ENVIRON, "OMP_WAIT_POLICY": "passive"}
-# For what is asked to end; a fork server kills what its hosts left before it ends.
+# For a fork server, which kills what its hosts left before it ends.
 END_SECONDS = 3.0
 _LOOK_SECONDS = 0.005
 MAX_FILE = 1 << 20  # of a provider
@@ -70,7 +70,7 @@ class Starter:
         self._config = config
         self._engine = engine
         self._sealed = sealing.sealed(os.path.realpath(sys.executable))
-        self._children: dict[int, int] = {}  # the number of each, by pid
+        self._children: dict[int, starts.Start] = {}  # as what each was asked for, by pid
         self._woken, wake = socket.socketpair()
         for each in (self._woken, wake):
             each.setblocking(False)
@@ -180,12 +180,12 @@ class Starter:
             theirs.close()
             os.close(printed)
             os.close(null)
-        self._children[pid] = message.number
+        self._children[pid] = message
         return pid, [ours.detach(), output]
 
     def _kill(self, number: int) -> None:
-        for pid, known in self._children.items():  # not reaped yet, so that no number is a stranger's
-            if known == number:
+        for pid, asked in self._children.items():  # not reaped yet, so that the pid is no stranger's
+            if asked.number == number:
                 os.killpg(pid, signal.SIGKILL)
 
     # -- what is bound
@@ -230,20 +230,20 @@ class Starter:
         ended = []
         with suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                number = self._children.pop(found[0], None)
-                if number is not None:
-                    ended.append((number, os.waitstatus_to_exitcode(found[1])))
+                if asked := self._children.pop(found[0], None):
+                    ended.append((asked.number, os.waitstatus_to_exitcode(found[1])))
         return ended
 
     def _end(self) -> None:
-        """Each of them has seen its socket end."""
+        """A fork server has seen its socket end; nothing else has anything to end."""
         self._daemon.close()
         deadline = time.monotonic() + END_SECONDS
-        while self._children and time.monotonic() < deadline:
-            self._reaped()
+        while self._children:
+            for asked in self._children.values():
+                if asked.what != starts.FORK_SERVER or time.monotonic() > deadline:
+                    self._kill(asked.number)
             time.sleep(_LOOK_SECONDS)
-        for number in list(self._children.values()):
-            self._kill(number)
+            self._reaped()
 
 
 def _found(program: str, environ: Mapping[str, str]) -> str:

@@ -186,7 +186,7 @@ def ready(problem: str | None) -> None:
 
 original = selfconfinement.give_up
 if __name__ == "__main__":
-    selfconfinement.give_up = give_up  # type: ignore[assignment]
+    daemon.give_up = give_up  # type: ignore[assignment,attr-defined]
     daemon.Daemon = TakenOver  # type: ignore[assignment,misc]
     places = config.Places(Path(sys.argv[3]), Path(sys.argv[2]))
     sys.exit(daemon.run(Path(sys.argv[1]), config.load(places), ready))

@@ -7,9 +7,10 @@ import functools
 import os
 import socket
 import unittest.mock
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import trio
 
@@ -22,6 +23,7 @@ from cortexfs.exec import Exec, Tree
 from cortexfs.hosts import Pool
 from cortexfs.logs import Logs
 from cortexfs.models.drivers import Drivers
+from cortexfs.people import People
 from cortexfs.runnerside import receive, send
 from cortexfs.runs import Runs
 from tests.waiting import PATIENCE, awaited
@@ -181,6 +183,25 @@ def hello(inode: int, *words: str, flags: int = 0, umask: int = 0o22, environ: t
     return wire.HELLO.pack(wire.MAGIC, wire.PROTOCOL, *numbers) + strings
 
 
+def no_hosts() -> Pool:
+    """A pool for those who only say whom it is to know."""
+    return cast(Pool, SimpleNamespace(people=People(lambda message, rights: None)))
+
+
+@contextlib.contextmanager
+def _known(pool: Pool, place: Path) -> Iterator[None]:
+    """Have us be known, so that hosts of ours start without a caller."""
+    me = calls.Identity(os.geteuid(), os.getegid(), tuple(os.getgroups()))
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(place / "known"))
+        listener.listen()
+        client.connect(listener.getsockname())
+        with listener.accept()[0] as connection:
+            let_go = pool.people.keep(me, connection)
+            yield
+            let_go()
+
+
 @contextlib.asynccontextmanager
 async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
     patient = unittest.mock.patch.object(
@@ -198,12 +219,13 @@ async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
                     services.start_soon(world.pool.starter.run)
                     services.start_soon(world.pool.run)
                     services.start_soon(world.logs.run)
-                    async with trio.open_nursery() as runs:
-                        serve = functools.partial(world.exec.serve, listener, runs)
-                        runs.start_soon(world.arrivals.run)
-                        runs.start_soon(_within, world, serve)
-                        yield world
-                        runs.cancel_scope.cancel()
+                    with _known(world.pool, place):
+                        async with trio.open_nursery() as runs:
+                            serve = functools.partial(world.exec.serve, listener, runs)
+                            runs.start_soon(world.arrivals.run)
+                            runs.start_soon(_within, world, serve)
+                            yield world
+                            runs.cancel_scope.cancel()
                     services.cancel_scope.cancel()
         finally:
             world.pool.stop()

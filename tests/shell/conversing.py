@@ -22,12 +22,12 @@ from cortexfs.guests import Guests
 from cortexfs.logs import Logs
 from cortexfs.models.driver import Driver
 from cortexfs.models.drivers import chosen
-from cortexfs.people import People
 from cortexfs.runnerside import receive, send
 from cortexfs.runs import Runs
 from cortexfs.sessionfiles import Address, Space
 from cortexfs.sessions import Limits, Sessions
 from cortexfs.sessionshare import Most
+from tests.shell.calling import no_hosts
 from tests.waiting import PATIENCE
 
 ECHO: Key = ("model", "debug/echo")
@@ -132,7 +132,7 @@ class World:
             ours,
             Identity(uid, uid, ()),
             self.guests,
-            People(_tell_nobody),
+            no_hosts().people,
             _check_cwd,
         )
         self.now += 1
@@ -180,9 +180,6 @@ Drivers: TypeAlias = Callable[[Key], Driver] | None
 
 def _driver(key: Key) -> Driver:
     return chosen(key[1], "debug." + key[1].rpartition("/")[2], "socket")
-
-
-def _tell_nobody(message: object, rights: object) -> None: ...
 
 
 async def _check_cwd(path: str) -> None:

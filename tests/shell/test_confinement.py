@@ -16,7 +16,7 @@ import pytest
 from cortexfs.core import calls
 from tests.shell import confined as confined_
 from tests.shell.confined import ONLY_HERE, SYSTEM, Scene, needs, staged
-from tests.shell.forks import NOBODY, Forks
+from tests.shell.forks import NOBODY, Forks, connection_of
 
 pytestmark = ONLY_HERE
 forks, mountless, scene = confined_.forks, confined_.mountless, confined_.scene
@@ -181,7 +181,8 @@ os.execvp(sys.argv[2], sys.argv[2:])
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
 def test_without_landlock_nothing_runs(scene: Scene, number: int) -> None:
     with Forks(sys.executable, "-c", WITHOUT_LANDLOCK, str(number)) as forks:
-        code, message = forks.refused(scene.identity())
+        with connection_of(scene.identity()) as connection:
+            code, message = forks.refused(scene.identity(), connection)
         assert (code, "no Landlock" in message, "lsm=" in message) == ("EACCES", True, True)
         assert forks.spawn(calls.Identity(0, 0, ())).ask("answer = 1") == 1
 

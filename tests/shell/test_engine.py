@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from cortexfs.models.local import Locals
 from cortexfs.models.loopback import request
 from cortexfs.models.weights import Local
 from cortexfs.starter import Starter
+from tests.shell.starters import starting
 from tests.waiting import PATIENCE
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
@@ -100,24 +101,12 @@ def control(object_: Object, name: str) -> str:
 @asynccontextmanager
 async def world(*words: str, **terms: float) -> AsyncIterator[World]:
     """`words` are more of the fake's command line."""
-    async with starting((*FAKE, *words)) as starter, trio.open_nursery() as nursery:
+    async with starting(engine=(*FAKE, *words)) as starter, trio.open_nursery() as nursery:
         made = World(Terms(**terms), nursery, starter)  # type: ignore[arg-type]
         await nursery.start(made.engines.run)
         with trio.fail_after(PATIENCE):
             yield made
         nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def starting(command: Sequence[str]) -> AsyncIterator[Starter]:
-    starter = Starter(engine=command)
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(starter.run)
-            yield starter
-            nursery.cancel_scope.cancel()
-    finally:
-        await trio.to_thread.run_sync(starter.stop)
 
 
 async def gone(pid: int) -> None:
@@ -208,7 +197,7 @@ async def test_one_that_loads_for_ever_is_ended() -> None:
 
 
 async def test_one_that_cannot_be_started() -> None:
-    async with starting(["/nowhere/python"]) as starter, trio.open_nursery() as nursery:
+    async with starting(engine=["/nowhere/python"]) as starter, trio.open_nursery() as nursery:
         engines = Engines(Terms(), partial(starter.start, ENGINE))
         await nursery.start(engines.run)
         with pytest.raises(Fault) as caught:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import cast
 
 import msgspec
 import trio
@@ -14,7 +13,7 @@ from cortexfs.core import calls
 from cortexfs.core.errors import Fault
 from cortexfs.events import Events
 from cortexfs.hooks import Hooks, Site
-from cortexfs.hosts import Pool
+from tests.shell.calling import no_hosts
 from tests.waiting import PATIENCE
 
 ME = calls.Identity(1, 1, ())
@@ -26,7 +25,7 @@ class Heard(Hooks):
     """A plugin whose hosts take an event when they may."""
 
     def __init__(self) -> None:
-        super().__init__(cast(Pool, None))
+        super().__init__(no_hosts())
         self.apply([EAR])
         self.may = trio.Event()
         self.heard: list[tuple[calls.Identity, str]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +16,9 @@ from cortexfs.core import calls, frames, wire
 from cortexfs.core.errors import Fault
 from cortexfs.hookedrelay import HookedRelay
 from cortexfs.hooks import Hooks, Site
-from cortexfs.hosts import Pool
 from cortexfs.middleware import Middleware
 from cortexfs.runnerside import receive
+from tests.shell.calling import no_hosts
 from tests.shell.test_relay import Bounds, Stage, codes
 from tests.waiting import PATIENCE, awaited
 
@@ -33,7 +33,7 @@ class Asked(Hooks):
     """Plugins that answer so; what they were asked and told is kept."""
 
     def __init__(self, answers: Answers) -> None:
-        super().__init__(cast(Pool, None))
+        super().__init__(no_hosts())
         self.apply([GUARD, EAR])
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.stuck = ""
@@ -55,7 +55,7 @@ class Asked(Hooks):
 class Hooked(Stage):
     def __init__(self, folder: Path, answers: Answers) -> None:
         super().__init__(folder)
-        self.middleware = Middleware(cast(Pool, None))
+        self.middleware = Middleware(no_hosts())
         self.hooks = Asked(answers)
         self.middleware.hooks = self.middleware.events._hooks = self.hooks
         hooked = self.middleware.of(Site(ME), "t")
@@ -259,7 +259,7 @@ async def test_without_middleware_for_it_an_output_streams(stage: Any) -> None:
 
 def test_where_nobody_hooks_in_nothing_is_made() -> None:
     # the price of a call without such plugins is a look at one attribute
-    nobody = Middleware(cast(Pool, None))
+    nobody = Middleware(no_hosts())
     assert not nobody.has_any
     nobody.hooks.apply([calls.Plugin("p", "1", "esm", "{}", hooks=("session:start",))])
     assert not nobody.has_any

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from cortexfs.core import calls
-from tests.shell.forks import NOBODY, Forks, public_directory
+from tests.shell.forks import NOBODY, Forks, connection_of, public_directory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
 
@@ -57,8 +57,9 @@ def test_nobody_gets_into_the_host_that_describes_plugins() -> None:
 def test_a_start_that_is_held_up_ends() -> None:
     # limits.py: "A host that does not report by then hangs in its caller's place, or was stopped"
     with forks() as server:
-        server.send(USER, limits=calls.Limits(1 << 30, 7, 256))
-        said = server.hear()
+        with connection_of(USER) as connection:
+            server.send(USER, connection, calls.Limits(1 << 30, 7, 256))
+            said = server.hear()
         assert isinstance(said, calls.Spawned)
         assert said.fault is not None
         assert said.fault[0] == "EHOSTDOWN"

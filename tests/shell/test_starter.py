@@ -1,0 +1,189 @@
+"""host/starter.py and starter.py: what is started, bound and ended for the daemon, and what is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from cortexfs.core import starts
+from cortexfs.host import linux
+from cortexfs.starter import Child, Starter
+from tests.shell.starters import starting
+
+SLEEP = ("/bin/sh", "-c", "exec sleep 3600")
+
+
+async def engine(starter: Starter) -> Child:
+    child, rights = await starter.start(starts.ENGINE)
+    for fd in rights:
+        os.close(fd)
+    return child
+
+
+async def refused(starter: Starter, what: str, argument: str = "") -> str:
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        await starter.start(what, argument)
+    return errno.errorcode[caught.value.errno or 0]
+
+
+def environ(pid: int) -> set[bytes]:
+    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return {word.partition(b"=")[0] for word in words if word}
+
+
+async def test_only_what_is_in_the_table_is_started(tmp_path: Path) -> None:
+    # "nothing of a message is a program"
+    async with starting(engine=["/nowhere/python"]) as starter:
+        assert await refused(starter, "/bin/true") == "EINVAL"
+        assert await refused(starter, starts.ENGINE) == "ENOENT"
+        assert await refused(starter, starts.KEY, "../acme") == "EINVAL"
+        said, status = await starter.output(starts.SIGNATURE, str(tmp_path), 60, 9)
+        assert (said, status) == (b"[GNUPG:] ", 2)  # there are no files
+
+
+async def test_a_child_is_ended_by_its_number() -> None:
+    async with starting(engine=["/bin/sh", "-c", "sleep 3600 & wait"]) as starter:
+        one, other = await engine(starter), await engine(starter)
+        one.kill()
+        await one.ended.wait()
+        assert one.status == -signal.SIGKILL
+        assert other.status is None
+        one.kill()  # twice does no harm
+        assert environ(other.pid) == {b"PATH", b"LANG", b"OMP_WAIT_POLICY"}
+
+
+async def test_nothing_outlives_the_daemon() -> None:
+    starter = Starter(engine=SLEEP)
+    child, rights = starter.start_now(starts.ENGINE)
+    forks, more = starter.start_now(starts.FORK_SERVER)
+    pidfds = [os.pidfd_open(each) for each in (starter.pid, child.pid, forks.pid)]
+    for fd in (*rights, *more):
+        os.close(fd)
+    starter.stop()
+    for pidfd in pidfds:
+        await trio.lowlevel.wait_readable(pidfd)
+        os.close(pidfd)
+
+
+async def test_a_starter_that_is_gone_starts_nothing() -> None:
+    async with starting() as starter:
+        os.kill(starter.pid, signal.SIGKILL)
+        assert await refused(starter, starts.ENGINE) == "EPIPE"
+        assert await refused(starter, starts.ENGINE) == "EPIPE"
+
+
+async def test_who_waits_hears_of_its_end() -> None:
+    async with starting() as starter, trio.open_nursery() as nursery:
+        os.kill(starter.pid, signal.SIGSTOP)
+        nursery.start_soon(refused, starter, starts.ENGINE)
+        await trio.testing.wait_all_tasks_blocked()
+        os.kill(starter.pid, signal.SIGKILL)
+
+
+async def test_what_comes_too_late_is_ended() -> None:
+    async with starting(engine=SLEEP) as starter:
+        os.kill(starter.pid, signal.SIGSTOP)
+        before = len(os.listdir("/proc/self/fd"))
+        with trio.move_on_after(0):
+            await starter.start(starts.ENGINE)
+        child = next(iter(starter._children.values()))
+        os.kill(starter.pid, signal.SIGCONT)
+        await child.ended.wait()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+# -- listeners
+
+
+async def test_a_listener_lies_in_the_mount(tmp_path: Path) -> None:
+    (tmp_path / "root/model/acme").mkdir(parents=True)
+    async with starting(root=tmp_path / "root") as starter:
+        with await starter.listener("model/acme/talker.sock", 4) as listener:
+            assert listener.getsockname()
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(tmp_path / "root/model/acme/talker.sock"))
+                listener.accept()[0].close()
+        with pytest.raises(OSError, match="in use"):
+            await starter.listener("model/acme/talker.sock", 4)
+
+
+@pytest.mark.parametrize("path", ["../outside/s", "model/../../outside/s", "link/s", "model/link/s"])
+async def test_no_listener_lies_outside_of_it(path: str, tmp_path: Path) -> None:
+    # The daemon says where a link of the mount leads.
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "root/model").mkdir(parents=True)
+    for link in ("root/link", "root/model/link"):
+        (tmp_path / link).symlink_to(tmp_path / "outside")
+    async with starting(root=tmp_path / "root") as starter:
+        with pytest.raises(OSError):  # noqa: PT011
+            await starter.listener(path, 4)
+        assert list((tmp_path / "outside").iterdir()) == []
+
+
+# -- keys
+
+
+def provider(config: Path, command: str, mode: int = 0o600) -> None:
+    path = config / "providers/acme.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"base_url = 'http://127.0.0.1'\n[key]\ncommand = {command}\n")
+    path.chmod(mode)
+
+
+async def test_the_command_of_a_provider_is_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_TEST", "needed")
+    monkeypatch.setenv("OTHER_KEY", "not for it")
+    provider(tmp_path, "['sh', '-c', 'echo $XDG_TEST$OTHER_KEY; echo said >&2; cat']")
+    async with starting(config=tmp_path) as starter:
+        assert await starter.output(starts.KEY, "acme", 60, 100) == (b"needed\n", 0)
+        provider(tmp_path, "['sh', '-c', 'yes; exit 3']")
+        with pytest.raises(TimeoutError):
+            await starter.output(starts.KEY, "acme", 0.2, 100)
+        provider(tmp_path, "['false']")
+        assert await starter.output(starts.KEY, "acme", 60, 100) == (b"", 1)
+
+
+async def test_no_command_is_run_that_others_may_have_written(tmp_path: Path) -> None:
+    async with starting(config=tmp_path) as starter:
+        provider(tmp_path, "['true']", 0o666)
+        assert await refused(starter, starts.KEY, "acme") == "EINVAL"
+        assert await refused(starter, starts.KEY, "other") == "ENOENT"
+        provider(tmp_path, "['/nowhere/true']")
+        assert await refused(starter, starts.KEY, "acme") == "ENOENT"
+        provider(tmp_path, "'text'")
+        assert await refused(starter, starts.KEY, "acme") in ("EINVAL", "ENOENT")
+
+
+# -- mounts
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
+def test_what_others_have_mounted_over_it_stays(tmp_path: Path) -> None:
+    linux.cover(str(tmp_path), "test-cortexfs")
+    starter = Starter(tmp_path)
+    try:
+        device = os.stat(tmp_path).st_dev
+        starter.unmount(device + 1)
+        assert os.path.ismount(tmp_path)
+        starter.unmount(device)
+        assert not os.path.ismount(tmp_path)
+        starter.unmount(device)  # somebody was faster
+    finally:
+        starter.stop()
+
+
+def test_the_package_of_the_starter_is_small() -> None:
+    # It is the one that keeps root's powers: no loop, no mount, no parser of strangers' bytes.
+    words = [sys.executable, "-c", "import sys, cortexfs.host.starter; print(*sys.modules)"]
+    loaded = set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
+    assert loaded.isdisjoint({"trio", "pyfuse3", "h11", "ssl", "asyncio", "cortexfs.caller"})
