@@ -170,7 +170,7 @@ class Starter:
                 program.environ,
                 file_actions=files,
                 setsid=True,
-                setsigdef=[signal.SIGPIPE, signal.SIGINT],
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT],  # of which Python ignores two
             )
         except OSError:
             ours.close()
