@@ -196,6 +196,7 @@ def _known(pool: Pool, place: Path) -> Iterator[None]:
         listener.bind(str(place / "known"))
         listener.listen()
         client.connect(listener.getsockname())
+        (place / "known").unlink()
         with listener.accept()[0] as connection:
             let_go = pool.people.keep(me, connection)
             yield
