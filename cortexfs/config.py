@@ -20,10 +20,10 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from cortexfs import believed
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.hooks import Failure
+from cortexfs.state import believed
 
 FILE = "config.toml"
 CHOICES = "plugins.json"

@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from cortexfs.bugs import Bugs
+from cortexfs.daemon.bugs import Bugs
 
 
 @contextlib.contextmanager

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from cortexfs.agents.powers import NETWORK, Powers
+from cortexfs.agents.permissions import NETWORK, Powers
+from cortexfs.agents.ports import World
 from cortexfs.agents.setup import Setup
 from cortexfs.agents.view import View, caps, view, within
-from cortexfs.agents.world import World
-from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
 
 # Effects for which the default view is writable.

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cortexfs.agents import world
+from cortexfs.agents import ports
 from cortexfs.agents.setup import Setup
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Usage
@@ -39,7 +39,7 @@ class Limits(NamedTuple):
     at_once: int = 16  # calls of one step, each of which may be a process
 
 
-def limited(said: world.Limits, setup: Setup) -> Limits:
+def limited(said: ports.Limits, setup: Setup) -> Limits:
     """The configuration's, with the agent's own number of steps; one in a home has no more than others."""
     word = setup.env.get(STEPS_VARIABLE, "")
     own = int(word) if word.isdecimal() and len(word) < 10 and int(word) else said.steps

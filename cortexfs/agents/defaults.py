@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from cortexfs.core.policy import Rule
+from cortexfs.core.policy.rules import Rule
 
 BASE = "base"
 BASE_DESCRIPTION = "Answers about the files in your working directory; it can read them, and change nothing."

@@ -16,8 +16,8 @@ import re
 from typing import NamedTuple
 
 from cortexfs.agents.view import SECRETS, View, allowed, hides
-from cortexfs.core.formats import HIDES, TAB
-from cortexfs.core.plain import escaped
+from cortexfs.core.safe_text import escaped
+from cortexfs.core.value_formats import HIDES, TAB
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 REFUSED = ("EACCES", "EPERM", "EROFS")

@@ -14,12 +14,12 @@ import msgspec
 import trio
 
 from cortexfs.agents.budget import Budget
-from cortexfs.agents.textcalls import Spoken
+from cortexfs.agents.window.text_protocol import Spoken
 from cortexfs.core import frames
-from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
-from cortexfs.models.asked import Part, Said, Text
-from cortexfs.models.driver import Turn
+from cortexfs.core.hostcalls import Identity
+from cortexfs.models.ask.driver import Turn
+from cortexfs.models.ask.question import Part, Said, Text
 
 MAX_ANSWER = 1 << 20  # characters of one answer: several times of what a model says at once
 

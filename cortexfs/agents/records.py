@@ -23,11 +23,12 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from cortexfs import believed
 from cortexfs.agents import defaults
-from cortexfs.core import controls, formats, names, places
+from cortexfs.core import names, value_formats
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.registry import Object
+from cortexfs.core.tree import controls, places
+from cortexfs.state import believed
 
 FOLDER = "agents"
 OWN = "home"
@@ -37,7 +38,7 @@ MAX_DESCRIPTION = 4 << 10
 
 LATEST = 9_000_000_000  # seconds: as nanoseconds they have to fit a file's time
 
-Id = Annotated[int, Meta(ge=0, le=formats.U32)]
+Id = Annotated[int, Meta(ge=0, le=value_formats.U32)]
 
 
 class Record(msgspec.Struct, frozen=True):

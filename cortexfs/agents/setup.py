@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cortexfs.core.policy import Rule
+from cortexfs.core.policy.rules import Rule
 
 
 class Setup(NamedTuple):

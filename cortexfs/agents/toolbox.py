@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from cortexfs.agents.world import World
-from cortexfs.core import dryrun
-from cortexfs.core.calls import Effect, Plugin
+from cortexfs.agents.ports import World
+from cortexfs.core.arguments import dryrun
+from cortexfs.core.hostcalls import Effect, Plugin
 from cortexfs.core.registry import Object
-from cortexfs.models.asked import Tool
+from cortexfs.models.ask.question import Tool
 
 # Which tool somebody means who allows it: of this name, from this plugin, with these effects.
 Meant: TypeAlias = tuple[str, Plugin | None, tuple[Effect, ...]]

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from cortexfs.core import formats
+from cortexfs.core import value_formats
 from cortexfs.core.errors import Fault
-from cortexfs.core.formats import HIDES, is_below, rights
+from cortexfs.core.value_formats import HIDES, is_below, rights
 
 View: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -82,7 +82,7 @@ def view(mounts: str, cwd: str, *, root: str, home: str, writable: bool) -> View
     if not is_text(cwd):
         raise Fault("EINVAL", f"agents work in no directory whose name is not UTF-8: {cwd!a}")
     if mounts:
-        formats.path_mounts(mounts)
+        value_formats.path_mounts(mounts)
         return _ordered((line.split("\t")[1], rights(line)) for line in mounts.removesuffix("\n").split("\n"))
     places = {root: "rx", cwd: "rwx" if writable else "rx"}
     chosen = ((_plain(path), letters) for path, letters in places.items() if not _goes_up(path))

@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from cortexfs.chat import changes
-from cortexfs.chat.changes import Read
+from cortexfs.chat import diffs
+from cortexfs.chat.diffs import Read
 from cortexfs.core import frames
-from cortexfs.core.plain import escaped, one_line, within
+from cortexfs.core.safe_text import escaped, one_line, within
 
 BRIEF = 200  # characters of what a tool is called with
 LONG = 1000  # and where somebody is to decide about it
@@ -165,11 +165,11 @@ def _body(name: str, given: Any, read: Read) -> list[Show] | None:
     if name == "shell.exec":
         command = given.get("cmd")
         return [Show("code", each) for each in command.split("\n")] if isinstance(command, str) else None
-    change = changes.of(name, given, read)
+    change = diffs.of(name, given, read)
     return None if change is None else [Show(_SIDES[each.side], each.text) for each in change]
 
 
-_SIDES: dict[changes.Side, Kind] = {
+_SIDES: dict[diffs.Side, Kind] = {
     "@": "place",
     " ": "same",
     "+": "added",

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from cortexfs.core import jsontext, plain
+from cortexfs.core import jsontext, safe_text
 from cortexfs.core.errors import Fault
 
 
 def text(value: Any) -> str:
     """As JSON with a line for each part; what would not be seen is written as JSON escapes it."""
-    return plain.escaped(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), _written)
+    return safe_text.escaped(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), _written)
 
 
 def _written(char: str) -> str:

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from cortexfs.chat.calls import Show
-from cortexfs.chat.talk import Deed, Leave, Talk
+from cortexfs.chat.state import Deed, Leave, Talk
 from cortexfs.client import Conversation, Failed
 from cortexfs.core.frames import AnyFrame, Approval
-from cortexfs.core.plain import one_line
-from cortexfs.core.requests import Decision
+from cortexfs.core.safe_text import one_line
+from cortexfs.core.talk.requests import Decision
 
 UNASKED = "denied, as nobody can be asked here; ctx chat on a terminal asks, ctx send --approve {} allows"
 

@@ -26,7 +26,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.theme import Theme
 
-from cortexfs.core.plain import prose
+from cortexfs.core.safe_text import prose
 
 MAX_BLOCK = 8 << 10  # characters of a block that are parsed at each drawing
 MAX_STEP = MAX_BLOCK + MAX_BLOCK // 2  # and of what is settled in one step: some 50 ms of work

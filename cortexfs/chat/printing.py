@@ -12,7 +12,7 @@ import io
 from typing import TextIO
 
 from cortexfs.chat.calls import Kind, Show
-from cortexfs.core.plain import prose
+from cortexfs.core.safe_text import prose
 
 # What is told of what goes on, and with which mark: one for those who see Unicode, and one for others.
 MARKS: dict[Kind, tuple[str, str]] = {

@@ -24,18 +24,18 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.output.color_depth import ColorDepth
 
-from cortexfs.chat import edits, orders, typed
+from cortexfs.chat import commands, edits, typed
 from cortexfs.chat.calls import Kind, Show
+from cortexfs.chat.commands import Place
 from cortexfs.chat.history import History
 from cortexfs.chat.keys import Deeds, Memory, Orders, bindings
 from cortexfs.chat.markdown import Answer, Style
-from cortexfs.chat.orders import Place
 from cortexfs.chat.printing import STYLES, marked, quoted
-from cortexfs.chat.talk import ANSWERS, EDIT, Deed, Leave, answer
+from cortexfs.chat.state import ANSWERS, EDIT, Deed, Leave, answer
 from cortexfs.client import Conversation
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import Approval
-from cortexfs.core.plain import escaped
+from cortexfs.core.safe_text import escaped
 
 TICK = 0.08  # seconds between drawings: fast enough to read along, slow enough to cost nothing
 SPIN = 0.16  # seconds between two pictures of the spinner
@@ -212,7 +212,7 @@ class Terminal:
             self._leave(0)
         elif meant:
             self._lines.append("\n")
-            outcome = orders.carry_out(self._place, meant)
+            outcome = commands.carry_out(self._place, meant)
             for line in outcome.lines:
                 self._say("note", line)
             if outcome.session:

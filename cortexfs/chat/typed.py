@@ -11,8 +11,8 @@ import re
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from cortexfs.core import requests
 from cortexfs.core.errors import Fault
+from cortexfs.core.talk import requests
 
 ORDERS = {
     "/help": ("", "show this"),

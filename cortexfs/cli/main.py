@@ -64,9 +64,9 @@ def _run(top: argparse.Namespace, rest: list[str]) -> int:
         return EXIT_OK
     command, *words = rest
     if not parser.is_ours(command):
-        from cortexfs.cli import plugged  # only a command of a plugin pays for it
+        from cortexfs.cli import plugin_commands  # only a command of a plugin pays for it
 
-        return plugged.run(command, words, top.root)
+        return plugin_commands.run(command, words, top.root)
     loaded = parser.module(command)
     if command in parser.HIDDEN:
         options = argparse.Namespace(root=top.root, words=words)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 from cortexfs.cli import streams
-from cortexfs.core.plain import within
+from cortexfs.core.safe_text import within
 
 GREEN, YELLOW, RED = "32", "33", "31"
 COLOURS = {

@@ -44,6 +44,33 @@ COMMANDS = {
 }
 # Called by completion scripts; in no help.
 HIDDEN = {"complete"}
+# The module of each, which is imported for it alone.
+MODULES = {
+    "mount": "mount.mount",
+    "umount": "mount.umount",
+    "restart": "mount.restart",
+    "status": "shell.status",
+    "doctor": "mount.doctor",
+    "ls": "shell.ls",
+    "run": "run",
+    "chat": "talk.chat",
+    "send": "talk.send",
+    "resume": "talk.resume",
+    "cancel": "talk.cancel",
+    "ping": "talk.ping",
+    "session": "talk.session",
+    "env": "shell.env",
+    "plugin": "plugin.group",
+    "provider": "model.provider",
+    "model": "model.model",
+    "agent": "agent.agent",
+    "policy": "agent.policy",
+    "mcp": "mcp.mcp",
+    "completion": "shell.completion",
+    "help": "shell.help",
+    "version": "shell.version",
+    "complete": "shell.complete",
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -84,9 +111,9 @@ def top(more: str = "") -> Parser:
 
 def print_top(given: str | None) -> None:
     """The help of the program, with the commands of the mount's plugins."""
-    from cortexfs.cli import plugged  # only help and those commands pay for it
+    from cortexfs.cli import plugin_commands  # only help and those commands pay for it
 
-    lines = plugged.help_lines(given).replace("%", "%%")
+    lines = plugin_commands.help_lines(given).replace("%", "%%")
     top(f"\ncommands of plugins:\n{lines}\n" if lines else "").print_help()
 
 
@@ -104,16 +131,16 @@ def is_ours(command: str) -> bool:
 
 def module(command: str) -> ModuleType:
     """The module of a command of ours."""
-    return importlib.import_module(f"cortexfs.cli.{command}")
+    return importlib.import_module(f"cortexfs.cli.{MODULES[command]}")
 
 
 def any_command(command: str, given: str | None) -> Parser:
     """The parser of one command, ours or a plugin's; EINVAL with the nearest name when there is none."""
     if is_ours(command):
         return of_command(command)
-    from cortexfs.cli import plugged
+    from cortexfs.cli import plugin_commands
 
-    return plugged.parser_of(plugged.found(command, given)[1])
+    return plugin_commands.parser_of(plugin_commands.found(command, given)[1])
 
 
 def of_command(command: str) -> Parser:

@@ -19,7 +19,7 @@ from cortexfs.client import Conversation
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.requests import Scope
+from cortexfs.core.talk.requests import Scope
 
 OUTPUTS = ("jsonl", "text")
 SCOPES: tuple[Scope, ...] = ("private", "shared", "temp")

@@ -14,7 +14,7 @@ alone imports Trio.
 
 from cortexfs.client.blocking import Conversation, Stream
 from cortexfs.client.execution import Run, run
-from cortexfs.client.lasting import resume, send
+from cortexfs.client.reconnecting import resume, send
 from cortexfs.client.results import Failed, check, text
 from cortexfs.client.sorting import new_id
 

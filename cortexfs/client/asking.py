@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
 from cortexfs.client.sorting import Inbox, new_id
-from cortexfs.core.requests import AnyRequest, Input, Resume, Scope, Send
+from cortexfs.core.talk.requests import AnyRequest, Input, Resume, Scope, Send
 
 S = TypeVar("S")
 

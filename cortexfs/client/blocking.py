@@ -24,7 +24,7 @@ from cortexfs.client.asking import Asking, Heard
 from cortexfs.client.results import Failed
 from cortexfs.client.sorting import Inbox, Sorter, new_id
 from cortexfs.core.frames import AnyFrame, Done
-from cortexfs.core.requests import AnyRequest, Approve, Cancel, Decision, Ping, Send
+from cortexfs.core.talk.requests import AnyRequest, Approve, Cancel, Decision, Ping, Send
 
 READ_BYTES = 1 << 18  # what a Unix socket holds at most by default (net.core.wmem_default)
 LOOK_MS = 100  # how often a writer looks whether it must read for itself

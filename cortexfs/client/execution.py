@@ -13,9 +13,9 @@ from types import TracebackType
 
 from cortexfs.client import places
 from cortexfs.client.results import Failed
-from cortexfs.core.conversation import Client
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
+from cortexfs.core.talk.protocol import Client
 
 READ_BYTES = 1 << 16  # a pipe's
 # What the runner's exit status says where no frame does; the shell's 126 and 127 stand for execve's refusals.

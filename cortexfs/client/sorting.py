@@ -21,10 +21,10 @@ import msgspec
 
 from cortexfs.client.results import Failed
 from cortexfs.core import frames
-from cortexfs.core.conversation import Client
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.requests import AnyRequest, Cancel, Resume, Send
+from cortexfs.core.talk.protocol import Client
+from cortexfs.core.talk.requests import AnyRequest, Cancel, Resume, Send
 
 # Bytes of frames that wait to be taken: far more than a chat needs, far less than a machine has.
 MAX_KEPT = 64 << 20

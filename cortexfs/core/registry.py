@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from cortexfs.core import calls, names
+from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
 
 # Class and name; of what is in somebody's home, ("agent", "home/1000/mine"). No name of agent/ has a slash.
@@ -29,10 +29,10 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     home: int | None = None  # in whose home it is; None: it is everybody's
     description: str
     schema: bytes = b"{}"  # compact JSON
-    capabilities: calls.Capabilities = calls.Capabilities()
+    capabilities: hostcalls.Capabilities = hostcalls.Capabilities()
     timeout: float | None = None  # seconds; None: the configured default
     dry_run_flag: bool = False  # of a tool: it can be run dry
-    plugin: calls.Plugin | None = None
+    plugin: hostcalls.Plugin | None = None
     origin: str = "builtin"
     status: str = "ready"  # or "broken: why"
     registered: float = 0.0  # seconds since the epoch

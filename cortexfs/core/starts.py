@@ -12,8 +12,8 @@ from typing import TypeAlias
 import msgspec
 
 # What can be started.
-FORK_SERVER = "fork server"  # rights: its control socket (core/calls.py), and what it prints
-ENGINE = "engine"  # rights: its socket (core/engine.py), and what it prints
+FORK_SERVER = "fork server"  # rights: its control socket (core/hostcalls.py), and what it prints
+ENGINE = "engine"  # rights: its socket (core/models/engine_protocol.py), and what it prints
 SIGNATURE = "signature"  # gpgv, about the files of a folder; rights: an idle socket, and what it prints
 
 KEY = "key"  # the command that prints a provider's key; rights: an idle socket, and what it prints

@@ -8,7 +8,7 @@
 Rules: one connection is one run. The asking side half-closes to cancel, and that is the only way.
 STDIN is sent only against WANT, at most as many bytes as were wanted; an empty STDIN is its end.
 A connection that ends before EXIT or DONE is a peer that died. Descriptors are sent by the daemon
-alone: one that sends any to it is cut off (cortexfs/strangers.py). Numbers are little-endian.
+alone: one that sends any to it is cut off (cortexfs/peers/safe_sockets.py). Numbers are little-endian.
 runner/cortexfs-object-runner.c holds the same table in C; a test compares them.
 """
 

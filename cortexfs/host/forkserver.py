@@ -3,12 +3,12 @@
     python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION] [--preload MODULE]
                                              [--state DIR] [--sealed] [--daemon PID]
 
-FD is the control socket of core/calls.py. The starter starts this before the daemon opens anything, with a
-clean environment (/proc/PID/environ of every host shows it), no standard input, and as standard
-error what hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool.
---serve names what a host does once it is the caller, --preload what it finds imported besides; tests
-put something small there. --state is the daemon's state directory, --sealed says that this program was
-executed through the mount of sealing.py, --daemon is the daemon's pid, and its own parent's otherwise.
+FD is the control socket of core/hostcalls.py. The starter starts this before the daemon opens anything,
+with a clean environment (/proc/PID/environ of every host shows it), no standard input, and as standard
+error what hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool. --serve
+names what a host does once it is the caller, --preload what it finds imported besides; tests put something
+small there. --state is the daemon's state directory, --sealed says that this program was executed through
+the mount of host/confine/sealed_program.py, --daemon is the daemon's pid, and its own parent's otherwise.
 
 Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
 socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
@@ -35,9 +35,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.host import confining, gate, identity, leftovers, limits, linux, starting, vouching
+from cortexfs.host import start, vouching
+from cortexfs.host.confine import identity, leftovers, limits, socket_gate, view
+from cortexfs.linux import syscalls
 
 PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
@@ -49,7 +51,7 @@ _MAX_RIGHTS = 2
 _SWEEP_SECONDS = 2.0
 
 _pack = msgspec.msgpack.Encoder().encode
-_messages: msgspec.msgpack.Decoder[calls.ToForkServer] = msgspec.msgpack.Decoder(calls.ToForkServer)
+_messages: msgspec.msgpack.Decoder[hostcalls.ToForkServer] = msgspec.msgpack.Decoder(hostcalls.ToForkServer)
 _faults: msgspec.msgpack.Decoder[tuple[str, str]] = msgspec.msgpack.Decoder(tuple[str, str])
 
 
@@ -57,7 +59,7 @@ class Child:
     """One host as its parent sees it."""
 
     def __init__(
-        self, spawn: calls.Spawn, pid: int, status: socket.socket, group: limits.Group | None
+        self, spawn: hostcalls.Spawn, pid: int, status: socket.socket, group: limits.Group | None
     ) -> None:
         self.number = spawn.host
         self.identity, self.plugin = spawn.identity, spawn.plugin
@@ -86,9 +88,7 @@ class Dead(NamedTuple):
 
 
 class ForkServer:
-    def __init__(
-        self, control: socket.socket, serve: starting.Serve, ground: confining.Ground, daemon: int
-    ) -> None:
+    def __init__(self, control: socket.socket, serve: start.Serve, ground: view.Ground, daemon: int) -> None:
         self._ground = ground
         self._control = control
         self._control.setblocking(False)
@@ -105,7 +105,7 @@ class ForkServer:
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # What a dead host leaves becomes our child, so that it can be found and ended.
-        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
 
     def run(self) -> None:
         """Serve until the daemon is gone, and then end everything."""
@@ -127,7 +127,9 @@ class ForkServer:
             poll.register(fd, select.POLLIN)
         ready = dict(poll.poll(self._patience(starting.values())))
         for fd in ready.keys() & asking.keys():
-            gate.answer(fd, asking[fd].device) if ready[fd] & select.POLLIN else asking[fd].close_gate()
+            socket_gate.answer(fd, asking[fd].device) if ready[fd] & select.POLLIN else asking[
+                fd
+            ].close_gate()
         # Reports before deaths: a host may report and die at once.
         for fd in ready.keys() & starting.keys():
             self._report(starting[fd])
@@ -156,7 +158,7 @@ class ForkServer:
     def _hear(self) -> bool:
         """Take one message; whether the daemon is there."""
         try:
-            data, rights, flags = linux.receive(self._control, calls.MAX_SPAWN, _MAX_RIGHTS)
+            data, rights, flags = syscalls.receive(self._control, hostcalls.MAX_SPAWN, _MAX_RIGHTS)
         except BlockingIOError:
             return True
         except OSError:
@@ -172,15 +174,15 @@ class ForkServer:
                 os.close(fd)
         return True
 
-    def _take(self, message: calls.ToForkServer, rights: list[int], *, whole: bool) -> None:
-        if isinstance(message, calls.Spawn):
+    def _take(self, message: hostcalls.ToForkServer, rights: list[int], *, whole: bool) -> None:
+        if isinstance(message, hostcalls.Spawn):
             try:
                 self._admit(message, rights, whole=whole)
             except Fault as fault:
-                self._say(calls.Spawned(message.host, 0, (fault.code, fault.message)))
-        elif isinstance(message, calls.Kill):
+                self._say(hostcalls.Spawned(message.host, 0, (fault.code, fault.message)))
+        elif isinstance(message, hostcalls.Kill):
             self._kill(message.host)
-        elif isinstance(message, calls.Part):
+        elif isinstance(message, hostcalls.Part):
             self._vouching.part(message.number)
         elif rights:
             self._vouching.meet(message.number, rights[0])
@@ -190,7 +192,7 @@ class ForkServer:
             if child.number == number:
                 os.kill(child.pid, signal.SIGKILL)
 
-    def _say(self, message: calls.FromForkServer) -> None:
+    def _say(self, message: hostcalls.FromForkServer) -> None:
         self._outbox.append(_pack(message))
 
     def _flush(self) -> bool:
@@ -206,7 +208,7 @@ class ForkServer:
 
     # -- beginnings
 
-    def _admit(self, spawn: calls.Spawn, rights: list[int], *, whole: bool) -> None:
+    def _admit(self, spawn: hostcalls.Spawn, rights: list[int], *, whole: bool) -> None:
         if not whole or not rights:
             raise Fault("EHOSTDOWN", "no host can start: file descriptors were lost; too many are open")
         control, *shown = rights
@@ -217,7 +219,7 @@ class ForkServer:
         except OSError as error:
             raise Fault("EHOSTDOWN", f"no host can start: {error.strerror}") from error
 
-    def _spawn(self, spawn: calls.Spawn, rights: list[int]) -> None:
+    def _spawn(self, spawn: hostcalls.Spawn, rights: list[int]) -> None:
         if spawn.identity.label and self._groups is None and identity.enters_pid_namespace(spawn.identity):
             # ancestry.ancestor_host says why.
             raise Fault("EACCES", "an agent's run cannot enter a container: there is no cgroup to hold it")
@@ -230,7 +232,7 @@ class ForkServer:
                 ours.setblocking(False)
                 pid = os.fork()
                 if not pid:
-                    starting.start(spawn, rights, theirs, group, self._serve, self._ground)
+                    start.start(spawn, rights, theirs, group, self._serve, self._ground)
                 self._children[pid] = Child(spawn, pid, ours, group)
         except OSError:
             if group is not None:
@@ -243,30 +245,30 @@ class ForkServer:
         assert status is not None
         while child.status is not None:
             try:
-                said, rights, _ = linux.receive(status, _PACKET, 1)
+                said, rights, _ = syscalls.receive(status, _PACKET, 1)
             except BlockingIOError:
                 return
             except OSError:
                 said, rights = b"", []
-            if said == starting.ASKS:
+            if said == start.ASKS:
                 child.gate = rights[0] if rights else -1  # too many are open here: then nobody gets one
                 continue
-            if said.startswith(starting.MOVED):
+            if said.startswith(start.MOVED):
                 self._moved(child, int(said[1:]))
                 with suppress(OSError):
                     status.send(b"k")
                 continue
             child.status = None
             status.close()
-            if said == starting.READY:
+            if said == start.READY:
                 self._announce(child)
             else:
                 fault = _faults.decode(said[1:]) if said else ("EHOSTDOWN", "the host died while it started")
-                self._say(calls.Spawned(child.number, 0, fault))
+                self._say(hostcalls.Spawned(child.number, 0, fault))
 
     def _announce(self, child: Child) -> None:
         child.announced = True
-        self._say(calls.Spawned(child.number, child.pid))
+        self._say(hostcalls.Spawned(child.number, child.pid))
 
     def _moved(self, child: Child, pid: int) -> None:
         """The host is in a pid namespace. Its first process waits for our answer before it ends, so
@@ -309,7 +311,7 @@ class ForkServer:
             if not empty and time.monotonic() < dead.deadline:
                 left.append(dead)
             elif dead.announced:
-                self._say(calls.Exited(dead.number, dead.status))
+                self._say(hostcalls.Exited(dead.number, dead.status))
         self._dead = left
 
     def _end(self) -> None:
@@ -353,12 +355,12 @@ def main() -> None:
     if options.state:
         mark = leftovers.name_of(options.state)
         leftovers.end(mark)
-    ForkServer(control, serve, confining.Ground(options.sealed, options.state, mark), options.daemon).run()
+    ForkServer(control, serve, view.Ground(options.sealed, options.state, mark), options.daemon).run()
 
 
-def _function(name: str) -> starting.Serve:
+def _function(name: str) -> start.Serve:
     module, _, attribute = name.partition(":")
-    serve: starting.Serve = getattr(importlib.import_module(module), attribute)
+    serve: start.Serve = getattr(importlib.import_module(module), attribute)
     return serve
 
 

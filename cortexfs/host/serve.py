@@ -1,7 +1,7 @@
 """What runs inside a host: take calls, turn them into inputs, run the tool, answer in messages.
 
-The process is already the caller when this starts (host/identity.py), so nothing here decides who
-may do what. Main path: `_work` takes a packet, `_answer` runs one call; host/runtime.py is what the
+The process is already the caller when this starts (host/confine/identity.py), so nothing here decides who
+may do what. Main path: `_work` takes a packet, `_answer` runs one call; host/call/runtime.py is what the
 tool sees of it.
 
 Threads: the main thread only watches for callers that leave; every other thread is a worker that
@@ -28,18 +28,21 @@ from functools import partial
 from typing import Any, NoReturn
 
 from cortexfs import sdk
-from cortexfs.core import arguments, calls, wire
+from cortexfs.core import hostcalls, wire
+from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.host import linux, loading, trials
-from cortexfs.host.runtime import Cancelled, Runtime, nothing, sentence
-from cortexfs.host.validation import Validator
+from cortexfs.host import loaders
+from cortexfs.host.call import dry_runs
+from cortexfs.host.call.runtime import Cancelled, Runtime, nothing, sentence
+from cortexfs.host.call.validation import Validator
+from cortexfs.linux import syscalls
 
 SPARE_WORKERS = 4
 _CLONE_FS = 0x200  # unshare(2)
 _ROBBED = (errno.EBADF, errno.ENOTSOCK)
 
 
-def serve(control: socket.socket, plugin: calls.Plugin) -> NoReturn:
+def serve(control: socket.socket, plugin: hostcalls.Plugin) -> NoReturn:
     """Answer calls until the daemon closes the control socket, or a fault ends the process."""
     sys.setswitchinterval(0.001)  # a busy tool must not hold its neighbours' answers up for 5 ms
     os.dup2(2, 1)  # what a tool prints is for its author, in the daemon's log
@@ -51,7 +54,7 @@ def serve(control: socket.socket, plugin: calls.Plugin) -> NoReturn:
 
 
 class _Host:
-    def __init__(self, control: socket.socket, plugin: calls.Plugin) -> None:
+    def __init__(self, control: socket.socket, plugin: hostcalls.Plugin) -> None:
         self._control = control
         self._plugin = plugin
         self._lock = threading.Lock()
@@ -59,7 +62,7 @@ class _Host:
         self._calls: dict[int, Runtime] = {}
         self._leavers = select.epoll()
         self._tools: dict[str, tuple[sdk.Tool, Validator]] | None = None
-        self._trials = trials.Trials()
+        self._trials = dry_runs.Trials()
         self._loading = threading.Lock()
 
     # -- threads
@@ -94,7 +97,7 @@ class _Host:
                 self.start_worker()
             try:
                 # Also from threads that an earlier call of this worker has left behind.
-                linux.unshare(_CLONE_FS)
+                syscalls.unshare(_CLONE_FS)
                 self._answer(rights, whole)
             except BaseException:  # a host short of a worker is broken: it says why and ends
                 traceback.print_exc()
@@ -107,11 +110,11 @@ class _Host:
     def _next(self) -> tuple[list[int], bool]:
         """The descriptors of the next call, and whether they are all."""
         try:
-            data, rights, flags = linux.receive(self._control, 1, 2)
+            data, rights, flags = syscalls.receive(self._control, 1, 2)
         except OSError:
             os._exit(os.EX_OSERR)
         if not data:
-            loading.leave()
+            loaders.leave()
         return list(rights), not flags & socket.MSG_CTRUNC
 
     # -- one call
@@ -168,11 +171,11 @@ class _Host:
 
     def _run(self, runtime: Runtime, rights: list[int]) -> None:
         request = runtime.request()
-        if isinstance(request, calls.Describe):
+        if isinstance(request, hostcalls.Describe):
             runtime.send(wire.message(wire.DESCRIPTORS, self._described(request.unlike, runtime)))
             runtime.done()
             return
-        if isinstance(request, calls.Enter):
+        if isinstance(request, hostcalls.Enter):
             _enter(request.path)
             runtime.done()
             return
@@ -181,12 +184,12 @@ class _Host:
         runtime.begin(request)
         dry = False
         if request.input is not None:
-            value = arguments.json_object(request.input)
+            value = parse.json_object(request.input)
         else:
-            args, dry = trials.parted(tool, validator.schema, request.args or ())
-            value = arguments.tool_input(args, validator.schema, runtime.read_input)
+            args, dry = dry_runs.parted(tool, validator.schema, request.args or ())
+            value = parse.tool_input(args, validator.schema, runtime.read_input)
         validator.check(value)
-        if isinstance(request, calls.Shown):
+        if isinstance(request, hostcalls.Shown):
             value = _changed(value, validator, runtime)
         if dry:
             runtime.invocation = runtime.invocation._replace(dry_run=True)
@@ -200,11 +203,11 @@ class _Host:
     def _described(self, unlike: str, runtime: Runtime) -> bytes:
         while True:
             every = (tool for tool, _ in self._loaded(None).values())
-            tools = [loading.described(tool) for tool in every if loading.is_described(tool)]
+            tools = [loaders.described(tool) for tool in every if loaders.is_described(tool)]
             said = b"[" + b",".join(tools) + b"]"
-            if calls.mark(said) != unlike:
+            if hostcalls.mark(said) != unlike:
                 return said
-            loading.await_change(self._plugin, runtime)
+            loaders.await_change(self._plugin, runtime)
             if runtime.cancelled:
                 raise Cancelled
 
@@ -215,10 +218,10 @@ class _Host:
             raise Fault("ENOENT", f"the plugin {self._plugin.name} no longer has a tool {name}") from None
 
     def _loaded(self, environment: dict[bytes, bytes] | None) -> dict[str, tuple[sdk.Tool, Validator]]:
-        if self._tools is None or loading.has_changed(self._plugin):
+        if self._tools is None or loaders.has_changed(self._plugin):
             with self._loading:
-                if self._tools is None or loading.has_changed(self._plugin):
-                    self._tools = loading.loaded(self._plugin, environment)
+                if self._tools is None or loaders.has_changed(self._plugin):
+                    self._tools = loaders.loaded(self._plugin, environment)
         return self._tools
 
 
@@ -228,7 +231,7 @@ def _changed(value: dict[str, Any], validator: Validator, runtime: Runtime) -> d
         return value
     who, data = answer
     try:
-        changed = arguments.json_object(data)
+        changed = parse.json_object(data)
         validator.check(changed)
     except Fault as fault:
         raise Fault(fault.code, f"{fault.message} (the plugin {who} has changed the input)") from None
@@ -249,7 +252,7 @@ def _interrupt(runtime: Runtime) -> None:
         runtime.interrupt()
 
 
-def _stand(rights: list[int], call: calls.Call) -> None:
+def _stand(rights: list[int], call: hostcalls.Call) -> None:
     """Take the caller's working directory and umask, for this thread alone."""
     if call.directory:
         _enter(call.directory)

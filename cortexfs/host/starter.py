@@ -31,13 +31,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from cortexfs import believed
 from cortexfs.core import mountinfo, names, starts
 from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import TABLE
-from cortexfs.host import linux, sealing
+from cortexfs.host.confine import sealed_program
+from cortexfs.linux import syscalls
+from cortexfs.state import believed
 
-ENGINE = [sys.executable, "-I", "-m", "cortexfs.host.engine"]
+ENGINE = [sys.executable, "-I", "-m", "cortexfs.host.engine_process"]
 ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 # Threads that wait for each other sleep: while they spun, an answer was ten times slower beside other work,
 # and a third slower through the mount than without it (2 cores, SmolLM2).
@@ -69,7 +70,7 @@ class Starter:
         self._state = state
         self._config = config
         self._engine = engine
-        self._sealed = sealing.sealed(os.path.realpath(sys.executable))
+        self._sealed = sealed_program.sealed(os.path.realpath(sys.executable))
         self._children: dict[int, starts.Start] = {}  # as what each was asked for, by pid
         self._woken, wake = socket.socketpair()
         for each in (self._woken, wake):
@@ -133,8 +134,18 @@ class Starter:
     def _program(self, message: starts.Start) -> Program:
         if message.what == starts.FORK_SERVER:
             state = ["--state", self._state] if self._state else []
-            words = [sys.executable, "-I", "-m", sealing.FORK_SERVER, "0", "--daemon", str(os.getppid())]
-            path, sealed = (sys.executable, []) if self._sealed is None else (self._sealed, [sealing.SEALED])
+            words = [
+                sys.executable,
+                "-I",
+                "-m",
+                sealed_program.FORK_SERVER,
+                "0",
+                "--daemon",
+                str(os.getppid()),
+            ]
+            path, sealed = (
+                (sys.executable, []) if self._sealed is None else (self._sealed, [sealed_program.SEALED])
+            )
             return Program([*words, *state, *sealed], path, ENVIRON, socket.SOCK_SEQPACKET)
         if message.what == starts.ENGINE:
             return Program([*self._engine], self._engine[0], ENGINE_ENVIRON)
@@ -222,7 +233,7 @@ class Starter:
         """What others have mounted over it stays."""
         with open(TABLE, "rb") as table:
             if os.makedev(*mountinfo.device(table.read(), self._root)) == device:
-                linux.unmount(self._root)
+                syscalls.unmount(self._root)
 
     # -- ends
 

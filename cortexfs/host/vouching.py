@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from cortexfs.ancestry import KnownHost
-from cortexfs.caller import caller_of, credentials
-from cortexfs.core import calls
-from cortexfs.core.calls import Identity
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Identity
+from cortexfs.peers.ancestry import KnownHost
+from cortexfs.peers.caller import caller_of, credentials
 
 
 class _Person(NamedTuple):
@@ -106,5 +106,5 @@ def _of(person: _Person | Fault, asked: Identity) -> list[int]:
 def _needs_nobody(asked: Identity) -> bool:
     """Returns True for nobody, and for the user whose fork server this is: it can become no other."""
     if os.geteuid() == 0:
-        return asked == calls.DESCRIBING
+        return asked == hostcalls.DESCRIBING
     return not asked.is_elsewhere

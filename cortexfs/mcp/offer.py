@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeAlias
 
 from mcp_types import Tool, ToolAnnotations
 
-from cortexfs.core.calls import Effect
 from cortexfs.core.errors import Fault
-from cortexfs.core.risk import effects_of
-from cortexfs.models.toolnames import sent
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy.risk import effects_of
+from cortexfs.models.formats.tool_names import sent
 from cortexfs.sdk import ToolEffectKind
 
 # Kinds that change nothing, and kinds that stay on this machine; what is not known may do anything.

@@ -21,10 +21,10 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Message, Progress, Text, ToolCall, ToolResult, Usage
 from cortexfs.core.registry import Object
-from cortexfs.core.requests import Input
+from cortexfs.core.talk.requests import Input
 from cortexfs.models import script as scripts
-from cortexfs.models.driver import Turn
-from cortexfs.models.prompt import text_of
+from cortexfs.models.ask.driver import Turn
+from cortexfs.models.ask.prompt import text_of
 
 # Deltas in one `say`: enough that its own cost does not count, few enough that others are not kept waiting.
 BATCH = 256

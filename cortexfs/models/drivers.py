@@ -18,13 +18,14 @@ from typing import TypeAlias
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Progress
 from cortexfs.core.registry import Object
-from cortexfs.models import anthropic_messages, debug, google, openai_chat, openai_responses
-from cortexfs.models.answering import Attempts, Terms
-from cortexfs.models.clients import Clients
-from cortexfs.models.driver import Driver, Turn
-from cortexfs.models.format import Format
-from cortexfs.models.model import Unanswered, fallback_of, model_of, provider_of
-from cortexfs.models.sources import Source
+from cortexfs.models import debug
+from cortexfs.models.ask.driver import Driver, Turn
+from cortexfs.models.ask.model import Unanswered, fallback_of, model_of, provider_of
+from cortexfs.models.exchange.answering import Attempts, Terms
+from cortexfs.models.exchange.clients import Clients
+from cortexfs.models.exchange.sources import Source
+from cortexfs.models.formats import anthropic_messages, google, openai_chat, openai_responses
+from cortexfs.models.formats.format import Format
 
 DRIVERS: dict[str, Driver] = {
     "debug.echo": debug.echo,

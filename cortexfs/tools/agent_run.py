@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from cortexfs.sdk import ExecutionFailed, InvalidInput, ToolEffect, ToolEffectKind, ToolRuntime, tool
-from cortexfs.tools.jobs import Job
+from cortexfs.tools.support.process_groups import Job
 
 MAX_RESULT = 64 << 10  # characters of a helper's report
 MAX_LINE = 2 << 20  # a frame has 1 MiB at most

@@ -13,7 +13,7 @@ from fnmatch import translate
 from typing import Annotated
 
 from cortexfs.sdk import InvalidInput, ToolEffect, ToolEffectKind, ToolRuntime, tool
-from cortexfs.tools.paths import at_least, checked, shown, sorted_entries
+from cortexfs.tools.support.paths import at_least, checked, shown, sorted_entries
 
 _MAGIC = re.compile(r"[*?\[]")
 _ANY = None  # stands for **: any number of directories

@@ -14,7 +14,7 @@ from heapq import nsmallest
 from typing import Annotated, Any
 
 from cortexfs.sdk import ToolEffect, ToolEffectKind, tool
-from cortexfs.tools.paths import at_least, checked, kind_of, shown
+from cortexfs.tools.support.paths import at_least, checked, kind_of, shown
 
 _BATCH = 500  # entries for each piece of output
 _LETTERS = {"file": "f", "directory": "d", "link": "l", "pipe": "p", "socket": "s"}

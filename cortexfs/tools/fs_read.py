@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from cortexfs.sdk import ExecutionFailed, InvalidInput, ToolEffect, ToolEffectKind, tool
-from cortexfs.tools.paths import at_least, checked, opened_regular, shown
+from cortexfs.tools.support.paths import at_least, checked, opened_regular, shown
 
 # A frame takes 128 KiB of text; the begun character that a chunk inherits has at most 3 bytes.
 TEXT_CHUNK = (128 << 10) - 4

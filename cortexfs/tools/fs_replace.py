@@ -24,9 +24,9 @@ from cortexfs.sdk import (
     ToolRuntime,
     tool,
 )
-from cortexfs.tools import unified
-from cortexfs.tools.paths import checked, opened_regular, shown
-from cortexfs.tools.placing import put_over
+from cortexfs.tools.support import patch
+from cortexfs.tools.support.atomic_write import put_over
+from cortexfs.tools.support.paths import checked, opened_regular, shown
 
 MAX_SIZE = 64 << 20  # the file is held in memory, several times over
 _NO_LOCKS = {errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EBADF}  # of filesystems without flock
@@ -78,8 +78,8 @@ def _change(old: str | None, new: str | None, all: bool, diff: str | None) -> Ch
         if (old, new, all) != (None, None, False):
             raise InvalidInput("give either old and new, or diff")
         try:
-            return partial(_patched, unified.parse(_encoded(diff, "diff")))
-        except unified.Malformed as error:
+            return partial(_patched, patch.parse(_encoded(diff, "diff")))
+        except patch.Malformed as error:
             raise InvalidInput(f"diff: {error}") from None
     if old is None or new is None:
         raise InvalidInput("give old and new (which may be empty), or diff")
@@ -113,12 +113,12 @@ def _exchanged(old: bytes, new: bytes, all: bool, data: bytes) -> tuple[bytes, s
     return data.replace(old, new), _plural(1, "replacement")
 
 
-def _patched(hunks: list[unified.Hunk], data: bytes) -> tuple[bytes, str]:
+def _patched(hunks: list[patch.Hunk], data: bytes) -> tuple[bytes, str]:
     if _is_crlf(data) and not any(b"\r" in line for hunk in hunks for line in hunk.old + hunk.new):
         hunks = [hunk._replace(old=_all_crlf(hunk.old), new=_all_crlf(hunk.new)) for hunk in hunks]
     try:
-        after, places = unified.apply(data, hunks)
-    except unified.Mismatch as error:
+        after, places = patch.apply(data, hunks)
+    except patch.Mismatch as error:
         raise _Unchanged(f"{error}. Read the file again and make the diff anew") from None
     lines = ", ".join(map(str, places))
     return after, f"{_plural(len(hunks), 'hunk')} applied at line {lines}"

@@ -26,8 +26,8 @@ from cortexfs.sdk import (
     ToolRuntime,
     tool,
 )
-from cortexfs.tools.ignoring import Ignored
-from cortexfs.tools.paths import at_least, checked, opened_regular, shown, sorted_entries
+from cortexfs.tools.support.gitignore import Ignored
+from cortexfs.tools.support.paths import at_least, checked, opened_regular, shown, sorted_entries
 
 BLOCK = 1 << 20  # a longer line is searched in pieces of this size
 MAX_SHOWN = 500  # characters of a line

@@ -7,8 +7,8 @@ from binascii import Error, a2b_base64
 from typing import Annotated, Literal
 
 from cortexfs.sdk import ExecutionFailed, InvalidInput, ToolEffect, ToolEffectKind, ToolRuntime, tool
-from cortexfs.tools.paths import checked, opened, opened_regular, shown
-from cortexfs.tools.placing import put_new, put_over
+from cortexfs.tools.support.atomic_write import put_new, put_over
+from cortexfs.tools.support.paths import checked, opened, opened_regular, shown
 
 
 @tool(

@@ -1,6 +1,7 @@
 """shell.exec: a command line in a shell of its own, and nothing of it left behind.
 
-Rules: the shell has a session of its own, so that nobody's terminal is its own; jobs.py says how it ends.
+Rules: the shell has a session of its own, so that nobody's terminal is its own;
+tools/support/process_groups.py says how it ends.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from cortexfs.sdk import (
     ToolRuntime,
     tool,
 )
-from cortexfs.tools.jobs import Job
-from cortexfs.tools.paths import checked, shown
+from cortexfs.tools.support.paths import checked, shown
+from cortexfs.tools.support.process_groups import Job
 
 SHELL = "/bin/sh"
 MAX_CMD = (128 << 10) - 1  # MAX_ARG_STRLEN of execve(2), with the NUL

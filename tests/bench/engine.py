@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cortexfs.core import engine
+from cortexfs.core.models import engine_protocol
 from cortexfs.host.starter import ENGINE, ENGINE_ENVIRON
-from cortexfs.models.engine import Terms
-from cortexfs.models.weights import carried
+from cortexfs.models.local.engine import Terms
+from cortexfs.models.local.weights import carried
 from tests.bench import measure
 from tests.mounted.ctx_mount import Ctx, wait_gone
 from tests.mounted.engines import NAME, prompt
@@ -127,9 +127,11 @@ class _Direct:
             )
         weights = str(carried())
         threads = len(os.sched_getaffinity(0))
-        ours.sendall(engine.encode(engine.Load(weights, NAME, 8192, Terms().streams, threads, KEY)))
-        answer = engine.decode_answer(ours.makefile("rb").readline())
-        assert isinstance(answer, engine.Loaded), answer
+        ours.sendall(
+            engine_protocol.encode(engine_protocol.Load(weights, NAME, 8192, Terms().streams, threads, KEY))
+        )
+        answer = engine_protocol.decode_answer(ours.makefile("rb").readline())
+        assert isinstance(answer, engine_protocol.Loaded), answer
         self._port = answer.port
         self.load = time.perf_counter() - began
 

@@ -7,11 +7,13 @@ import socket
 import tempfile
 from pathlib import Path
 
-from cortexfs import offers, sdk
-from cortexfs.core import arguments, calls
-from cortexfs.host import loading
-from cortexfs.host.runtime import Runtime
-from cortexfs.plugins import package
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.arguments import parse
+from cortexfs.host import loaders
+from cortexfs.host.call.runtime import Runtime
+from cortexfs.plugins import enabled
+from cortexfs.plugins.package import package
 from tests.bench import measure
 from tests.bench.wasm import INPUT, ROUNDS, Calls, installed
 from tests.mounted.ctx_mount import Ctx
@@ -31,28 +33,28 @@ def through_the_mount(ctx: Ctx) -> Calls:
 
 def alone() -> float:
     """ms: Deno, started for a module that says as much, without a sandbox or a protocol."""
-    from cortexfs.host import esmrights
+    from cortexfs.host.esm import permissions
 
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
         script = Path(folder) / "mod.ts"
         script.write_text("console.log('hello')\n")
-        words = [esmrights.found(), "run", "--no-config", "--no-lock", str(script)]
+        words = [permissions.found(), "run", "--no-config", "--no-lock", str(script)]
         return sorted(measure.spawn(words, dict(os.environ)) for _ in range(30))[15]
 
 
 def in_its_host() -> float:
     """µs: the input parsed and checked, the process asked, its answer taken."""
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
-        declared = offers.declared(package.read(saying(Path(folder))), Path(folder) / NAME)
+        declared = enabled.declared(package.read(saying(Path(folder))), Path(folder) / NAME)
         assert declared
-        tool, validator = loading.loaded(declared)[NAME]
+        tool, validator = loaders.loaded(declared)[NAME]
         ours, theirs = socket.socketpair()
         with ours, theirs:
             runtime = Runtime(theirs)
-            runtime.begin(calls.Call("r", calls.Invocation(NAME), None, INPUT, 0o22, {}))
+            runtime.begin(hostcalls.Call("r", hostcalls.Invocation(NAME), None, INPUT, 0o22, {}))
 
             def once() -> None:
-                value = arguments.json_object(INPUT)
+                value = parse.json_object(INPUT)
                 validator.check(value)
                 assert not sdk.run(tool, value, runtime).is_error
 

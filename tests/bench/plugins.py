@@ -20,12 +20,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cortexfs import config, offers, sdk
-from cortexfs.core import arguments, calls, wire
-from cortexfs.host import loading, serve
-from cortexfs.host.runtime import Runtime
-from cortexfs.hosts import announce
-from cortexfs.plugins import directory, installing, package, records
+from cortexfs import config, sdk
+from cortexfs.core import hostcalls, wire
+from cortexfs.core.arguments import parse
+from cortexfs.host import loaders, serve
+from cortexfs.host.call.runtime import Runtime
+from cortexfs.plugins import enabled
+from cortexfs.plugins.install import install
+from cortexfs.plugins.package import directory, package, records
+from cortexfs.pool.pool import announce
 from tests.bench import measure
 from tests.mounted import plugins
 from tests.mounted.ctx_mount import Ctx, mounted
@@ -78,36 +81,36 @@ def in_a_host() -> InHost:
         return InHost(_inside(native), around, over)
 
 
-def _plugin(folder: Path) -> calls.Plugin:
-    declared = offers.declared(package.read(folder), folder)
+def _plugin(folder: Path) -> hostcalls.Plugin:
+    declared = enabled.declared(package.read(folder), folder)
     assert declared
     return declared
 
 
-def _inside(plugin: calls.Plugin) -> float:
-    tool, validator = loading.loaded(plugin)["native"]
+def _inside(plugin: hostcalls.Plugin) -> float:
+    tool, validator = loaders.loaded(plugin)["native"]
     ours, theirs = socket.socketpair()
     with ours, theirs:
         runtime = Runtime(theirs)
         runtime.begin(_call("native"))
 
         def once() -> None:
-            value = arguments.json_object(INPUT)
+            value = parse.json_object(INPUT)
             validator.check(value)
             assert not sdk.run(tool, value, runtime).is_error
 
         return measure.per_call(once, ROUNDS)
 
 
-def _call(tool: str) -> calls.Call:
-    return calls.Call("r", calls.Invocation(tool), None, INPUT, 0o22, {})
+def _call(tool: str) -> hostcalls.Call:
+    return hostcalls.Call("r", hostcalls.Invocation(tool), None, INPUT, 0o22, {})
 
 
 Host = Callable[[str], None]
 
 
 @contextlib.contextmanager
-def _hosted(plugin: calls.Plugin) -> Iterator[Host]:
+def _hosted(plugin: hostcalls.Plugin) -> Iterator[Host]:
     """A function that calls one of its tools."""
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -242,4 +245,4 @@ def _put(ctx: Ctx, made: plugins.Maker, name: str) -> None:
     record = records.file(records.Record("bench", records.files_of(tree)))
     base = ctx.state / directory.FOLDER
     base.mkdir(exist_ok=True)
-    installing.write(base / name, {**tree.files, records.FILE: record}, durable=False)
+    install.write(base / name, {**tree.files, records.FILE: record}, durable=False)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import trio
 
-from cortexfs.sessionlog import Log
-from cortexfs.sessions import Sessions
+from cortexfs.sessions.log import Log
+from cortexfs.sessions.store import Sessions
 from tests.shell.logreader import Reader
 from tests.shell.sessions import address, line, run_of, store
 

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import wasmtime
 
-from cortexfs import offers, sdk
-from cortexfs.core import arguments, calls
-from cortexfs.host import loading
-from cortexfs.host.runtime import Runtime
-from cortexfs.plugins import package
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.arguments import parse
+from cortexfs.host import loaders
+from cortexfs.host.call.runtime import Runtime
+from cortexfs.plugins import enabled
+from cortexfs.plugins.package import package
 from tests.bench import measure
 from tests.mounted.ctx_mount import Ctx
 from tests.mounted.test_manifestjson_plugins import saying
@@ -95,16 +97,16 @@ class _Nothing(sdk.Tool):
 def in_its_host() -> Inside:
     """Both with the same input and schema, without the way to the host."""
     with tempfile.TemporaryDirectory(prefix="ctx-bench-") as folder:
-        plugin = offers.declared(package.read(saying(Path(folder), NAME)), Path(folder) / NAME)
+        plugin = enabled.declared(package.read(saying(Path(folder), NAME)), Path(folder) / NAME)
         assert plugin
-        tool, validator = loading.loaded(plugin)[NAME]
+        tool, validator = loaders.loaded(plugin)[NAME]
         ours, theirs = socket.socketpair()
         with ours, theirs:
             runtime = Runtime(theirs)
-            runtime.begin(calls.Call("r", calls.Invocation(NAME), None, INPUT, 0o22, {}))
+            runtime.begin(hostcalls.Call("r", hostcalls.Invocation(NAME), None, INPUT, 0o22, {}))
 
             def once(which: sdk.Tool) -> None:
-                value = arguments.json_object(INPUT)
+                value = parse.json_object(INPUT)
                 validator.check(value)
                 assert not sdk.run(which, value, runtime).is_error
 

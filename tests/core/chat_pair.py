@@ -6,11 +6,12 @@ import itertools
 
 import pytest
 
-from cortexfs.chat import talk
+from cortexfs.chat import state
 from cortexfs.chat.calls import Show
-from cortexfs.chat.talk import Deed, Leave, Talk
-from cortexfs.core import frames, requests
-from cortexfs.core.requests import Decision, Key
+from cortexfs.chat.state import Deed, Leave, Talk
+from cortexfs.core import frames
+from cortexfs.core.talk import requests
+from cortexfs.core.talk.requests import Decision, Key
 from tests.core.conversation_pair import Connection, World
 
 
@@ -69,8 +70,8 @@ def run_of(world: World, session: str = "s") -> str:
 
 
 def decision(text: str) -> Decision:
-    reply = talk.answer(text)
-    assert reply != talk.EDIT
+    reply = state.answer(text)
+    assert reply != state.EDIT
     return reply
 
 

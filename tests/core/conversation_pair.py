@@ -9,12 +9,13 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from cortexfs.core import frames, lines, requests
-from cortexfs.core.conversation import Client, Server, Subscriptions
+from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
-from cortexfs.core.session import Event, Session, unknown
+from cortexfs.core.talk import requests
+from cortexfs.core.talk.protocol import Client, Server, Subscriptions
+from cortexfs.core.talk.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
+from cortexfs.core.talk.session import Event, Session, unknown
 
 OPENING = frames.Start(model="debug/echo")
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.agents import context, wording
-from cortexfs.agents.context import (
+from cortexfs.agents.window import context, wording
+from cortexfs.agents.window.context import (
     MAX_SUMMARY,
     SHORT,
     Pack,
@@ -34,8 +34,8 @@ from cortexfs.agents.context import (
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
-from cortexfs.models.asked import Called, Media, Said, Text, asked
-from cortexfs.models.window import BYTES, MOST, OUTPUT, UNKNOWN
+from cortexfs.models.ask.question import Called, Media, Said, Text, asked
+from cortexfs.models.ask.window import BYTES, MOST, OUTPUT, UNKNOWN
 
 # Issue 4: "raw history never rewritten; a window built per call (system, pinned facts, summary, recent turns)
 # with the summary made by the model when the window fills, its provenance kept in context/; everything

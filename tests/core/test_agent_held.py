@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cortexfs.agents import wording
-from cortexfs.agents.context import SHORT, Parts, plan
-from cortexfs.models.asked import Called, Said, Text
+from cortexfs.agents.window import wording
+from cortexfs.agents.window.context import SHORT, Parts, plan
+from cortexfs.models.ask.question import Called, Said, Text
 
 NOW = Said("user", (Text("go on"),))
 LIMIT, RESERVE = 32_768, 4096  # tokens of three bytes each

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.agents.textcalls import (
+from cortexfs.agents.window.text_protocol import (
     MAX_DESCRIPTION,
     Answer,
     Call,
@@ -23,8 +23,8 @@ from cortexfs.agents.textcalls import (
     result_message,
     schema,
 )
-from cortexfs.models.asked import Called, Media, Said, Text, Tool
-from cortexfs.models.structured import Schema, is_strict
+from cortexfs.models.ask.question import Called, Media, Said, Text, Tool
+from cortexfs.models.ask.structured import Schema, is_strict
 
 READ = Tool(
     "fs.read",

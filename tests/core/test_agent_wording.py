@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.agents.wording import (
+from cortexfs.agents.window.wording import (
     LINE,
     MAX_OUTPUT,
     bounded,

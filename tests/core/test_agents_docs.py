@@ -9,9 +9,10 @@ import pytest
 
 from cortexfs.agents import defaults, records
 from cortexfs.agents.view import SYSTEM, view
-from cortexfs.core import formats, toolnames
-from cortexfs.core.controls import CONTROLS
+from cortexfs.core import value_formats
+from cortexfs.core.arguments import name_patterns
 from cortexfs.core.errors import Fault
+from cortexfs.core.tree.controls import CONTROLS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
 ROWS = [
@@ -47,8 +48,8 @@ def test_the_tools_of_base() -> None:
 
 
 def test_numbers() -> None:
-    assert f"at most {toolnames.MAX_PATTERNS}\nsuch lines" in PAGE
-    assert f"at most {formats.MAX_MOUNTS} lines" in PAGE
+    assert f"at most {name_patterns.MAX_PATTERNS}\nsuch lines" in PAGE
+    assert f"at most {value_formats.MAX_MOUNTS} lines" in PAGE
 
 
 def test_the_example_of_a_table_is_one() -> None:
@@ -57,16 +58,16 @@ def test_the_example_of_a_table_is_one() -> None:
     assert shown == (("/ctx/tool", "rx"), ("/srv/data", "rx"), ("/srv/project", "rw"), ("/usr", "rx"))
 
 
-@pytest.mark.parametrize("option", formats.MOUNT_OPTIONS)
+@pytest.mark.parametrize("option", value_formats.MOUNT_OPTIONS)
 def test_every_option_is_told(option: str) -> None:
     (told,) = re.findall(rf"^\| [^|]*`{option}`[^|]* \| (.*) \|$", PAGE, re.MULTILINE)
     line = f"/a\t/a\trw\t{option}"
     try:
-        formats.path_mounts(f"{line}\n")
+        value_formats.path_mounts(f"{line}\n")
     except Fault:
         assert told.startswith("refused")
     else:
-        assert ("x" not in formats.rights(line)) == told.startswith("they cannot")
+        assert ("x" not in value_formats.rights(line)) == told.startswith("they cannot")
 
 
 def test_the_default_view() -> None:

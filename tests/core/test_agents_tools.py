@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cortexfs.core.arguments.name_patterns import MAX_PATTERNS, expanded, fitting
 from cortexfs.core.errors import Fault
-from cortexfs.core.toolnames import MAX_PATTERNS, expanded, fitting
 
 KNOWN = ("shell.exec", "fs.write", "fs.read", "fs.list", "text.word_count")
 

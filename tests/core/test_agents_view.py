@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cortexfs.agents.view import HOME, SECRETS, SYSTEM, View, allowed, caps, hides, home_of, view, within
 from cortexfs.core.errors import Fault
-from cortexfs.core.formats import HIDES
+from cortexfs.core.value_formats import HIDES
 
 DEFAULT = view("", "/srv/project", root="/ctx", home="", writable=False)
 

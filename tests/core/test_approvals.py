@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from cortexfs.core.approvals import Decided, by, decided, read
 from cortexfs.core.frames import Approval, Observer
-from cortexfs.core.requests import Decision, Verdict
+from cortexfs.core.talk.approvals import Decided, by, decided, read
+from cortexfs.core.talk.requests import Decision, Verdict
 
 ASKED = Approval(call="c", name="fs.write", input={"path": "x"}, effects=[], reason="it writes")
 

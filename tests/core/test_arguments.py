@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cortexfs.core.arguments import MAX_INPUT, json_object, tool_input, wants_help
+from cortexfs.core.arguments.parse import MAX_INPUT, json_object, tool_input, wants_help
 from cortexfs.core.errors import Fault
 
 SCHEMA: dict[str, Any] = {

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cortexfs.core.arguments import MAX_INPUT, MAX_VALUES, Prompt, prompt, prompt_room
+from cortexfs.core.arguments.parse import MAX_INPUT, MAX_VALUES, Prompt, prompt, prompt_room
 from cortexfs.core.errors import Fault
 
 

@@ -9,8 +9,8 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
 from cortexfs.core.frames import Text as Said
-from cortexfs.models.asked import Asked, Called, Media, Text, Tool, asked
-from cortexfs.models.asked import Said as Turn
+from cortexfs.models.ask.question import Asked, Called, Media, Text, Tool, asked
+from cortexfs.models.ask.question import Said as Turn
 
 PNG = {"type": "image", "media_type": "image/png", "data": "aGk="}
 USER = {"role": "user", "content": "hi"}

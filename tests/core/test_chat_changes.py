@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.chat import changes
-from cortexfs.chat.changes import Line, difference, of
-from cortexfs.tools import unified
+from cortexfs.chat import diffs
+from cortexfs.chat.diffs import Line, difference, of
+from cortexfs.tools.support import patch
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 21))
 
@@ -99,7 +99,7 @@ def test_a_diff_is_shown_as_it_is() -> None:
         (failing(PermissionError(13, "Permission denied")), "not compared: Permission denied"),
         (failing(TimeoutError(110, "it does not answer")), "not compared: it does not answer"),
         (reading(b"a\0b"), "not compared: the file is large, or no text"),
-        (reading(b"x" * (changes.MAX_FILE + 1)), "not compared: the file is large, or no text"),
+        (reading(b"x" * (diffs.MAX_FILE + 1)), "not compared: the file is large, or no text"),
     ],
 )
 def test_what_cannot_be_compared_is_said_and_shown(read: Callable[[str], bytes], said: str) -> None:
@@ -157,4 +157,4 @@ def test_a_diff_makes_one_file_of_the_other(before: list[str], after: list[str])
         assert [line.text for line in lines] == ([] if old == new else [f"+{line}" for line in after])
         return
     diff = "".join(f"{line.text}\n" for line in lines)
-    assert unified.apply(old.encode(), unified.parse(diff.encode()))[0] == new.encode()
+    assert patch.apply(old.encode(), patch.parse(diff.encode()))[0] == new.encode()

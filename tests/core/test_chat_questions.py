@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cortexfs.chat import talk
+from cortexfs.chat import state
 from cortexfs.chat.calls import Show, Sight
-from cortexfs.chat.talk import Talk
-from cortexfs.core import approvals, frames
+from cortexfs.chat.state import Talk
+from cortexfs.core import frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.requests import Approve, Verdict
+from cortexfs.core.talk import approvals
+from cortexfs.core.talk.requests import Approve, Verdict
 from tests.core import chat_pair
 from tests.core.chat_pair import Chat, decision, run_of
 from tests.core.conversation_pair import World
@@ -155,7 +156,7 @@ def test_an_edited_call_is_allowed_once(world: World, chat: Chat) -> None:
             frames.Approval(call=call, name="t", input={"path": "x"}, effects=[], reason=""),
         )
     chat.read()
-    assert talk.answer("e") == talk.answer(" Edit") == talk.EDIT
+    assert state.answer("e") == state.answer(" Edit") == state.EDIT
     with pytest.raises(Fault, match="over 256 KiB"):
         chat.talk.decide("allow_once", {"path": "x" * (256 << 10)})
     chat.do(chat.talk.decide("allow_once", {"path": "y"}))

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.chat import talk
+from cortexfs.chat import state
 from cortexfs.chat.calls import Show
-from cortexfs.chat.talk import Deed, Leave, Talk
-from cortexfs.core import approvals, frames
+from cortexfs.chat.state import Deed, Leave, Talk
+from cortexfs.core import frames
 from cortexfs.core.errors import Fault
-from cortexfs.core.requests import Cancel, Key, Resume, Send, Verdict
+from cortexfs.core.talk import approvals
+from cortexfs.core.talk.requests import Cancel, Key, Resume, Send, Verdict
 from tests.core import chat_pair
 from tests.core.chat_pair import Chat, run_of
 from tests.core.conversation_pair import World
@@ -230,8 +231,8 @@ def test_a_temp_session_ends_with_its_connection(world: World) -> None:
 def test_only_an_answer_is_one(text: str) -> None:
     # what somebody was typing when the question came must not be taken for a yes
     with pytest.raises(Fault):
-        talk.answer(text)
-    assert talk.answer("always") == "allow_session"
+        state.answer(text)
+    assert state.answer("always") == "allow_session"
 
 
 def test_what_was_said_before_is_recalled_without_its_deltas(world: World) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from cortexfs.chat import typed
 from cortexfs.chat.typed import Order, Say
-from cortexfs.core import requests
 from cortexfs.core.errors import Fault
+from cortexfs.core.talk import requests
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from cortexfs.client.sorting import Inbox, Sorter
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.requests import AnyRequest, Approve, Cancel, Ping, Resume, Send
+from cortexfs.core.talk.requests import AnyRequest, Approve, Cancel, Ping, Resume, Send
 from tests.core.conversation_pair import World, kinds, texts
 
 ANSWERED = "start message delta delta message usage done"

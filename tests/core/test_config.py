@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cortexfs import config, statelock
+from cortexfs import config
 from cortexfs.config import Limits, Places
 from cortexfs.core.errors import Fault
+from cortexfs.state import state_lock
 
 DOCS = Path(__file__).parents[2] / "docs" / "config.md"
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -175,12 +176,12 @@ def test_a_place_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 def test_a_lock_file_without_pid_names_nobody(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "lock").write_text(text)
-    assert statelock.holder(tmp_path) is None
+    assert state_lock.holder(tmp_path) is None
 
 
 def test_a_lock_file_names_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("4711\n")
-    assert statelock.holder(tmp_path) == 4711
+    assert state_lock.holder(tmp_path) == 4711
 
 
 def test_the_page_has_every_key_with_default_and_sentence() -> None:

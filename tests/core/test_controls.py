@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cortexfs.core import controls
-from cortexfs.core.calls import Capabilities, Effect
-from cortexfs.core.controls import CONTROLS, MAX_VALUE, find, judge, line_ended
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Capabilities, Effect
 from cortexfs.core.registry import Object
+from cortexfs.core.tree import controls
+from cortexfs.core.tree.controls import CONTROLS, MAX_VALUE, find, judge, line_ended
 
 # abi.md 3, the table; policy is among a model's writable files and therefore a file of models too.
 FILES = {

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.core.controls import CONTROLS, Control, find, judge
 from cortexfs.core.errors import Fault
+from cortexfs.core.tree.controls import CONTROLS, Control, find, judge
 
 GOOD = [
     ("tool", "policy", ""),

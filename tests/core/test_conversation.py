@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cortexfs.core import frames, lines, requests
-from cortexfs.core.conversation import Client, Server
+from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE, AnyFrame
-from cortexfs.core.requests import Approve, Cancel, Ping, Resume, Send
+from cortexfs.core.talk import requests
+from cortexfs.core.talk.protocol import Client, Server
+from cortexfs.core.talk.requests import Approve, Cancel, Ping, Resume, Send
 from tests.core.conversation_pair import OPENING, World, ids, kinds, texts
 
 ANSWER = "start message delta delta message usage done"  # debug/echo on two words

@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from cortexfs.core import frames
-from cortexfs.core.conversation import MAX_FOLLOWED, Spans, Subscriptions
 from cortexfs.core.errors import Fault
-from cortexfs.core.requests import Cancel, Key, Resume, Send
-from cortexfs.core.session import Event
+from cortexfs.core.talk.protocol import MAX_FOLLOWED, Spans, Subscriptions
+from cortexfs.core.talk.requests import Cancel, Key, Resume, Send
+from cortexfs.core.talk.session import Event
 from tests.core.conversation_pair import World, ids
 
 KEY = Key("private", 1000, "default")

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from cortexfs.core import frames
-from cortexfs.core.approvals import by, decided
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval
-from cortexfs.core.requests import (
+from cortexfs.core.talk.approvals import by, decided
+from cortexfs.core.talk.requests import (
     MAX_EDITED,
     MAX_ID,
     AnyRequest,

@@ -8,8 +8,8 @@ import pytest
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.core.requests import Send
-from cortexfs.core.session import MAX_WAITING, OUTPUT, TRANSITIONS, Event, Session, State, step
+from cortexfs.core.talk.requests import Send
+from cortexfs.core.talk.session import MAX_WAITING, OUTPUT, TRANSITIONS, Event, Session, State, step
 from tests.core.conversation_pair import kinds, new_session
 
 FRAMES: dict[str, frames.Frame] = {

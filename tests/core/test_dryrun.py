@@ -1,4 +1,4 @@
-"""core/dryrun.py: what means a dry run, and what is the tool's own."""
+"""core/arguments/dryrun.py: what means a dry run, and what is the tool's own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from cortexfs.agents.dry_runs import Trials, Wanted
+from cortexfs.agents.ports import World
 from cortexfs.agents.toolbox import Toolbox
-from cortexfs.agents.trying import Trials, Wanted
-from cortexfs.agents.world import World
-from cortexfs.core import dryrun
-from cortexfs.core.calls import Capabilities, Effect, Plugin
-from cortexfs.core.controls import CONTROLS
+from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Capabilities, Effect, Plugin
 from cortexfs.core.registry import Object
+from cortexfs.core.tree.controls import CONTROLS
 
 
 @pytest.mark.parametrize(

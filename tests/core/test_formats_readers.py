@@ -10,10 +10,10 @@ import pytest
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, ToolCall, Usage
-from cortexfs.core.sse import Event
-from cortexfs.models.asked import Asked, Said, Text
+from cortexfs.core.models.sse import Event
+from cortexfs.models.ask.question import Asked, Said, Text
 from cortexfs.models.drivers import FORMATS
-from cortexfs.models.format import Refused, arguments
+from cortexfs.models.formats.format import Refused, arguments
 
 ASKED = Asked(said=(Said("user", (Text("hi"),)),))
 
@@ -192,7 +192,7 @@ def test_an_error_in_the_stream(format_: str, row: Any) -> None:
 
 
 def test_an_answer_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cortexfs.models.format.MAX_ANSWER", 1000)
+    monkeypatch.setattr("cortexfs.models.formats.format.MAX_ANSWER", 1000)
     with pytest.raises(Fault, match="EREMOTEIO"):
         read("openai.chat", *[chunk(content="x" * 100)] * 11)
     with pytest.raises(Fault, match="EREMOTEIO"):

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cortexfs.models import anthropic_messages, google, openai_chat, openai_responses
-from cortexfs.models.asked import Asked, Called, Media, Said, Text, Tool
+from cortexfs.models.ask.model import Model
+from cortexfs.models.ask.question import Asked, Called, Media, Said, Text, Tool
+from cortexfs.models.ask.structured import is_strict
 from cortexfs.models.drivers import FORMATS
-from cortexfs.models.model import Model
-from cortexfs.models.structured import is_strict
+from cortexfs.models.formats import anthropic_messages, google, openai_chat, openai_responses
 
 SCHEMA = {
     "type": "object",

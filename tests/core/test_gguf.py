@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
-from cortexfs.models import gguf, weights
+from cortexfs.models.local import gguf, weights
 
 
 def text(value: str) -> bytes:
@@ -145,7 +145,7 @@ def test_files_that_were_added(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
-    # models/weights.py: "Once for each file as it is"
+    # models/local/weights.py: "Once for each file as it is"
     path = tmp_path / "m.gguf"
     weights.add(tmp_path, "my/model", path)
     for data, begins in (

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from cortexfs.core import jsontext, requests
+from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.core.requests import Send
+from cortexfs.core.talk import requests
+from cortexfs.core.talk.requests import Send
 from tests.core.conversation_pair import new_session
 
 LONG = b"1234567890123456789"  # of as many digits as 64 bits may have: numbers are looked at then

@@ -7,10 +7,10 @@ import re
 import sys
 import unicodedata
 
-from cortexfs.cli.sparing import MOST, SECONDS, Sparing
-from cortexfs.core import frames, plain, wire
-from cortexfs.core.plain import escaped, one_line, prose
-from cortexfs.voice import Text
+from cortexfs.cli.mount.log_guard import MOST, SECONDS, Sparing
+from cortexfs.core import frames, safe_text, wire
+from cortexfs.core.safe_text import escaped, one_line, prose
+from cortexfs.run.output import Text
 
 ESCAPES = "a\x1b]0;owned\x07b\x9bc\x7fd\u202ee\r"
 
@@ -46,9 +46,9 @@ def test_the_table_of_ignorable_characters_is_what_unicode_knows() -> None:
         char = chr(number)
         name, kind = unicodedata.name(char, ""), unicodedata.category(char)
         if (kind == "Cf" and not VISIBLE_FORMAT.match(char)) or any(map(name.__contains__, IGNORABLE_NAMES)):
-            assert plain._NEVER.match(char), (hex(number), name)
+            assert safe_text._NEVER.match(char), (hex(number), name)
         elif kind not in ("Cn", "Cf"):
-            assert not plain._NEVER.match(char), (hex(number), name)
+            assert not safe_text._NEVER.match(char), (hex(number), name)
 
 
 def test_what_shows_nothing_or_another_text_is_escaped() -> None:

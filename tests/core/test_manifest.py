@@ -8,9 +8,9 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from cortexfs.core import manifest as m
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest import decode, decode_package
+from cortexfs.core.manifest import toml as m
+from cortexfs.core.manifest.toml import decode, decode_package
 from cortexfs.sdk import effects
 
 TOP = 'name = "notes"\nversion = "0.1.0"\ndescription = "Keeps notes"\n'

@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cortexfs.core import calls, governance
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.governance import HOST_VERSION, Mechanism, claims, tool_effects
-from cortexfs.core.manifest import Manifest, decode
+from cortexfs.core.manifest import governance
+from cortexfs.core.manifest.governance import HOST_VERSION, Mechanism, claims, tool_effects
+from cortexfs.core.manifest.toml import Manifest, decode
 from cortexfs.sdk import effects
 
 EVERY = frozenset(Mechanism)
@@ -314,7 +315,7 @@ def test_an_effect_is_as_the_sdk_has_it(kind: effects.ToolEffectKind) -> None:
 
 def test_a_process_tool_is_always_a_process() -> None:
     # cortex-sdk.md 3: "run_process:"plugin subprocess"(always) if no run_process yet"
-    process = calls.Effect(
+    process = hostcalls.Effect(
         "run_process", "partially_reversible", "always", "not_supported", "plugin subprocess"
     )
     quiet = manifest(native={"tools": [TOOL]})

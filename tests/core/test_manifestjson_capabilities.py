@@ -8,17 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from cortexfs import sdk
-from cortexfs.core import risk
 from cortexfs.core.errors import Fault
-from cortexfs.core.governance import with_rights
+from cortexfs.core.manifest.governance import with_rights
 from cortexfs.core.manifestjson import capabilities
-from cortexfs.core.manifestjson.capabilities import (
-    CAPABILITIES,
-    PROCESS,
-    effective,
-    effects,
-    process_rights,
-)
+from cortexfs.core.manifestjson.capabilities import CAPABILITIES, PROCESS, effective, effects, process_rights
+from cortexfs.core.policy import risk
 
 # seed 004: "Capability Deno Worker permission What it grants": "fs:read read: true", "fs:search —"
 PERMISSIONS = {

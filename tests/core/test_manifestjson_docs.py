@@ -16,7 +16,7 @@ from cortexfs.core.manifestjson import entry, lifecycle, needs, settings
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES
 from cortexfs.core.manifestjson.fields import Manifest
 from cortexfs.core.manifestjson.problems import ERRORS, WARNINGS
-from cortexfs.plugins import manifesthash
+from cortexfs.plugins.package import manifest_hash
 
 PAGE = (Path(__file__).parents[2] / "docs" / "manifest-json.md").read_text()
 EXAMPLE = re.findall(r"^```json\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0]
@@ -112,4 +112,4 @@ def test_the_program_prints_the_hash(tmp_path: Path, monkeypatch: pytest.MonkeyP
         exec(compile(PROGRAM, "docs/manifest-json.md", "exec"), {})
     paths = (path for path in tmp_path.rglob("*") if path.is_file())
     files = {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in paths}
-    assert printed.getvalue() == manifesthash.package_digest(files) + "\n"
+    assert printed.getvalue() == manifest_hash.package_digest(files) + "\n"

@@ -13,7 +13,8 @@ import pytest
 
 from cortexfs.core import starts
 from cortexfs.core.errors import Fault
-from cortexfs.plugins import manifesthash, manifestsignature, openpgp
+from cortexfs.plugins.package import manifest_hash
+from cortexfs.plugins.trust import manifest_signature, openpgp
 from tests.core.manifest_json import SOUND
 
 CODE = b"export const tools = []\n"
@@ -23,7 +24,7 @@ def digest(root: Path) -> str:
     files = {
         path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()
     }
-    return manifesthash.package_digest(files)
+    return manifest_hash.package_digest(files)
 
 
 def package(root: Path, **changes: Any) -> Path:
@@ -78,16 +79,16 @@ def test_any_change_of_a_package_changes_its_digest(tmp_path: Path) -> None:
 
 def test_a_hash_of_the_package_or_of_the_entry_point_holds_and_no_other(tmp_path: Path) -> None:
     whole = digest(package(tmp_path / "p"))
-    entry = manifesthash.entry_digest(CODE)
+    entry = manifest_hash.entry_digest(CODE)
     assert entry == f"sha256:{hashlib.sha256(CODE).hexdigest()}"
-    assert manifesthash.verify(whole, whole, entry) == "package"
-    assert manifesthash.verify(whole.upper().replace("SHA256", "sha256"), whole) == "package"
-    assert manifesthash.verify(entry, whole, entry) == "entry"
+    assert manifest_hash.verify(whole, whole, entry) == "package"
+    assert manifest_hash.verify(whole.upper().replace("SHA256", "sha256"), whole) == "package"
+    assert manifest_hash.verify(entry, whole, entry) == "entry"
     # seed 004 has hash among the "Optional Fields"
-    assert manifesthash.verify(None, whole, entry) == "nothing"
+    assert manifest_hash.verify(None, whole, entry) == "nothing"
     for claimed, known in ((entry, None), ("sha256:" + "0" * 64, entry), (whole[:-1], entry), ("", entry)):
         with pytest.raises(Fault, match=f"^EBADMSG: manifest[.]json: hash: says {claimed}, but"):
-            manifesthash.verify(claimed, whole, known)
+            manifest_hash.verify(claimed, whole, known)
 
 
 def test_a_manifest_that_is_none_has_no_digest(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def gpgv(tmp_path: Path, key: str, signature: bytes, package_digest: str) -> byt
     """What gpgv says to its status-fd."""
     (tmp_path / starts.RING).write_bytes(base64.b64decode(key))
     (tmp_path / starts.SIGNED).write_bytes(signature)
-    (tmp_path / starts.TEXT).write_bytes(manifestsignature.signed_text(package_digest))
+    (tmp_path / starts.TEXT).write_bytes(manifest_signature.signed_text(package_digest))
     return openpgp.run(tmp_path)
 
 
@@ -137,24 +138,24 @@ def gpgv(tmp_path: Path, key: str, signature: bytes, package_digest: str) -> byt
 @pytest.mark.skipif(shutil.which("gpgv") is None, reason="gpgv, which alone can judge, is not installed")
 def test_a_signature_holds_for_its_key_and_its_files_alone(tmp_path: Path) -> None:
     # seed 004: "Digital signature (optional, GPG)", "Base64-encoded digital signature"
-    good = manifestsignature.signature(SIGNATURE)
-    assert manifestsignature.written(good) == SIGNATURE
-    assert manifestsignature.signer(gpgv(tmp_path, KEY, good, TEXT)) == FINGERPRINT
+    good = manifest_signature.signature(SIGNATURE)
+    assert manifest_signature.written(good) == SIGNATURE
+    assert manifest_signature.signer(gpgv(tmp_path, KEY, good, TEXT)) == FINGERPRINT
     for key, signature, text, why in (
         (KEY, good, "sha256:" + "1" * 64, "it is of other files"),
         (OTHER_KEY, good, TEXT, "its key 5260A66FD32DC152 is not among the trusted ones"),
-        (OLD_KEY, manifestsignature.signature(OLD_SIGNATURE), TEXT, "its key 470D3F7438B324E2 has expired"),
+        (OLD_KEY, manifest_signature.signature(OLD_SIGNATURE), TEXT, "its key 470D3F7438B324E2 has expired"),
         (KEY, b"nothing of the sort", TEXT, "it is no OpenPGP signature"),
         (KEY, good + good, TEXT, ""),
     ):
         with pytest.raises(Fault, match=rf"^EBADMSG: the signature does not hold: {why}"):
-            manifestsignature.signer(gpgv(tmp_path, key, signature, text))
+            manifest_signature.signer(gpgv(tmp_path, key, signature, text))
 
 
 def test_only_one_good_and_valid_signature_counts() -> None:
     # GnuPG doc/DETAILS: VALIDSIG is written for expired and revoked keys too
     good, valid = b"[GNUPG:] GOODSIG 12 Me\n", b"[GNUPG:] VALIDSIG AB 2024\n"
-    assert manifestsignature.signer(b"[GNUPG:] NEWSIG\n" + good + valid) == "AB"
+    assert manifest_signature.signer(b"[GNUPG:] NEWSIG\n" + good + valid) == "AB"
     wrong = [
         b"",
         good,
@@ -164,13 +165,13 @@ def test_only_one_good_and_valid_signature_counts() -> None:
         b"[GNUPG:] \n",
         valid * 2,
     ]
-    for word in manifestsignature.REFUSED:
+    for word in manifest_signature.REFUSED:
         wrong += [
             good + valid + b"[GNUPG:] %s 12\n" % word.encode(),
             b"[GNUPG:] %s\n" % word.encode() + valid,
         ]
     for status in wrong:
         with pytest.raises(Fault, match=r"^EBADMSG: the signature does not hold: "):
-            manifestsignature.signer(status)
+            manifest_signature.signer(status)
     with pytest.raises(Fault, match=r"^EBADMSG: the signature is not base64"):
-        manifestsignature.signature("a b")
+        manifest_signature.signature("a b")

@@ -10,16 +10,17 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.core import controls, frames
-from cortexfs.core.calls import Identity
+from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
-from cortexfs.core.places import has_socket
+from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Registry
-from cortexfs.core.requests import Decision, Input, Verdict
+from cortexfs.core.talk.requests import Decision, Input, Verdict
+from cortexfs.core.tree import controls
+from cortexfs.core.tree.places import has_socket
 from cortexfs.models import debug, drivers
-from cortexfs.models.driver import Who
-from cortexfs.models.prompt import text_of
+from cortexfs.models.ask.driver import Who
+from cortexfs.models.ask.prompt import text_of
 
 
 class Said:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cortexfs.core.arguments import MAX_VALUES
-from cortexfs.core.controls import CONTROLS
+from cortexfs.core.arguments.parse import MAX_VALUES
 from cortexfs.core.errors import Fault
+from cortexfs.core.tree.controls import CONTROLS
 from cortexfs.models import debug, script
 from cortexfs.models.script import EXAMPLE, STEPS, parse
 

@@ -12,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cortexfs import changes, opened, ownagents
-from cortexfs.core import controls, places, policy, registry, temporaries
-from cortexfs.core.confirming import Kind
-from cortexfs.core.decision import Caller, Question, Thing, decide
+from cortexfs.core import registry
 from cortexfs.core.errors import Fault
-from cortexfs.core.places import AGENT, FOLDER, SOCKET, Keep
+from cortexfs.core.policy import rules
+from cortexfs.core.policy.confirming import Kind
+from cortexfs.core.policy.decision import Caller, Question, Thing, decide
 from cortexfs.core.registry import Object, Registry
-from cortexfs.core.tree import Tree
+from cortexfs.core.tree import controls, places, temporaries
+from cortexfs.core.tree.places import AGENT, FOLDER, SOCKET, Keep
+from cortexfs.core.tree.tree import Tree
+from cortexfs.tree import home_agents, open_files, writes
 from tests.core.test_tree import EXAMPLES, NOW, at, make, names
 
 UID = 1000
@@ -126,12 +128,12 @@ def test_no_word_of_a_label_means_what_its_path_does_not_say(word: str) -> None:
 
 # Policy.
 
-RULES = policy.parse("allow mine_t tool:fs.read execute\nallow mine_t agent:home/1000/helper start\n")
+RULES = rules.parse("allow mine_t tool:fs.read execute\nallow mine_t agent:home/1000/helper start\n")
 MINE = Caller("home/1000/agent/mine", UID, kind=Kind.AGENT, label="mine_t", rules=RULES, home=UID)
 
 
 def decided(caller: Caller, *lines: str) -> bool:
-    thing = Thing("tool", "fs.read", rules=policy.parse("\n".join(lines)))
+    thing = Thing("tool", "fs.read", rules=rules.parse("\n".join(lines)))
     return decide(Question(caller, thing, "execute")).allowed
 
 
@@ -146,7 +148,7 @@ def test_a_label_that_a_user_writes_is_no_agents_of_others() -> None:
 
 
 def test_a_refusal_names_the_line_that_would_allow_it() -> None:
-    thing = Thing("tool", "fs.read", rules=policy.parse("allow x_t tool:fs.read execute"))
+    thing = Thing("tool", "fs.read", rules=rules.parse("allow x_t tool:fs.read execute"))
     said = decide(Question(MINE, thing, "execute")).reason
     assert said.endswith("none is: allow home/1000/mine_t tool:fs.read execute")
 
@@ -161,7 +163,7 @@ def test_a_users_helper_is_started_by_its_place_only() -> None:
 )
 def test_what_is_no_label_in_a_line(label: str) -> None:
     with pytest.raises(Fault, match="is not a label"):
-        policy.parse(f"allow {label} tool:fs.read execute")
+        rules.parse(f"allow {label} tool:fs.read execute")
 
 
 SPECIAL = (
@@ -195,8 +197,10 @@ def test_any_text_is_a_value_or_refused(control: controls.Control, text: str) ->
 
 def test_numbers_of_agents_md() -> None:
     page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
-    mib = f"{changes.MAX_OF_HOME >> 20} MiB written in their files, {opened.MAX_OF_HOME} files of them open"
-    assert f"You can have {ownagents.MAX_OF_USER} agents, with {mib}" in page
-    assert f"at most {changes.MAX_LINES} lines of policy each" in page
+    mib = (
+        f"{writes.MAX_OF_HOME >> 20} MiB written in their files, {open_files.MAX_OF_HOME} files of them open"
+    )
+    assert f"You can have {home_agents.MAX_OF_USER} agents, with {mib}" in page
+    assert f"at most {writes.MAX_LINES} lines of policy each" in page
     assert f"and {temporaries.MAX_OF_HOME} temporary files" in page
-    assert f"all users together {ownagents.MAX_IN_TREE} agents" in page
+    assert f"all users together {home_agents.MAX_IN_TREE} agents" in page

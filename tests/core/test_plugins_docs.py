@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from cortexfs.core import governance
-from cortexfs.core import manifest as m
-from cortexfs.core.governance import Mechanism, claims
-from cortexfs.core.manifest import decode
-from cortexfs.plugins import package, signing, tarball
+from cortexfs.core.manifest import governance
+from cortexfs.core.manifest import toml as m
+from cortexfs.core.manifest.governance import Mechanism, claims
+from cortexfs.core.manifest.toml import decode
+from cortexfs.plugins.package import package, tarball
+from cortexfs.plugins.trust import signing
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

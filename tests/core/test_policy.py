@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cortexfs.core import policy
 from cortexfs.core.errors import Fault
-from cortexfs.core.policy import PERMISSIONS, TO_RUN, Rule, find, parse, type_of
+from cortexfs.core.policy import rules
+from cortexfs.core.policy.rules import PERMISSIONS, TO_RUN, Rule, find, parse, type_of
 
 
 def refused(text: str) -> str:
     with pytest.raises(Fault) as caught:
-        policy.check(text)
+        rules.check(text)
     assert caught.value.code == "EINVAL"
     return caught.value.message
 

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from cortexfs.core.calls import Effect
-from cortexfs.core.confirming import (
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy.confirming import (
     DRY_RUN_SECONDS,
     ESCALATE_AFTER,
     MAX_DRY_RUNS,
@@ -19,8 +19,8 @@ from cortexfs.core.confirming import (
     Verdict,
     verdict,
 )
-from cortexfs.core.risk import ALLOW, BLOCK, REQUIRE_CONFIRMATION, REVIEW, Level, Tool
-from cortexfs.core.risksettings import Mode, Settings, decode
+from cortexfs.core.policy.risk import ALLOW, BLOCK, REQUIRE_CONFIRMATION, REVIEW, Level, Tool
+from cortexfs.core.policy.risk_settings import Mode, Settings, decode
 
 AGENT, PERSON = Asked(Kind.AGENT), Asked(Kind.PERSON)
 

@@ -7,9 +7,9 @@ import stat
 import pytest
 from msgspec.structs import replace
 
-from cortexfs.core.calls import Effect
-from cortexfs.core.confirming import Kind
-from cortexfs.core.decision import (
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy.confirming import Kind
+from cortexfs.core.policy.decision import (
     DENY,
     EXECUTE,
     LAYERS,
@@ -24,9 +24,9 @@ from cortexfs.core.decision import (
     decide,
     permits,
 )
-from cortexfs.core.policy import parse
-from cortexfs.core.risk import Circumstances, Tool
-from cortexfs.core.risksettings import Settings
+from cortexfs.core.policy.risk import Circumstances, Tool
+from cortexfs.core.policy.risk_settings import Settings
+from cortexfs.core.policy.rules import parse
 
 LINE = "allow base_t tool:fs.read execute"
 READ_FILE = Effect("read_file", "reversible", "on_risk", "not_supported")

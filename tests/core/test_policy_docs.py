@@ -7,13 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from cortexfs.core import confirming, policy, risk
-from cortexfs.core.calls import Effect
-from cortexfs.core.confirming import Asked, Kind, verdict
-from cortexfs.core.decision import LAYERS, Caller, Question, Thing, decide
-from cortexfs.core.policylint import CODES
-from cortexfs.core.risk import FLOORS, LEVELS, MODES, Tool
-from cortexfs.core.risksettings import Mode, Profile, Settings, decode
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy import confirming, risk
+from cortexfs.core.policy import rules as policy
+from cortexfs.core.policy.confirming import Asked, Kind, verdict
+from cortexfs.core.policy.decision import LAYERS, Caller, Question, Thing, decide
+from cortexfs.core.policy.lint import CODES
+from cortexfs.core.policy.risk import FLOORS, LEVELS, MODES, Tool
+from cortexfs.core.policy.risk_settings import Mode, Profile, Settings, decode
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
 

@@ -7,20 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cortexfs.core.calls import Effect
-from cortexfs.core.policylint import (
-    CODES,
-    ERROR,
-    Agent,
-    Finding,
-    Plugin,
-    PolicyFile,
-    World,
-    lint,
-    passed,
-)
-from cortexfs.core.risk import Tool
-from cortexfs.core.risksettings import decode
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy.lint import CODES, ERROR, Agent, Finding, Plugin, PolicyFile, World, lint, passed
+from cortexfs.core.policy.risk import Tool
+from cortexfs.core.policy.risk_settings import decode
 
 # Of the reference; the others are this project's own.
 REFERENCE = """

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cortexfs.core.calls import Effect
 from cortexfs.core.errors import Fault
-from cortexfs.core.risk import (
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy.risk import (
     ALLOW,
     BLOCK,
     FLOORS,
@@ -28,7 +28,7 @@ from cortexfs.core.risk import (
     score,
     words_of,
 )
-from cortexfs.core.risksettings import DEFAULT, Profile, Settings, decode, matches
+from cortexfs.core.policy.risk_settings import DEFAULT, Profile, Settings, decode, matches
 from cortexfs.sdk.effects import ToolEffect, ToolEffectKind
 
 

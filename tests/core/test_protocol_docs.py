@@ -9,10 +9,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from cortexfs import guests, sessionmemory, sessions
-from cortexfs.core import conversation, frames, jsontext, requests, session
+from cortexfs.core import frames, jsontext
 from cortexfs.core.errors import EXIT_FAILED, EXIT_STATUS
-from cortexfs.core.requests import Input, Key
+from cortexfs.core.talk import protocol, requests, session
+from cortexfs.core.talk.requests import Input, Key
+from cortexfs.peers import quotas
+from cortexfs.sessions import memory_log, store
 from tests.core.conversation_pair import World
 
 ROOT = Path(__file__).parents[2]
@@ -101,12 +103,12 @@ def test_the_table_of_limits() -> None:
         requests.MAX_EDITED >> 10,
         session.MAX_WAITING,
         session.MAX_RUNS,
-        conversation.MAX_FOLLOWED,
-        guests.MAX_HELD >> 20,
-        guests.MAX_UNREAD,
-        sessions.Limits().temp_session >> 20,
-        (sessions.Limits().temp_total // sessionmemory.SHARE) >> 20,
-        sessions.Limits().temp_total >> 20,
+        protocol.MAX_FOLLOWED,
+        quotas.MAX_HELD >> 20,
+        quotas.MAX_UNREAD,
+        store.Limits().temp_session >> 20,
+        (store.Limits().temp_total // memory_log.SHARE) >> 20,
+        store.Limits().temp_total >> 20,
         jsontext.MAX_DEPTH,
     ]
     assert f"none is `{requests.INDEX}`" in PAGE

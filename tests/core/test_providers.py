@@ -11,16 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.core import controls, frames, names
+from cortexfs.core import frames, names
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
 from cortexfs.core.registry import Registry
-from cortexfs.models import failures, listing, offered, provider
-from cortexfs.models.listing import BASIC, NATIVE, Listed, tree_name
-from cortexfs.models.model import model_of, parameters, written
-from cortexfs.models.provider import PRESETS, Declared, Key, Provider
-from cortexfs.models.structured import Schema
-from cortexfs.models.window import BYTES, Window
+from cortexfs.core.tree import controls
+from cortexfs.models.ask.model import model_of, parameters, written
+from cortexfs.models.ask.structured import Schema
+from cortexfs.models.ask.window import BYTES, Window
+from cortexfs.models.exchange import failures
+from cortexfs.models.providers import listing, provider
+from cortexfs.models.providers import objects as offered
+from cortexfs.models.providers.listing import BASIC, NATIVE, Listed, tree_name
+from cortexfs.models.providers.provider import PRESETS, Declared, Key, Provider
 
 HERE = "/etc/cortexfs/providers/p.toml"
 FULL = Provider(

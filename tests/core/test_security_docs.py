@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from cortexfs.agents.view import HOME, SECRETS, SYSTEM, view
-from cortexfs.core.formats import HIDES
+from cortexfs.core.value_formats import HIDES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text()

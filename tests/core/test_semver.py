@@ -1,15 +1,16 @@
 """Versions and ranges as npm has them (seed 004: "semver constraints", "^1.0, >=2.0, *").
 
-While core/semver.py was written it was compared with npm's own implementation (semver 7.8.5): its tables
-of included and excluded versions, and 3,738 ranges times 36 versions, agree but for what is refused here.
+While core/manifest/semver.py was written it was compared with npm's own implementation (semver 7.8.5): its
+tables of included and excluded versions, and 3,738 ranges times 36 versions, agree but for what is refused
+here.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from cortexfs.core import semver
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import semver
 
 # range, versions that it takes, versions that it does not
 RANGES = {

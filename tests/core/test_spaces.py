@@ -6,10 +6,10 @@ import stat
 
 import pytest
 
-from cortexfs.core import spaces
-from cortexfs.core.places import HOME_SLOTS, MAIN, MODEL, TOOL
-from cortexfs.core.spaces import BIT, Kind, Place
-from cortexfs.opened import FIRST_HANDLE
+from cortexfs.core.tree import session_places
+from cortexfs.core.tree.places import HOME_SLOTS, MAIN, MODEL, TOOL
+from cortexfs.core.tree.session_places import BIT, Kind, Place
+from cortexfs.tree.open_files import FIRST_HANDLE
 from tests.core.test_tree import make
 
 MODEL_SESSION = "home/1000/model/debug/echo.d/session"
@@ -17,7 +17,7 @@ AGENT_SESSION = "shared/main/agent/coder.d/session"
 
 
 def at(path: str) -> Place | None:
-    return spaces.at(tuple(path.split("/")))
+    return session_places.at(tuple(path.split("/")))
 
 
 def there(path: str) -> Place:
@@ -142,9 +142,9 @@ def test_a_context_is_made_by_runs_and_not_from_logs() -> None:
 def test_rm_meets_a_log_first_and_the_index_last() -> None:
     names = ("zz", "index", "a")
     sessions = [there(f"{MODEL_SESSION}/{name}") for name in names]
-    assert [place.name for place in sorted(sessions, key=spaces.order)] == ["a", "zz", "index"]
+    assert [place.name for place in sorted(sessions, key=session_places.order)] == ["a", "zz", "index"]
     files = [there(f"{MODEL_SESSION}/a/{name}") for name in ("cwd", "state", "events.jsonl")]
-    assert sorted(files, key=spaces.order)[0].kind is Kind.LOG
+    assert sorted(files, key=session_places.order)[0].kind is Kind.LOG
 
 
 def test_the_trees_folders_that_hold_sessions_are_known_both_ways() -> None:

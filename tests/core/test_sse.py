@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.core import sse
 from cortexfs.core.errors import Fault
+from cortexfs.core.models import sse
 
 STREAM = (
     '\ufeff: hello\r\nevent: a\r\ndata: {"t":"ä🙂"}\r\n\r\n'

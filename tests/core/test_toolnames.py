@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.core.frames import Message, ToolCall
-from cortexfs.core.sse import Event
-from cortexfs.models.asked import Asked, Called, Said, Text, Tool, asked
+from cortexfs.core.models.sse import Event
+from cortexfs.models.ask.model import Model
+from cortexfs.models.ask.question import Asked, Called, Said, Text, Tool, asked
 from cortexfs.models.drivers import FORMATS
-from cortexfs.models.model import Model
-from cortexfs.models.toolnames import sent
+from cortexfs.models.formats.tool_names import sent
 
 MODEL = Model(name="p/m", id="m", provider="p")
 # What OpenAI's function names, Anthropic's and Google's have in common.

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from cortexfs.core import places
 from cortexfs.core.errors import Fault
-from cortexfs.core.places import AGENT, FOLDER, HOME, MODEL, ROOT, TOOL, Keep
 from cortexfs.core.registry import Object, Registry
-from cortexfs.core.tree import Tree
+from cortexfs.core.tree import places
+from cortexfs.core.tree.places import AGENT, FOLDER, HOME, MODEL, ROOT, TOOL, Keep
+from cortexfs.core.tree.tree import Tree
 
 MOUNTED = 1_000
 NOW = 2_000

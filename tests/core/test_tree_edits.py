@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.core import temporaries
-from cortexfs.core.controls import MAX_VALUE, find, judge
-from cortexfs.core.edits import Edit
 from cortexfs.core.errors import Fault
-from cortexfs.core.temporaries import Temporaries, Temporary, is_temporary
+from cortexfs.core.tree import temporaries
+from cortexfs.core.tree.controls import MAX_VALUE, find, judge
+from cortexfs.core.tree.edits import Edit
+from cortexfs.core.tree.temporaries import Temporaries, Temporary, is_temporary
 
 EFFORT = find("model", "effort")
 PROMPT = find("agent", "system.md")

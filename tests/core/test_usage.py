@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cortexfs.core.arguments import prompt, tool_input
-from cortexfs.core.calls import Effect
-from cortexfs.core.usage import FILES, complete, examples, help_text, usage
+from cortexfs.core.arguments.parse import prompt, tool_input
+from cortexfs.core.arguments.usage import FILES, complete, examples, help_text, usage
+from cortexfs.core.hostcalls import Effect
 
 READ: dict[str, Any] = {
     "type": "object",

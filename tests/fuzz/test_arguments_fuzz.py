@@ -9,10 +9,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cortexfs.core.arguments import json_object, prompt, tool_input
+from cortexfs.core.arguments.parse import json_object, prompt, tool_input
+from cortexfs.core.arguments.usage import complete, help_text, usage
 from cortexfs.core.errors import Fault
-from cortexfs.core.usage import complete, help_text, usage
-from cortexfs.host.validation import Validator
+from cortexfs.host.call.validation import Validator
 
 # No clock may fail a test, and nothing is left behind.
 CALM = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])

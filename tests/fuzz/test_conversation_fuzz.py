@@ -9,13 +9,14 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cortexfs.core import frames, requests
-from cortexfs.core.conversation import Client, Server, Spans
+from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.lines import encode
-from cortexfs.core.requests import REQUESTS, Key, Ping, Refusal, Resume, Send
-from cortexfs.core.session import MAX_WAITING
+from cortexfs.core.talk import requests
+from cortexfs.core.talk.protocol import Client, Server, Spans
+from cortexfs.core.talk.requests import REQUESTS, Key, Ping, Refusal, Resume, Send
+from cortexfs.core.talk.session import MAX_WAITING
 from tests.core.conversation_pair import World, ids
 
 # No clock may fail a test, and nothing is left behind.

@@ -22,8 +22,8 @@ import trio.testing
 from cortexfs.core import frames, wire
 from cortexfs.core.errors import EXIT_STATUS
 from cortexfs.models import debug
-from cortexfs.relay import Relay
-from cortexfs.runnerside import receive, send
+from cortexfs.run.runner import receive, send
+from cortexfs.run.tool_run import Relay
 from tests.shell.calling import Answer, World, files_closed, hello, open_files, serving
 from tests.shell.test_relay import Bounds, Stage
 
@@ -178,7 +178,7 @@ def _speech(chance: random.Random) -> bytes:
 
 
 async def test_whatever_a_host_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cortexfs.hostside.EXIT_SECONDS", 0)
+    monkeypatch.setattr("cortexfs.pool.call.EXIT_SECONDS", 0)
     for chance in rounds():
         for _ in range(AT_ONCE):
             await _hear(Stage(tmp_path), _speech(chance))

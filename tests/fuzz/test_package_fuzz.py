@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
-from cortexfs.plugins import package, tarball
-from cortexfs.plugins.package import FILES, FOLDERS
+from cortexfs.plugins.package import package, tarball
+from cortexfs.plugins.package.package import FILES, FOLDERS
 from tests.shell.plugin_files import MANIFEST, member, tar
 
 WHOLE = tar(

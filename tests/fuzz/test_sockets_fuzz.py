@@ -20,10 +20,10 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.conversations import IDLE
-from cortexfs.core.conversation import Client as Judge
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE, Done, Start
+from cortexfs.core.talk.protocol import Client as Judge
+from cortexfs.talk.conversations import IDLE
 from tests.bench.measure import rss_mib
 from tests.fuzz.test_exec_fuzz import SOAK, rounds
 from tests.shell.calling import files_closed, open_files

@@ -22,7 +22,7 @@ def engine(ctx: Ctx) -> int:
         with contextlib.suppress(OSError):
             starter = (place / "stat").read_text().rpartition(")")[2].split()[1]
             parent = Path(f"/proc/{starter}/stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(ctx.pid) and b"cortexfs.host.engine" in (place / "cmdline").read_bytes():
+            if parent == str(ctx.pid) and b"cortexfs.host.engine_process" in (place / "cmdline").read_bytes():
                 found.append(int(place.name))
     (pid,) = found
     return pid

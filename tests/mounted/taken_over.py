@@ -19,9 +19,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cortexfs import config, daemon, selfconfinement
-from cortexfs.core import calls
-from cortexfs.host import linux
+from cortexfs import config
+from cortexfs.core import hostcalls
+from cortexfs.daemon import daemon, selfconfinement
+from cortexfs.linux import syscalls
 
 FOLDER, VICTIM = Path(sys.argv[4]), int(sys.argv[5])
 ALL = (1 << 41) - 1
@@ -58,7 +59,7 @@ def mount() -> None:
 
 def enter() -> None:
     with open("/proc/self/ns/uts") as space:
-        linux.setns(space.fileno(), linux.NAMESPACES["uts"])
+        syscalls.setns(space.fileno(), syscalls.NAMESPACES["uts"])
 
 
 def device() -> None:
@@ -123,7 +124,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "connect": connect,
     "listen": listen,
     "descriptor": descriptor,
-    "powers": lambda: linux.set_capabilities(ALL & linux.permitted() | 1 << 21),
+    "powers": lambda: syscalls.set_capabilities(ALL & syscalls.permitted() | 1 << 21),
     "root directory": lambda: os.chroot("/"),
 }
 
@@ -139,30 +140,30 @@ def tried(attempts: dict[str, Callable[[], object]]) -> dict[str, str]:
     return said
 
 
-def host(identity: calls.Identity, *shown: int) -> str:
+def host(identity: hostcalls.Identity, *shown: int) -> str:
     """What the fork server says to a host as this identity, vouched for by this descriptor."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        plugin = calls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
-        spawn = calls.Spawn(1 << 20, plugin, identity, calls.Limits(1 << 30, 64, 256))
+        plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
+        spawn = hostcalls.Spawn(1 << 20, plugin, identity, hostcalls.Limits(1 << 30, 64, 256))
         forks = made[0].pool._forks
         forks.send(spawn, [theirs.fileno(), *shown])
         assert forks.awaited(60)
         said = forks.heard()
-    assert isinstance(said, calls.Spawned)
+    assert isinstance(said, hostcalls.Spawned)
     return said.fault[0] if said.fault else "done"
 
 
 def hosts() -> dict[str, str]:
-    root = calls.Identity(0, 0, (), ALL & linux.permitted())
+    root = hostcalls.Identity(0, 0, (), ALL & syscalls.permitted())
     pair = socket.socketpair()
     with pair[0], pair[1]:
         return {
             "host of root": host(root),
-            "host of root without powers": host(calls.Identity(0, 0, ())),
-            "host of a user": host(calls.Identity(1000, 1000, ())),
-            "host of root by our own sockets": host(calls.Identity(0, 0, ()), pair[0].fileno()),
-            "host of root by a standard stream": host(calls.Identity(0, 0, ()), 0),
+            "host of root without powers": host(hostcalls.Identity(0, 0, ())),
+            "host of a user": host(hostcalls.Identity(1000, 1000, ())),
+            "host of root by our own sockets": host(hostcalls.Identity(0, 0, ()), pair[0].fileno()),
+            "host of root by a standard stream": host(hostcalls.Identity(0, 0, ()), 0),
         }
 
 

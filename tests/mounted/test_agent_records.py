@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cortexfs.agents import defaults
-from cortexfs.core.controls import CONTROLS
+from cortexfs.core.tree.controls import CONTROLS
 from tests.mounted.ctx_mount import Ctx, mounted
 
 

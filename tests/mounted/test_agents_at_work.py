@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.host import seccomp
+from cortexfs.linux import seccomp
 from tests.mounted import agents
 from tests.mounted.agents import shell
 from tests.mounted.ctx_mount import NOBODY, Ctx

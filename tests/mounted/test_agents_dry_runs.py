@@ -137,7 +137,7 @@ export const middlewarePre = ({ toolCall }) =>
 
 
 def test_a_dry_run_that_a_plugin_rewrites_stays_one(unasked: Ctx, tmp_path: Path) -> None:
-    # core/dryrun.py: "a call that was meant to be dry must not happen"
+    # core/arguments/dryrun.py: "a call that was meant to be dry must not happen"
     folder = esm(tmp_path, "rewriting", {}, REWRITES, capabilities=["middleware:pre"])
     unasked.ctx("plugin", "install", str(folder))
     with agent(unasked, "rewritten", "offers") as path:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cortexfs.host import gate, seccomp
+from cortexfs.host.confine import socket_gate
+from cortexfs.linux import seccomp
 from tests.mounted import agents
 from tests.mounted.agents import shell
 from tests.mounted.ctx_mount import NOBODY, Ctx
@@ -73,7 +74,9 @@ os.execv(runner, ["runner", "false/tool/object"])
 def test_the_runner_takes_nobody_elsewhere(
     ctx: Ctx, coder: str, uid: int | None, other: socket.socket
 ) -> None:
-    runner = next((path for path in gate.RUNNERS if path.exists() and gate.is_static(path)), None)
+    runner = next(
+        (path for path in socket_gate.RUNNERS if path.exists() and socket_gate.is_static(path)), None
+    )
     if runner is None:
         pytest.skip("no runner that is linked statically is installed")
     words = shlex.join(["python3", "-c", DECEIVED, str(runner), str(ctx.root), other.getsockname()])

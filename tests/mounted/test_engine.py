@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from cortexfs.host.engine import TURN
-from cortexfs.models import weights
+from cortexfs.host.engine_process import TURN
+from cortexfs.models.local import weights
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted, wait_gone
 from tests.mounted.engines import NAME, engine, prompt
 from tests.mounted.plain_client import connected

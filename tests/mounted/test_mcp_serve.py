@@ -310,7 +310,8 @@ def test_what_would_be_open_is_refused(ctx: Ctx, words_: list[str], why: str) ->
 
 def test_the_sdk_is_imported_by_nothing_else() -> None:
     # its import costs 0.8 s
-    code = "import sys, cortexfs.cli.mcp, cortexfs.daemon, cortexfs.client; print('mcp' in sys.modules)"
+    code = "import sys, cortexfs.cli.mcp.mcp, cortexfs.daemon.daemon, cortexfs.client"
+    code += "; print('mcp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

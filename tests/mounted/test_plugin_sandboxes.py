@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import mechanisms
-from cortexfs.core.governance import Mechanism
+from cortexfs.core.manifest.governance import Mechanism
+from cortexfs.linux import kernel_support
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted
 from tests.mounted.plugins import PROGRAM, TOOLS, TOP
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="calls as other users"),
-    pytest.mark.skipif(Mechanism.LANDLOCK not in mechanisms.available(), reason="no Landlock"),
+    pytest.mark.skipif(Mechanism.LANDLOCK not in kernel_support.available(), reason="no Landlock"),
 ]
 
 # Runs what it is given; the answer is what `said` then holds, or the name of an errno.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import mechanisms
-from cortexfs.core.governance import Mechanism
+from cortexfs.core.manifest.governance import Mechanism
+from cortexfs.linux import kernel_support
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.plugins import TOOLS, TOP, tool_source
 from tests.mounted.test_plugin_sandboxes import MODULE, PROBE, PTRACE, SCRIPT, STREAMING
@@ -23,7 +23,7 @@ from tests.shell import declaring
 __all__ = ["home"]  # a fixture
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="calls as other users"),
-    pytest.mark.skipif(Mechanism.LANDLOCK not in mechanisms.available(), reason="no Landlock"),
+    pytest.mark.skipif(Mechanism.LANDLOCK not in kernel_support.available(), reason="no Landlock"),
 ]
 
 CLAIMS = (

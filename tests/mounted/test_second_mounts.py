@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.host import seccomp
+from cortexfs.linux import seccomp
 from tests.mounted import agents, test_user_daemon
 from tests.mounted.agents import call, decisions, results, say, script, shell, working
 from tests.mounted.ctx_mount import NOBODY, Answer, Ctx, mounted

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.agents.context import Pin, Summary
-from cortexfs.sessioncontext import ContextFiles
-from cortexfs.sessiondisk import Owner
+from cortexfs.agents.window.context import Pin, Summary
+from cortexfs.daemon.agent_context_files import ContextFiles
+from cortexfs.sessions.disk import Owner
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import said
 from tests.mounted.test_session_files import ECHOS, does

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
-from cortexfs.host import capabilities, seccomp
-from cortexfs.selfconfinement import KEPT
+from cortexfs.daemon.selfconfinement import KEPT
+from cortexfs.linux import capabilities, seccomp
 from tests.mounted.ctx_mount import NOBODY, Ctx, wait_gone
 from tests.shell.forks import public_directory
 from tests.waiting import PATIENCE, until

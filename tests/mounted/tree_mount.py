@@ -17,10 +17,10 @@ import msgspec
 import pyfuse3
 import trio
 
-from cortexfs.core.calls import Capabilities, Effect, Plugin
+from cortexfs.core.hostcalls import Capabilities, Effect, Plugin
 from cortexfs.core.registry import Key, Object, Registry
-from cortexfs.fuse import Filesystem
-from cortexfs.store import Store
+from cortexfs.state.control_store import Store
+from cortexfs.tree.fuse import Filesystem
 
 SHEBANG = b"#!/bin/cat\n"  # so that an executable can be run without a daemon
 PROGRAMS = {"ctx": "/usr/local/bin/ctx", "cortexfs-object-runner": "/usr/local/bin/cortexfs-object-runner"}

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from cortexfs.core import frames, wire
 from cortexfs.core.errors import Fault
-from cortexfs.runnerside import farewell
+from cortexfs.run.output import Jsonl, Text
+from cortexfs.run.runner import farewell
 from cortexfs.version import VERSION
-from cortexfs.voice import Jsonl, Text
 from tests.runner import fake
 from tests.runner.test_ending import last_words
 

@@ -7,27 +7,28 @@ from typing import Any, NamedTuple
 
 import trio
 
-from cortexfs.agents.context import Files, Kept, Summary
-from cortexfs.agents.driver import Agents
+from cortexfs.agents.loop import Agents
+from cortexfs.agents.ports import Outcome
 from cortexfs.agents.setup import Begun
-from cortexfs.agents.world import Outcome
-from cortexfs.core import calls, controls
+from cortexfs.agents.window.context import Files, Kept, Summary
+from cortexfs.core import hostcalls
 from cortexfs.core.frames import Delta, Frame, Message, Text, ToolCall
+from cortexfs.core.policy.risk_settings import DEFAULT, Settings
 from cortexfs.core.registry import Object
-from cortexfs.core.requests import Input
-from cortexfs.core.risksettings import DEFAULT, Settings
-from cortexfs.models.driver import Driver, Who
-from cortexfs.models.driver import Turn as Question
+from cortexfs.core.talk.requests import Input
+from cortexfs.core.tree import controls
+from cortexfs.models.ask.driver import Driver, Who
+from cortexfs.models.ask.driver import Turn as Question
 from tests.shell.asking import Turn
 
 MODEL = Object(class_="model", name="p/m", description="", extra={"cap": "tool_call_syntax", "limit": "2000"})
-READS = calls.Effect("read_file", "reversible", "never", "not_supported")
+READS = hostcalls.Effect("read_file", "reversible", "never", "not_supported")
 TOOL = Object(
     class_="tool",
     name="fs.read",
     description="Reads.",
     schema=b'{"type":"object"}',
-    capabilities=calls.Capabilities(effects=(READS,)),
+    capabilities=hostcalls.Capabilities(effects=(READS,)),
 )
 AGENT = Object(
     class_="agent",
@@ -129,7 +130,9 @@ class Played:
     def hooked(self, tool: Object, who: Who, call: str) -> None:
         return None
 
-    async def call(self, tool: Object, identity: calls.Identity, asked: calls.Call, say: Any) -> Outcome:
+    async def call(
+        self, tool: Object, identity: hostcalls.Identity, asked: hostcalls.Call, say: Any
+    ) -> Outcome:
         self.ran += 1
         return Outcome(await self._output())
 

@@ -9,16 +9,17 @@ from typing import Any
 import msgspec
 import trio
 
-from cortexfs.core import controls, frames
-from cortexfs.core.calls import Identity
+from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Progress
+from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
-from cortexfs.core.requests import Input, Verdict
-from cortexfs.models.answering import Terms
-from cortexfs.models.driver import Who
+from cortexfs.core.talk.requests import Input, Verdict
+from cortexfs.core.tree import controls
+from cortexfs.models.ask.driver import Who
 from cortexfs.models.drivers import Drivers, answered
-from cortexfs.models.sources import Fixed, Source
+from cortexfs.models.exchange.answering import Terms
+from cortexfs.models.exchange.sources import Fixed, Source
 from tests.shell.provider_server import KEY, Move, Provider, playing
 from tests.waiting import PATIENCE
 

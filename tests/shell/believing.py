@@ -6,23 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from cortexfs import believed, config
+from cortexfs import config
 from cortexfs.agents import records
-from cortexfs.agentworld import PolicyFile
 from cortexfs.config import Places
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import Server
 from cortexfs.core.manifestjson.fields import Manifest
-from cortexfs.core.mcpserver import Server
-from cortexfs.core.risksettings import FILE as POLICY
-from cortexfs.mcpservers import Servers
-from cortexfs.models import weights
-from cortexfs.models.provider import Provider
-from cortexfs.models.providerfiles import Providers
-from cortexfs.models.secrets import Secrets
-from cortexfs.plugins import installing, jsonsettings, openpgp, sealing
-from cortexfs.plugins import records as plugin_records
-from cortexfs.plugins.trust import TrustStore
-from cortexfs.store import Store
+from cortexfs.core.policy.risk_settings import FILE as POLICY
+from cortexfs.daemon.agent_ports import PolicyFile
+from cortexfs.models.local import weights
+from cortexfs.models.providers.files import Providers
+from cortexfs.models.providers.provider import Provider
+from cortexfs.models.providers.secrets import Secrets
+from cortexfs.plugins.install import decisions, install
+from cortexfs.plugins.mcp_servers import Servers
+from cortexfs.plugins.package import records as plugin_records
+from cortexfs.plugins.trust import openpgp, secret_box
+from cortexfs.plugins.trust.trust import TrustStore
+from cortexfs.state import believed
+from cortexfs.state.control_store import Store
 
 WORD = "cortexfs test"
 
@@ -57,8 +59,8 @@ def choices(where: Places) -> Path:
 
 
 def settings(where: Places) -> Path:
-    jsonsettings.Store(where.state).change("p", lambda chosen: jsonsettings.Chosen(private=("10.0.0.0/8",)))
-    return where.state / jsonsettings.STORE
+    decisions.Store(where.state).change("p", lambda chosen: decisions.Chosen(private=("10.0.0.0/8",)))
+    return where.state / decisions.STORE
 
 
 def agent(where: Places) -> Path:
@@ -73,7 +75,7 @@ def own_agent(where: Places) -> Path:
 
 def plugin(where: Places) -> Path:
     record = plugin_records.file(plugin_records.Record("here", {}))
-    installing.install(where.state / "plugins", "p", {plugin_records.FILE: record})
+    install.install(where.state / "plugins", "p", {plugin_records.FILE: record})
     return where.state / "plugins" / "p" / plugin_records.FILE
 
 
@@ -83,8 +85,8 @@ def secret(where: Places) -> Path:
 
 
 def seal(where: Places) -> Path:
-    sealing.seal(where.state, "p", "token", WORD)
-    return where.state / sealing.KEY_FILE
+    secret_box.seal(where.state, "p", "token", WORD)
+    return where.state / secret_box.KEY_FILE
 
 
 def control(where: Places) -> Path:
@@ -146,12 +148,12 @@ KINDS = {
         lambda where: written(where.state / "plugin-trust.toml"),
         said(lambda where: TrustStore(where.state).publishers()),
     ),
-    "plugin settings": Kind(settings, said(lambda where: jsonsettings.Store(where.state).read())),
+    "plugin settings": Kind(settings, said(lambda where: decisions.Store(where.state).read())),
     "agent": Kind(agent, said(lambda where: records.load(where.state).broken.get("a", ""))),
     "own agent": Kind(own_agent, said(own_agents_used)),
     "plugin": Kind(plugin, said(lambda where: plugin_records.read(where.state / "plugins" / "p"))),
     "secret": Kind(secret, said(lambda where: Secrets(where.state).get("p") and None)),
-    "seal": Kind(seal, said(lambda where: sealing.unseal(where.state, "p", "token", "AAAA") and None)),
+    "seal": Kind(seal, said(lambda where: secret_box.unseal(where.state, "p", "token", "AAAA") and None)),
     "control": Kind(control, said(lambda where: Store(where.state / "tree").load())),
     "weights": Kind(link, weights_used),
 }

@@ -14,24 +14,26 @@ from typing import Any, NamedTuple, cast
 
 import trio
 
-from cortexfs import hosts, strangers
-from cortexfs.arrivals import Arrivals
-from cortexfs.core import calls, controls, frames, places, wire
+from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
-from cortexfs.exec import Exec, Tree
-from cortexfs.hosts import Pool
-from cortexfs.logs import Logs
+from cortexfs.core.tree import controls, places
 from cortexfs.models.drivers import Drivers
-from cortexfs.people import People
-from cortexfs.runnerside import receive, send
-from cortexfs.runs import Runs
+from cortexfs.peers import safe_sockets
+from cortexfs.peers.arrivals import Arrivals
+from cortexfs.pool import pool as hosts
+from cortexfs.pool.people import People
+from cortexfs.pool.pool import Pool
+from cortexfs.pool.run_table import Runs
+from cortexfs.run.listener import Exec, Tree
+from cortexfs.run.runner import receive, send
+from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
 
 SITE = str(Path(__file__).parents[1] / "fixtures" / "site")
-FAULTY = calls.Plugin("faulty", "1.0", "python", "ctx_test_plugin:tools", SITE)
-SERVE = calls.Plugin("serve", "1.0", "python", "ctx_serve_plugin:tools", SITE)
-LIMITS = calls.Limits(memory_bytes=1 << 30, processes=64, open_files=256)
+FAULTY = hostcalls.Plugin("faulty", "1.0", "python", "ctx_test_plugin:tools", SITE)
+SERVE = hostcalls.Plugin("serve", "1.0", "python", "ctx_serve_plugin:tools", SITE)
+LIMITS = hostcalls.Limits(memory_bytes=1 << 30, processes=64, open_files=256)
 
 
 class Settings(NamedTuple):
@@ -122,7 +124,7 @@ class World:
         self.scope = trio.CancelScope()
         self.stopped = trio.Event()
 
-    def inode(self, name: str, plugin: calls.Plugin = SERVE, **fields: Any) -> int:
+    def inode(self, name: str, plugin: hostcalls.Plugin = SERVE, **fields: Any) -> int:
         """Make an object; its inode."""
         return self.add(Object(class_="tool", name=name, description="", plugin=plugin, **fields))
 
@@ -191,7 +193,7 @@ def no_hosts() -> Pool:
 @contextlib.contextmanager
 def _known(pool: Pool, place: Path) -> Iterator[None]:
     """Have us be known, so that hosts of ours start without a caller."""
-    me = calls.Identity(os.geteuid(), os.getegid(), tuple(os.getgroups()))
+    me = hostcalls.Identity(os.geteuid(), os.getegid(), tuple(os.getgroups()))
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         listener.bind(str(place / "known"))
         listener.listen()
@@ -212,7 +214,7 @@ async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
         listener.bind(str(place / "s"))
         listener.listen(512)
         listener.setblocking(False)
-        strangers.refuse_rights(listener)
+        safe_sockets.refuse_rights(listener)
         world = World(place, Settings(**settings), listener)
         try:
             with trio.fail_after(PATIENCE):

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cortexfs.core import calls
-from cortexfs.host import linux, seccomp
+from cortexfs.core import hostcalls
+from cortexfs.linux import seccomp, syscalls
 from tests.shell.forks import NOBODY, Forks, Host, public_directory
 
 ONLY_HERE = [
@@ -75,9 +75,9 @@ class Scene:
         self._listeners[-1].bind(str(path))
         self._listeners[-1].listen()
 
-    def identity(self, **changed: Any) -> calls.Identity:
+    def identity(self, **changed: Any) -> hostcalls.Identity:
         view = (*SYSTEM, *((str(self.path / name), access) for name, access in SHOWN.items() if access))
-        identity = calls.Identity(
+        identity = hostcalls.Identity(
             self.uid, self.uid, self.groups, label="agent/tester", view=view, network=False
         )
         return replace(identity, **changed)
@@ -158,7 +158,7 @@ def numbered(source: str) -> str:
 
 
 def needs(what: str) -> None:
-    if any(abi > linux.landlock_abi() for word, abi in SINCE_ABI.items() if word in what):
+    if any(abi > syscalls.landlock_abi() for word, abi in SINCE_ABI.items() if word in what):
         pytest.skip("this kernel's Landlock cannot refuse this")
 
 

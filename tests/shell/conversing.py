@@ -12,21 +12,21 @@ from typing import Any, TypeAlias
 
 import trio
 
-from cortexfs import strangers
-from cortexfs.connections import Connection
-from cortexfs.conversations import Conversations
-from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key
-from cortexfs.guests import Guests
-from cortexfs.logs import Logs
-from cortexfs.models.driver import Driver
+from cortexfs.models.ask.driver import Driver
 from cortexfs.models.drivers import chosen
-from cortexfs.runnerside import receive, send
-from cortexfs.runs import Runs
-from cortexfs.sessionfiles import Address, Space
-from cortexfs.sessions import Limits, Sessions
-from cortexfs.sessionshare import Most
+from cortexfs.peers import safe_sockets
+from cortexfs.peers.quotas import Guests
+from cortexfs.pool.run_table import Runs
+from cortexfs.run.runner import receive, send
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.quota import Most
+from cortexfs.sessions.store import Limits, Sessions
+from cortexfs.state.run_logs import Logs
+from cortexfs.talk.connection import Connection
+from cortexfs.talk.conversations import Conversations
 from tests.shell.calling import no_hosts
 from tests.waiting import PATIENCE
 
@@ -148,7 +148,7 @@ class World:
             client.leave()
 
     async def _serve(self, connection: Connection, ours: socket.socket) -> None:
-        with strangers.closing(ours), contextlib.suppress(OSError):
+        with safe_sockets.closing(ours), contextlib.suppress(OSError):
             await connection.serve()
         self.now -= 1
         self._left.unpark_all()

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cortexfs.core import calls
-from cortexfs.host import programs
-from cortexfs.host.programs import Program, Programs, Protocol
+from cortexfs.core import hostcalls
+from cortexfs.host.call import programs
+from cortexfs.host.call.programs import Program, Programs, Protocol
 
 PYTHON = os.path.realpath(sys.executable)
 NATIVE = Path(__file__).parents[1] / "fixtures" / "native"
@@ -37,8 +37,8 @@ def program(command: str, *args: str, name: str = "t", **fields: Any) -> Program
     return Program(name=name, description="A tool", argv=(command, *args), **fields)
 
 
-def plugin(tools: Iterable[Program], protocol: Protocol = "json", name: str = "p") -> calls.Plugin:
-    return calls.Plugin(name, "1.0", programs.PROCESS, programs.target(Programs(tuple(tools), protocol)))
+def plugin(tools: Iterable[Program], protocol: Protocol = "json", name: str = "p") -> hostcalls.Plugin:
+    return hostcalls.Plugin(name, "1.0", programs.PROCESS, programs.target(Programs(tuple(tools), protocol)))
 
 
 def build(where: Path, source: Path, *flags: str, name: str = "lib.so") -> str:
@@ -49,5 +49,5 @@ def build(where: Path, source: Path, *flags: str, name: str = "lib.so") -> str:
     return str(made)
 
 
-def library(path: str, name: str = "fixture", version: str = "1.0") -> calls.Plugin:
-    return calls.Plugin(name, version, programs.NATIVE, programs.target(programs.library(path)))
+def library(path: str, name: str = "fixture", version: str = "1.0") -> hostcalls.Plugin:
+    return hostcalls.Plugin(name, version, programs.NATIVE, programs.target(programs.library(path)))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cortexfs.core import calls
-from cortexfs.host import esm
+from cortexfs.core import hostcalls
+from cortexfs.host.esm import tools as esm
 from tests.shell.calling import World
 
 PARAM = '{name: "text", type: "string", description: "A text"}'
@@ -30,14 +30,14 @@ def source(tools: Mapping[str, str], more: str = "") -> str:
     return f"{more}\nexport const tools = [{made}];\n"
 
 
-def plugin(folder: Path, text: str, name: str = "fixture", **fields: Any) -> calls.Plugin:
+def plugin(folder: Path, text: str, name: str = "fixture", **fields: Any) -> hostcalls.Plugin:
     """A plugin of that source, as a daemon would name it to a host."""
     folder.mkdir(mode=0o755, exist_ok=True)
     entry = folder / "mod.ts"
     entry.write_text(text)
     entry.chmod(0o644)
     declared = esm.module(str(entry), **{"capabilities": ("tools",)} | fields)
-    return calls.Plugin(name, "1.0.0", esm.KIND, esm.target(declared))
+    return hostcalls.Plugin(name, "1.0.0", esm.KIND, esm.target(declared))
 
 
 def deno(world: World) -> list[int]:

@@ -15,14 +15,14 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-from cortexfs.core import engine
+from cortexfs.core.models import engine_protocol
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def main() -> None:
     daemon = socket.socket(fileno=0)
-    load = engine.decode_load(daemon.makefile("rb").readline())
+    load = engine_protocol.decode_load(daemon.makefile("rb").readline())
     kind = Path(load.weights).stem
     print("llama: loading", flush=True)
     threading.Thread(target=end_with, args=[daemon], daemon=True).start()
@@ -41,7 +41,7 @@ def main() -> None:
             while True:
                 daemon.sendall(b"x" * 65536)
     if kind == "refuses":
-        daemon.sendall(engine.encode(engine.Failed("llama.cpp does not\nload it")))
+        daemon.sendall(engine_protocol.encode(engine_protocol.Failed("llama.cpp does not\nload it")))
         time.sleep(3600)
     serve(daemon, load, kind)
 
@@ -53,9 +53,9 @@ def end_with(daemon: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def serve(daemon: socket.socket, load: engine.Load, kind: str) -> None:
+def serve(daemon: socket.socket, load: engine_protocol.Load, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        daemon.sendall(engine.encode(engine.Loaded(server.getsockname()[1])))
+        daemon.sendall(engine_protocol.encode(engine_protocol.Loaded(server.getsockname()[1])))
         while True:
             client, _ = server.accept()
             threading.Thread(target=answer, args=[client, load.key, kind], daemon=True).start()

@@ -12,9 +12,9 @@ import pytest
 
 from cortexfs import config
 from cortexfs.config import Config
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.manifestjson.fetched import FOLDER
-from cortexfs.offers import Offers
+from cortexfs.plugins.enabled import Offers
 from tests.shell import esmodules, moduleserver
 from tests.shell.calling import serving
 from tests.shell.moduleserver import PRIVATE, Certificates, Site
@@ -79,7 +79,7 @@ class Desk:
     def review(self, source: Path) -> str:
         return self.said("review", str(source), "--private", PRIVATE)[1]
 
-    def offered(self) -> calls.Plugin:
+    def offered(self) -> hostcalls.Plugin:
         """As a daemon that starts now tells its hosts of it."""
         loaded = Offers(self.config).load()
         assert loaded.faults == {}

@@ -20,16 +20,16 @@ from typing import Any, NoReturn
 import msgspec
 
 import cortexfs
-from cortexfs.caller import Caller, caller_of
-from cortexfs.core import calls
-from cortexfs.host import sealing
+from cortexfs.core import hostcalls
+from cortexfs.host.confine import sealed_program
+from cortexfs.peers.caller import Caller, caller_of
 from tests.waiting import PATIENCE
 
 NOBODY = 65534
 
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={NOBODY},1")
-PLUGIN = calls.Plugin("p", "1", "python", "m:a")
-LIMITS = calls.Limits(memory_bytes=1 << 30, processes=32, open_files=256)
+PLUGIN = hostcalls.Plugin("p", "1", "python", "m:a")
+LIMITS = hostcalls.Limits(memory_bytes=1 << 30, processes=32, open_files=256)
 
 CLIENT = """
 import socket, sys
@@ -54,7 +54,9 @@ def serve(control, plugin):
     os._exit(0)
 """
 
-_replies: msgspec.msgpack.Decoder[calls.FromForkServer] = msgspec.msgpack.Decoder(calls.FromForkServer)
+_replies: msgspec.msgpack.Decoder[hostcalls.FromForkServer] = msgspec.msgpack.Decoder(
+    hostcalls.FromForkServer
+)
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def connected(*prefix: str, after: str = "", command: Sequence[str] = ()) -> Ite
 
 
 @contextmanager
-def connection_of(identity: calls.Identity) -> Iterator[socket.socket]:
+def connection_of(identity: hostcalls.Identity) -> Iterator[socket.socket]:
     """The daemon's end of a connection of this user's, from a process that has ended since; of one of ours
     where the identity has root's powers."""
     with public_directory() as path, socket.socket(socket.AF_UNIX) as listener:
@@ -124,7 +126,7 @@ def connection_of(identity: calls.Identity) -> Iterator[socket.socket]:
                 yield sock
 
 
-def _connect_as(identity: calls.Identity, client: socket.socket, address: str) -> NoReturn:
+def _connect_as(identity: hostcalls.Identity, client: socket.socket, address: str) -> NoReturn:
     try:
         os.setgroups(identity.groups)
         os.setresgid(identity.gid, identity.gid, identity.gid)
@@ -143,7 +145,7 @@ class Connected:
 
 
 class Host:
-    def __init__(self, number: int, control: socket.socket, identity: calls.Identity) -> None:
+    def __init__(self, number: int, control: socket.socket, identity: hostcalls.Identity) -> None:
         self.number = number
         self.control = control
         self.identity = identity
@@ -171,7 +173,11 @@ class Forks:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(PATIENCE)
         root = Path(cortexfs.__file__).parents[1]
-        server = [str(Path(__file__).with_name("sealed_forks.py"))] if sealed else ["-m", sealing.FORK_SERVER]
+        server = (
+            [str(Path(__file__).with_name("sealed_forks.py"))]
+            if sealed
+            else ["-m", sealed_program.FORK_SERVER]
+        )
         command = [*prefix, sys.executable, *server]
         options = ["--state", str(state)] if state else []
         with theirs:
@@ -203,53 +209,53 @@ class Forks:
 
     def send(
         self,
-        identity: calls.Identity,
+        identity: hostcalls.Identity,
         connection: socket.socket | None = None,
-        limits: calls.Limits = LIMITS,
+        limits: hostcalls.Limits = LIMITS,
         met: int = 0,
     ) -> Host:
         self._number += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(PATIENCE)
         host = self._hosts[self._number] = Host(self._number, ours, identity)
-        spawn = calls.Spawn(self._number, self.plugin, identity, limits, self.device, met)
+        spawn = hostcalls.Spawn(self._number, self.plugin, identity, limits, self.device, met)
         with theirs:
             self.say(spawn, theirs, *([connection] if connection else []))
         return host
 
-    def say(self, message: calls.ToForkServer, *rights: socket.socket) -> None:
+    def say(self, message: hostcalls.ToForkServer, *rights: socket.socket) -> None:
         socket.send_fds(self.control, [msgspec.msgpack.encode(message)], [each.fileno() for each in rights])
 
-    def hear(self) -> calls.FromForkServer:
+    def hear(self) -> hostcalls.FromForkServer:
         message = _replies.decode(self.control.recv(1 << 16))
-        if isinstance(message, calls.Spawned) and message.pid:
+        if isinstance(message, hostcalls.Spawned) and message.pid:
             self._hosts[message.host].pidfd = os.pidfd_open(message.pid)
         return message
 
     def spawn(
         self,
-        identity: calls.Identity,
+        identity: hostcalls.Identity,
         connection: socket.socket | None = None,
-        limits: calls.Limits = LIMITS,
+        limits: hostcalls.Limits = LIMITS,
     ) -> Host:
         """A host; where no connection is given, one of that user's vouches for it."""
         with ExitStack() as stack:
-            if connection is None and self._is_roots and identity != calls.DESCRIBING:
+            if connection is None and self._is_roots and identity != hostcalls.DESCRIBING:
                 connection = stack.enter_context(connection_of(identity))
             host = self.send(identity, connection, limits)
             said = self.hear()
-        assert isinstance(said, calls.Spawned)
+        assert isinstance(said, hostcalls.Spawned)
         assert (said.host, said.fault) == (host.number, None), said.fault
         host.pid = said.pid
         return host
 
     def refused(
-        self, identity: calls.Identity, connection: socket.socket | None = None, met: int = 0
+        self, identity: hostcalls.Identity, connection: socket.socket | None = None, met: int = 0
     ) -> tuple[str, str]:
         """The fault of a host that must not start."""
         host = self.send(identity, connection, met=met)
         said = self.hear()
-        assert isinstance(said, calls.Spawned)
+        assert isinstance(said, hostcalls.Spawned)
         assert said.fault is not None
         assert said.pid == 0
         assert host.pidfd == -1
@@ -259,7 +265,7 @@ class Forks:
     def exit_of(self, host: Host) -> int:
         """Wait for `host` to be gone; its status."""
         said = self.hear()
-        assert isinstance(said, calls.Exited)
+        assert isinstance(said, hostcalls.Exited)
         assert said.host == host.number
         return said.status
 

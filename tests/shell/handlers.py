@@ -9,10 +9,10 @@ from typing import NamedTuple, cast
 import pytest
 from pyfuse3 import FUSEError, RequestContext
 
-from cortexfs.core.places import ROOT, Stale
 from cortexfs.core.registry import Object, Registry
-from cortexfs.fuse import Filesystem
-from cortexfs.store import Store
+from cortexfs.core.tree.places import ROOT, Stale
+from cortexfs.state.control_store import Store
+from cortexfs.tree.fuse import Filesystem
 
 SECOND = 1_000_000_000
 

@@ -20,11 +20,14 @@ from types import CodeType, FrameType
 from typing import Any
 
 from cortexfs import sdk
-from cortexfs.host import children, jsonl, linux, loading, native, process
-from cortexfs.host.runtime import Cancelled
+from cortexfs.host import loaders
+from cortexfs.host.call.runtime import Cancelled
+from cortexfs.host.native import library
+from cortexfs.host.process import children, jsonl, one_shot
+from cortexfs.linux import syscalls
 from tests.shell import declaring
 
-TRACED = {module.__file__ for module in (children, contextlib, jsonl, native, process)}
+TRACED = {module.__file__ for module in (children, contextlib, jsonl, library, one_shot)}
 
 
 def _is_place(code: CodeType, before: int, now: int) -> bool:
@@ -130,14 +133,14 @@ def answers_and_ends(tool: sdk.Tool) -> None:
 
 def main(kind: str, what: str) -> int:
     signal.alarm(60)
-    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
     if kind == "native":
-        tools = loading.loaded(declaring.library(what))
+        tools = loaders.loaded(declaring.library(what))
         return everywhere(lambda: tools["echo"][0], no_buffer_is_kept(tools["counters"][0]))
 
     def made() -> sdk.Tool:
         protocol: Any = "json" if kind == "process" else "jsonl"
-        ((tool, _),) = loading.loaded(declaring.plugin([declaring.program(what)], protocol)).values()
+        ((tool, _),) = loaders.loaded(declaring.plugin([declaring.program(what)], protocol)).values()
         return tool
 
     if kind == "process":

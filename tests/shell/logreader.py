@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessionlog import Log
+from cortexfs.sessions.log import Log
 
 
 async def grown(log: Log) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cortexfs import config
 from cortexfs.cli.main import main
-from cortexfs.offers import Offers
+from cortexfs.plugins.enabled import Offers
 from tests.shell.test_manifestjson_plugins import plugin, told
 
 

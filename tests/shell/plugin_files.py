@@ -7,8 +7,8 @@ import io
 import tarfile
 from pathlib import Path
 
-from cortexfs.plugins import package
-from cortexfs.plugins.package import Tree
+from cortexfs.plugins.package import package
+from cortexfs.plugins.package.package import Tree
 
 # A key for signatures, of 32 bytes, and the one that they are verified with.
 SECRET = bytes(range(32))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from cortexfs.host import sealing
+from cortexfs.host.confine import sealed_program
 
 if __name__ == "__main__":
-    sealed = sealing.sealed(os.path.realpath(sys.executable))
-    words = [sys.executable, "-m", sealing.FORK_SERVER, *sys.argv[1:]]
-    os.execv(sealed or sys.executable, [*words, sealing.SEALED] if sealed else words)
+    sealed = sealed_program.sealed(os.path.realpath(sys.executable))
+    words = [sys.executable, "-m", sealed_program.FORK_SERVER, *sys.argv[1:]]
+    os.execv(sealed or sys.executable, [*words, sealed_program.SEALED] if sealed else words)

@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from cortexfs.core import frames
-from cortexfs.sessionfiles import Address, Space
-from cortexfs.sessionlog import Log
-from cortexfs.sessions import Limits, Sessions
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.log import Log
+from cortexfs.sessions.store import Limits, Sessions
 from tests.shell.logreader import Reader
 
 SPACE = Space("home/0", os.getuid(), os.getgid())

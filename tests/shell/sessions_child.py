@@ -12,8 +12,8 @@ from pathlib import Path
 
 import trio
 
-from cortexfs.sessionlog import Log
-from cortexfs.sessions import Sessions
+from cortexfs.sessions.log import Log
+from cortexfs.sessions.store import Sessions
 from tests.shell.logreader import Reader, grown
 from tests.shell.sessions import Reports, address, run_of, store
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pyfuse3
 
-from cortexfs.core.places import ROOT
-from cortexfs.fuse import Filesystem
-from cortexfs.sessionfilelog import FileLog
-from cortexfs.sessionfiles import Address, Space
-from cortexfs.sessions import Sessions
-from cortexfs.store import Store
+from cortexfs.core.tree.places import ROOT
+from cortexfs.sessions.file_log import FileLog
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.store import Sessions
+from cortexfs.state.control_store import Store
+from cortexfs.tree.fuse import Filesystem
 from tests.shell.handlers import NoLogs, World, caller, registry
 from tests.shell.sessions import run_of, store
 

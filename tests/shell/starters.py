@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from cortexfs.starter import Starter
+from cortexfs.pool.starter import Starter
 
 
 @asynccontextmanager

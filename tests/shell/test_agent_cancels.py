@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.agents.context import Kept, Summary
+from cortexfs.agents.window.context import Kept, Summary
 from cortexfs.core.frames import Delta
-from cortexfs.models.driver import Turn as Question
+from cortexfs.models.ask.driver import Turn as Question
 from tests.shell.agent_runs import ANSWER, CALL, InMemory, Played, hangs, run, says, turns
 from tests.shell.asking import Turn
 from tests.waiting import PATIENCE

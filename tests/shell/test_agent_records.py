@@ -18,12 +18,12 @@ from pyfuse3 import FUSEError
 
 from cortexfs.agents import defaults, records
 from cortexfs.agents.records import Record
-from cortexfs.core import policy
-from cortexfs.core.controls import CONTROLS, LOG, line_ended
 from cortexfs.core.errors import Fault
 from cortexfs.core.names import MAX_COMPONENT
+from cortexfs.core.policy import rules
 from cortexfs.core.registry import Object, Registry
-from cortexfs.store import Store
+from cortexfs.core.tree.controls import CONTROLS, LOG, line_ended
+from cortexfs.state.control_store import Store
 from tests.shell.handlers import World, caller
 
 TOOLS = ["fs.list", "fs.read", "shell.exec"]
@@ -59,7 +59,7 @@ def test_base_is_there_without_a_record_and_may_read(tmp_path: Path) -> None:
     assert shown(base, "model") == "main\n"
     assert shown(base, "label") == "user_u:agent_r:base_t:s0\n"
     assert shown(base, "tools").split() == list(defaults.BASE_TOOLS)
-    allowed = {(rule.class_, rule.name) for rule in policy.parse(shown(base, "policy"))}
+    allowed = {(rule.class_, rule.name) for rule in rules.parse(shown(base, "policy"))}
     assert allowed == {("model", "main"), *(("tool", name) for name in defaults.BASE_TOOLS)}
     assert not broken
     assert not list(tmp_path.iterdir())
@@ -212,8 +212,8 @@ def test_labels_are_of_the_grammar_and_unique() -> None:
     assert defaults.type_of("coder", {"coder_t", "coder_2_t"}) == "coder_3_t"
     for name in ("a" * MAX_COMPONENT, "9+" * (MAX_COMPONENT // 2)):
         first = defaults.type_of(name)
-        policy.check(f"allow {first} tool:x execute\n")
-        assert policy.type_of(defaults.label(defaults.type_of(name, {first}))) not in ("", first)
+        rules.check(f"allow {first} tool:x execute\n")
+        assert rules.type_of(defaults.label(defaults.type_of(name, {first}))) not in ("", first)
 
 
 # In the tree.

@@ -7,7 +7,7 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Message
 from cortexfs.core.registry import Object
-from cortexfs.models.driver import Turn as Question
+from cortexfs.models.ask.driver import Turn as Question
 from tests.shell.agent_runs import MODEL, Played, run
 
 

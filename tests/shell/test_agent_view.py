@@ -9,16 +9,16 @@ import pytest
 import trio
 
 from cortexfs.agents import place
-from cortexfs.agents.driver import Agents
+from cortexfs.agents.loop import Agents
+from cortexfs.agents.ports import Outcome
 from cortexfs.agents.view import allowed, caps, view
-from cortexfs.agents.world import Outcome
-from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
-from cortexfs.core.formats import HIDES
 from cortexfs.core.frames import Delta, Observer, ToolCall, ToolResult
+from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
-from cortexfs.models.driver import Turn as Question
-from cortexfs.models.driver import Who
+from cortexfs.core.value_formats import HIDES
+from cortexfs.models.ask.driver import Turn as Question
+from cortexfs.models.ask.driver import Who
 from tests.shell.agent_runs import AGENT, Played, run
 from tests.shell.asking import Turn
 

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from cortexfs.core.frames import Approval, Delta
-from cortexfs.models.driver import Turn
+from cortexfs.models.ask.driver import Turn
 from tests.shell.conversing import SCRIPT, Client, Frame, World, conversing
 
 ASKS = json.dumps([{"approval": {"name": "shell.exec", "call": "c", "input": {"command": "ls"}}}])

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from cortexfs import arrivals
-from cortexfs.arrivals import ACCEPTED, BEGUN, Arrivals
-from cortexfs.guests import SHARE, Guest, Guests
+from cortexfs.peers import arrivals
+from cortexfs.peers.arrivals import ACCEPTED, BEGUN, Arrivals
+from cortexfs.peers.quotas import SHARE, Guest, Guests
 from tests.shell.calling import open_files
 from tests.waiting import PATIENCE
 

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import config, deciding
-from cortexfs.agentworld import PolicyFile
-from cortexfs.cli import system_checks
-from cortexfs.cli.checks import FAIL, OK, Subject
+from cortexfs import config
+from cortexfs.cli.mount import system_checks
+from cortexfs.cli.mount.checks import FAIL, OK, Subject
 from cortexfs.config import Places
 from cortexfs.core.errors import Fault
-from cortexfs.core.risksettings import FILE as POLICY
+from cortexfs.core.policy.risk_settings import FILE as POLICY
+from cortexfs.daemon.agent_ports import PolicyFile
+from cortexfs.plugins import deciding
 from tests.shell.believing import KINDS, control, own_agent, written
 
 USER, STRANGER = 65534, 1

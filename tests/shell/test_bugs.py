@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from cortexfs import daemonstatus
 from cortexfs.config import Places, load
-from cortexfs.daemon import Daemon
-from cortexfs.models.driver import Turn
+from cortexfs.daemon import status
+from cortexfs.daemon.daemon import Daemon
+from cortexfs.models.ask.driver import Turn
 from cortexfs.models.drivers import answered
-from cortexfs.runnerside import receive
+from cortexfs.run.runner import receive
 from tests.bugcount import counted
 from tests.shell import calling
 from tests.shell.test_sockets import TALKS, listening
@@ -62,10 +62,10 @@ def test_status_tells_of_all(tmp_path: Path) -> None:
     log = logging.getLogger("cortexfs")
     daemon = Daemon(tmp_path, load(Places(tmp_path / "state", tmp_path / "config")), True, lambda: None)
     try:
-        for name in ("cortexfs", "cortexfs.fuse"):
+        for name in ("cortexfs", "cortexfs.tree.fuse"):
             logging.getLogger(name).error("a guard has met one", exc_info=ZeroDivisionError())
         log.error("a fault is no bug")
-        assert "\nbugs met: 2\n" in daemonstatus.text(daemon)
+        assert "\nbugs met: 2\n" in status.text(daemon)
     finally:
         log.removeHandler(daemon.bugs)
         daemon.pool.stop()

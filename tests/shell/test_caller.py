@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import caller as callers
-from cortexfs.caller import Caller, caller_of
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.host import limits, linux, seccomp
+from cortexfs.host.confine import limits
+from cortexfs.linux import seccomp, syscalls
+from cortexfs.peers import caller as callers
+from cortexfs.peers.caller import Caller, caller_of
 from tests.shell.confined import in_child
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connected, ended, public_directory
 from tests.waiting import PATIENCE
@@ -35,7 +36,7 @@ def forks() -> Iterator[Forks]:
         yield forks
 
 
-def identity_of(*prefix: str, after: str = "") -> calls.Identity:
+def identity_of(*prefix: str, after: str = "") -> hostcalls.Identity:
     with connected(*prefix, after=after) as sock, caller_of(sock, {}) as caller:
         return caller.identity
 
@@ -123,7 +124,7 @@ def test_no_descriptor_is_left_open() -> None:
 
 
 def test_root_has_the_powers_that_it_has() -> None:
-    assert identity_of().capabilities == linux.permitted()
+    assert identity_of().capabilities == syscalls.permitted()
 
 
 @pytest.mark.parametrize("prefix", [NO_POWERS, ("capsh", "--drop=all", "--shell=/usr/bin/env", "--")])
@@ -203,10 +204,10 @@ def test_every_other_namespace_is_noticed(name: str) -> None:
         name
     ]
     with connected("unshare", flag) as sock, caller_of(sock, {}) as caller:
-        theirs = [os.stat(f"/proc/{caller.pid}/ns/{each}").st_ino for each in linux.NAMESPACES]
-        ours = [os.stat(f"/proc/self/ns/{each}").st_ino for each in linux.NAMESPACES]
+        theirs = [os.stat(f"/proc/{caller.pid}/ns/{each}").st_ino for each in syscalls.NAMESPACES]
+        ours = [os.stat(f"/proc/self/ns/{each}").st_ino for each in syscalls.NAMESPACES]
         assert list(caller.identity.namespaces) == theirs
-        differs = [each for each, a, b in zip(linux.NAMESPACES, theirs, ours, strict=True) if a != b]
+        differs = [each for each, a, b in zip(syscalls.NAMESPACES, theirs, ours, strict=True) if a != b]
         assert differs == [name]
         # A root in another mount namespace is another root.
         assert (caller.identity.root != (0, 0)) == (name == "mnt")
@@ -245,8 +246,8 @@ def test_the_daemons_root_is_followed_from_another_mount_namespace() -> None:
     )
     after += "; os.chroot('.')"
     with connected("unshare", "-n", after=after) as sock, caller_of(sock, {}) as caller:
-        assert linux.mount_and_inode(caller.rights[1]) == caller.identity.root
-        assert caller.identity.root == linux.mount_and_inode(b"/")
+        assert syscalls.mount_and_inode(caller.rights[1]) == caller.identity.root
+        assert caller.identity.root == syscalls.mount_and_inode(b"/")
 
 
 def test_who_changed_user_since_is_not_followed_into_namespaces() -> None:
@@ -300,7 +301,7 @@ def _listener(path: Path) -> socket.socket:
 @pytest.mark.parametrize("in_cgroup", [True, False])
 def test_a_descendant_of_a_host_inherits_its_label_and_depth(forks: Forks, in_cgroup: bool) -> None:
     with public_directory() as path, _listener(path) as listener:
-        host = forks.spawn(calls.Identity(NOBODY, NOBODY, (), label="worker", depth=2))
+        host = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label="worker", depth=2))
         if not in_cgroup:
             for _, place in limits.hierarchies():
                 (place / "cgroup.procs").write_text(str(host.pid))
@@ -318,7 +319,7 @@ def test_a_descendant_of_a_host_inherits_its_label_and_depth(forks: Forks, in_cg
 
 def test_the_host_itself_is_nested_too(forks: Forks) -> None:
     with public_directory() as path, _listener(path) as listener:
-        host = forks.spawn(calls.Identity(NOBODY, NOBODY, (), label="worker"))
+        host = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label="worker"))
         host.ask(f"import socket; global s; s = socket.socket(1); s.connect({str(path / 'socket')!r})")
         sock, _ = listener.accept()
         with sock, caller_of(sock, forks.by_pid) as caller:
@@ -327,7 +328,7 @@ def test_the_host_itself_is_nested_too(forks: Forks) -> None:
 
 def test_who_has_no_new_privileges_from_someone_else_is_not_nested(forks: Forks) -> None:
     with connected("setpriv", "--no-new-privs") as sock:
-        forks.spawn(calls.Identity(0, 0, (), label="worker"))
+        forks.spawn(hostcalls.Identity(0, 0, (), label="worker"))
         with caller_of(sock, forks.by_pid) as caller:
             assert (caller.identity.label, caller.identity.depth) == ("", 0)
 
@@ -335,7 +336,7 @@ def test_who_has_no_new_privileges_from_someone_else_is_not_nested(forks: Forks)
 def test_a_daemon_in_a_sandbox_serves_who_is_in_it_too() -> None:
     # abi.md 9 refuses a filter "that no host of this daemon explains": hosts have the daemon's own.
     def work() -> None:
-        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         seccomp.close(network=True, unix=True)
         callers._own_filters.cache_clear()
         with connected() as sock, caller_of(sock, {}) as found:
@@ -347,7 +348,7 @@ def test_a_daemon_in_a_sandbox_serves_who_is_in_it_too() -> None:
 def test_a_process_in_a_hosts_cgroup_is_nested_whatever_its_parents_are(forks: Forks) -> None:
     if not limits.hierarchies():
         pytest.skip("no cgroups here")
-    host = forks.spawn(calls.Identity(NOBODY, NOBODY, (), label="worker"))
+    host = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label="worker"))
     group = limits.hierarchies()[0][1] / f"cortexfs-{os.getpid()}.0" / str(host.number)
     with connected("setpriv", "--no-new-privs") as sock:
         group.mkdir(parents=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.formats import HIDES
-from cortexfs.host import carving
-from cortexfs.host.carving import NAMES, carved
+from cortexfs.core.value_formats import HIDES
+from cortexfs.host.confine import hidden_paths
+from cortexfs.host.confine.hidden_paths import NAMES, carved
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_cap_that_takes_nothing_from_an_entry(home: Path) -> None:
 
 
 def test_too_much_beside_a_cap(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carving, "MOST", 3)
+    monkeypatch.setattr(hidden_paths, "MOST", 3)
     with pytest.raises(Fault) as caught:
         carved([(str(home), "rwx")], [(str(home / "mount"), "")])
     assert caught.value.code == "EACCES"

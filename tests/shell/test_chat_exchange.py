@@ -9,10 +9,11 @@ import pytest
 
 from cortexfs.chat.calls import Show
 from cortexfs.chat.exchange import Exchange
-from cortexfs.chat.talk import Talk
+from cortexfs.chat.state import Talk
 from cortexfs.client import Conversation, Failed, new_id
-from cortexfs.core import approvals, frames
-from cortexfs.core.requests import Decision
+from cortexfs.core import frames
+from cortexfs.core.talk import approvals
+from cortexfs.core.talk.requests import Decision
 from tests.shell.client_server import Served, served
 
 ASKED = frames.Approval(call="c", name="fs.write", input={}, effects=[], reason="")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.chat import history, stored
+from cortexfs.chat import history
+from cortexfs.chat import sessions as stored
 from cortexfs.chat.history import History
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Message

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.chat import changes, stored
+from cortexfs.chat import diffs, sessions
 from cortexfs.chat.calls import Sight
-from cortexfs.chat.orders import Place
-from cortexfs.cli.sight import read
-from cortexfs.core.requests import Scope
+from cortexfs.chat.commands import Place
+from cortexfs.cli.talk.sight import read
+from cortexfs.core.talk.requests import Scope
 
 
 def test_a_file_is_read_as_far_as_it_is_compared(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    file.write_bytes(b"x" * (changes.MAX_FILE + 1000))
-    assert len(read(str(file))) == changes.MAX_FILE + 1
+    file.write_bytes(b"x" * (diffs.MAX_FILE + 1000))
+    assert len(read(str(file))) == diffs.MAX_FILE + 1
     with pytest.raises(FileNotFoundError):
         read(str(tmp_path / "none"))
 
@@ -54,7 +54,7 @@ def test_a_path_is_taken_from_where_the_session_works(
         asked.append(name)
         return b""
 
-    own = stored.place(str(tmp_path), "agent/a", "private", "s")
+    own = sessions.place(str(tmp_path), "agent/a", "private", "s")
     controls = tmp_path / "agent" / "a.d"
     for folder, text in ((own, session), (controls, control)):
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""host/children.py: what a process of a plugin gets."""
+"""host/process/children.py: what a process of a plugin gets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from cortexfs.host import children, linux
+from cortexfs.host.process import children
+from cortexfs.linux import syscalls
 from tests import waiting
 
 
@@ -19,7 +20,7 @@ def refused(first: int) -> None:
 def test_no_descriptor_goes_on_to_a_child(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # "Let no descriptor through but the three"
     if kernel != "this":
-        monkeypatch.setattr(linux, "close_on_exec", refused)
+        monkeypatch.setattr(syscalls, "close_on_exec", refused)
     child = children.Child(with_errors=False)
     with open(os.devnull) as left_open:
         os.set_inheritable(left_open.fileno(), True)

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.cli import doctor, output, parser
 from cortexfs.cli import main as program
-from cortexfs.cli import version as version_command
+from cortexfs.cli import output, parser
 from cortexfs.cli.bounded import MAX_ANSWER, ask
+from cortexfs.cli.mount import doctor
+from cortexfs.cli.shell import version as version_command
 from cortexfs.core.errors import Fault
 from tests.shell.cli_tree import STATUS, add, ctx, plant
 

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from cortexfs.agents import defaults, records
-from cortexfs.cli import complete, mounts, reloading
+from cortexfs.cli import mounts, reload
 from cortexfs.cli.main import main
 from cortexfs.cli.mounts import Mount
-from cortexfs.core import controls
+from cortexfs.cli.shell import complete
 from cortexfs.core.registry import Object
-from cortexfs.store import Store
+from cortexfs.core.tree import controls
+from cortexfs.state.control_store import Store
 from tests.shell.cli_tree import STATUS, add, plant
 
 
@@ -334,10 +335,10 @@ def test_the_command_waits_until_the_mount_shows_it(
         said: str | None = outcome({})
         return said or "the mount follows"
 
-    monkeypatch.setattr(reloading, "told", told)
+    monkeypatch.setattr(reload, "told", told)
     assert new("coder") == 0
     assert "made agent/coder; the mount follows" in capsys.readouterr().err
-    monkeypatch.setattr(reloading, "RELOAD_SECONDS", 0.1)
+    monkeypatch.setattr(reload, "RELOAD_SECONDS", 0.1)
     assert new("other") == 0
     assert "does its daemon have another --state?" in capsys.readouterr().err
 
@@ -351,7 +352,7 @@ def test_a_mount_with_another_state_is_not_waited_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # agents.md: "A mount that has another state (`--state`) does not see it, which is said at once"
-    monkeypatch.setattr(reloading, "told", None)
+    monkeypatch.setattr(reload, "told", None)
     state.mkdir(mode=0o700)
     with open(state / "lock", "w+") as file:
         if holder:
@@ -370,7 +371,7 @@ def test_what_the_mount_says_of_a_broken_one_is_passed_on(
     root: Path, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = {"broken agent": ["coder: its record is bad"]}
-    monkeypatch.setattr(reloading, "told", lambda _given, outcome: outcome(facts))
+    monkeypatch.setattr(reload, "told", lambda _given, outcome: outcome(facts))
     assert new("coder") == 0
     assert "it cannot be used: its record is bad" in capsys.readouterr().err
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.cli import system_checks
-from cortexfs.cli.checks import OK, WARN, Subject
+from cortexfs.cli.mount import system_checks
+from cortexfs.cli.mount.checks import OK, WARN, Subject
 from cortexfs.config import Places
-from cortexfs.host import linux
+from cortexfs.linux import syscalls
 
 SUBJECT = Subject("/ctx", Places(Path("/nonexistent"), Path("/nonexistent")), os.getuid())
 
@@ -23,7 +23,7 @@ def test_doctor_says_that_agents_tools_do_not_run(number: int, monkeypatch: pyte
     def refused() -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(linux, "landlock_abi", refused)
+    monkeypatch.setattr(syscalls, "landlock_abi", refused)
     level, why, mend = system_checks.landlock(SUBJECT)
     assert level == WARN
     assert "no tool of an agent runs" in why
@@ -32,7 +32,7 @@ def test_doctor_says_that_agents_tools_do_not_run(number: int, monkeypatch: pyte
 
 
 def test_doctor_names_the_version_that_there_is() -> None:
-    assert system_checks.landlock(SUBJECT).why == f"Landlock ABI {linux.landlock_abi()}"
+    assert system_checks.landlock(SUBJECT).why == f"Landlock ABI {syscalls.landlock_abi()}"
 
 
 def test_doctor_says_which_calls_are_refused_where_there_are_no_mounts(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cortexfs.cli.complete import candidates
 from cortexfs.cli.main import main
-from cortexfs.mcpservers import Servers
+from cortexfs.cli.shell.complete import candidates
+from cortexfs.plugins.mcp_servers import Servers
 from tests.shell.plugin_commands import places
 
 __all__ = ["places"]  # a fixture

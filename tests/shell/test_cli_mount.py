@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import shebang
-from cortexfs.cli import doctor, mount, mount_checks, mounts, system_checks
-from cortexfs.cli.checks import FAIL, OK, WARN, Check, Finding, Subject
+from cortexfs.cli import mounts
 from cortexfs.cli.main import main
+from cortexfs.cli.mount import doctor, mount, mount_checks, system_checks
+from cortexfs.cli.mount.checks import FAIL, OK, WARN, Check, Finding, Subject
 from cortexfs.config import Places
 from cortexfs.core.wire import PROTOCOL
-from cortexfs.plugins.copies import place_of
+from cortexfs.plugins.install.copies import place_of
+from cortexfs.run import shebang
 from tests.shell.cli_tree import ctx, plant
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.cli import complete, objects
+from cortexfs.cli import objects
 from cortexfs.cli.main import main
 from cortexfs.cli.run import become
+from cortexfs.cli.shell import complete
 from cortexfs.core.errors import Fault
 from tests.shell.cli_tree import add, ctx, plant
 from tests.waiting import PATIENCE

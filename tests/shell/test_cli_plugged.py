@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cortexfs.cli import main as program
-from cortexfs.cli import parser, plugged
+from cortexfs.cli import parser, plugin_commands
 from tests.shell.cli_tree import COMMANDS, ctx, plant
 
 
@@ -168,7 +168,7 @@ def test_without_a_mount_nothing_is_known_of_plugins(tmp_path: Path) -> None:
 
 def test_no_command_of_ours_is_hidden(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # abi.md 8: "A plugin's cliCommand may not shadow one of these"
-    assert "status" not in plugged.ready(None)
+    assert "status" not in plugin_commands.ready(None)
     assert program.main(["status"]) == 0
     assert "uptime" in capsys.readouterr().out
 
@@ -176,7 +176,7 @@ def test_no_command_of_ours_is_hidden(root: Path, capsys: pytest.CaptureFixture[
 def test_a_command_of_ours_asks_nothing_and_imports_nothing() -> None:
     code = (
         "import sys; from cortexfs.cli import main, mounts; mounts.root = lambda given: sys.exit(9);"
-        "main.main(['version']); print('cortexfs.cli.plugged' in sys.modules)"
+        "main.main(['version']); print('cortexfs.cli.plugin_commands' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
@@ -194,8 +194,8 @@ def test_odd_declarations_make_a_parser() -> None:
             {"name": "no-y", "type": "boolean", "description": "", "flag": "-1"},
         ],
     }
-    made = plugged.parser_of(odd)
+    made = plugin_commands.parser_of(odd)
     assert isinstance(made, parser.Parser)
     assert "[<a b>] [<[c]>] [<%s>] [<é >] [<>]" in made.format_help()
-    values = dict(plugged._values(odd, vars(made.parse_args(["1", "2", "-x", "3", "--no-y"]))))
+    values = dict(plugin_commands._values(odd, vars(made.parse_args(["1", "2", "-x", "3", "--no-y"]))))
     assert values == {"a b": "1", "[c]": "2", "help": "3", "no-y": True}

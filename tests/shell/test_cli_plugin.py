@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cortexfs import config
-from cortexfs.cli import mounts, reloading
+from cortexfs.cli import mounts, reload
 from cortexfs.cli.main import main
-from cortexfs.core.calls import Plugin
-from cortexfs.plugins.found import FoundPlugin, found
+from cortexfs.core.hostcalls import Plugin
+from cortexfs.plugins.install.entry_points import FoundPlugin, found
 from tests.shell.cli_tree import STATUS, add, plant
 from tests.waiting import PATIENCE
 
@@ -194,7 +194,7 @@ def test_the_running_daemon_is_told_and_waited_for(
     said = iter([f"pid: {daemon.pid}\nreloads: 3\n"])
     monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, os.getuid(), True))
     monkeypatch.setattr(mounts, "status_text", lambda root: next(said, f"pid: {daemon.pid}\n{status}"))
-    monkeypatch.setattr(reloading, "RELOAD_SECONDS", 0.01)
+    monkeypatch.setattr(reload, "RELOAD_SECONDS", 0.01)
     assert main(["plugin", "enable", "notes"]) == 0
     assert daemon.wait(PATIENCE) == -signal.SIGHUP
     assert capsys.readouterr().err == f"enabled notes; {sentence.format(root=root)}\n"

@@ -9,8 +9,8 @@ import pytest
 
 from cortexfs import config
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest import ProcessTool
-from cortexfs.plugins.commands import resolve
+from cortexfs.core.manifest.toml import ProcessTool
+from cortexfs.plugins.package.program_paths import resolve
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from cortexfs import config
 from cortexfs.core.errors import Fault
-from cortexfs.offers import Offers
-from cortexfs.plugins import sealing
-from cortexfs.plugins.jsonsettings import STORE, Store
+from cortexfs.plugins.enabled import Offers
+from cortexfs.plugins.install.decisions import STORE, Store
+from cortexfs.plugins.trust import secret_box
 from tests.shell import plugin_desk, plugin_files
 from tests.shell.plugin_desk import World
 from tests.shell.test_manifestjson_plugins import plugin
@@ -71,32 +71,34 @@ def test_what_counts_is_declared_less_denied_and_granted(world: World) -> None:
 
 def test_a_key_is_made_once_whoever_asks(tmp_path: Path) -> None:
     # issue 6: one plugin system with several boundaries, which commands and the daemon use side by side
-    folder = (tmp_path / sealing.KEY_FILE).parent
+    folder = (tmp_path / secret_box.KEY_FILE).parent
     folder.mkdir()
     for pid in range(os.getpid(), os.getpid() + 3):  # drafts of what was killed, in a container with few pids
         (folder / f".plugin-settings.{pid}").write_bytes(b"half")
     with ThreadPoolExecutor(16) as many:
-        made = [*many.map(lambda text: sealing.seal(tmp_path, "notes", "token", text), map(str, range(16)))]
-    opened = [sealing.unseal(tmp_path, "notes", "token", sealed) for sealed in made]
+        made = [
+            *many.map(lambda text: secret_box.seal(tmp_path, "notes", "token", text), map(str, range(16)))
+        ]
+    opened = [secret_box.unseal(tmp_path, "notes", "token", sealed) for sealed in made]
     assert opened == [*map(str, range(16))]
     assert len([*folder.iterdir()]) == 4
 
 
 def test_a_key_that_others_could_have_read_is_refused(tmp_path: Path) -> None:
-    sealed = sealing.seal(tmp_path, "notes", "token", "s3cret")
-    key = tmp_path / sealing.KEY_FILE
+    sealed = secret_box.seal(tmp_path, "notes", "token", "s3cret")
+    key = tmp_path / secret_box.KEY_FILE
     key.chmod(0o640)
     with pytest.raises(Fault, match=rf"^EACCES: {key} is open to others \(mode 0640\); close it with: chmod"):
-        sealing.unseal(tmp_path, "notes", "token", sealed)
+        secret_box.unseal(tmp_path, "notes", "token", sealed)
     key.chmod(0o600)
-    assert sealing.unseal(tmp_path, "notes", "token", sealed) == "s3cret"
+    assert secret_box.unseal(tmp_path, "notes", "token", sealed) == "s3cret"
     key.unlink()  # without it nothing is opened any more, and nothing waits for what is no file
     with pytest.raises(Fault, match="was not encrypted with the key of this state; set it again"):
-        sealing.unseal(tmp_path, "notes", "token", sealed)
+        secret_box.unseal(tmp_path, "notes", "token", sealed)
     key.unlink()
     os.mkfifo(key, 0o600)
     with pytest.raises(Fault, match="is no regular file; remove it"):
-        sealing.unseal(tmp_path, "notes", "token", sealed)
+        secret_box.unseal(tmp_path, "notes", "token", sealed)
 
 
 def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_secret_is_stored_encrypted(world: World) -> None:
     store = Store(world.where.state)
     everything = [path.read_bytes() for path in world.where.state.rglob("*") if path.is_file()]
     assert not any(b"s3cret" in data for data in everything)
-    key = world.where.state / sealing.KEY_FILE
+    key = world.where.state / secret_box.KEY_FILE
     assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert [world.config_of(name).config["token"] for name in ("notes", "other")] == ["s3cret"] * 2
     # each time anew, and good for its own place alone
@@ -191,12 +193,12 @@ def test_a_secret_is_stored_encrypted(world: World) -> None:
 
 @pytest.mark.parametrize("sealed", ["", "a", "AAAA", "A" * 64, "ä"])
 def test_what_was_never_sealed_is_no_secret(tmp_path: Path, sealed: str) -> None:
-    sealing.seal(tmp_path, "notes", "token", "s3cret")
+    secret_box.seal(tmp_path, "notes", "token", "s3cret")
     with pytest.raises(Fault, match=r"^EBADMSG: the secret token was not encrypted"):
-        sealing.unseal(tmp_path, "notes", "token", sealed)
-    (tmp_path / sealing.KEY_FILE).write_bytes(b"short")
+        secret_box.unseal(tmp_path, "notes", "token", sealed)
+    (tmp_path / secret_box.KEY_FILE).write_bytes(b"short")
     with pytest.raises(Fault, match="is no key; remove it"):
-        sealing.unseal(tmp_path, "notes", "token", sealed)
+        secret_box.unseal(tmp_path, "notes", "token", sealed)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from typing import ClassVar
 import pytest
 
 from cortexfs import config
-from cortexfs.cli import plugin_install
-from cortexfs.plugins import package, sources, tarball
+from cortexfs.cli.plugin.install import install
+from cortexfs.plugins.install import sources
+from cortexfs.plugins.package import package, tarball
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 from tests.shell.plugin_files import MANIFEST, member, summed, tar
@@ -157,7 +158,7 @@ def test_what_is_installed_is_what_was_checked(
         Path("hello.cpx").write_bytes(b"evil")
         return True
 
-    monkeypatch.setattr(plugin_install, "sure", changed)
+    monkeypatch.setattr(install, "sure", changed)
     monkeypatch.setattr(sys, "stdin", open(os.openpty()[1]))  # noqa: SIM115
     said.ok("install", source)
     sys.stdin.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs import config
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 
@@ -84,7 +84,7 @@ def test_a_failing_check_fails_the_test(
 
 def test_what_callers_pass_on_may_be_inherited(places: config.Places, said: Said) -> None:
     # docs/ctx.md lists them; docs/plugins.md: "and the caller's working directory in `CORTEXFS_CWD`"
-    known = [name.decode() for name in (*calls.ENVIRONMENT, b"LC_ALL")]
+    known = [name.decode() for name in (*hostcalls.ENVIRONMENT, b"LC_ALL")]
     edit(hello(Path("hello")), "= {}", f"= {{}}\ninherit_env = {json.dumps([*known, 'CORTEXFS_CWD'])}")
     said.ok("test", "hello")
     assert "ok: tool hello env allowlist" in said.ok("review", "hello")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from cortexfs import config
-from cortexfs.plugins import openpgp, package, records, succession
-from cortexfs.plugins.succession import Copy
+from cortexfs.plugins.package import package, records
+from cortexfs.plugins.trust import openpgp, succession
+from cortexfs.plugins.trust.succession import Copy
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 from tests.shell.plugin_desk import World, world

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cortexfs import mechanisms
-from cortexfs.core.governance import Mechanism
+from cortexfs.core.manifest.governance import Mechanism
+from cortexfs.linux import kernel_support
 from tests.shell import plugin_desk
 from tests.shell.plugin_desk import World
 from tests.shell.test_manifestjson_plugins import plugin
@@ -41,7 +41,7 @@ def test_a_review_says_what_it_asks_for_and_what_holds_it(world: World) -> None:
 
 FOLDER, BOTH = "its own folder", "its own folder and its caller's directory"
 PUBLIC = "public addresses, and networks that --private names"
-BY = "held by Deno and Landlock" if Mechanism.LANDLOCK in mechanisms.available() else "held by Deno"
+BY = "held by Deno and Landlock" if Mechanism.LANDLOCK in kernel_support.available() else "held by Deno"
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from cortexfs.cli import complete, mounts
+from cortexfs.cli import mounts
 from cortexfs.cli.main import main
 from cortexfs.cli.mounts import Mount
-from cortexfs.core.decision import LAYERS
+from cortexfs.cli.shell import complete
+from cortexfs.core.policy.decision import LAYERS
 from tests.shell.cli_tree import add, ctx, plant
 
 READS = "read_file - reversible on_risk not_supported\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cortexfs.cli.main import main
-from cortexfs.models.provider import PRESETS
+from cortexfs.models.providers.provider import PRESETS
 from tests.shell.provider_server import KEY
 from tests.shell.webserving import served
 
@@ -96,7 +96,7 @@ def test_adding_lists_the_models(server: Server, place: Path, capsys: pytest.Cap
 def test_a_well_known_provider_needs_its_name_alone(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortexfs.models.asking.models", lambda *_: [])
+    monkeypatch.setattr("cortexfs.models.exchange.listing_request.models", lambda *_: [])
     assert run("add", name) == 0
     text = (place / "config" / "providers" / f"{name}.toml").read_text()
     assert PRESETS[name].base_url in text
@@ -253,9 +253,9 @@ def test_a_model_of_one_s_own(server: Server, place: Path, capsys: pytest.Captur
 
 def test_of_two_providers_the_first_has_the_name(server: Server, place: Path) -> None:
     # abi.md 2: "When two providers serve one name, the one configured first wins, and origin says so"
-    from cortexfs.models.providerfiles import Providers
-    from cortexfs.models.secrets import Secrets
-    from cortexfs.models.served import served
+    from cortexfs.models.exchange.served import served
+    from cortexfs.models.providers.files import Providers
+    from cortexfs.models.providers.secrets import Secrets
 
     for name in ("zed", "abc"):
         add(server, name)

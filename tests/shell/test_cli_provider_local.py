@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cortexfs.cli import main
-from cortexfs.models import weights
+from cortexfs.models.local import weights
 
 
 class Pip:

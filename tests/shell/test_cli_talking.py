@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cortexfs.chat.printing import counted
-from cortexfs.cli import complete
-from cortexfs.cli.session import age, size
+from cortexfs.cli.shell import complete
+from cortexfs.cli.talk.session import age, size
 from tests.shell.cli_sessions import Sessions
 from tests.shell.cli_tree import ctx, plant
 from tests.shell.client_server import Served, served

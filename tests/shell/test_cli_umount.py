@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.cli import mounts, umount
+from cortexfs.cli import mounts
 from cortexfs.cli.main import main
+from cortexfs.cli.mount import umount
 from tests.shell.cli_fuse import served
 
 pytestmark = pytest.mark.skipif(

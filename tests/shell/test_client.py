@@ -19,7 +19,7 @@ from cortexfs import client
 from cortexfs.client import Conversation, Failed, sorting, text
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.requests import Ping, Resume, Send
+from cortexfs.core.talk.requests import Ping, Resume, Send
 from tests.core.conversation_pair import kinds, texts
 from tests.shell import client_server
 from tests.shell.client_server import Served, served

@@ -14,7 +14,7 @@ from cortexfs.client import Failed, sorting
 from cortexfs.client.trio import Conversation, resume, run, send, text
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.requests import Ping, Send
+from cortexfs.core.talk.requests import Ping, Send
 from tests.core.conversation_pair import kinds, texts
 from tests.shell import client_server
 from tests.shell.client_server import Served

@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from tests.shell import confined as confined_
 from tests.shell.confined import ONLY_HERE, SYSTEM, Scene, needs, staged
 from tests.shell.forks import NOBODY, Forks, connection_of
@@ -184,7 +184,7 @@ def test_without_landlock_nothing_runs(scene: Scene, number: int) -> None:
         with connection_of(scene.identity()) as connection:
             code, message = forks.refused(scene.identity(), connection)
         assert (code, "no Landlock" in message, "lsm=" in message) == ("EACCES", True, True)
-        assert forks.spawn(calls.Identity(0, 0, ())).ask("answer = 1") == 1
+        assert forks.spawn(hostcalls.Identity(0, 0, ())).ask("answer = 1") == 1
 
 
 # -- how a view is understood

@@ -13,7 +13,8 @@ import socket
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.host import landlock, linux, seccomp
+from cortexfs.host.confine import landlock
+from cortexfs.linux import seccomp, syscalls
 from tests.shell import confined
 from tests.shell.confined import ONLY_HERE, Scene, in_child, needs, staged
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended
@@ -94,7 +95,7 @@ def test_landlock_alone_keeps_tcp_away(network: bool, binding: bool) -> None:
                 else:
                     sock.connect(server.getsockname())
 
-        if linux.landlock_abi() < 4:
+        if syscalls.landlock_abi() < 4:
             pytest.skip("this kernel's Landlock knows nothing of TCP")
         assert in_child(work) == (0 if network else errno.EACCES)
 
@@ -145,7 +146,7 @@ def test_flags_that_cannot_be_looked_at_are_of_a_call_that_is_not_there(scene: S
 
 
 def test_who_is_confined_has_no_powers_whatever_he_had(scene: Scene) -> None:
-    host = scene.host(capabilities=0 if scene.uid else linux.permitted())
+    host = scene.host(capabilities=0 if scene.uid else syscalls.permitted())
     status = host.ask("answer = open('/proc/self/status').read()")
     assert {int(word, 16) for word in re.findall(r"Cap(?:Prm|Eff|Bnd|Inh|Amb):\t(\w+)", status)} == {0}
     assert "\nNoNewPrivs:\t1\n" in status

@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.connections import FOLLOWED
-from cortexfs.guests import MAX_HELD
+from cortexfs.peers.quotas import MAX_HELD
+from cortexfs.talk.connection import FOLLOWED
 from tests.shell.conversing import HANG, SCRIPT, Client, Frame, World, conversing
 
 

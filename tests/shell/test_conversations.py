@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from cortexfs.conversations import IDLE, IDLE_RUNS
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta
 from cortexfs.core.registry import Key
-from cortexfs.models.driver import Driver, Turn
-from cortexfs.sessions import Limits
+from cortexfs.models.ask.driver import Driver, Turn
+from cortexfs.sessions.store import Limits
+from cortexfs.talk.conversations import IDLE, IDLE_RUNS
 from tests.shell.conversing import ECHO, HANG, SCRIPT, Client, Frame, World, conversing
 
 
@@ -52,7 +52,7 @@ def refused(frames: list[Frame], code: str) -> None:
 
 async def test_runs_together_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A run that could wait must not be told EAGAIN, however many others there are.
-    monkeypatch.setattr("cortexfs.sessionlog.TOGETHER", 100_000)
+    monkeypatch.setattr("cortexfs.sessions.log.TOGETHER", 100_000)
     async with conversing(tmp_path) as world, contextlib.AsyncExitStack() as stack:
         clients = [stack.enter_context(world.connected(SCRIPT)) for _ in range(40)]
         for number, client in enumerate(clients):
@@ -270,7 +270,7 @@ def only(driver: Driver) -> Callable[[Key], Driver]:
 
 
 async def test_a_driver_that_does_not_end_when_told(tmp_path: Path) -> None:
-    # models/driver.py: it "is cancelled by Trio's cancellation, after which what it has said is kept"
+    # models/ask/driver.py: it "is cancelled by Trio's cancellation, after which what it has said is kept"
     async def clings(turn: Turn) -> None:
         try:
             await turn.say(Delta(text="begun"))

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cortexfs import descriptions
-from cortexfs.catalog import Catalog
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.registry import Registry
-from cortexfs.descriptions import FOLDER, MAX_FILE, Descriptions
-from cortexfs.plugins import distributions
+from cortexfs.plugins import description_cache
+from cortexfs.plugins.catalog import Catalog
+from cortexfs.plugins.description_cache import FOLDER, MAX_FILE, Descriptions
+from cortexfs.plugins.install import distributions
 from tests.shell import declaring, esmodules
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -44,17 +44,17 @@ def place() -> Iterator[Path]:
         yield made / "code"
 
 
-def python(place: Path, files: str = "f1") -> calls.Plugin:
+def python(place: Path, files: str = "f1") -> hostcalls.Plugin:
     (place / "kept_plugin.py").write_text(MODULE)
-    return calls.Plugin("kept", "1.0", "python", "kept_plugin:hello", str(place), files=files)
+    return hostcalls.Plugin("kept", "1.0", "python", "kept_plugin:hello", str(place), files=files)
 
 
-def native(place: Path) -> calls.Plugin:
+def native(place: Path) -> hostcalls.Plugin:
     path = declaring.build(place, declaring.NATIVE / "fixture.c")
     return replace(declaring.library(path, "kept"), files="f1")
 
 
-def javascript(place: Path) -> calls.Plugin:
+def javascript(place: Path) -> hostcalls.Plugin:
     plugin = esmodules.plugin(place, esmodules.source({"hello": "return 'hello'"}), "kept")
     return replace(plugin, files="f1")
 
@@ -62,7 +62,7 @@ def javascript(place: Path) -> calls.Plugin:
 MAKERS = {"python": python, "native": native, "JavaScript": javascript}
 
 
-async def told(state: Path, *plugins: calls.Plugin) -> tuple[Registry, dict[str, str]]:
+async def told(state: Path, *plugins: hostcalls.Plugin) -> tuple[Registry, dict[str, str]]:
     """What the catalog of a new daemon has of them."""
     (state / "s").unlink(missing_ok=True)  # the socket of the last one
     async with serving(state) as world:
@@ -193,7 +193,7 @@ async def test_a_file_of_somebody_else_counts_for_nothing(tmp_path: Path, place:
         {"files": "f2"},
         {"version": "1.1"},
         {"target": "kept_plugin:plugin"},
-        {"sandbox": calls.Sandbox(network=False)},
+        {"sandbox": hostcalls.Sandbox(network=False)},
         {"keeps": "/somewhere"},
     ],
 )
@@ -209,8 +209,8 @@ def test_what_a_host_is_told_is_in_the_key(change: dict[str, str], tmp_path: Pat
 def test_so_is_what_it_runs_in(around: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, plugin = Descriptions(tmp_path), python(tmp_path)
     kept.put("kept", kept.key(plugin), SAID)
-    owner = {"VERSION": descriptions, "every_mark": distributions}.get(around)
-    where = f"cortexfs.descriptions.{around}" if owner is None else f"{owner.__name__}.{around}"
+    owner = {"VERSION": description_cache, "every_mark": distributions}.get(around)
+    where = f"cortexfs.plugins.description_cache.{around}" if owner is None else f"{owner.__name__}.{around}"
     another = "another" if around in ("VERSION", "sys.version") else lambda: "another"
     monkeypatch.setattr(where, another)
     other = Descriptions(tmp_path)

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 import wasmtime
 
-from cortexfs import manifestkinds
-from cortexfs.catalog import Catalog
-from cortexfs.core import calls, manifestjson
-from cortexfs.core.manifest import decode
+from cortexfs.core import hostcalls, manifestjson
+from cortexfs.core.manifest.toml import decode
 from cortexfs.core.registry import Object
-from cortexfs.host import programs
+from cortexfs.host.call import programs
+from cortexfs.plugins import json_kinds
+from cortexfs.plugins.catalog import Catalog
 from cortexfs.sdk import Tool, ToolRuntime, tool, tools_of
 from tests.shell import declaring, esmodules, wat
 from tests.shell.calling import World, serving
@@ -48,7 +48,7 @@ def place() -> Iterator[Path]:
         yield made
 
 
-def program(place: Path, opts: bool, protocol: programs.Protocol = "json") -> calls.Plugin:
+def program(place: Path, opts: bool, protocol: programs.Protocol = "json") -> hostcalls.Plugin:
     """By a manifest, of which one effect opts in."""
     text = declaring.script(place, PROCESS) if protocol == "json" else declaring.python(place, WARM)
     effects = [
@@ -64,25 +64,25 @@ def program(place: Path, opts: bool, protocol: programs.Protocol = "json") -> ca
     }
     manifest = decode({"name": "p", "version": "1", "description": "", "native": {"tools": [one]}})
     made = programs.programs(manifest, [((text,), str(place))], protocol)
-    return calls.Plugin("p", "1", programs.PROCESS, programs.target(made))
+    return hostcalls.Plugin("p", "1", programs.PROCESS, programs.target(made))
 
 
-def warm(place: Path, opts: bool) -> calls.Plugin:
+def warm(place: Path, opts: bool) -> hostcalls.Plugin:
     return program(place, opts, "jsonl")
 
 
-def native(place: Path, opts: bool) -> calls.Plugin:
+def native(place: Path, opts: bool) -> hostcalls.Plugin:
     told = DESCRIPTOR.replace("MORE", ',"dry_run_flag":true' if opts else "")
     flags = (f"-DDESCRIPTOR={msgspec.json.encode(told).decode()}", "-DCOUNT=1")
     return declaring.library(declaring.build(place, declaring.NATIVE / "fixture.c", *flags))
 
 
-def python(place: Path, opts: bool) -> calls.Plugin:
+def python(place: Path, opts: bool) -> hostcalls.Plugin:
     (place / "dry_plugin.py").write_text(MODULE.replace("OPTS", str(opts)))
-    return calls.Plugin("p", "1", "python", "dry_plugin:run", str(place))
+    return hostcalls.Plugin("p", "1", "python", "dry_plugin:run", str(place))
 
 
-def declared(place: Path, kind: str, entry: str, opts: bool, params: Any = ()) -> calls.Plugin:
+def declared(place: Path, kind: str, entry: str, opts: bool, params: Any = ()) -> hostcalls.Plugin:
     """By a manifest.json that has a word of the tool; what the module says itself does not count."""
     manifest = {
         "name": "p",
@@ -96,22 +96,22 @@ def declared(place: Path, kind: str, entry: str, opts: bool, params: Any = ()) -
     }
     read = manifestjson.read(msgspec.json.encode(manifest))
     assert read.manifest is not None, read.errors
-    return manifestkinds.plugin(read.manifest, place)
+    return json_kinds.plugin(read.manifest, place)
 
 
-def esm(place: Path, opts: bool) -> calls.Plugin:
+def esm(place: Path, opts: bool) -> hostcalls.Plugin:
     source = esmodules.source({"t": 'return ctx.dryRun ?? "none"'})
     (place / "mod.ts").write_text(source.replace("definition: {", "definition: {dryRun: true, "))
     return declared(place, "esm", "./mod.ts", opts)
 
 
-def wasm(place: Path, opts: bool) -> calls.Plugin:
+def wasm(place: Path, opts: bool) -> hostcalls.Plugin:
     source = wat.text({"t": f"(call $say {wat.ARGS} {wat.OUT})"})
     (place / "m.wasm").write_bytes(wasmtime.wat2wasm(source))
     return declared(place, "wasm", "m.wasm", opts)
 
 
-Made = Callable[[Path, bool], calls.Plugin]
+Made = Callable[[Path, bool], hostcalls.Plugin]
 # What a tool is told of a dry run, and what of a call.
 KINDS: dict[Made, tuple[str, str]] = {
     program: ("true", "none"),
@@ -123,7 +123,7 @@ KINDS: dict[Made, tuple[str, str]] = {
 }
 
 
-async def described(world: World, plugin: calls.Plugin) -> Object:
+async def described(world: World, plugin: hostcalls.Plugin) -> Object:
     """The one tool of the plugin, as the tree has it."""
     catalog = Catalog(world.pool)
     registry = await catalog.registry([plugin])

@@ -1,4 +1,5 @@
-"""Engines from the daemon's side, with a child that does what real ones may: models/engine.py, local.py."""
+"""Engines from the daemon's side, with a child that does what real ones may: models/local/engine.py,
+local.py."""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.core import controls
-from cortexfs.core.calls import Identity
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message
+from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
-from cortexfs.core.requests import Input, Verdict
 from cortexfs.core.starts import ENGINE
-from cortexfs.models.clients import Lost
-from cortexfs.models.driver import Who
-from cortexfs.models.engine import Engine, Engines, Terms, Weights
-from cortexfs.models.local import Locals
-from cortexfs.models.loopback import request
-from cortexfs.models.weights import Local
-from cortexfs.starter import Starter
+from cortexfs.core.talk.requests import Input, Verdict
+from cortexfs.core.tree import controls
+from cortexfs.models.ask.driver import Who
+from cortexfs.models.exchange.clients import Lost
+from cortexfs.models.local.driver import Locals
+from cortexfs.models.local.engine import Engine, Engines, Terms, Weights
+from cortexfs.models.local.loopback import request
+from cortexfs.models.local.weights import Local
+from cortexfs.pool.starter import Starter
 from tests.shell.starters import starting
 from tests.waiting import PATIENCE
 

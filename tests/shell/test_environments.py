@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.registry import Object
-from cortexfs.host import children
-from cortexfs.toolcalls import ToolCalls
+from cortexfs.host.process import children
+from cortexfs.pool.tool_call import ToolCalls
 from tests.shell import declaring, esmodules
 from tests.shell.calling import World, serving
 from tests.shell.declaring import program, python
@@ -34,7 +34,7 @@ SAYS = "import json, os, sys\n"
 
 
 @pytest.fixture(scope="session")
-def library() -> Iterator[calls.Plugin]:
+def library() -> Iterator[hostcalls.Plugin]:
     place = Path(tempfile.mkdtemp(prefix="cortexfs-native-"))
     place.chmod(0o755)
     yield declaring.library(declaring.build(place, declaring.NATIVE / "environment.c", "-Wall", "-Wextra"))
@@ -58,13 +58,13 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-async def looked(world: World, plugin: calls.Plugin, *environ: str) -> str:
+async def looked(world: World, plugin: hostcalls.Plugin, *environ: str) -> str:
     answer = await world.call(world.inode("look", plugin), "{}", environ=environ)
     assert answer.status == 0, answer
     return answer.output
 
 
-async def test_a_library_reads_the_variables_of_its_caller(tmp_path: Path, library: calls.Plugin) -> None:
+async def test_a_library_reads_the_variables_of_its_caller(tmp_path: Path, library: hostcalls.Plugin) -> None:
     # getenv(3), and a program that looks into its user's home
     mine = home(tmp_path, "ann")
     async with serving(tmp_path) as world:
@@ -75,7 +75,7 @@ async def test_a_library_reads_the_variables_of_its_caller(tmp_path: Path, libra
 
 
 async def test_a_library_never_reads_the_variables_of_another_call(
-    tmp_path: Path, library: calls.Plugin
+    tmp_path: Path, library: hostcalls.Plugin
 ) -> None:
     # docs/plugins.md: "one state for each user and set of variables"
     ann, ben = home(tmp_path, "ann"), home(tmp_path, "ben")
@@ -89,10 +89,10 @@ async def test_a_library_never_reads_the_variables_of_another_call(
     assert all("LANG=- " in text and "USER=- " in text for text in said)  # nor those of its host
 
 
-async def test_of_a_call_of_an_agents_it_reads_the_agents(tmp_path: Path, library: calls.Plugin) -> None:
-    who = calls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
-    asked = calls.Call(
-        "r", calls.Invocation("look"), None, b"{}", 0o22, {b"LANG": b"C.UTF-8", b"PATH": b"/usr/bin"}, "/"
+async def test_of_a_call_of_an_agents_it_reads_the_agents(tmp_path: Path, library: hostcalls.Plugin) -> None:
+    who = hostcalls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
+    asked = hostcalls.Call(
+        "r", hostcalls.Invocation("look"), None, b"{}", 0o22, {b"LANG": b"C.UTF-8", b"PATH": b"/usr/bin"}, "/"
     )
     async with serving(tmp_path) as world:
         tool = Object(class_="tool", name="look", description="", plugin=library)
@@ -158,7 +158,7 @@ async def test_python_has_them_in_its_runtime(tmp_path: Path) -> None:
         '    """Look."""\n'
         '    return json.dumps([dict(runtime.environ), os.environ.get("HOME")])\n'
     )
-    plugin = calls.Plugin("p", "1", "python", "environment_tool:look", str(tmp_path))
+    plugin = hostcalls.Plugin("p", "1", "python", "environment_tool:look", str(tmp_path))
     async with serving(tmp_path) as world:
         said = [
             msgspec.json.decode(await looked(world, plugin, f"HOME={where}", "TZ=UTC", "STRAY=1"))
@@ -203,8 +203,8 @@ def test_the_runner_sends_what_the_daemon_takes() -> None:
     source = Path(__file__).parents[2] / "runner" / "outgoing.c"
     (table,) = re.findall(r"ALLOWED\[\] = \{(.*?)\};", source.read_text(), re.DOTALL)
     sent = set(re.findall(r'"(\w+)"', table))
-    assert sent == {name.decode() for name in calls.ENVIRONMENT} | {"LC_"}
-    assert not any(map(calls.is_passed_on, (b"KEEP_ME", b"LD_PRELOAD", b"LC", b"")))
+    assert sent == {name.decode() for name in hostcalls.ENVIRONMENT} | {"LC_"}
+    assert not any(map(hostcalls.is_passed_on, (b"KEEP_ME", b"LD_PRELOAD", b"LC", b"")))
 
 
 assert sys.platform == "linux"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cortexfs.host import esmcalls, esmrights
+from cortexfs.host.esm import calls, permissions
 from tests.shell import esmodules
 from tests.shell.addresses import has_ipv6
 from tests.shell.calling import serving
@@ -283,13 +283,13 @@ async def test_a_grant_opens_its_networks(tmp_path: Path, place: Path) -> None:
 
 
 def test_what_is_given_is_taken_out_of_what_is_closed() -> None:
-    (flag,) = esmrights._closed(("10.1.0.0/16", "192.168.0.0/16", "::1/128"))
+    (flag,) = permissions._closed(("10.1.0.0/16", "192.168.0.0/16", "::1/128"))
     closed = flag.removeprefix("--deny-net=").split(",")
     assert "10.0.0.0/16" in closed
     assert "10.1.0.0/16" not in closed
     assert not {"10.0.0.0/8", "192.168.0.0/16", "[::1]"} & set(closed)
-    assert list(esmrights._closed(("0.0.0.0/0", "::/127"))) == []
-    assert list(esmrights._closed(("0.0.0.0/0", "::1/128"))) == ["--deny-net=[::]"]
+    assert list(permissions._closed(("0.0.0.0/0", "::/127"))) == []
+    assert list(permissions._closed(("0.0.0.0/0", "::1/128"))) == ["--deny-net=[::]"]
 
 
 # -- what it could leave for others
@@ -332,7 +332,7 @@ async def test_memory_has_an_end(tmp_path: Path, place: Path, body: str) -> None
 
 
 async def test_answers_have_an_end(tmp_path: Path, place: Path) -> None:
-    size = esmcalls.OUTPUT_BYTES
+    size = calls.OUTPUT_BYTES
     bodies = {"much": f"return 'x'.repeat({size})", "fine": "return 1"}
     plugin = esmodules.plugin(place / "p", esmodules.source(bodies))
     async with serving(tmp_path) as world:

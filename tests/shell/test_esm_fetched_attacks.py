@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from cortexfs import sdk
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.manifestjson.fetched import CACHE, FOLDER, LOCK
-from cortexfs.host import esm, esmrights
+from cortexfs.host.esm import permissions
+from cortexfs.host.esm import tools as esm
 from tests.shell import esmodules, fetched
 from tests.shell.calling import serving
 from tests.shell.esmodules import tried
@@ -82,7 +83,7 @@ def source(names: Mapping[str, str]) -> str:
     return 'import evil from "npm:evil";\n' + esmodules.source(calls)
 
 
-async def answers(one: calls.Plugin, names: Iterable[str], kernel: str, place: Path) -> dict[str, str]:
+async def answers(one: hostcalls.Plugin, names: Iterable[str], kernel: str, place: Path) -> dict[str, str]:
     """What comes of each."""
     if kernel == "without":
         return alone(one, names)
@@ -91,10 +92,10 @@ async def answers(one: calls.Plugin, names: Iterable[str], kernel: str, place: P
         return {name: await asked.said(name) for name in names}
 
 
-def alone(one: calls.Plugin, names: Iterable[str]) -> dict[str, str]:
+def alone(one: hostcalls.Plugin, names: Iterable[str]) -> dict[str, str]:
     """In this process, which closes nothing before it starts Deno."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(esmrights, "confine", lambda *what: None)
+        patch.setattr(permissions, "confine", lambda *what: None)
         tools = {each.name: each for each in esm.tools(replace(one, keeps="")) if isinstance(each, sdk.Tool)}
         try:
             return {name: said(tools[name]) for name in names}
@@ -166,7 +167,7 @@ async def test_what_was_fetched_cannot_be_written(
     assert modules(one) == before
 
 
-def modules(one: calls.Plugin) -> dict[str, bytes]:
+def modules(one: hostcalls.Plugin) -> dict[str, bytes]:
     """What was fetched, as it lies where it runs."""
     top = Path(one.path) / FOLDER
     kept = [top / LOCK, *(top / CACHE / "npm").rglob("*"), *(top / CACHE / "remote").rglob("*")]

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.host import esmfetch
-from cortexfs.plugins import fetching, package
-from cortexfs.plugins.manifesthash import package_digest
+from cortexfs.host.esm import fetch
+from cortexfs.plugins.install import fetch as fetching
+from cortexfs.plugins.package import package
+from cortexfs.plugins.package.manifest_hash import package_digest
 from tests.shell import esmodules, fetched
 from tests.shell.calling import serving
 from tests.shell.fetched import GREET, SOURCE, TOOL, Desk, called, plugin
@@ -258,8 +259,8 @@ def test_what_is_fetched_has_bounds(
     # issue 6: "with limits on size, number of files and time"
     many = {f"f{at}.js": "" for at in range(50)} if bound == "MAX_FILES" else {}
     site.npm("greet", {"index.js": GREET, "zeroes": "0" * (3 << 20), **many})
-    monkeypatch.setattr(esmfetch, bound, value)
-    monkeypatch.setattr(esmfetch, "LOOK_SECONDS", 0.001)  # a quick Deno has all by the second look
+    monkeypatch.setattr(fetch, bound, value)
+    monkeypatch.setattr(fetch, "LOOK_SECONDS", 0.001)  # a quick Deno has all by the second look
     assert told in desk.refused(plugin(place / "p", SOURCE))
 
 
@@ -267,7 +268,7 @@ def test_what_comes_over_the_network_has_a_bound(
     desk: Desk, site: Site, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = site.page("/large.js", b"//" + os.urandom(3 << 20).hex().encode())
-    monkeypatch.setattr(esmfetch, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(fetch, "MAX_BYTES", 1 << 20)
     assert "what is fetched is over 1 MiB" in desk.refused(plugin(place / "p", f'import "{address}";{TOOL}'))
 
 
@@ -307,7 +308,7 @@ def test_catalogues_are_left_out_of_any_registry(tmp_path: Path, registry: str) 
         (top / name / "registry.json").write_text("{}")
         (top / name / "1.0.0" / "registry.json").write_text("{}")
     chosen = {"NPM_CONFIG_REGISTRY": registry} if registry else {}
-    kept = {(tmp_path / path).relative_to(top).as_posix() for path, _ in esmfetch.kept(tmp_path, chosen)}
+    kept = {(tmp_path / path).relative_to(top).as_posix() for path, _ in fetch.kept(tmp_path, chosen)}
     assert kept == {"a/1.0.0/registry.json", "@s/b/1.0.0/registry.json"}
 
 
@@ -346,7 +347,7 @@ def test_a_terminal_sees_how_far_it_is(
 ) -> None:
     # issue 6: "shown by progress on a terminal"
     site.npm("greet", {"index.js": GREET})
-    monkeypatch.setattr(esmfetch, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(fetch, "LOOK_SECONDS", 0.001)
     source = plugin(place / "p", SOURCE)
     assert "fetching" not in desk.said("review", str(source), "--private", PRIVATE)[2]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

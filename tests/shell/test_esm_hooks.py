@@ -1,4 +1,4 @@
-"""host/esmhooks.py: events, middleware, commands and the last hook, asked for as the daemon would."""
+"""host/esm/hooks.py: events, middleware, commands and the last hook, asked for as the daemon would."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cortexfs.catalog import Catalog
 from cortexfs.core.manifestjson.fields import Argument, Command, Option
+from cortexfs.plugins.catalog import Catalog
 from tests.shell import esmodules
 from tests.shell.calling import serving
 from tests.shell.wat import Asked

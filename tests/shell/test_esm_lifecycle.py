@@ -1,4 +1,4 @@
-"""host/esm.py: hooks in their order, settings, state, and what a module may import, in real hosts."""
+"""host/esm/tools.py: hooks in their order, settings, state, and what a module may import, in real hosts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from cortexfs import sdk
-from cortexfs.core import calls
-from cortexfs.host import esm, esmstate
+from cortexfs.core import hostcalls
+from cortexfs.host.esm import state as esmstate
+from cortexfs.host.esm import tools
 from tests.shell import esmodules
 from tests.shell.calling import serving
 from tests.shell.wat import Asked, broken
@@ -121,7 +122,7 @@ STATE = {
 }
 
 
-def keeper(folder: Path, **fields: Any) -> calls.Plugin:
+def keeper(folder: Path, **fields: Any) -> hostcalls.Plugin:
     params = ", ".join(
         f'{{name: "{name}", type: "{kind}", description: ""}}'
         for name, kind in {"key": "string", "value": "string", "size": "number"}.items()
@@ -305,7 +306,7 @@ def providers(place: str) -> None:
     wanted = {"parrot": "grey", "oracle": "old", "mute": "one", "none": "x"}
     fields: dict[str, Any] = {"providers": wanted, "config": {"prefix": "~"}, "labels": {"parrot": "Polly"}}
     plugin = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("config:provider",), **fields)
-    models = {model.name: model for model in esm.tools(plugin) if isinstance(model, sdk.Model)}
+    models = {model.name: model for model in tools.tools(plugin) if isinstance(model, sdk.Model)}
     assert list(models) == ["parrot/grey", "oracle/old", "mute/one"]
     # seed 004: "label: string; // display name in provider selection UI"
     assert models["parrot/grey"].description.startswith("Polly: ")
@@ -316,5 +317,5 @@ def providers(place: str) -> None:
     with pytest.raises(sdk.ExecutionFailed, match="no key"):
         asked(models["mute/one"], "?")
     closed = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("tools",), **fields)
-    assert not [each for each in esm.tools(closed) if isinstance(each, sdk.Model)]
-    esm.drop_all()
+    assert not [each for each in tools.tools(closed) if isinstance(each, sdk.Model)]
+    tools.drop_all()

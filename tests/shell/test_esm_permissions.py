@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES
-from cortexfs.host import esmrights
+from cortexfs.host.esm import permissions
 from tests.shell import esmodules
 from tests.shell.calling import serving
 from tests.shell.wat import Asked
@@ -84,9 +84,9 @@ async def test_a_permission_grants_what_the_table_says(
 def test_what_it_translates_is_kept_nowhere_and_deno_does_not_try(tmp_path: Path) -> None:
     # It would, for 150 ms with each file. esmrights.py: "Deno keeps nothing on disk"
     (tmp_path / "mod.ts").write_text("const some: number = 1; console.log(some)")
-    words = [esmrights.found(), "run", "--no-config", "--no-lock", "--log-level=debug", "mod.ts"]
+    words = [permissions.found(), "run", "--no-config", "--no-lock", "--log-level=debug", "mod.ts"]
     ran = subprocess.run(
-        words, cwd=tmp_path, env=esmrights.environment((), {}), capture_output=True, text=True, check=True
+        words, cwd=tmp_path, env=permissions.environment((), {}), capture_output=True, text=True, check=True
     )
     assert ran.stdout == "1\n"
     assert "Skipped emit cache save" in ran.stderr

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cortexfs.plugins import package, signing
+from cortexfs.plugins.package import package
+from cortexfs.plugins.trust import signing
 from tests.shell import fetched
 from tests.shell.fetched import GREET, SOURCE, TOOL, Desk, called, plugin
 from tests.shell.moduleserver import PRIVATE, Site

@@ -1,4 +1,4 @@
-"""host/esm.py: calls of JavaScript modules, in real Deno, in real hosts."""
+"""host/esm/tools.py: calls of JavaScript modules, in real Deno, in real hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.host import esm, esmcalls, esmrights, esmstate
+from cortexfs.host.esm import calls, permissions, state
+from cortexfs.host.esm import tools as esm
 from tests.shell import esmodules
 from tests.shell.calling import serving
 from tests.shell.wat import Asked, broken
@@ -304,9 +305,9 @@ def test_the_figures_are_those_of_the_code() -> None:
         f"A call may take {esm.TOOL_SECONDS} s, a hook {esm.HOOK_SECONDS:g} s, loading {esm.LOAD_SECONDS:g}",
         f"callers, {esm.MAX_PROCESSES} at most",
         f"in good order; each has {esm.HOOK_SECONDS:g} s",
-        f"An answer has {esmcalls.OUTPUT_BYTES >> 20} MiB at most",
-        f"has {esmrights.HEAP_MIB} MiB for objects and some {esmrights.DATA_KIB >> 20} GiB of data",
-        f"keys of {esmstate.MAX_KEY >> 10} KiB, values of {esmstate.MAX_VALUE >> 10} KiB,\n"
-        f"{esmstate.MAX_KEYS:,} keys, {esmstate.MAX_TOTAL >> 20} MiB. `ctx.config",
+        f"An answer has {calls.OUTPUT_BYTES >> 20} MiB at most",
+        f"has {permissions.HEAP_MIB} MiB for objects and some {permissions.DATA_KIB >> 20} GiB of data",
+        f"keys of {state.MAX_KEY >> 10} KiB, values of {state.MAX_VALUE >> 10} KiB,\n"
+        f"{state.MAX_KEYS:,} keys, {state.MAX_TOTAL >> 20} MiB. `ctx.config",
     ):
         assert figure in PAGE, figure

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator
 import msgspec
 import trio
 
-from cortexfs import events
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.events import Events
-from cortexfs.hooks import Hooks, Site
+from cortexfs.hooks import events
+from cortexfs.hooks.events import Events
+from cortexfs.hooks.registry import Hooks, Site
 from tests.shell.calling import no_hosts
 from tests.waiting import PATIENCE
 
-ME = calls.Identity(1, 1, ())
-EAR = calls.Plugin("ear", "1", "esm", "{}", hooks=("session:start",))
+ME = hostcalls.Identity(1, 1, ())
+EAR = hostcalls.Plugin("ear", "1", "esm", "{}", hooks=("session:start",))
 SITE = Site(ME)
 
 
@@ -28,10 +28,10 @@ class Heard(Hooks):
         super().__init__(no_hosts())
         self.apply([EAR])
         self.may = trio.Event()
-        self.heard: list[tuple[calls.Identity, str]] = []
+        self.heard: list[tuple[hostcalls.Identity, str]] = []
         self.fault: Fault | None = None
 
-    async def call(self, plugin: calls.Plugin, name: str, site: Site, data: bytes) -> bytes:
+    async def call(self, plugin: hostcalls.Plugin, name: str, site: Site, data: bytes) -> bytes:
         await self.may.wait()
         if self.fault:
             raise self.fault
@@ -69,12 +69,12 @@ async def test_what_waits_is_bounded() -> None:
             made.tell("session:start", SITE, sessionId=str(number))
         assert made.dropped == 10
         large = "x" * (events.MAX_BYTES // 4)  # so that four are a little over it
-        other = Site(calls.Identity(2, 2, ()))
+        other = Site(hostcalls.Identity(2, 2, ()))
         for _ in range(5):
             made.tell("session:start", other, sessionId=large)
         assert made.dropped == 12
         for number in range(events.MAX_QUEUES + 1):
-            made.tell("session:start", Site(calls.Identity(3, number, ())), sessionId="x")
+            made.tell("session:start", Site(hostcalls.Identity(3, number, ())), sessionId="x")
         assert made.dropped == 13
     assert len(heard.heard) == events.MAX_EVENTS + 3 + events.MAX_QUEUES
 
@@ -90,6 +90,6 @@ async def test_what_cannot_be_delivered_is_dropped() -> None:
 async def test_what_comes_from_inside_of_a_plugin_is_told_to_nobody() -> None:
     # no event makes another
     async with telling() as (made, heard):
-        inside = calls.Identity(1, 1, (), unheard=True)
+        inside = hostcalls.Identity(1, 1, (), unheard=True)
         made.tell("session:start", Site(inside), sessionId="x")
     assert heard.heard == []

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from cortexfs.core import calls, frames, wire
-from cortexfs.runnerside import send
+from cortexfs.core import frames, hostcalls, wire
+from cortexfs.run.runner import send
 from tests.shell.calling import FAULTY, Runner, World, hello, serving
 from tests.waiting import PATIENCE, awaited
 
@@ -192,7 +192,7 @@ async def test_a_daemon_that_stops_says_so(watched: bool, tmp_path: Path) -> Non
 async def test_greetings_that_do_not_end_are_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortexfs.exec.GREETING_SECONDS", 0.05)
+    monkeypatch.setattr("cortexfs.run.listener.GREETING_SECONDS", 0.05)
     async with serving(tmp_path) as world:
         for said in (b"", b"CTX1", hello(1, "x" * 1000)[:-1]):
             with world.connected() as runner:
@@ -269,14 +269,16 @@ async def test_a_host_dies_for_every_run_in_it(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_a_table() -> None:
-    from cortexfs.exec import _environment
+    from cortexfs.run.listener import _environment
 
     given = [b"PATH=/bin", b"LC_ALL=C", b"SECRET=x", b"LD_PRELOAD=/evil.so", b"TERM", b"HOME=a=b"]
     assert _environment(given) == {b"PATH": b"/bin", b"LC_ALL": b"C", b"TERM": b"", b"HOME": b"a=b"}
 
 
 def test_calls_carry_what_was_asked() -> None:
-    call = calls.Call("r", calls.Invocation("t", None, "0", "exec"), [b"\xff"], None, 0, {b"A": b"\xff"})
+    call = hostcalls.Call(
+        "r", hostcalls.Invocation("t", None, "0", "exec"), [b"\xff"], None, 0, {b"A": b"\xff"}
+    )
     import msgspec
 
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(call), type=calls.Request) == call
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(call), type=hostcalls.Request) == call

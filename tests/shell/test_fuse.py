@@ -11,8 +11,8 @@ from typing import cast
 import pyfuse3
 import pytest
 
-from cortexfs.core.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL, Stale
-from cortexfs.store import Store
+from cortexfs.core.tree.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL, Stale
+from cortexfs.state.control_store import Store
 from tests.bugcount import counted
 from tests.shell import handlers
 from tests.shell.handlers import SECOND, Fields, World, caller, refused, registry

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyfuse3 import FUSEError
 
-from cortexfs.core.places import HOME, MODEL, ROOT, TOOL
+from cortexfs.core.tree.places import HOME, MODEL, ROOT, TOOL
 from tests.bugcount import counted
 from tests.shell.handlers import World, caller, registry
 from tests.waiting import SOAK

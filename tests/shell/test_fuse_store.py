@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.core.values import Written
-from cortexfs.store import KeptAlias, Store
+from cortexfs.core.tree.written_values import Written
+from cortexfs.state.control_store import KeptAlias, Store
 
 TOOL = ("tool", "fs.read")
 MODEL = ("model", "openai/gpt")

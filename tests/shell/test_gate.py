@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.host import gate, linux, seccomp
+from cortexfs.host.confine import socket_gate
+from cortexfs.linux import seccomp, syscalls
 from tests.shell import confined
 from tests.shell.confined import ONLY_HERE, Scene, in_child, staged
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, Host
@@ -51,7 +52,7 @@ def test_a_pair_stays_a_pair(scene: Scene, kind: str, before: str) -> None:
         assert scene.confined(source + "a.connect('{shown}/own')") == "EISCONN"
 
 
-RUNNER = next((path for path in gate.RUNNERS if path.exists() and gate.is_static(path)), None)
+RUNNER = next((path for path in socket_gate.RUNNERS if path.exists() and socket_gate.is_static(path)), None)
 needs_runner = pytest.mark.skipif(RUNNER is None, reason="no runner that is linked statically is installed")
 
 
@@ -140,10 +141,10 @@ def test_a_runner_that_anybody_could_load_code_into_is_not_one(tmp_path: Path) -
     source.write_text("int main(void) { return 0; }")
     for flags, static in (["-static"], True), (["-static-pie"], True), ([], False):
         if subprocess.run(["cc", *flags, "-o", tmp_path / "program", source], check=False).returncode == 0:
-            assert gate.is_static(tmp_path / "program") == static
+            assert socket_gate.is_static(tmp_path / "program") == static
     for junk in (b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 100):
         (tmp_path / "junk").write_bytes(junk)
-        assert not gate.is_static(tmp_path / "junk")
+        assert not socket_gate.is_static(tmp_path / "junk")
 
 
 def test_where_somebody_else_listens_already_nobody_gets_one() -> None:
@@ -151,7 +152,7 @@ def test_where_somebody_else_listens_already_nobody_gets_one() -> None:
     def work() -> None:
         machine = seccomp.MACHINES[os.uname().machine]
         everything = seccomp.program(machine, seccomp.Choice(network=True, unix=seccomp._ALLOW))
-        linux.filter_syscalls(everything, asks=True)
+        syscalls.filter_syscalls(everything, asks=True)
         assert seccomp.restrict(network=True, metadata=True) is None
         socket.socket(socket.AF_UNIX)
 

@@ -11,20 +11,20 @@ import msgspec
 import pytest
 import trio
 
-from cortexfs import middleware
-from cortexfs.core import calls, frames, wire
+from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
-from cortexfs.hookedrelay import HookedRelay
-from cortexfs.hooks import Hooks, Site
-from cortexfs.middleware import Middleware
-from cortexfs.runnerside import receive
+from cortexfs.hooks import middleware
+from cortexfs.hooks.middleware import Middleware
+from cortexfs.hooks.registry import Hooks, Site
+from cortexfs.run.hooked_tool_run import HookedRelay
+from cortexfs.run.runner import receive
 from tests.shell.calling import no_hosts
 from tests.shell.test_relay import Bounds, Stage, codes
 from tests.waiting import PATIENCE, awaited
 
-ME = calls.Identity(0, 0, ())
-GUARD = calls.Plugin("guard", "1", "esm", "{}", hooks=("middleware:pre", "middleware:post"))
-EAR = calls.Plugin("ear", "1", "esm", "{}", hooks=("tool:pre-execute", "tool:post-execute"))
+ME = hostcalls.Identity(0, 0, ())
+GUARD = hostcalls.Plugin("guard", "1", "esm", "{}", hooks=("middleware:pre", "middleware:post"))
+EAR = hostcalls.Plugin("ear", "1", "esm", "{}", hooks=("tool:pre-execute", "tool:post-execute"))
 
 Answers = Callable[[str, dict[str, Any]], dict[str, Any]]
 
@@ -39,7 +39,7 @@ class Asked(Hooks):
         self.stuck = ""
         self._answers = answers
 
-    async def call(self, plugin: calls.Plugin, name: str, site: Site, data: bytes) -> bytes:
+    async def call(self, plugin: hostcalls.Plugin, name: str, site: Site, data: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
         about = msgspec.json.decode(data)
         self.heard.append((name, about))
@@ -261,9 +261,9 @@ def test_where_nobody_hooks_in_nothing_is_made() -> None:
     # the price of a call without such plugins is a look at one attribute
     nobody = Middleware(no_hosts())
     assert not nobody.has_any
-    nobody.hooks.apply([calls.Plugin("p", "1", "esm", "{}", hooks=("session:start",))])
+    nobody.hooks.apply([hostcalls.Plugin("p", "1", "esm", "{}", hooks=("session:start",))])
     assert not nobody.has_any
     assert nobody.of(Site(ME), "t") is None
     nobody.hooks.apply([EAR])
     assert nobody.of(Site(ME), "t") is not None
-    assert nobody.of(Site(calls.Identity(0, 0, (), unheard=True)), "t") is None
+    assert nobody.of(Site(hostcalls.Identity(0, 0, (), unheard=True)), "t") is None

@@ -1,4 +1,5 @@
-"""host/limits.py: the cgroups of fork servers that start side by side, and counting where there are none."""
+"""host/confine/limits.py: the cgroups of fork servers that start side by side, and counting where there are
+none."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.host import limits, linux
-from cortexfs.host.limits import Groups
+from cortexfs.host.confine import limits
+from cortexfs.host.confine.limits import Groups
+from cortexfs.linux import syscalls
 
 SERVERS, STARTS = 8, 40
 
@@ -121,7 +123,7 @@ def _stage(dumpable: int, then: Callable[[], int]) -> int:
         return pid
     try:
         os.setresuid(STRANGER, STRANGER, STRANGER)
-        linux.prctl(linux.PR_SET_DUMPABLE, dumpable)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, dumpable)
         if child := then():
             os.waitpid(child, 0)
     finally:

@@ -10,11 +10,12 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs import connections, guests
-from cortexfs.core import requests, session
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.live import MESSAGE
-from cortexfs.sessionshare import Most
+from cortexfs.core.talk import requests, session
+from cortexfs.peers import quotas
+from cortexfs.sessions.quota import Most
+from cortexfs.talk import connection
+from cortexfs.talk.session import MESSAGE
 from tests.shell.conversing import HANG, SCRIPT, Client, conversing
 
 OTHER = 4242
@@ -43,7 +44,7 @@ async def test_one_user_decides_nothing_for_another(tmp_path: Path) -> None:
 
 async def test_unfinished_lines_are_memory_of_their_user(tmp_path: Path) -> None:
     # abi.md 5: "memory per client is bounded whatever it does: ... opening thousands of connections"
-    most = guests.MAX_HELD // MAX_LINE
+    most = quotas.MAX_HELD // MAX_LINE
     async with conversing(tmp_path) as world, trio.open_nursery() as nursery:
         with ExitStack() as stack:
             clients = [stack.enter_context(world.connected()) for _ in range(most + 3)]
@@ -51,7 +52,7 @@ async def test_unfinished_lines_are_memory_of_their_user(tmp_path: Path) -> None
                 for client in some:
                     nursery.start_soon(client.raw, b"x" * (MAX_LINE - 1))
                 await quiet()
-            assert world.held() == guests.MAX_HELD
+            assert world.held() == quotas.MAX_HELD
             with world.connected(uid=OTHER) as other:
                 await other.raw(b'{"op":"ping","x":"' + b"x" * (MAX_LINE - 100) + b'"}\n')
                 assert (await other.until("pong"))[-1] == {"type": "pong"}
@@ -62,7 +63,7 @@ async def test_unfinished_lines_are_memory_of_their_user(tmp_path: Path) -> None
             await clients[0].raw(b"\n")
             assert (await clients[0].error())["code"] == "EINVAL"
             await quiet()
-            assert world.held() == guests.MAX_HELD - MAX_LINE
+            assert world.held() == quotas.MAX_HELD - MAX_LINE
         await world.deserted()
         assert world.held() == 0
 
@@ -71,7 +72,7 @@ async def test_long_lines_that_are_not_read_are_memory_of_their_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # abi.md 5: "not reading": of a MiB that a session holds no connection may have its own copy
-    monkeypatch.setattr(guests, "MAX_UNREAD", 4)
+    monkeypatch.setattr(quotas, "MAX_UNREAD", 4)
     word = "x" * (MAX_LINE - 10_000)
     async with conversing(tmp_path) as world:
         with world.connected() as client:
@@ -83,7 +84,7 @@ async def test_long_lines_that_are_not_read_are_memory_of_their_user(
                 await client.ask("resume", session="long")
             await quiet()
             connections_ = [each for live in world.conversations._live.values() for each in live.followers]
-            ours = [each for each in connections_ if isinstance(each, connections.Connection)]
+            ours = [each for each in connections_ if isinstance(each, connection.Connection)]
             kept = sum(len(each._saying.left) for each in ours)
             assert kept <= 4 * MAX_LINE
             with world.connected(uid=OTHER) as other:  # who is not held up
@@ -128,7 +129,7 @@ async def test_many_messages_of_a_session_are_memory_of_who_uses_it(tmp_path: Pa
                 await client.send("x", id=str(number))
                 await client.until("done")
             assert world.held() >= 200 * MESSAGE
-            assert world.held() < 400 * MESSAGE + connections.FOLLOWED
+            assert world.held() < 400 * MESSAGE + connection.FOLLOWED
         await world.deserted()
         assert world.held() == 0
         with world.connected() as client:

@@ -14,10 +14,10 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.catalog import DESCRIBE_SECONDS, Catalog
-from cortexfs.core import calls, wire
+from cortexfs.core import hostcalls, wire
 from cortexfs.core.registry import Registry
-from cortexfs.hosts import Pool
+from cortexfs.plugins.catalog import DESCRIBE_SECONDS, Catalog
+from cortexfs.pool.pool import Pool
 
 GOOD = {"name": "good", "description": "", "input_schema": {}}
 
@@ -25,7 +25,7 @@ GOOD = {"name": "good", "description": "", "input_schema": {}}
 class FakeHost:
     """A host that says the same to each call, and no more."""
 
-    def __init__(self, said: bytes, identity: calls.Identity, kept: list[socket.socket]) -> None:
+    def __init__(self, said: bytes, identity: hostcalls.Identity, kept: list[socket.socket]) -> None:
         self.identity = identity
         self._said = said
         self._kept = kept
@@ -55,7 +55,7 @@ class FakePool:
     def say(self, name: str, said: bytes) -> None:
         self._said[name] = said
 
-    async def acquire(self, plugin: calls.Plugin, identity: calls.Identity) -> FakeHost:
+    async def acquire(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> FakeHost:
         return FakeHost(self._said[plugin.name], identity, self.kept)
 
     def retire(self, host: FakeHost) -> None:
@@ -76,7 +76,7 @@ def described(said: dict[str, bytes]) -> tuple[Registry, dict[str, str], float]:
     async def main() -> tuple[Registry, dict[str, str], float]:
         began = trio.current_time()
         catalog = Catalog(cast(Pool, pool))
-        plugins = [calls.Plugin(name, "1", "python", "m:a") for name in said]
+        plugins = [hostcalls.Plugin(name, "1", "python", "m:a") for name in said]
         return await catalog.registry(plugins), catalog.broken, trio.current_time() - began
 
     try:
@@ -123,7 +123,7 @@ def test_what_a_plugin_says_breaks_that_plugin_alone(said: bytes) -> None:
 
 def test_a_server_that_is_followed_is_not_waited_for_at_each_reload() -> None:
     # docs/mcp.md: "tried again after 1 to 60 s"
-    plugin = calls.Plugin("mcp:hangs", "1", "mcp-server", "{}")
+    plugin = hostcalls.Plugin("mcp:hangs", "1", "mcp-server", "{}")
     pool = FakePool({plugin.name: b""})
 
     async def main() -> tuple[list[float], list[str | None], bool]:

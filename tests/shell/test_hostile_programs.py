@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cortexfs.core import calls
-from cortexfs.host import limits
-from cortexfs.host.programs import Protocol
+from cortexfs.core import hostcalls
+from cortexfs.host.call.programs import Protocol
+from cortexfs.host.confine import limits
 from tests.shell import declaring
 from tests.shell.calling import Answer, World, serving
 from tests.shell.declaring import program, python
@@ -44,18 +44,18 @@ while True:
 
 
 @pytest.fixture(params=KINDS)
-def plugin(request: pytest.FixtureRequest, tmp_path: Path) -> calls.Plugin:
+def plugin(request: pytest.FixtureRequest, tmp_path: Path) -> hostcalls.Plugin:
     where = tmp_path / "bin"
     where.mkdir()
     return declaring.plugin([program(python(where, KINDS[request.param]))], request.param)
 
 
-async def call(world: World, plugin: calls.Plugin, do: str = "", **fields: Any) -> Answer:
+async def call(world: World, plugin: hostcalls.Plugin, do: str = "", **fields: Any) -> Answer:
     asked = msgspec.json.encode({"do": do}).decode()
     return await world.call(world.inode("t", plugin, **fields), asked)
 
 
-def commands(plugin: calls.Plugin) -> list[str]:
+def commands(plugin: hostcalls.Plugin) -> list[str]:
     """The processes that run the plugin's program."""
     word = msgspec.json.decode(plugin.target)["tools"][0]["argv"][0].encode()
     found = []
@@ -68,9 +68,9 @@ def commands(plugin: calls.Plugin) -> list[str]:
     return found
 
 
-async def test_memory_ends_the_program_and_nothing_else(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_memory_ends_the_program_and_nothing_else(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
-        world.pool._limits = calls.Limits(256 << 20, 40, 256)
+        world.pool._limits = hostcalls.Limits(256 << 20, 40, 256)
         await call(world, plugin)
         (host,) = world.pool.by_pid
         answer = await call(world, plugin, "bytearray(10 << 30)")
@@ -79,18 +79,18 @@ async def test_memory_ends_the_program_and_nothing_else(tmp_path: Path, plugin: 
         assert list(world.pool.by_pid) == [host]
 
 
-async def test_a_fork_bomb_ends_with_its_call(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_a_fork_bomb_ends_with_its_call(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     if os.geteuid() == 0 and not any(os.access(place, os.W_OK) for _, place in limits.hierarchies()):
         pytest.skip("no cgroups here")  # nothing would count root's processes
     async with serving(tmp_path) as world:
-        world.pool._limits = calls.Limits(1 << 30, 40, 256)
+        world.pool._limits = hostcalls.Limits(1 << 30, 40, 256)
         answer = await call(world, plugin, BOMB, timeout=1)
         assert answer.code == "ETIMEDOUT", answer
         await awaited(lambda: not commands(plugin))
         assert (await call(world, plugin)).output.isdecimal()
 
 
-async def test_a_killed_host_takes_its_program_along(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_a_killed_host_takes_its_program_along(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         inode = world.inode("t", plugin)
         async with world.begun(inode, '{"do":"time.sleep(1000)"}') as runner:

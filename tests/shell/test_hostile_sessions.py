@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cortexfs import sessioncommit, sessionindex
 from cortexfs.core import frames
-from cortexfs.sessionlog import LEAP
+from cortexfs.sessions import index, writer
+from cortexfs.sessions.log import LEAP
 from tests.shell.sessions import address, line, run_of, store
 
 
@@ -19,7 +19,7 @@ async def test_sessions_that_come_and_go_leave_no_marks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # unclean.jsonl tells who starts after a crash what to look at, and must not grow with each name ever used
-    monkeypatch.setattr(sessioncommit, "MARKS", 10)
+    monkeypatch.setattr(writer, "MARKS", 10)
     async with store(tmp_path) as sessions:
         kept = await sessions.open(address("kept"))
         kept.append([line(1, "start")])
@@ -37,7 +37,7 @@ async def test_sessions_that_come_and_go_leave_no_marks(
 
 async def test_what_a_crash_left_stays_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # abi.md 5: "A run that was active at a crash ends as done", whatever others did before it was looked at
-    monkeypatch.setattr(sessioncommit, "MARKS", 10)
+    monkeypatch.setattr(writer, "MARKS", 10)
     left = address("left")
     tmp_path.joinpath("unclean.jsonl").write_bytes(msgspec.json.encode(left) + b"\n")
     async with store(tmp_path) as sessions:
@@ -53,7 +53,7 @@ async def test_directories_without_end_leave_few_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # docs/ctx.md: `../index/by-cwd/HASH`: whoever says something in many directories makes no file for each
-    monkeypatch.setattr(sessionindex, "BY_CWD", 8)
+    monkeypatch.setattr(index, "BY_CWD", 8)
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         for number in range(12):

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from tests.shell.forks import NOBODY, Forks, connection_of, public_directory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
 
-USER = calls.Identity(NOBODY, NOBODY, ())
+USER = hostcalls.Identity(NOBODY, NOBODY, ())
 
 # Imported by every interpreter that finds it: stands in for what a user does to a starting host.
 SITE = """
@@ -49,7 +49,7 @@ def test_nobody_gets_into_a_host_before_it_has_reported() -> None:
 def test_nobody_gets_into_the_host_that_describes_plugins() -> None:
     # abi.md 4: "Under root, plugins describe themselves as nobody", which others may be
     with forks() as server:
-        host = server.spawn(calls.Identity(NOBODY, NOBODY, (), label=calls.DESCRIBER))
+        host = server.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label=hostcalls.DESCRIBER))
         assert host.ask("answer = os.stat('/proc/self/mem').st_uid") == 0
         assert host.ask("open('/proc/self/environ')") == "raised PermissionError"
 
@@ -58,9 +58,9 @@ def test_a_start_that_is_held_up_ends() -> None:
     # limits.py: "A host that does not report by then hangs in its caller's place, or was stopped"
     with forks() as server:
         with connection_of(USER) as connection:
-            server.send(USER, connection, calls.Limits(1 << 30, 7, 256))
+            server.send(USER, connection, hostcalls.Limits(1 << 30, 7, 256))
             said = server.hear()
-        assert isinstance(said, calls.Spawned)
+        assert isinstance(said, hostcalls.Spawned)
         assert said.fault is not None
         assert said.fault[0] == "EHOSTDOWN"
         assert server.spawn(USER).ask("answer = 'served'") == "served"

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import opened
 from cortexfs.config import Places, create
-from cortexfs.core import places
 from cortexfs.core.errors import Fault
-from cortexfs.core.tree import Tree
-from cortexfs.opened import Handles, Listing
+from cortexfs.core.tree import places
+from cortexfs.core.tree.tree import Tree
+from cortexfs.tree import open_files
+from cortexfs.tree.open_files import Handles, Listing
 
 
 def test_open_folders_of_one_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     # opened.py: each open folder "may be of another moment", so that each has a listing of its own
-    monkeypatch.setattr(opened, "MAX_ENTRIES", 5)
+    monkeypatch.setattr(open_files, "MAX_ENTRIES", 5)
     handles, listing = Handles(), [("a", 1), ("b", 2)]
     first = handles.add_listing(listing, 1234)
     handles.add_listing(listing, 1234)

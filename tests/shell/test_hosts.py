@@ -14,19 +14,19 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs import hosts
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.hosts import Host, Pool
+from cortexfs.pool import pool as hosts
+from cortexfs.pool.pool import Host, Pool
 from tests.shell.calling import LIMITS, files_closed, open_files, serving
 from tests.waiting import awaited
 
-WHO = calls.Identity(os.geteuid(), os.getegid(), ())
-BUILTIN = calls.Plugin("builtin", "1", "python", "m:a")
+WHO = hostcalls.Identity(os.geteuid(), os.getegid(), ())
+BUILTIN = hostcalls.Plugin("builtin", "1", "python", "m:a")
 
 
-def plugin(name: str) -> calls.Plugin:
-    return calls.Plugin(name, "1", "python", "m:a")
+def plugin(name: str) -> hostcalls.Plugin:
+    return hostcalls.Plugin(name, "1", "python", "m:a")
 
 
 class FakeForks:
@@ -37,16 +37,16 @@ class FakeForks:
         self.pool: Pool | None = None
         self.fault: Fault | None = None
 
-    def send(self, message: calls.ToForkServer, rights: Sequence[int] = ()) -> None:
+    def send(self, message: hostcalls.ToForkServer, rights: Sequence[int] = ()) -> None:
         if self.fault:
             raise self.fault
-        if isinstance(message, calls.Spawn):
+        if isinstance(message, hostcalls.Spawn):
             self.hosts[message.host] = socket.socket(fileno=os.dup(rights[0]))
 
     def start(self, number: int) -> None:
         """The host says that it runs."""
         assert self.pool is not None
-        self.pool._heard(calls.Spawned(number, 1_000_000 + number))
+        self.pool._heard(hostcalls.Spawned(number, 1_000_000 + number))
 
     def awaited(self, seconds: float) -> bool:
         return False
@@ -88,7 +88,7 @@ class Stage:
         self.killed.append(host.number)
         host.end()
 
-    async def host(self, of: calls.Plugin, who: calls.Identity = WHO) -> Host:
+    async def host(self, of: hostcalls.Plugin, who: hostcalls.Identity = WHO) -> Host:
         """Acquire, with whatever that starts."""
         got: list[Host] = []
 
@@ -145,7 +145,7 @@ async def test_a_host_that_has_died_is_not_given_out(stage: Stage) -> None:
     stage.forks.hosts[1].close()
     second = await stage.host(plugin("a"))
     assert second.number == 2
-    stage.pool._heard(calls.Exited(1, -9))
+    stage.pool._heard(hostcalls.Exited(1, -9))
     assert (first.describe_end(), len(stage.pool)) == ("was killed by SIGKILL", 1)
 
 
@@ -207,7 +207,7 @@ async def test_a_user_has_so_many_hosts(stage: Stage) -> None:
 
 async def test_all_agents_of_a_user_have_so_many_hosts(stage: Stage) -> None:
     # a host for each working directory and each agent, of which he may make as many as he likes
-    def working(number: int) -> calls.Identity:
+    def working(number: int) -> hostcalls.Identity:
         view = ((f"/srv/{number}", "rwx"),)
         return msgspec.structs.replace(WHO, label=f"agent/a{number}", view=view)
 
@@ -216,7 +216,7 @@ async def test_all_agents_of_a_user_have_so_many_hosts(stage: Stage) -> None:
     with pytest.raises(Fault, match="which is the limit"):
         await stage.pool.acquire(plugin("p"), working(most))
     assert (await stage.host(plugin("p"))).calls == 1  # his own calls go on
-    describer = msgspec.structs.replace(WHO, label=calls.DESCRIBER)
+    describer = msgspec.structs.replace(WHO, label=hostcalls.DESCRIBER)
     assert (await stage.host(plugin("p"), describer)).calls == 1
     stage.pool.release(held[0])
     assert (await stage.host(plugin("p"), working(most))).calls == 1
@@ -227,7 +227,7 @@ async def test_a_host_that_cannot_start(stage: Stage) -> None:
         nursery.start_soon(_refused, stage.pool, "EACCES")
         nursery.start_soon(_refused, stage.pool, "EACCES")
         await trio.testing.wait_all_tasks_blocked()
-        stage.pool._heard(calls.Spawned(1, 0, ("EACCES", "no")))
+        stage.pool._heard(hostcalls.Spawned(1, 0, ("EACCES", "no")))
     assert len(stage.pool) == 0
     stage.forks.fault = Fault("EHOSTDOWN", "gone")
     await _refused(stage.pool, "EHOSTDOWN")

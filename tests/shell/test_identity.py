@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.host import linux
-from cortexfs.host.identity import become
+from cortexfs.host.confine.identity import become
+from cortexfs.linux import syscalls
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, Host, ended, public_directory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users")
@@ -129,7 +129,7 @@ def test_a_host_does_not_share_roots_keys() -> None:
         pytest.skip("knows the number of keyctl(2) on x86_64 only")
     search = "import ctypes; answer = ctypes.CDLL(None).syscall(250, 10, -3, b'user', b'cortexfs-test', 0)"
     with Forks(sys.executable, "-c", WITH_KEY) as forks:
-        assert forks.spawn(calls.Identity(NOBODY, NOBODY, ())).ask(search) == -1
+        assert forks.spawn(hostcalls.Identity(NOBODY, NOBODY, ())).ask(search) == -1
 
 
 # -- powers
@@ -150,7 +150,7 @@ def test_root_keeps_the_powers_that_it_has_and_passes_them_on(forks: Forks, plac
         assert cat(host, place / "nobodys") == read(host, place / "nobodys") == "outer nobodys"
         assert chown(host, place / "roots") == "raised PermissionError"
     with forks.host() as host:
-        assert int(host.ask(STATUS)["CapEff"], 16) == linux.permitted()
+        assert int(host.ask(STATUS)["CapEff"], 16) == syscalls.permitted()
         assert chown(host, place / "roots") is None
 
 
@@ -237,21 +237,24 @@ def test_a_caller_that_went_elsewhere_in_between_is_refused(forks: Forks) -> Non
     with forks.caller(*AS_NOBODY, "unshare", "-Urm") as caller:
         wrong = list(caller.identity.namespaces)
         wrong[1] += 1000
-        moved = calls.Identity(NOBODY, NOBODY, (), 0, tuple(wrong), caller.identity.root)
+        moved = hostcalls.Identity(NOBODY, NOBODY, (), 0, tuple(wrong), caller.identity.root)
         assert forks.refused(moved, caller.connection)[0] == "EACCES"
 
 
 def test_a_root_that_is_not_the_callers_is_refused(forks: Forks, place: Path) -> None:
     with forks.caller(after=f"import os; os.chroot({str(place)!r})") as caller:
-        above = msgspec.structs.replace(caller.identity, root=linux.mount_and_inode(b"/"))
+        above = msgspec.structs.replace(caller.identity, root=syscalls.mount_and_inode(b"/"))
         assert forks.refused(above, caller.connection)[0] == "EACCES"
 
 
 @pytest.mark.parametrize(
     "identity",
-    [calls.Identity(0, 0, (), root=(1, 1)), calls.Identity(0, 0, (), namespaces=(1, 2, 3, 4, 5, 6, 7))],
+    [
+        hostcalls.Identity(0, 0, (), root=(1, 1)),
+        hostcalls.Identity(0, 0, (), namespaces=(1, 2, 3, 4, 5, 6, 7)),
+    ],
 )
-def test_without_a_way_to_the_callers_place_there_is_no_host(identity: calls.Identity) -> None:
+def test_without_a_way_to_the_callers_place_there_is_no_host(identity: hostcalls.Identity) -> None:
     child = os.fork()
     if not child:
         try:
@@ -280,14 +283,14 @@ def test_a_caller_that_has_gone_is_not_followed(forks: Forks) -> None:
 @pytest.mark.parametrize("ids", [(2**32 - 1, 0), (0, 2**32 - 1)])
 def test_the_ids_that_mean_no_change_do_not_leave_a_host_root(forks: Forks, ids: tuple[int, int]) -> None:
     # setresuid(2): "If one of the arguments equals -1, the corresponding value is not changed."
-    assert forks.refused(calls.Identity(*ids, ()))[0] == "EACCES"
+    assert forks.refused(hostcalls.Identity(*ids, ()))[0] == "EACCES"
 
 
 # -- a user's daemon: "A user's daemon serves that user alone"
 
 
 def test_a_users_host_is_that_user(users_forks: Forks, place: Path) -> None:
-    own = calls.Identity(NOBODY, NOBODY, (1, NOBODY))
+    own = hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY))
     host = users_forks.spawn(own)
     assert read(host, place / "nobodys") == "outer nobodys"
     assert read(host, place / "roots") == "raised PermissionError"
@@ -297,13 +300,13 @@ def test_a_users_host_is_that_user(users_forks: Forks, place: Path) -> None:
 @pytest.mark.parametrize(
     "identity",
     [
-        calls.Identity(0, NOBODY, (1, NOBODY)),
-        calls.Identity(NOBODY, 0, (1, NOBODY)),
-        calls.Identity(NOBODY, NOBODY, (NOBODY,)),
-        calls.Identity(NOBODY, NOBODY, (0, 1, NOBODY)),
+        hostcalls.Identity(0, NOBODY, (1, NOBODY)),
+        hostcalls.Identity(NOBODY, 0, (1, NOBODY)),
+        hostcalls.Identity(NOBODY, NOBODY, (NOBODY,)),
+        hostcalls.Identity(NOBODY, NOBODY, (0, 1, NOBODY)),
     ],
 )
-def test_a_users_daemon_cannot_become_anybody_else(users_forks: Forks, identity: calls.Identity) -> None:
+def test_a_users_daemon_cannot_become_anybody_else(users_forks: Forks, identity: hostcalls.Identity) -> None:
     assert users_forks.refused(identity)[0] == "EACCES"
 
 
@@ -321,5 +324,5 @@ def test_a_users_daemon_does_not_follow_where_it_may_not(users_forks: Forks, pla
         assert users_forks.refused(caller.identity, caller.connection)[0] == "EACCES"
     root = f"import os; os.chroot({str(place)!r})"
     with users_forks.caller(after=root) as caller:
-        own = calls.Identity(NOBODY, NOBODY, (1, NOBODY), root=caller.identity.root)
+        own = hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY), root=caller.identity.root)
         assert users_forks.refused(own, caller.connection)[0] == "EACCES"

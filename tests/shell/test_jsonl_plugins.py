@@ -1,4 +1,4 @@
-"""host/jsonl.py: one warm program that answers many calls, friendly and hostile, in real hosts."""
+"""host/process/jsonl.py: one warm program that answers many calls, friendly and hostile, in real hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from cortexfs.core import calls, frames
+from cortexfs.core import frames, hostcalls
 from tests.shell import declaring
 from tests.shell.calling import Answer, World, serving
 from tests.shell.declaring import program, python
@@ -46,17 +46,17 @@ while line := sys.stdin.readline():
 
 
 @pytest.fixture
-def plugin(tmp_path: Path) -> calls.Plugin:
+def plugin(tmp_path: Path) -> hostcalls.Plugin:
     return made(tmp_path, CHILD)
 
 
-def made(tmp_path: Path, text: str, **fields: Any) -> calls.Plugin:
+def made(tmp_path: Path, text: str, **fields: Any) -> hostcalls.Plugin:
     place = tmp_path / "bin"
     place.mkdir(exist_ok=True)
     return declaring.plugin([program(python(place, text), **fields)], "jsonl")
 
 
-async def call(world: World, plugin: calls.Plugin, do: str = "", **fields: Any) -> Answer:
+async def call(world: World, plugin: hostcalls.Plugin, do: str = "", **fields: Any) -> Answer:
     return await world.call(world.inode("t", plugin, **fields), asked(do))
 
 
@@ -68,13 +68,13 @@ def wait_for(file: Path) -> str:
     return f"while not os.path.exists({str(file)!r}): time.sleep(0.01)"
 
 
-async def pid(world: World, plugin: calls.Plugin) -> int:
+async def pid(world: World, plugin: hostcalls.Plugin) -> int:
     answer = await call(world, plugin)
     assert answer.status == 0, answer
     return int(answer.output.split()[0])
 
 
-async def test_one_child_answers_many_calls(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_one_child_answers_many_calls(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         answers = [(await call(world, plugin)).output.split() for _ in range(3)]
         assert [number for _, number in answers] == ["1", "2", "3"]
@@ -84,7 +84,7 @@ async def test_one_child_answers_many_calls(tmp_path: Path, plugin: calls.Plugin
         assert told == {"id": 4, "tool": "t", "cwd": os.getcwd()}
 
 
-async def test_it_may_stream(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_it_may_stream(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     # issue 5: "may stream progress, observer and media frames"
     do = """
 say(id=id, progress="half", more=1)
@@ -105,7 +105,7 @@ say(id=id, output="lo")
         assert medium["url"] == "/a"
 
 
-async def test_pieces_come_when_they_are_said(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_pieces_come_when_they_are_said(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         go = tmp_path / "go"
         do = f"say(id=id, delta='first')\n{wait_for(go)}\nsay(id=id, output='')"
@@ -115,7 +115,7 @@ async def test_pieces_come_when_they_are_said(tmp_path: Path, plugin: calls.Plug
             assert (await runner.answer()).status == 0
 
 
-async def test_errors(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_errors(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         for fields, expected in (
             ("is_error=True", ("EIO", 1)),
@@ -128,7 +128,7 @@ async def test_errors(tmp_path: Path, plugin: calls.Plugin) -> None:
             assert answer.output + answer.message == "why"
 
 
-async def test_calls_are_answered_out_of_order(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_calls_are_answered_out_of_order(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         child = await pid(world, plugin)
         go = tmp_path / "go"
@@ -179,7 +179,7 @@ async def test_large_requests_and_answers_side_by_side(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 async def test_a_child_that_breaks_the_protocol_or_dies(
-    tmp_path: Path, plugin: calls.Plugin, do: str, why: str
+    tmp_path: Path, plugin: hostcalls.Plugin, do: str, why: str
 ) -> None:
     # jsonl.py: "a child that breaks the protocol or dies ends its calls with EPROTO"
     async with serving(tmp_path) as world:
@@ -216,7 +216,7 @@ async def test_a_flood_ends_its_own_call_alone(tmp_path: Path) -> None:
         assert await pid(world, plugin) != child
 
 
-async def test_a_cancelled_call_is_told_and_may_end(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_a_cancelled_call_is_told_and_may_end(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     do = (
         "say(id=id, delta='begun')\nwhile {'cancel': id} not in seen: time.sleep(0.01)\nsay(id=id, output='')"
     )
@@ -232,7 +232,7 @@ async def test_a_cancelled_call_is_told_and_may_end(tmp_path: Path, plugin: call
 
 
 async def test_a_child_that_does_not_let_go_is_ended_when_its_other_calls_have(
-    tmp_path: Path, plugin: calls.Plugin
+    tmp_path: Path, plugin: hostcalls.Plugin
 ) -> None:
     # abi.md 4: "no process stays behind"
     async with serving(tmp_path) as world:
@@ -278,7 +278,7 @@ async def test_a_child_that_reads_nothing_holds_nobody_up(tmp_path: Path) -> Non
         assert got == ["ETIMEDOUT"] * 3
 
 
-async def test_calls_that_are_cancelled_at_any_moment(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_calls_that_are_cancelled_at_any_moment(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         inode = world.inode("t", plugin)
         child = await pid(world, plugin)
@@ -330,7 +330,7 @@ async def test_programs_are_shared_by_tools_of_one_command(tmp_path: Path) -> No
         assert len(set(pids)) == 3
 
 
-async def test_no_directory_of_a_caller_stays_in_use(tmp_path: Path, plugin: calls.Plugin) -> None:
+async def test_no_directory_of_a_caller_stays_in_use(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         child = await pid(world, plugin)
         (host,) = world.pool.by_pid

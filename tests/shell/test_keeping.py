@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.host import keeping
+from cortexfs.host.call import plugin_state
 
 
-def plugin(keeps: Path) -> calls.Plugin:
-    return calls.Plugin("kept", "1", "esm", "mod.ts", keeps=str(keeps))
+def plugin(keeps: Path) -> hostcalls.Plugin:
+    return hostcalls.Plugin("kept", "1", "esm", "mod.ts", keeps=str(keeps))
 
 
-IDENTITY = calls.Identity(os.getuid(), os.getgid(), ())
+IDENTITY = hostcalls.Identity(os.getuid(), os.getgid(), ())
 
 
 def test_hosts_that_begin_at_once_share_it(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_hosts_that_begin_at_once_share_it(tmp_path: Path) -> None:
         def begin(gate: threading.Barrier = gate, place: Path = place) -> None:
             gate.wait()
             try:
-                keeping.prepare(plugin(place), IDENTITY)
+                plugin_state.prepare(plugin(place), IDENTITY)
             except Fault as fault:
                 faults.append(fault)
 
@@ -48,4 +48,4 @@ def test_what_is_no_directory_is_none(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / str(os.getuid())).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Fault, match="it is no directory"):
-        keeping.prepare(plugin(tmp_path), IDENTITY)
+        plugin_state.prepare(plugin(tmp_path), IDENTITY)

@@ -1,4 +1,4 @@
-"""host/leading.py: who reads what a process says, and runtime.shielded, in which he does."""
+"""host/process/pipe_reader.py: who reads what a process says, and runtime.shielded, in which he does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from cortexfs.host.leading import Leading
-from cortexfs.host.runtime import Cancelled, Runtime, _raise_in, shielded
+from cortexfs.host.call.runtime import Cancelled, Runtime, _raise_in, shielded
+from cortexfs.host.process.pipe_reader import Leading
 
 SECONDS = 60.0
 

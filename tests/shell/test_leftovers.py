@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.core import calls
-from cortexfs.host import leftovers
+from cortexfs.core import hostcalls
+from cortexfs.host.confine import leftovers
 from tests.shell.confined import ONLY_HERE, SYSTEM
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended, public_directory
 
@@ -42,7 +42,7 @@ NO_GROUPS = ("unshare", "-m", "sh", "-c", 'umount -l /sys/fs/cgroup; exec "$@"',
 
 def left_behind(state: Path, source: str = RUN_AWAY, prefix: tuple[str, ...] = AS_NOBODY) -> int:
     """A descriptor of a process that has outlived its fork server, which could make no cgroup."""
-    confined = calls.Identity(NOBODY, NOBODY, (1, NOBODY), view=(*SYSTEM, ("/dev", "rw")))
+    confined = hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY), view=(*SYSTEM, ("/dev", "rw")))
     with Forks(*prefix, state=state) as forks:
         host = forks.spawn(confined)
         pidfd = os.pidfd_open(host.ask(source))
@@ -56,11 +56,11 @@ def test_what_outlived_a_daemon_ends_with_the_next_start(states: tuple[Path, Pat
     mine, others = left_behind(states[0]), left_behind(states[1])
     try:
         with Forks(*AS_NOBODY, state=states[0]) as forks:
-            forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))  # it has looked before
+            forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))  # it has looked before
             assert ended(mine)
             assert not select.select([others], [], [], 0)[0]  # of a daemon that may be there
         with Forks(*AS_NOBODY, state=states[1]) as forks:
-            forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))
+            forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))
             assert ended(others)
     finally:
         os.close(mine)
@@ -85,7 +85,7 @@ answer = int(os.read(ours, 20))
 def test_one_that_hides_itself_ends_too(states: tuple[Path, Path]) -> None:
     mine = left_behind(states[0], UNSEEN)
     with Forks(*AS_NOBODY, state=states[0]) as forks:
-        forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))
+        forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))
         assert ended(mine)
     os.close(mine)
 
@@ -95,10 +95,10 @@ def test_a_state_of_the_same_path_elsewhere_is_another(states: tuple[Path, Path]
     states[0].rename(states[0].with_name("moved"))
     states[1].rename(states[0])
     with Forks(*AS_NOBODY, state=states[0]) as forks:
-        forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))
+        forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))
         assert not select.select([mine], [], [], 0)[0]
     with Forks(*AS_NOBODY, state=states[0].with_name("moved")) as forks:
-        forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))
+        forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))
         assert ended(mine)
     os.close(mine)
 
@@ -109,7 +109,7 @@ def test_below_a_closed_folder_the_mark_lies_elsewhere() -> None:
         (place / "closed").chmod(0o700)
         mine = left_behind(place / "closed" / "state", prefix=NO_GROUPS)
         with Forks(*NO_GROUPS, state=place / "closed" / "state") as forks:
-            forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))
+            forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))
             assert ended(mine)
         os.close(mine)
 
@@ -128,6 +128,6 @@ def test_the_state_is_hidden_from_a_confined_host(states: tuple[Path, Path]) -> 
     (states[0] / "secret").touch()
     seen = f"answer = os.path.exists('{states[0]}/secret')"
     with Forks(*AS_NOBODY, state=states[0]) as forks:
-        free = forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY)))
-        confined = forks.spawn(calls.Identity(NOBODY, NOBODY, (1, NOBODY), view=(("/", "rwx"),)))
+        free = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY)))
+        confined = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (1, NOBODY), view=(("/", "rwx"),)))
         assert (free.ask(seen), confined.ask(seen)) == (True, False)

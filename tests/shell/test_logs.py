@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from cortexfs import logs as module
-from cortexfs.logs import Logs
+from cortexfs.state import run_logs as module
+from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
 
 

@@ -13,8 +13,10 @@ import pytest
 
 from cortexfs import config
 from cortexfs.core.errors import Fault
-from cortexfs.offers import Offers
-from cortexfs.plugins import fetching, manifesthash, openpgp, package
+from cortexfs.plugins.enabled import Offers
+from cortexfs.plugins.install import fetch as fetching
+from cortexfs.plugins.package import manifest_hash, package
+from cortexfs.plugins.trust import openpgp
 from tests.shell.plugin_desk import World, world
 from tests.shell.test_manifestjson_plugins import fetch, plugin, remote
 
@@ -36,7 +38,7 @@ class Signer:
         return done.stdout
 
     def signature(self, tree: package.Tree) -> str:
-        digest = manifesthash.package_digest(tree.contents)
+        digest = manifest_hash.package_digest(tree.contents)
         return base64.b64encode(self._run("--detach-sign", given=digest.encode())).decode()
 
 
@@ -94,7 +96,7 @@ def test_one_that_does_not_hold_refuses(world: World, signer: Signer) -> None:
     assert not (world.where.state / "plugins" / "word-count").exists()
     # it covers the package also "where the hash is that of the entry point"
     tree = package.read(plugin(source))
-    entry = manifesthash.entry_digest(tree.files["lib/count.wasm"].data)
+    entry = manifest_hash.entry_digest(tree.files["lib/count.wasm"].data)
     plugin(source, signature=signer.signature(tree), hash=entry)
     assert world.ctx("install", str(source))[0] == 0
 

@@ -10,24 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from cortexfs import config, manifestkinds
+from cortexfs import config
 from cortexfs.config import Config
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest import Package
+from cortexfs.core.manifest.toml import Package
 from cortexfs.core.manifestjson import fetched
-from cortexfs.host import programs, wasm
-from cortexfs.offers import Offers
-from cortexfs.plugins import (
-    fetching,
-    forgetting,
-    installing,
-    jsonmanifests,
-    manifesthash,
-    package,
-    records,
-    signing,
-)
+from cortexfs.host.call import programs
+from cortexfs.host.wasm import tools
+from cortexfs.plugins import json_kinds
+from cortexfs.plugins.enabled import Offers
+from cortexfs.plugins.install import fetch as fetching
+from cortexfs.plugins.install import forget
+from cortexfs.plugins.install import install as installing
+from cortexfs.plugins.package import json_manifests, manifest_hash, package, records
+from cortexfs.plugins.trust import signing
 
 MODULE = b"\0asm\1\0\0\0"
 MANIFEST = {
@@ -67,7 +64,7 @@ class World:
         config.choose(self.config.directory, name, True)
         return where
 
-    def offered(self) -> calls.Plugin:
+    def offered(self) -> hostcalls.Plugin:
         loaded = self.offers.load()
         assert loaded.faults == {}
         (one,) = loaded.plugins
@@ -82,8 +79,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def told(one: calls.Plugin) -> wasm.Module:
-    return programs.declared(one, wasm.Module)  # type: ignore[type-var]
+def told(one: hostcalls.Plugin) -> tools.Module:
+    return programs.declared(one, tools.Module)  # type: ignore[type-var]
 
 
 def test_a_directory_is_every_file_in_it(tmp_path: Path) -> None:
@@ -124,7 +121,7 @@ def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
 
 def test_the_hash_is_verified_when_it_is_read(tmp_path: Path) -> None:
     # seed 004: "SHA-256 of plugin files for supply-chain verification"
-    whole = manifesthash.package_digest(
+    whole = manifest_hash.package_digest(
         {name: file.data for name, file in package.read(plugin(tmp_path / "p")).files.items()}
     )
     entry = f"sha256:{hashlib.sha256(MODULE).hexdigest()}"
@@ -171,9 +168,9 @@ def test_defaults_of_its_settings_are_told(world: World) -> None:
 
 def test_a_kind_that_nobody_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = package.read(plugin(tmp_path / "p"))
-    monkeypatch.setattr(manifestkinds, "KINDS", {"esm": manifestkinds.KINDS["wasm"]})
+    monkeypatch.setattr(json_kinds, "KINDS", {"esm": json_kinds.KINDS["wasm"]})
     with pytest.raises(Fault, match=r"no plugin of kind wasm runs in this version; there is esm$"):
-        manifestkinds.plugin(tree.manifest.json, tmp_path)  # type: ignore[attr-defined]
+        json_kinds.plugin(tree.manifest.json, tmp_path)  # type: ignore[attr-defined]
 
 
 # -- a module at an address
@@ -194,14 +191,14 @@ def remote(where: Path, **changes: Any) -> package.Tree:
 def test_a_module_at_an_address_is_fetched_once(tmp_path: Path) -> None:
     # seed 004: "entryPoint can be a relative path to a .wasm file or an https:// URL"
     tree = remote(tmp_path / "p")
-    assert jsonmanifests.is_json(tree.manifest)
+    assert json_manifests.is_json(tree.manifest)
     with pytest.raises(Fault, match=f"its module is at {ADDRESS} and is fetched when it is installed"):
-        manifestkinds.plugin(tree.manifest.json, tmp_path / "p")
+        json_kinds.plugin(tree.manifest.json, tmp_path / "p")
     whole = fetching.completed(tree, fetch)
     place = tmp_path / "installed"
     installing.write(place, whole.files)
     assert package.read(place).files == whole.files
-    assert Path(told(manifestkinds.plugin(tree.manifest.json, place)).path).read_bytes() == MODULE
+    assert Path(told(json_kinds.plugin(tree.manifest.json, place)).path).read_bytes() == MODULE
 
 
 def test_the_hash_of_what_is_fetched_holds(tmp_path: Path) -> None:
@@ -209,7 +206,7 @@ def test_the_hash_of_what_is_fetched_holds(tmp_path: Path) -> None:
     with pytest.raises(Fault, match=r"manifest\.json: hash: says sha256:000"):
         fetching.completed(remote(tmp_path / "p", hash=f"sha256:{'0' * 64}"), fetch)
     # one of the package says nothing of it
-    package_hash = manifesthash.package_digest(
+    package_hash = manifest_hash.package_digest(
         {name: file.data for name, file in remote(tmp_path / "q").files.items()}
     )
     with pytest.raises(Fault, match=f"hash: does not cover {ADDRESS}; write the SHA-256 of what is there"):
@@ -241,6 +238,6 @@ def test_what_a_plugin_has_kept_goes_with_it(world: World) -> None:
     for folder in (kept / "1000", kept.with_name(f".{kept.name}") / "1000"):
         folder.mkdir(parents=True)
         (folder / "state.sqlite").write_bytes(b"x")
-    forgetting.forget(world.config.state, "word-count")
+    forget.forget(world.config.state, "word-count")
     assert list(kept.parent.iterdir()) == []
-    forgetting.forget(world.config.state, "word-count")
+    forget.forget(world.config.state, "word-count")

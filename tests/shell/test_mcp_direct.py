@@ -1,4 +1,4 @@
-"""Calls that go past the streams of the SDK (host/mcpdirect.py, host/mcppipe.py), as a host makes them."""
+"""Calls that go past the streams of the SDK (host/mcp/direct.py, host/mcp/stdio.py), as a host makes them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from mcp_types import CallToolResult, Implementation, InitializeResult, ListTool
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.core.mcpserver import Told
-from cortexfs.host import mcpdirect, mcptools
-from cortexfs.host.mcptools import Keeper
+from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.host.mcp import direct
+from cortexfs.host.mcp import tools as mcptools
+from cortexfs.host.mcp.tools import Keeper
 
 # What a server says is in `ANSWERS`, by its method and tool; `CANCELLED` is said to a cancellation.
 SERVER = """
@@ -94,14 +95,14 @@ def test_a_call_asks_one_question_and_waits_for_nothing_else() -> None:
     # docs/design.md: "a session's call must ask its question and wait for nothing else"
     agreed = InitializeResult.model_validate(OLD["initialize"])
     pages = [ListToolsResult.model_validate(listed(tool_of("a")))]
-    session = mcpdirect.session(agreed, Implementation(name="t", version="1"), pages)
+    session = direct.session(agreed, Implementation(name="t", version="1"), pages)
     asked: list[Any] = []
 
     def answer(*question: Any) -> dict[str, Any]:
         asked.append(question)
         return {"content": [{"type": "text", "text": "well"}]}
 
-    result = mcpdirect.driven(session.call_tool("a", {"x": 1}), answer)
+    result = direct.driven(session.call_tool("a", {"x": 1}), answer)
     assert isinstance(result, CallToolResult)
     assert [part.text for part in result.content if part.type == "text"] == ["well"]
     assert asked == [("tools/call", {"name": "a", "arguments": {"x": 1}})]

@@ -18,9 +18,10 @@ import pytest
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.core.mcpserver import Told
-from cortexfs.host import mcphttp, mcpjudge, mcplink, mcptools
-from cortexfs.host.mcptools import Keeper
+from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.host.mcp import connection, limits, tools
+from cortexfs.host.mcp import http as mcphttp
+from cortexfs.host.mcp.tools import Keeper
 
 PROGRAM = Path(__file__).parents[1] / "mounted" / "mcp_server.py"
 
@@ -44,7 +45,7 @@ def program(*words: str) -> dict[str, Any]:
 
 def tool(keeper: Keeper, name: str) -> sdk.Tool:
     keeper.link()
-    return next(one for one in mcptools.adapted(keeper) if one.name == f"test.{name}")
+    return next(one for one in tools.adapted(keeper) if one.name == f"test.{name}")
 
 
 def failure(work: Callable[[], object]) -> tuple[str, str]:
@@ -56,7 +57,7 @@ def failure(work: Callable[[], object]) -> tuple[str, str]:
 def test_one_that_never_greets_is_given_up(
     keeper: Callable[..., Keeper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcplink, "START_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "START_SECONDS", 0.2)
     silent = keeper(**program("silent"))
     assert failure(silent.link) == ("EHOSTDOWN", "the MCP server test did not greet within 0.2 s")
 
@@ -92,7 +93,7 @@ def test_one_that_cannot_be_started_is_that_for_all_who_ask(keeper: Callable[...
 
 
 def test_a_connection_that_failed_is_closed_before_anybody_hears_of_it() -> None:
-    link = mcplink.Link(Told("test", command=("/no/such/program",)), lambda listed: None)
+    link = connection.Link(Told("test", command=("/no/such/program",)), lambda listed: None)
     seen: list[bool] = []
     link._opened.add_done_callback(lambda _: seen.append(link.is_open))
     assert failure(link.open)[0] == "EHOSTDOWN"
@@ -166,7 +167,7 @@ def test_one_that_hangs_is_started_again(
     # docs/mcp.md: "it lists no tools within 5 s when a call was given up ... | it is started again"
     works = keeper(**program())
     pid = json.loads(sdk.run(tool(works, "whoami"), {}, sdk.MemoryRuntime()).output)["pid"]
-    monkeypatch.setattr(mcplink, "HEAR_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "HEAR_SECONDS", 0.2)
     cancelled(works, "sleep", lambda: os.kill(pid, signal.SIGSTOP))
     said = sdk.run(tool(works, "whoami"), {}, sdk.MemoryRuntime()).output
     assert json.loads(said)["pid"] != pid
@@ -273,7 +274,7 @@ def test_a_server_on_http(server: Server, keeper: Callable[..., Keeper]) -> None
     assert set(seen) == {"Bearer s"}
 
 
-@pytest.mark.parametrize("question", mcpjudge.QUESTIONS)
+@pytest.mark.parametrize("question", limits.QUESTIONS)
 def test_questions_on_http_are_refused(server: Server, keeper: Callable[..., Keeper], question: str) -> None:
     # issue: "elicitation refused clearly"
     refused: list[Any] = []
@@ -296,7 +297,7 @@ def test_questions_on_http_are_refused(server: Server, keeper: Callable[..., Kee
 
     server.act = act
     assert call(keeper(url=url(server))).output == "on"
-    assert refused == [{"code": -32600, "message": mcpjudge.QUESTIONS[question]}]
+    assert refused == [{"code": -32600, "message": limits.QUESTIONS[question]}]
 
 
 def say(handler: _Handler, message: dict[str, Any]) -> None:

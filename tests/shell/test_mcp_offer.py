@@ -10,7 +10,7 @@ from mcp_types import ImageContent, ResourceLink, TextContent
 
 from cortexfs.client.results import Failed
 from cortexfs.core import frames
-from cortexfs.core.calls import Effect
+from cortexfs.core.hostcalls import Effect
 from cortexfs.mcp import offer, results
 from cortexfs.mcp.offer import Offer, hints
 from cortexfs.mcp.results import Result

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import hosts
-from cortexfs.core import calls
-from cortexfs.hosts import Host
+from cortexfs.core import hostcalls
+from cortexfs.pool import pool
+from cortexfs.pool.pool import Host
 from tests.shell import declaring
 from tests.shell.calling import World, serving
 from tests.shell.declaring import build
@@ -24,19 +24,19 @@ def public() -> Iterator[Path]:
         yield place
 
 
-def made(public: Path, *flags: str, name: str = "fixture") -> calls.Plugin:
+def made(public: Path, *flags: str, name: str = "fixture") -> hostcalls.Plugin:
     return declaring.library(
         build(public, declaring.NATIVE / "fixture.c", *flags, name=f"{name}.so"), name=name
     )
 
 
-def telling(public: Path, name: str = "fixture") -> tuple[calls.Plugin, Path]:
+def telling(public: Path, name: str = "fixture") -> tuple[hostcalls.Plugin, Path]:
     """A library that writes when it is dropped, and where."""
     said = public / f"{name}.dropped"
     return made(public, f'-DDROPPED="{said}"', name=name), said
 
 
-async def host(world: World, plugin: calls.Plugin) -> Host:
+async def host(world: World, plugin: hostcalls.Plugin) -> Host:
     answer = await world.call(world.inode("where", plugin), "{}")
     return world.pool.by_pid[int(answer.output.split()[0])]
 
@@ -45,7 +45,7 @@ async def test_each_state_is_dropped_once_when_the_daemon_ends(
     tmp_path: Path, public: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # issue 5: "one state per library and caller identity, kept for the daemon's life, drop once at shutdown"
-    monkeypatch.setattr(hosts, "LEAVE_SECONDS", 30.0)  # it is not the time that is looked at
+    monkeypatch.setattr(pool, "LEAVE_SECONDS", 30.0)  # it is not the time that is looked at
     first, one = telling(public, "first")
     second, two = telling(public, "second")
     async with serving(tmp_path) as world:
@@ -95,7 +95,7 @@ async def test_a_library_that_hangs_when_it_is_dropped(tmp_path: Path, public: P
 async def test_a_host_that_does_not_go_does_not_hold_up_the_end(
     tmp_path: Path, public: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "LEAVE_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "LEAVE_SECONDS", 0.05)
     async with serving(tmp_path) as world:
         stopped = await host(world, made(public))
         os.kill(stopped.pid, signal.SIGSTOP)

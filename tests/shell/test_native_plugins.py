@@ -1,4 +1,4 @@
-"""host/native.py: libraries, friendly and hostile, in real hosts; built by the system's compiler."""
+"""host/native/library.py: libraries, friendly and hostile, in real hosts; built by the system's compiler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import msgspec
 import pytest
 import trio
 
-from cortexfs import catalog as catalogs
-from cortexfs.catalog import Catalog
-from cortexfs.core import calls, frames
-from cortexfs.host import limits
+from cortexfs.core import frames, hostcalls
+from cortexfs.host.confine import limits
+from cortexfs.plugins import catalog as catalogs
+from cortexfs.plugins.catalog import Catalog
 from tests.shell import declaring
 from tests.shell.calling import Answer, World, serving
 from tests.shell.declaring import build
@@ -39,17 +39,17 @@ def public() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def fixture(public: Path) -> calls.Plugin:
+def fixture(public: Path) -> hostcalls.Plugin:
     return declaring.library(build(public, FIXTURE, "-Wall", "-Wextra", name="fixture.so"))
 
 
-def made(public: Path, *flags: str, **names: str) -> calls.Plugin:
+def made(public: Path, *flags: str, **names: str) -> hostcalls.Plugin:
     """A library of its own kind."""
     name = f"lib{len(list(public.iterdir()))}.so"
     return declaring.library(build(public, FIXTURE, *flags, name=name), **names)
 
 
-async def described(place: Path, plugin: calls.Plugin) -> tuple[Catalog, list[str]]:
+async def described(place: Path, plugin: hostcalls.Plugin) -> tuple[Catalog, list[str]]:
     async with serving(place) as world:
         catalog = Catalog(world.pool)
         registry = await catalog.registry([plugin])
@@ -57,14 +57,14 @@ async def described(place: Path, plugin: calls.Plugin) -> tuple[Catalog, list[st
         return catalog, mine
 
 
-async def call(world: World, plugin: calls.Plugin, tool: str, input: bytes = b"{}") -> Answer:
+async def call(world: World, plugin: hostcalls.Plugin, tool: str, input: bytes = b"{}") -> Answer:
     return await world.call(world.inode(tool, plugin), input.decode())
 
 
 # -- the sequence
 
 
-async def test_a_library_is_asked_what_it_is(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_a_library_is_asked_what_it_is(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     # cortex-sdk.md 4: "plugin_info JSON -> tool_count -> every descriptor -> register"
     async with serving(tmp_path) as world:
         catalog = Catalog(world.pool)
@@ -77,7 +77,7 @@ async def test_a_library_is_asked_what_it_is(tmp_path: Path, fixture: calls.Plug
         assert msgspec.json.decode(echo.schema) == {"type": "object"}
         has = echo.capabilities
         assert (has.emits_progress, has.emits_observer_text, has.background_safe) == (True, False, True)
-        assert has.effects == (calls.Effect("write_file", "reversible", "never", "supported", "/x"),)
+        assert has.effects == (hostcalls.Effect("write_file", "reversible", "never", "supported", "/x"),)
 
 
 BROKEN = [
@@ -168,7 +168,7 @@ async def test_another_name_is_a_line_of_the_log(
 # -- calls
 
 
-async def test_calls(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_calls(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     # cortex-sdk.md 4: 'Result {output:string, media:[Attachment], is_error:bool}'
     async with serving(tmp_path) as world:
         for tool, expected in {
@@ -193,7 +193,7 @@ async def test_calls(tmp_path: Path, fixture: calls.Plugin) -> None:
         assert len(world.pool.by_pid) == 1
 
 
-async def test_text_and_media(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_text_and_media(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         text = '{"a":"\\u0000\\"\\\\ü\U0001f600\\u007f"}'
         answer = await call(world, fixture, "echo", text.encode())
@@ -206,14 +206,14 @@ async def test_text_and_media(tmp_path: Path, fixture: calls.Plugin) -> None:
         assert answer.output == "seen"
 
 
-async def test_the_invocation(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_the_invocation(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         told = msgspec.json.decode((await call(world, fixture, "invocation")).output)
         assert told.keys() == {"tool_name", "session_id", "actor", "source", "execution_scope"}
         assert (told["tool_name"], told["execution_scope"]) == ("invocation", "foreground")
 
 
-async def test_large_values_both_ways(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_large_values_both_ways(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         assert (await call(world, fixture, "big")).output == "x" * (16 << 20)
         text = "y" * (15 << 20)
@@ -230,7 +230,7 @@ async def test_the_input_is_validated_before_the_library_sees_it(tmp_path: Path,
         assert (await call(world, plugin, "echo", b'{"n":1}')).output == '{"n":1}'
 
 
-async def test_calls_are_side_by_side_in_one_state(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_calls_are_side_by_side_in_one_state(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     # issue 5: "concurrent calls; one state per library and caller identity"
     async with serving(tmp_path) as world:
         inode = world.inode("meet", fixture)
@@ -247,7 +247,7 @@ async def test_calls_are_side_by_side_in_one_state(tmp_path: Path, fixture: call
             assert (await call(world, fixture, "counters")).output == f"{number} 0"
 
 
-async def test_a_call_stands_where_its_caller_does(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_a_call_stands_where_its_caller_does(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     # abi.md 4: "The tool runs with its uid, gid, groups, working directory and umask"
     async with serving(tmp_path) as world:
         answer = await world.call(world.inode("where", fixture), "{}", umask=0o27)
@@ -267,7 +267,7 @@ async def test_a_call_stands_where_its_caller_does(tmp_path: Path, fixture: call
     ],
 )
 async def test_a_crash_ends_its_host_and_nothing_else(
-    tmp_path: Path, fixture: calls.Plugin, tool: str, how: str
+    tmp_path: Path, fixture: hostcalls.Plugin, tool: str, how: str
 ) -> None:
     async with serving(tmp_path) as world:
         other = await world.pid()
@@ -279,7 +279,7 @@ async def test_a_crash_ends_its_host_and_nothing_else(
         assert await world.pid() == other
 
 
-async def test_a_hang_ends_at_its_timeout(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_a_hang_ends_at_its_timeout(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         before = (await call(world, fixture, "where")).output.split()[0]
         answer = await world.call(world.inode("hang", fixture, timeout=1), "{}")
@@ -288,7 +288,7 @@ async def test_a_hang_ends_at_its_timeout(tmp_path: Path, fixture: calls.Plugin)
         await awaited(lambda: not os.path.exists(f"/proc/{before}"))
 
 
-async def test_a_hang_can_be_cancelled(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_a_hang_can_be_cancelled(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         pid = int((await call(world, fixture, "where")).output.split()[0])
         async with world.begun(world.inode("hang", fixture), "{}") as runner:
@@ -298,22 +298,24 @@ async def test_a_hang_can_be_cancelled(tmp_path: Path, fixture: calls.Plugin) ->
         await awaited(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
-async def test_a_flood_on_standard_output_is_in_nobodys_answer(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_a_flood_on_standard_output_is_in_nobodys_answer(
+    tmp_path: Path, fixture: hostcalls.Plugin
+) -> None:
     async with serving(tmp_path) as world:
         assert (await call(world, fixture, "flood")).output == "flooded"
 
 
-async def test_memory_is_limited(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_memory_is_limited(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
-        world.pool._limits = calls.Limits(256 << 20, 40, 256)
+        world.pool._limits = hostcalls.Limits(256 << 20, 40, 256)
         assert (await call(world, fixture, "eat")).status in (0, 70)
 
 
-async def test_a_fork_bomb_goes_with_its_host(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_a_fork_bomb_goes_with_its_host(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     if os.geteuid() == 0 and not any(os.access(place, os.W_OK) for _, place in limits.hierarchies()):
         pytest.skip("no cgroups here")  # nothing would count root's processes
     async with serving(tmp_path) as world:
-        world.pool._limits = calls.Limits(256 << 20, 40, 256)
+        world.pool._limits = hostcalls.Limits(256 << 20, 40, 256)
         async with world.begun(world.inode("bomb", fixture), "{}") as runner:
             await runner.until(b"start")
             await awaited(lambda: any(map(_has_child, world.pool.by_pid)))  # it can be called off till then
@@ -323,7 +325,7 @@ async def test_a_fork_bomb_goes_with_its_host(tmp_path: Path, fixture: calls.Plu
         assert (await call(world, fixture, "echo")).output == "{}"
 
 
-async def test_calls_that_are_cancelled_leak_no_buffer(tmp_path: Path, fixture: calls.Plugin) -> None:
+async def test_calls_that_are_cancelled_leak_no_buffer(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         inode = world.inode("echo", fixture)
         pid = (await call(world, fixture, "where")).output.split()[0]

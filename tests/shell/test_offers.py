@@ -11,15 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import config, offers
+from cortexfs import config
 from cortexfs.config import Config
-from cortexfs.core.calls import Plugin
-from cortexfs.core.manifest import Manifest
-from cortexfs.host import programs
-from cortexfs.offers import Offers
-from cortexfs.plugins import directory, found, installing, package, records, signing
-from cortexfs.plugins.copies import place_of
-from cortexfs.plugins.trust import TrustStore
+from cortexfs.core.hostcalls import Plugin
+from cortexfs.core.manifest.toml import Manifest
+from cortexfs.host.call import programs
+from cortexfs.plugins import enabled
+from cortexfs.plugins.enabled import Offers
+from cortexfs.plugins.install import entry_points
+from cortexfs.plugins.install import install as installing
+from cortexfs.plugins.install.copies import place_of
+from cortexfs.plugins.package import directory, package, records
+from cortexfs.plugins.trust import signing
+from cortexfs.plugins.trust.trust import TrustStore
 from tests.shell import plugin_files
 from tests.shell.plugin_files import SECRET, TOOL, plugin
 
@@ -84,8 +88,8 @@ def test_whose_publisher_is_trusted_is_told(world: World, monkeypatch: pytest.Mo
     store.remove("example.dev")
     assert trusted() == {"unsigned": False}
     # What the administrator has installed as a Python package is trusted with more than that.
-    packaged = found.FoundPlugin(Plugin("packaged", "1", "python", "m:a"), "packaged", str(world.base))
-    monkeypatch.setattr(offers, "found", lambda: [packaged])
+    packaged = entry_points.FoundPlugin(Plugin("packaged", "1", "python", "m:a"), "packaged", str(world.base))
+    monkeypatch.setattr(enabled, "found", lambda: [packaged])
     config.choose(world.config.directory, "packaged", True)
     assert trusted() == {"unsigned": False, "packaged": True}
 
@@ -261,13 +265,13 @@ def test_a_librarys_tools_are_judged_by_what_its_manifest_names(tmp_path: Path) 
     # policy.md: "of one with a manifest.toml, what its capabilities say"
     named = 'provides = ["tools"]\nprocess = true\nfile_write = ["/x"]\nbackground = true\n'
     text = (plugin_files.NATIVE % "libx.so").replace('provides = ["tools"]\n', named)
-    made = offers.declared(plugin_files.tree(tmp_path, text, {"libx.so": "x"}), tmp_path)
+    made = enabled.declared(plugin_files.tree(tmp_path, text, {"libx.so": "x"}), tmp_path)
     assert made
     assert [(one.kind, one.target) for one in made.rights] == [
         ("write_file", "/x"),
         ("run_process", "plugin subprocess"),
     ]
     program = plugin_files.full(tmp_path / "program")
-    made = offers.declared(program, tmp_path / "program")
+    made = enabled.declared(program, tmp_path / "program")
     assert made
     assert made.rights == ()  # its tools have them by themselves

@@ -1,4 +1,4 @@
-"""host/onecore.py: a process is woken on the core of who wakes it, and does not stay there.
+"""host/process/wake_affinity.py: a process is woken on the core of who wakes it, and does not stay there.
 
 Where a machine has one core alone, nobody is bound, and there is nothing to see.
 """
@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.host import esm, esmchild
-from cortexfs.host.onecore import OneCore
+from cortexfs.host.esm import child as esmchild
+from cortexfs.host.esm import tools
+from cortexfs.host.process.wake_affinity import OneCore
 from tests.shell import esmodules
 
 EVERY = os.sched_getaffinity(0)
@@ -101,5 +102,5 @@ def test_a_plugin_that_may_start_programs_is_left_to_the_kernel(
     monkeypatch.setattr(esmchild, "OneCore", one_core)
     plugin = esmodules.plugin(tmp_path / "p", esmodules.source({}), capabilities=("tools", capability))
     with pytest.raises(Fault, match="starts no Deno"):
-        [*esm.tools(plugin)]
+        [*tools.tools(plugin)]
     assert made == [is_used]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cortexfs.host.outlet import Outlet
+from cortexfs.host.net.egress_proxy import Outlet
 
 HERE = ("127.0.0.1/32",)
 

@@ -1,11 +1,11 @@
-"""host/outletfetch.py: a file from an https address, from servers that mean no good."""
+"""host/net/egress_fetch.py: a file from an https address, from servers that mean no good."""
 
 from __future__ import annotations
 
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.host import outletfetch
+from cortexfs.host.net import egress_fetch
 from tests.shell.fetched import certificates, site  # noqa: F401  # fixtures
 from tests.shell.moduleserver import PRIVATE, Site
 
@@ -22,7 +22,7 @@ def server(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:  # noqa: F811
 
 
 def fetch(address: str, private: str = PRIVATE) -> bytes:
-    return outletfetch.fetch(address, 1 << 20, private.split(",") if private else ())
+    return egress_fetch.fetch(address, 1 << 20, private.split(",") if private else ())
 
 
 def test_what_is_there(server: Site) -> None:
@@ -64,7 +64,7 @@ def test_what_comes_has_bounds(server: Site, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(Fault, match="it is over 1 MiB"):
         fetch(server.page("/large", b"x" * ((1 << 20) + 1)))
     assert len(fetch(server.page("/most", b"x" * (1 << 20)))) == 1 << 20
-    monkeypatch.setattr(outletfetch, "SECONDS", 0.2)
+    monkeypatch.setattr(egress_fetch, "SECONDS", 0.2)
     server.silent.add("/silent")
     with pytest.raises(Fault, match=r"it did not arrive within 0\.2 s") as late:
         fetch(server.page("/silent", MODULE))

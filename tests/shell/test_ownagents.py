@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import changes, opened, ownagents
 from cortexfs.agents import records
-from cortexfs.core import temporaries
 from cortexfs.core.registry import Key, Object, Registry
-from cortexfs.fuse import Filesystem
-from cortexfs.sessionfiles import Address, Space
-from cortexfs.store import Store
+from cortexfs.core.tree import temporaries
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.state.control_store import Store
+from cortexfs.tree import home_agents, open_files, writes
+from cortexfs.tree.fuse import Filesystem
 from tests.shell.handlers import Fields, NoLogs, caller, refused, registry
 from tests.shell.sessions import store
 from tests.shell.spaces import Seen, written
@@ -229,7 +229,7 @@ async def test_the_socket_is_bound_in_the_root_and_seen_in_the_home(tmp_path: Pa
 
 
 async def test_how_many_a_user_has_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownagents, "MAX_OF_USER", 2)
+    monkeypatch.setattr(home_agents, "MAX_OF_USER", 2)
     async with homes(tmp_path) as world:
         for name in ("a", "b"):
             await world.make(name)
@@ -237,14 +237,14 @@ async def test_how_many_a_user_has_is_bounded(tmp_path: Path, monkeypatch: pytes
             await world.make("c")
         await world.unlink(f"{AGENTS}/a")
         await world.make("c")
-        monkeypatch.setattr(ownagents, "MAX_OF_USER", 9)
-        monkeypatch.setattr(ownagents, "MAX_IN_TREE", 2)
+        monkeypatch.setattr(home_agents, "MAX_OF_USER", 9)
+        monkeypatch.setattr(home_agents, "MAX_IN_TREE", 2)
         with refused(errno.ENOSPC):
             await world.make("d")
 
 
 async def test_how_much_a_user_writes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "MAX_OF_HOME", 100)
+    monkeypatch.setattr(writes, "MAX_OF_HOME", 100)
     async with homes(tmp_path) as world:
         for name in ("a", "b"):
             await world.make(name)
@@ -262,13 +262,13 @@ async def test_lines_of_its_policy_are_bounded(tmp_path: Path) -> None:
         await world.make("mine")
         line = b"allow mine_t tool:shell execute\n"
         with refused(errno.EDQUOT):
-            await world.put(f"{AGENTS}/mine.d/policy", line * (changes.MAX_LINES + 1))
-        await world.put(f"{AGENTS}/mine.d/policy", line * changes.MAX_LINES)
-        await world.put("agent/coder.d/policy", line * (changes.MAX_LINES + 1))
+            await world.put(f"{AGENTS}/mine.d/policy", line * (writes.MAX_LINES + 1))
+        await world.put(f"{AGENTS}/mine.d/policy", line * writes.MAX_LINES)
+        await world.put("agent/coder.d/policy", line * (writes.MAX_LINES + 1))
 
 
 async def test_open_files_of_a_user_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened, "MAX_OF_HOME", 3)
+    monkeypatch.setattr(open_files, "MAX_OF_HOME", 3)
     async with homes(tmp_path) as world:
         await world.make("mine")
         control = await world.find(f"{AGENTS}/mine.d/system.md")

@@ -7,8 +7,8 @@ import contextlib
 import trio
 import trio.testing
 
-from cortexfs.models.answering import Terms
-from cortexfs.models.pace import FEW, LONGEST, Pace
+from cortexfs.models.exchange.answering import Terms
+from cortexfs.models.exchange.wake_pace import FEW, LONGEST, Pace
 from tests.shell.asking import Turn, world
 from tests.shell.provider_server import chat
 

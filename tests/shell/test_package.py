@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.plugins import package, tarball
+from cortexfs.plugins.package import package, tarball
 from tests.shell.plugin_files import MANIFEST, NATIVE, TOOL, cpx, full, member, plugin, summed, tar, tree
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.plugins import installing, package
-from cortexfs.plugins.installing import exchange, install, remove, settle
-from cortexfs.plugins.package import File
+from cortexfs.plugins.install import install as installing
+from cortexfs.plugins.install.install import exchange, install, remove, settle
+from cortexfs.plugins.package import package
+from cortexfs.plugins.package.package import File
 from tests.shell.plugin_files import full
 
 OLD = {"manifest.toml": File(b"old"), "lib/only-old": File(b"x")}

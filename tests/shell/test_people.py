@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from cortexfs.core import calls
-from cortexfs.core.calls import Identity, Meet, Part
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.people import People
+from cortexfs.core.hostcalls import Identity, Meet, Part
+from cortexfs.pool.people import People
 
 SHE = Identity(7, 7, (1, 7), capabilities=3)
 AGENT = replace(SHE, groups=(1,), capabilities=0, label="agent/coder", view=(), network=False)
@@ -21,10 +21,10 @@ class Forks:
     """What the fork server is told."""
 
     def __init__(self) -> None:
-        self.told: list[calls.ToForkServer] = []
+        self.told: list[hostcalls.ToForkServer] = []
         self.is_gone = False
 
-    def send(self, message: calls.ToForkServer, rights: Sequence[int]) -> None:
+    def send(self, message: hostcalls.ToForkServer, rights: Sequence[int]) -> None:
         if self.is_gone:
             raise Fault("EHOSTDOWN", "gone")
         assert bool(rights) == isinstance(message, Meet)

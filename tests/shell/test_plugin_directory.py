@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.governance import Mechanism
-from cortexfs.plugins import directory, manifests
-from cortexfs.plugins.commands import Command, resolve
+from cortexfs.core.manifest.governance import Mechanism
+from cortexfs.plugins.package import directory, manifests
+from cortexfs.plugins.package.program_paths import Command, resolve
 
 AVAILABLE = frozenset((Mechanism.PROCESS, Mechanism.RLIMITS))
 TOOLS = '[capabilities]\nprovides = ["tools"]\n'

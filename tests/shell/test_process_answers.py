@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.catalog import Catalog
-from cortexfs.core import calls
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest import decode
-from cortexfs.host import loading, programs
-from cortexfs.host.process import Ended, decided
+from cortexfs.core.manifest.toml import decode
+from cortexfs.host import loaders
+from cortexfs.host.call import programs
+from cortexfs.host.process.one_shot import Ended, decided
+from cortexfs.plugins.catalog import Catalog
 from cortexfs.sdk import ExecutionFailed, ToolResult
 from tests.shell import declaring
 from tests.shell.calling import serving
@@ -157,14 +158,14 @@ async def test_a_large_plugin_reaches_its_host(tmp_path: Path) -> None:
 def test_of_two_tools_with_one_name_the_later_counts() -> None:
     # plugins.md: "Of two tools with one name in a plugin the later one counts."
     plugin = declaring.plugin([program("/bin/a"), program("/bin/b", timeout=3)])
-    ((tool, _),) = loading.loaded(plugin).values()
+    ((tool, _),) = loaders.loaded(plugin).values()
     assert tool.timeout_secs == 3
 
 
 @pytest.mark.parametrize("target", ["", "{}", "z", "z!!!!", "zAAAA", '{"tools":[{"name":1}]}', "null"])
 async def test_a_target_that_says_nothing(tmp_path: Path, target: str) -> None:
     async with serving(tmp_path) as world:
-        answer = await world.call(world.inode("t", calls.Plugin("p", "1", "process", target)), "{}")
+        answer = await world.call(world.inode("t", hostcalls.Plugin("p", "1", "process", target)), "{}")
         assert (answer.code, answer.status) == ("EPROTO", 70)
 
 

@@ -1,4 +1,5 @@
-"""host/process.py and host/children.py: tools that are programs, friendly and hostile, in real hosts."""
+"""host/process/one_shot.py and host/process/children.py: tools that are programs, friendly and hostile, in
+real hosts."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ import msgspec
 import pytest
 import trio
 
-from cortexfs.core import calls, wire
-from cortexfs.host import limits
-from cortexfs.host.programs import Program
-from cortexfs.runnerside import send
+from cortexfs.core import hostcalls, wire
+from cortexfs.host.call.programs import Program
+from cortexfs.host.confine import limits
+from cortexfs.run.runner import send
 from tests.shell import declaring
 from tests.shell.calling import Answer, Runner, World, serving
 from tests.shell.declaring import program, python, script
@@ -293,7 +294,7 @@ def bounded() -> None:
 @pytest.mark.usefixtures("bounded")
 async def test_a_fork_bomb_ends_with_its_call(where: Path) -> None:
     async with serving(where.parent) as world:
-        world.pool._limits = calls.Limits(1 << 30, 40, 256)
+        world.pool._limits = hostcalls.Limits(1 << 30, 40, 256)
         bomb = program(script(where, "f() { f | f & f; }; f 2>/dev/null; sleep 1000"), timeout=1)
         answer = await world.call(only(world, bomb, timeout=1), stdin=b"{}")
         assert answer.status in (1, 70), answer
@@ -306,7 +307,7 @@ async def test_a_fork_bomb_ends_with_its_call(where: Path) -> None:
 async def test_a_bomb_in_sessions_of_its_own_ends_with_its_call(where: Path) -> None:
     # children.py: "What left the group becomes the host's child when its parent ends"
     async with serving(where.parent) as world:
-        world.pool._limits = calls.Limits(1 << 30, 40, 256)
+        world.pool._limits = hostcalls.Limits(1 << 30, 40, 256)
         command = script(where, 'setsid "$0" & setsid "$0" & sleep 1000')
         answer = await world.call(only(world, program(command, timeout=1), timeout=1), stdin=b"{}")
         assert answer.status in (1, 70), answer

@@ -17,7 +17,7 @@ from tests.shell.provider_server import KEY, SSE, WHOLE, Wait, chat, chunks, end
 def test_a_daemon_imports_no_client_before_it_is_needed() -> None:
     # issue: "Extras keep the core small; imports are lazy"
     wanted = "{'openai', 'anthropic', 'httpx', 'h11', 'xllamacpp'}"
-    code = f"import sys, cortexfs.daemon, cortexfs.models.drivers; print({wanted} & set(sys.modules))"
+    code = f"import sys, cortexfs.daemon.daemon, cortexfs.models.drivers; print({wanted} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-I", "-c", code], text=True) == "set()\n"
 
 

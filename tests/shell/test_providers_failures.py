@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from cortexfs.core import frames
-from cortexfs.models import clients
-from cortexfs.models.answering import Terms
+from cortexfs.models.exchange import clients
+from cortexfs.models.exchange.answering import Terms
 from tests.shell.asking import QUICK, Turn, World, model, world
 from tests.shell.provider_server import (
     KEY,
@@ -296,7 +296,7 @@ async def test_what_no_fallback_is_for(moves: list[Move]) -> None:
 
 async def test_a_key_that_no_header_could_hold_never_gets_there() -> None:
     from cortexfs.core.errors import Fault
-    from cortexfs.models.secrets import checked
+    from cortexfs.models.providers.secrets import checked
 
     for key in (b"", b" \n", b"a b", b"a\nb", b"k\xc3\xa9y", b"x" * 10_000, b"a\x00b"):
         with pytest.raises(Fault) as caught:
@@ -312,7 +312,7 @@ async def test_the_traceback_of_a_bug_shows_no_key(
     def bug(*_: object) -> list[frames.Frame]:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("cortexfs.models.openai_chat.Reader.read", bug)
+    monkeypatch.setattr("cortexfs.models.formats.openai_chat.Reader.read", bug)
     with caplog.at_level(logging.DEBUG):
         async with world(chat("x")) as (made, provider):
             _, fault = await made.ask("hi")

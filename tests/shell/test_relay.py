@@ -12,23 +12,23 @@ import msgspec
 import pytest
 import trio
 
-from cortexfs.core import calls, frames, wire
-from cortexfs.hosts import Host, Pool
-from cortexfs.logs import Logs
-from cortexfs.relay import Relay
-from cortexfs.runnerside import receive, send
-from cortexfs.runs import Run, Runs
-from cortexfs.voice import Jsonl
+from cortexfs.core import frames, hostcalls, wire
+from cortexfs.pool.pool import Host, Pool
+from cortexfs.pool.run_table import Run, Runs
+from cortexfs.run.output import Jsonl
+from cortexfs.run.runner import receive, send
+from cortexfs.run.tool_run import Relay
+from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
 
-PLUGIN = calls.Plugin("p", "1", "python", "m:a")
-CALL = calls.Call("r1", calls.Invocation("t"), [b"x"], None, 0o22, {})
+PLUGIN = hostcalls.Plugin("p", "1", "python", "m:a")
+CALL = hostcalls.Call("r1", hostcalls.Invocation("t"), [b"x"], None, 0o22, {})
 
 
 class Someone:
     """A caller."""
 
-    identity = calls.Identity(0, 0, ())
+    identity = hostcalls.Identity(0, 0, ())
     rights: list[int] = []  # noqa: RUF012
     cwd = None
 
@@ -77,7 +77,7 @@ class Stage:
         self.relay = Relay(self.stream, self.voice, self.run, Bounds())
 
     async def play(
-        self, host: Callable[[Stage], Any], seconds: float = PATIENCE, asked: calls.Call = CALL
+        self, host: Callable[[Stage], Any], seconds: float = PATIENCE, asked: hostcalls.Call = CALL
     ) -> None:
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
@@ -236,7 +236,7 @@ async def test_a_caller_who_half_closes_is_cancelled_and_told(stage: Stage) -> N
 
 
 async def test_a_host_that_does_not_let_go_is_stuck(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cortexfs.hostside.LET_GO_SECONDS", 0.01)
+    monkeypatch.setattr("cortexfs.pool.call.LET_GO_SECONDS", 0.01)
 
     async def host(stage: Stage) -> None:
         await receive(stage.pool.theirs)
@@ -272,7 +272,7 @@ async def test_a_host_that_floods_while_it_is_let_go_of(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # abi.md 5: "cancel: done{status:cancelled} within 1 s"
-    monkeypatch.setattr("cortexfs.hostside.LET_GO_SECONDS", 0.1)
+    monkeypatch.setattr("cortexfs.pool.call.LET_GO_SECONDS", 0.1)
     stage.relay = Relay(stage.stream, stage.voice, stage.run, Bounds(1 << 40))
     stage.pool.theirs.setblocking(True)
     piece = wire.message(wire.DELTA, b"x" * 60_000)
@@ -297,7 +297,7 @@ async def test_a_host_that_floods_while_it_is_let_go_of(
 async def test_a_caller_who_leaves_while_the_host_does_not_take_his_input(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortexfs.hostside.LET_GO_SECONDS", 0.01)
+    monkeypatch.setattr("cortexfs.pool.call.LET_GO_SECONDS", 0.01)
 
     async def host(stage: Stage) -> None:
         await receive(stage.pool.theirs)
@@ -320,7 +320,7 @@ async def test_a_request_larger_than_the_socket_holds(stage: Stage) -> None:
         heard: list[tuple[int, bytes]] = []
         while not heard:
             heard = splitter.feed(await receive(stage.pool.theirs))
-        assert msgspec.msgpack.decode(heard[0][1], type=calls.Request) == large
+        assert msgspec.msgpack.decode(heard[0][1], type=hostcalls.Request) == large
         await stage.say(wire.DONE)
 
     await stage.play(host, asked=large)
@@ -330,7 +330,7 @@ async def test_a_request_larger_than_the_socket_holds(stage: Stage) -> None:
 async def test_a_caller_who_leaves_before_the_host_has_the_request(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cortexfs.hostside.LET_GO_SECONDS", 0.01)
+    monkeypatch.setattr("cortexfs.pool.call.LET_GO_SECONDS", 0.01)
 
     async def host(stage: Stage) -> None:
         stage.runner.shutdown(socket.SHUT_WR)

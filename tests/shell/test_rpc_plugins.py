@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from cortexfs import manifestkinds, sdk
-from cortexfs.core import calls
+from cortexfs import sdk
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import fields
-from cortexfs.host import rpc
-from cortexfs.plugins import jsonmanifests
-from cortexfs.plugins.jsonsettings import NOTHING
+from cortexfs.host.mcp import manifest_rpc
+from cortexfs.plugins import json_kinds
+from cortexfs.plugins.install.decisions import NOTHING
+from cortexfs.plugins.package import json_manifests
 from tests.shell.webserving import served
 
 FETCH = ("tools", "network:fetch")
@@ -65,11 +66,11 @@ def url(server: Server) -> str:
     return f"http://127.0.0.1:{server.server_port}/rpc"
 
 
-def tool(url: str, capabilities: tuple[str, ...] = FETCH, **more: Any) -> rpc.RpcTool:
-    endpoint = rpc.Endpoint(url, capabilities=capabilities, **more)
-    plugin = calls.Plugin("my-plugin", "1.0.0", rpc.KIND, rpc.target(endpoint))
-    (made,) = rpc.tools(plugin)
-    assert isinstance(made, rpc.RpcTool)
+def tool(url: str, capabilities: tuple[str, ...] = FETCH, **more: Any) -> manifest_rpc.RpcTool:
+    endpoint = manifest_rpc.Endpoint(url, capabilities=capabilities, **more)
+    plugin = hostcalls.Plugin("my-plugin", "1.0.0", manifest_rpc.KIND, manifest_rpc.target(endpoint))
+    (made,) = manifest_rpc.tools(plugin)
+    assert isinstance(made, manifest_rpc.RpcTool)
     return made
 
 
@@ -134,7 +135,7 @@ def test_no_redirect_is_followed(server: Server) -> None:
 
 
 def test_an_answer_has_a_bound(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "MAX_ANSWER", 1000)
+    monkeypatch.setattr(manifest_rpc, "MAX_ANSWER", 1000)
     server.answer = lambda asked: {"jsonrpc": "2.0", "id": 1, "result": "x" * 1000}
     with pytest.raises(sdk.ExecutionFailed) as caught:
         run(tool(url(server)))
@@ -201,7 +202,7 @@ def test_a_server_that_fails_in_mid_call(
     server.act = act
     with monkeypatch.context() as patched:
         if code == "ETIMEDOUT":
-            patched.setattr("cortexfs.host.webfetch.SECONDS", 0.3)
+            patched.setattr("cortexfs.host.net.fetch.SECONDS", 0.3)
         with pytest.raises(sdk.ExecutionFailed) as caught:
             run(made)
     assert caught.value.code == code
@@ -212,7 +213,7 @@ def test_a_server_that_fails_in_mid_call(
 
 def test_private_addresses_are_refused_unless_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [(2, 1, 6, "", ("10.1.2.3", 443))]
-    monkeypatch.setattr("cortexfs.host.webfetch.socket.getaddrinfo", lambda *_, **__: found)
+    monkeypatch.setattr("cortexfs.host.net.fetch.socket.getaddrinfo", lambda *_, **__: found)
     with pytest.raises(sdk.ExecutionFailed, match="private address") as caught:
         run(tool("https://inside.example/rpc"))
     assert caught.value.code == "EACCES"
@@ -256,11 +257,11 @@ MANIFEST = {
 
 def test_a_manifest_becomes_the_tool(tmp_path: Path) -> None:
     # seed 004: 'MCP (kind: "mcp", runtime: "deno")'
-    made = jsonmanifests.parse(json.dumps(MANIFEST).encode(), None, "manifest.json")
+    made = json_manifests.parse(json.dumps(MANIFEST).encode(), None, "manifest.json")
     manifest = made.json
     assert isinstance(manifest, fields.Manifest)
-    plugin = manifestkinds.plugin(manifest, tmp_path, NOTHING)
-    (one,) = rpc.tools(plugin)
+    plugin = json_kinds.plugin(manifest, tmp_path, NOTHING)
+    (one,) = manifest_rpc.tools(plugin)
     assert one.name == "mcp_my-plugin"
     assert one.description == "Asks a server"
     assert one.input_schema["properties"]["method"]["enum"] == ["greet"]

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.logs import Logs
-from cortexfs.runs import Line, Runs
+from cortexfs.pool.run_table import Line, Runs
+from cortexfs.state.run_logs import Logs
 
 
 @pytest.fixture

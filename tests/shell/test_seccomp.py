@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.core import calls
-from cortexfs.host import linux, seccomp, wasmcalls
+from cortexfs.core import hostcalls
+from cortexfs.host.confine import wasm_calls
+from cortexfs.linux import seccomp, syscalls
 from tests.shell.confined import ONLY_HERE, in_child
 from tests.shell.forks import NOBODY, Forks
 
@@ -25,7 +26,7 @@ def test_each_refused_call_is_refused_to_root_with_all_powers(name: str) -> None
     column = seccomp.MACHINES[os.uname().machine].column
 
     def work() -> None:
-        linux._syscall(seccomp.REFUSED[name][column], -1, -1, -1, -1)
+        syscalls._syscall(seccomp.REFUSED[name][column], -1, -1, -1, -1)
 
     def filtered() -> None:
         seccomp.restrict(network=True, metadata=True)
@@ -55,7 +56,7 @@ def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
     ours |= {"socket": seccomp.SOCKET, "socketpair": seccomp.SOCKETPAIR}
     ours |= {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT}
     ours["unshare"] = seccomp.UNSHARE
-    for name, words in wasmcalls.CALLS.items():
+    for name, words in wasm_calls.CALLS.items():
         assert ours.get(name, seen(words)) == seen(words)
         ours[name] = seen(words)
     for name in NEWER:
@@ -186,19 +187,21 @@ def test_sockets_of_some_families_alone(name: str, family: int, error: int) -> N
 UNLISTED: dict[str, Callable[[], object]] = {
     "a program": lambda: os.execv("/bin/true", ["true"]),
     "a signal": lambda: os.kill(os.getpid(), 0),
-    "a mount": lambda: linux.cover("/tmp", "x"),
-    "a trace": lambda: linux._syscall(seccomp.REFUSED["ptrace"][seccomp.MACHINES[os.uname().machine].column]),
+    "a mount": lambda: syscalls.cover("/tmp", "x"),
+    "a trace": lambda: syscalls._syscall(
+        seccomp.REFUSED["ptrace"][seccomp.MACHINES[os.uname().machine].column]
+    ),
     "a link": lambda: os.symlink("x", f"/tmp/cortexfs-test-{os.getpid()}"),
     "another filter": lambda: seccomp.close(network=True, unix=True),
-    "a number of tomorrow": lambda: linux._syscall(1000),
+    "a number of tomorrow": lambda: syscalls._syscall(1000),
 }
 
 
 @pytest.mark.parametrize("what", UNLISTED)
 def test_calls_that_are_not_listed_are_not_there(what: str) -> None:
     def work() -> None:
-        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-        seccomp.allow_only(wasmcalls.numbers(os.uname().machine))
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+        seccomp.allow_only(wasm_calls.numbers(os.uname().machine))
         os.stat("/")
         UNLISTED[what]()
 
@@ -207,8 +210,8 @@ def test_calls_that_are_not_listed_are_not_there(what: str) -> None:
 
 def test_a_wasm_plugins_host_has_that_filter() -> None:
     with Forks() as others:
-        others.plugin = calls.Plugin("w", "1", "wasm", "m")
-        host = others.spawn(calls.Identity(NOBODY, NOBODY, ()))
+        others.plugin = hostcalls.Plugin("w", "1", "wasm", "m")
+        host = others.spawn(hostcalls.Identity(NOBODY, NOBODY, ()))
         attempt = "try: os.execv('/bin/true', ['true'])\nexcept OSError as error: answer = error.errno"
         assert host.ask(attempt) == errno.ENOSYS
 
@@ -228,7 +231,7 @@ def test_calls_of_another_architecture_end_the_process() -> None:
         exec(OLD_CALL, {})
 
     def x32() -> None:
-        linux._syscall(0x40000000 + 39)
+        syscalls._syscall(0x40000000 + 39)
 
     def filtered(work: Callable[[], None]) -> int:
         def both() -> None:

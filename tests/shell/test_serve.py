@@ -1,4 +1,4 @@
-"""host/serve.py and host/runtime.py: what one call does to its host must not reach the next one."""
+"""host/serve.py and host/call/runtime.py: what one call does to its host must not reach the next one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import msgspec
 import pytest
 import trio
 
-from cortexfs.catalog import Catalog, describer
-from cortexfs.core import calls, frames, wire
-from cortexfs.hosts import Host, Pool, announce
-from cortexfs.runnerside import receive, send
+from cortexfs.core import frames, hostcalls, wire
+from cortexfs.plugins.catalog import Catalog, describer
+from cortexfs.pool.pool import Host, Pool, announce
+from cortexfs.run.runner import receive, send
 from tests.shell.calling import SERVE, SITE, World, serving
 from tests.waiting import awaited
 
@@ -166,7 +166,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 async def test_more_calls_than_threads(tmp_path: Path) -> None:
     # A host that may have no more threads answers when one has become free.
     async with serving(tmp_path) as world:
-        world.pool._limits = calls.Limits(1 << 30, 6, 256)
+        world.pool._limits = hostcalls.Limits(1 << 30, 6, 256)
         nap = world.inode("nap")
         pids = []
 
@@ -184,8 +184,8 @@ async def test_more_calls_than_threads(tmp_path: Path) -> None:
 
 async def test_a_schema_that_is_no_json_breaks_its_plugin_with_a_sentence(tmp_path: Path) -> None:
     plugins = [
-        calls.Plugin("unspeakable", "1", "python", "ctx_serve_plugin:unspeakable", SITE),
-        calls.Plugin("missing", "1", "python", "no_such_module", SITE),
+        hostcalls.Plugin("unspeakable", "1", "python", "ctx_serve_plugin:unspeakable", SITE),
+        hostcalls.Plugin("missing", "1", "python", "no_such_module", SITE),
         SERVE,
     ]
     async with serving(tmp_path) as world:
@@ -207,7 +207,7 @@ async def test_the_built_in_tools_are_asked_again(tmp_path: Path, monkeypatch: p
     # A mount without them would be of no use, and what keeps them is a machine that has too much to do.
     acquired: list[str] = []
 
-    async def acquire(pool: Pool, plugin: calls.Plugin, identity: calls.Identity) -> Host:
+    async def acquire(pool: Pool, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> Host:
         host = await original(pool, plugin, identity)
         acquired.append(plugin.name)
         if len(acquired) <= deaths:
@@ -244,7 +244,7 @@ async def test_a_daemon_that_does_not_keep_to_the_protocol(tmp_path: Path) -> No
                 await send(call, said)
                 assert await _fault(call) == "EPROTO"
         with host.call(None) as call:
-            await send(call, announce(calls.Call("r", calls.Invocation("echo"), [b"x"], None, 0, {})))
+            await send(call, announce(hostcalls.Call("r", hostcalls.Invocation("echo"), [b"x"], None, 0, {})))
             assert await _fault(call) == "EACCES"  # no working directory was given
         world.pool.release(host)
         assert await world.pid() == pid

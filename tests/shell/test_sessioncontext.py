@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import sessioncontext
-from cortexfs.agents.context import Kept, Pin, Summary
+from cortexfs.agents.window.context import Kept, Pin, Summary
 from cortexfs.core.errors import Fault
-from cortexfs.sessioncontext import MAX_FILES, MAX_PIN, MAX_PINS, ContextFiles
-from cortexfs.sessiondisk import Owner
-from cortexfs.sessionfiles import Address, Space
-from cortexfs.sessionshare import Most, Shares
+from cortexfs.daemon import agent_context_files
+from cortexfs.daemon.agent_context_files import MAX_FILES, MAX_PIN, MAX_PINS, ContextFiles
+from cortexfs.sessions.disk import Owner
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.quota import Most, Shares
 from tests.shell.handlers import caller, refused
 from tests.shell.sessions import store
 from tests.shell.spaces import ME, seen, written
@@ -109,7 +109,7 @@ def test_no_call_s_name_leads_elsewhere(tmp_path: Path, call: str) -> None:
 
 
 def test_of_too_much_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessioncontext, "MAX_OUTPUTS", 100)
+    monkeypatch.setattr(agent_context_files, "MAX_OUTPUTS", 100)
     files, folder = context(tmp_path), tmp_path / "context/output"
     for number in range(5):
         files.spill(f"c{number}", "x" * 40)
@@ -122,7 +122,7 @@ def test_of_too_much_the_oldest_goes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_files_are_bounded_in_number_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessioncontext, "MAX_FILES", 3)
+    monkeypatch.setattr(agent_context_files, "MAX_FILES", 3)
     files = context(tmp_path)
     for number in range(10):
         files.spill(f"c{number}", "")

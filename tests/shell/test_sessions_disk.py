@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessioncommit import Commit
-from cortexfs.sessionfilelog import Job
-from cortexfs.sessionlog import Log
+from cortexfs.sessions.file_log import Job
+from cortexfs.sessions.log import Log
+from cortexfs.sessions.writer import Commit
 from tests.shell.logreader import Reader
 from tests.shell.sessions import Reports, address, line, plant, read_all, remount, run_of, small_disk, store
 

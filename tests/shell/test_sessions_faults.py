@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from cortexfs.sessionfacts import INDEX_ENTRIES, Index, Scan
-from cortexfs.sessionlog import LEAP
-from cortexfs.sessions import Limits
+from cortexfs.sessions.log import LEAP
+from cortexfs.sessions.log_facts import INDEX_ENTRIES, Index, Scan
+from cortexfs.sessions.store import Limits
 from tests.shell.logreader import Reader
 from tests.shell.sessions import Reports, address, line, plant, read_all, run_of, store
 

@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessionfiles import Address, Space
-from cortexfs.sessions import Limits, Policy
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.store import Limits, Policy
 from tests.shell.logreader import Reader, grown
 from tests.shell.sessions import SPACE, address, append_each, fill, line, read_to, run_of, store
 

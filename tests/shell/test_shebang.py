@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import shebang
 from cortexfs.core.errors import Fault
 from cortexfs.core.wire import PROTOCOL
+from cortexfs.run import shebang
 
 
 def speaks(path: Path, protocol: int = PROTOCOL) -> Path:

@@ -16,10 +16,12 @@ import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest import Check, Conformance, Package
-from cortexfs.plugins import installing, manifests, package, signing
-from cortexfs.plugins.package import File, Tree
-from cortexfs.plugins.signing import COMPLETE, UPSTREAM, payload, read_key, sign, signed, verify
+from cortexfs.core.manifest.toml import Check, Conformance, Package
+from cortexfs.plugins.install import install
+from cortexfs.plugins.package import manifests, package
+from cortexfs.plugins.package.package import File, Tree
+from cortexfs.plugins.trust import signing
+from cortexfs.plugins.trust.signing import COMPLETE, UPSTREAM, payload, read_key, sign, signed, verify
 from tests.shell.plugin_files import NATIVE, PUBLIC, SECRET, TOOL, full, plugin, tree
 
 pytest.importorskip("cryptography")
@@ -218,7 +220,7 @@ def test_a_round_trip(tmp_path: Path) -> None:
     (tmp_path / "sums").write_text(package.checksum(package.pack(found), "hello.cpx"))
     subprocess.run(["sha256sum", "-c", "--quiet", "sums"], cwd=tmp_path, check=True)
     unpacked = package.unpack((tmp_path / "hello.cpx").read_bytes(), "hello.cpx")
-    place = installing.install(tmp_path / "plugins", "hello", unpacked.files)
+    place = install.install(tmp_path / "plugins", "hello", unpacked.files)
     assert package.read(place) == found
     assert verify(package.read(place)).status == "verified"
     # signatures hold at load, not only at install
@@ -322,8 +324,7 @@ def test_without_the_library_the_mend_is_told(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_library_is_loaded_only_when_it_is_used() -> None:
-    code = (
-        "import sys, cortexfs.plugins.signing, cortexfs.plugins.trust; print('cryptography' in sys.modules)"
-    )
+    code = "import sys, cortexfs.plugins.trust.signing as _, cortexfs.plugins.trust.trust as _"
+    code += "; print('cryptography' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

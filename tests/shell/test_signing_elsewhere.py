@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.plugins import package
-from cortexfs.plugins.signing import sign, signed
+from cortexfs.plugins.package import package
+from cortexfs.plugins.trust.signing import sign, signed
 from tests.shell.plugin_files import PUBLIC, SECRET
 
 pytest.importorskip("cryptography")

@@ -14,12 +14,12 @@ import msgspec
 import pytest
 import trio
 
-from cortexfs.arrivals import Arrivals
-from cortexfs.conversations import Conversations
 from cortexfs.core.registry import Object
-from cortexfs.hosts import Pool
-from cortexfs.sockets import Sockets
-from cortexfs.starter import Starter
+from cortexfs.peers.arrivals import Arrivals
+from cortexfs.pool.pool import Pool
+from cortexfs.pool.starter import Starter
+from cortexfs.talk.conversations import Conversations
+from cortexfs.talk.listener import Sockets
 
 TALKS = Object(class_="model", name="acme/talker", description="Talks.", extra={"session": "socket"})
 BROKEN = msgspec.structs.replace(TALKS, status="broken: its key is missing")

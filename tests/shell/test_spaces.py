@@ -13,10 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs import spacefiles
-from cortexfs.core.places import HOME, MAIN, SHARED
-from cortexfs.core.spaces import BIT, Place
-from cortexfs.sessionfiles import Address, Space
+from cortexfs.core.tree.places import HOME, MAIN, SHARED
+from cortexfs.core.tree.session_places import BIT, Place
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.tree import session_files
 from tests.shell.handlers import caller, refused
 from tests.shell.logreader import grown
 from tests.shell.sessions import line, run_of, store
@@ -166,7 +166,7 @@ async def test_a_listing_that_is_too_much_holds_nothing(
         await written(world.sessions, address())
         folder = await world.find(f"{MINE}/default")
         held = {inode: node.users for inode, node in world.fs._spaces._known.items()}
-        monkeypatch.setattr("cortexfs.opened.MAX_ENTRIES", 3)
+        monkeypatch.setattr("cortexfs.tree.open_files.MAX_ENTRIES", 3)
         with refused(errno.EMFILE):
             await world.fs.opendir(folder, caller())
         assert {inode: node.users for inode, node in world.fs._spaces._known.items()} == held
@@ -262,7 +262,7 @@ async def test_a_reader_follows_what_grows_and_keeps_what_is_replaced(tmp_path: 
 async def test_descriptors_are_bounded_however_many_files_are_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spacefiles, "HELD", 2)
+    monkeypatch.setattr(session_files, "HELD", 2)
     async with seen(tmp_path) as world:
         handles = {}
         for name in ("a", "b", "c", "d"):
@@ -298,10 +298,10 @@ async def test_a_disk_that_hangs_holds_up_who_asks_for_sessions_only(
     async with seen(tmp_path) as world:
         await written(world.sessions, address())
         folder = await world.find(f"{MINE}/default")
-        monkeypatch.setattr("cortexfs.spacedisk.look", look)
+        monkeypatch.setattr("cortexfs.tree.session_disk.look", look)
         try:
             async with trio.open_nursery() as nursery:
-                for _ in range(2 * spacefiles.THREADS):
+                for _ in range(2 * session_files.THREADS):
                     nursery.start_soon(world.gone_in, folder, "state")
                 await trio.testing.wait_all_tasks_blocked()
                 assert b"uptime" in await world.read("status")

@@ -76,8 +76,8 @@ async def test_a_session_that_comes_back_is_another(tmp_path: Path) -> None:
 
 
 async def test_ghosts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cortexfs.spaces.GHOSTS", 2)
-    monkeypatch.setattr("cortexfs.spaces.LIVES", 2)
+    monkeypatch.setattr("cortexfs.tree.session_view.GHOSTS", 2)
+    monkeypatch.setattr("cortexfs.tree.session_view.LIVES", 2)
     async with seen(tmp_path) as world:
         for name in ("a", "b", "c", "d", "e"):
             await written(world.sessions, address(name))

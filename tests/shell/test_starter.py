@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from cortexfs.core import starts
-from cortexfs.host import linux
-from cortexfs.starter import Child, Starter
+from cortexfs.linux import syscalls
+from cortexfs.pool.starter import Child, Starter
 from tests.shell.starters import starting
 
 SLEEP = ("/bin/sh", "-c", "exec sleep 3600")
@@ -169,7 +169,7 @@ async def test_no_command_is_run_that_others_may_have_written(tmp_path: Path) ->
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
 def test_what_others_have_mounted_over_it_stays(tmp_path: Path) -> None:
-    linux.cover(str(tmp_path), "test-cortexfs")
+    syscalls.cover(str(tmp_path), "test-cortexfs")
     starter = Starter(tmp_path)
     try:
         device = os.stat(tmp_path).st_dev
@@ -186,4 +186,4 @@ def test_the_package_of_the_starter_is_small() -> None:
     # It is the one that keeps root's powers: no loop, no mount, no parser of strangers' bytes.
     words = [sys.executable, "-c", "import sys, cortexfs.host.starter; print(*sys.modules)"]
     loaded = set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
-    assert loaded.isdisjoint({"trio", "pyfuse3", "h11", "ssl", "asyncio", "cortexfs.caller"})
+    assert loaded.isdisjoint({"trio", "pyfuse3", "h11", "ssl", "asyncio", "cortexfs.peers.caller"})

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import trio
 
-from cortexfs.agents.world import Outcome
-from cortexfs.catalog import BUILTIN
-from cortexfs.core import calls, frames
+from cortexfs.agents.ports import Outcome
+from cortexfs.core import frames, hostcalls
 from cortexfs.core.registry import Object
-from cortexfs.toolcalls import ToolCalls
+from cortexfs.plugins.catalog import BUILTIN
+from cortexfs.pool.tool_call import ToolCalls
 from tests.shell.calling import World, serving
 
-IDENTITY = calls.Identity(os.getuid(), os.getgid(), ())
+IDENTITY = hostcalls.Identity(os.getuid(), os.getgid(), ())
 SHELL = Object(class_="tool", name="shell.exec", description="", plugin=BUILTIN)
 # It stays, as its end could be told before all threads of the host have stopped.
 STOP = b'{"cmd":"kill -STOP $PPID; sleep 99"}'
@@ -27,9 +27,9 @@ async def call(world: World, input_: bytes, begun: trio.Event | None = None, sec
         if begun:
             begun.set()
 
-    invocation = calls.Invocation("shell.exec", None, str(os.getuid()), "agent")
+    invocation = hostcalls.Invocation("shell.exec", None, str(os.getuid()), "agent")
     environment = {b"PATH": os.environb[b"PATH"]}
-    asked = calls.Call("r", invocation, None, input_, 0o022, environment, directory="/")
+    asked = hostcalls.Call("r", invocation, None, input_, 0o022, environment, directory="/")
     return await ToolCalls(world.pool, seconds).call(SHELL, IDENTITY, asked, say)
 
 

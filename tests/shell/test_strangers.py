@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cortexfs import strangers
+from cortexfs.peers import safe_sockets
 from tests.waiting import PATIENCE
 
 
@@ -21,10 +21,10 @@ from tests.waiting import PATIENCE
 def known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the kernel refuses descriptors (Linux 6.16), or we have to look."""
     if request.param == "looked for":
-        monkeypatch.setattr(strangers, "REFUSED", False)
-    elif not strangers.REFUSED:
+        monkeypatch.setattr(safe_sockets, "REFUSED", False)
+    elif not safe_sockets.REFUSED:
         pytest.skip("needs Linux 6.16")
-    return strangers.REFUSED
+    return safe_sockets.REFUSED
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def pair(known: bool) -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     if known:
-        assert strangers.refuse_rights(ours)
+        assert safe_sockets.refuse_rights(ours)
     with ours, theirs:
         yield ours, theirs
 
@@ -76,13 +76,13 @@ def in_time(work: Callable[[], None]) -> bool:
 def test_bytes_arrive(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     with pytest.raises(BlockingIOError):
-        strangers.receive(ours, 10)
+        safe_sockets.receive(ours, 10)
     theirs.sendall(b"one two")
-    assert strangers.receive(ours, 4) + strangers.receive(ours, 10) == b"one two"
+    assert safe_sockets.receive(ours, 4) + safe_sockets.receive(ours, 10) == b"one two"
     theirs.close()
-    assert strangers.receive(ours, 10) == b""
-    strangers.close(ours)
-    strangers.close(ours)
+    assert safe_sockets.receive(ours, 10) == b""
+    safe_sockets.close(ours)
+    safe_sockets.close(ours)
     assert ours.fileno() == -1
 
 
@@ -96,9 +96,9 @@ def test_receiving_a_descriptor_neither_waits_nor_installs_it(
 
     def read() -> None:
         with pytest.raises(ConnectionAbortedError) if not known else pytest.MonkeyPatch.context():
-            while strangers.receive(ours, 100):
+            while safe_sockets.receive(ours, 100):
                 pass
-        strangers.close(ours)
+        safe_sockets.close(ours)
 
     assert in_time(read)
     assert len(os.listdir("/proc/self/fd")) == before - 1
@@ -110,15 +110,15 @@ def test_closing_over_an_unread_descriptor_does_not_wait(
     ours, theirs = pair
     theirs.sendall(b"before")
     send(theirs, known, lingering)
-    assert in_time(lambda: strangers.close(ours))
+    assert in_time(lambda: safe_sockets.close(ours))
     assert ours.fileno() == -1
 
 
-@pytest.mark.skipif(not strangers.REFUSED, reason="needs Linux 6.16")
+@pytest.mark.skipif(not safe_sockets.REFUSED, reason="needs Linux 6.16")
 def test_what_a_listener_accepts_takes_no_descriptors() -> None:
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         listener.bind(f"\0{__name__}.{os.getpid()}")
-        strangers.refuse_rights(listener)
+        safe_sockets.refuse_rights(listener)
         listener.listen(1)
         client.connect(listener.getsockname())
         with pytest.raises(PermissionError):

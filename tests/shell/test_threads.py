@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs import threads
-from cortexfs.threads import PAUSE, PROMPT, Prompt
+from cortexfs.linux import short_waits
+from cortexfs.linux.short_waits import PAUSE, PROMPT, Prompt
 from tests.waiting import PATIENCE
 
 
@@ -60,7 +60,7 @@ def test_after_slow_work_the_loop_does_not_wait_for_a_while(monkeypatch: pytest.
     # "for PROMPT at most, and not again for PAUSE when that was not enough"
     waits: list[float] = []
 
-    class Piece(threads._Piece):
+    class Piece(short_waits._Piece):
         def comes_within(self, seconds: float) -> bool:
             waits.append(seconds)
             return super().comes_within(seconds) if len(waits) > 1 else super().comes_within(0)
@@ -75,6 +75,6 @@ def test_after_slow_work_the_loop_does_not_wait_for_a_while(monkeypatch: pytest.
         await trio.sleep(PAUSE)
         await hangs(prompt, gate)
 
-    monkeypatch.setattr(threads, "_Piece", Piece)
+    monkeypatch.setattr(short_waits, "_Piece", Piece)
     trio.run(works, clock=trio.testing.MockClock(autojump_threshold=0))
     assert waits == [PROMPT, 0, PROMPT]

@@ -10,14 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs import toolcalls, turnstile
-from cortexfs.agents.world import Outcome
-from cortexfs.core import calls, frames, wire
+from cortexfs.agents.ports import Outcome
+from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
-from cortexfs.hosts import Pool
+from cortexfs.pool import host_queue, tool_call
+from cortexfs.pool.pool import Pool
 
-TOOL = Object(class_="tool", name="x", description="", plugin=calls.Plugin("p", "1", "python", "m:a"))
+TOOL = Object(class_="tool", name="x", description="", plugin=hostcalls.Plugin("p", "1", "python", "m:a"))
 
 
 class Host:
@@ -61,12 +61,12 @@ async def said(_frame: frames.Frame) -> None:
 async def outcomes(uids: list[int], pieces: list[bytes]) -> list[Outcome]:
     """What comes of calls that all go on until each host has said what it has to say."""
     hosts = [Host(pieces) for _ in uids]
-    tools = toolcalls.ToolCalls(cast(Pool, Hosts(*hosts)), 5.0)
-    asked = calls.Call("r", calls.Invocation("x"), None, b"{}", 0o22, {})
+    tools = tool_call.ToolCalls(cast(Pool, Hosts(*hosts)), 5.0)
+    asked = hostcalls.Call("r", hostcalls.Invocation("x"), None, b"{}", 0o22, {})
     found: dict[int, Outcome] = {}
 
     async def one(number: int) -> None:
-        identity = calls.Identity(uids[number], 0, ())
+        identity = hostcalls.Identity(uids[number], 0, ())
         found[number] = await tools.call(TOOL, identity, asked, said)
 
     async with trio.open_nursery() as nursery:
@@ -80,14 +80,14 @@ async def outcomes(uids: list[int], pieces: list[bytes]) -> list[Outcome]:
 
 def test_an_output_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     # docs/agents.md: "2 MiB of an output are kept"; the rest is counted
-    monkeypatch.setattr(toolcalls, "MAX_KEPT", 5)
+    monkeypatch.setattr(tool_call, "MAX_KEPT", 5)
     (one,) = trio.run(outcomes, [1], [b"a", b"b", b"cdef", b"g"])
     assert (one.output, one.missing, one.fault) == ("abcde", 2, None)
 
 
 def test_what_is_kept_for_a_user_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     # docs/agents.md: "64 MiB for one user at a time"; who calls without end takes nothing of others'
-    monkeypatch.setattr(toolcalls, "MAX_HELD", 7)
+    monkeypatch.setattr(tool_call, "MAX_HELD", 7)
     first, second, other, third = trio.run(outcomes, [1, 1, 2, 1], [b"abc", b"de"])
     assert [one.output for one in (first, second, other, third)] == ["abcde", "ab", "abcde", ""]
     assert [one.missing for one in (first, second, other, third)] == [0, 3, 0, 5]
@@ -98,7 +98,7 @@ def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None
     # issue 4: "Every decision with its reason in events.jsonl"; whatever a tool is called, and says, is none
     async def sources() -> list[str | None]:
         host = Host([msgspec.msgpack.encode((source, "allow"))], wire.OBSERVER)
-        asked = calls.Call("r", calls.Invocation(name), None, b"{}", 0o22, {})
+        asked = hostcalls.Call("r", hostcalls.Invocation(name), None, b"{}", 0o22, {})
         heard: list[str | None] = []
 
         async def hear(frame: frames.Frame) -> None:
@@ -106,8 +106,8 @@ def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None
             heard.append(frame.source)
             host.end()
 
-        tools = toolcalls.ToolCalls(cast(Pool, Hosts(host)), 5.0)
-        await tools.call(msgspec.structs.replace(TOOL, name=name), calls.Identity(1, 0, ()), asked, hear)
+        tools = tool_call.ToolCalls(cast(Pool, Hosts(host)), 5.0)
+        await tools.call(msgspec.structs.replace(TOOL, name=name), hostcalls.Identity(1, 0, ()), asked, hear)
         return heard
 
     assert trio.run(sources) == [f"tool/{name}: {source}" if source else f"tool/{name}"]
@@ -131,12 +131,12 @@ def test_a_call_waits_for_a_host() -> None:
     # docs/agents.md: "a call waits for one, up to 30 s"
     async def calls_at_once() -> list[str]:
         host = Host([b"x"])
-        tools = toolcalls.ToolCalls(cast(Pool, Full(host)), 60.0)
-        asked = calls.Call("r", calls.Invocation("x"), None, b"{}", 0o22, {})
+        tools = tool_call.ToolCalls(cast(Pool, Full(host)), 60.0)
+        asked = hostcalls.Call("r", hostcalls.Invocation("x"), None, b"{}", 0o22, {})
         found: list[str] = []
 
         async def one() -> None:
-            fault = (await tools.call(TOOL, calls.Identity(1, 0, ()), asked, said)).fault
+            fault = (await tools.call(TOOL, hostcalls.Identity(1, 0, ()), asked, said)).fault
             found.append(fault.code if fault else "ok")
 
         async with trio.open_nursery() as nursery:
@@ -144,7 +144,7 @@ def test_a_call_waits_for_a_host() -> None:
                 nursery.start_soon(one)
             await trio.sleep(1)
             host.end()  # so that one of the others has it
-            await trio.sleep(turnstile.PATIENCE)
+            await trio.sleep(host_queue.PATIENCE)
             host.end()
         return found
 

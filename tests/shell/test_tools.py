@@ -18,15 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from cortexfs.sdk import (
-    MemoryRuntime,
-    Tool,
-    ToolEffectKind,
-    ToolError,
-    descriptor,
-    run,
-    tools_of,
-)
+from cortexfs.sdk import MemoryRuntime, Tool, ToolEffectKind, ToolError, descriptor, run, tools_of
 from cortexfs.tools import plugin
 
 T = TypeVar("T")

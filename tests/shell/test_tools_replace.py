@@ -14,7 +14,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cortexfs.sdk import MemoryRuntime
-from cortexfs.tools import fs_replace, unified
+from cortexfs.tools import fs_replace
+from cortexfs.tools.support import patch
 from tests.shell.test_tools import Ran, as_nobody, call
 
 LINES = st.lists(
@@ -26,7 +27,7 @@ TAIL = st.sampled_from([b"", b"a", b"end", b"\r"])
 def diff_of(old: bytes, new: bytes, context: int) -> bytes:
     """A diff as `diff -u` makes it; difflib leaves the missing newline to its caller."""
     pieces = difflib.diff_bytes(
-        difflib.unified_diff, unified.lines_of(old), unified.lines_of(new), b"old", b"new", n=context
+        difflib.unified_diff, patch.lines_of(old), patch.lines_of(new), b"old", b"new", n=context
     )
     return b"".join(
         line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n" for line in pieces
@@ -52,7 +53,7 @@ def test_a_diff_makes_the_new_of_the_old(
 ) -> None:
     before, after = b"".join(old) + old_tail, b"".join(new) + new_tail
     assume(before != after)
-    made, _ = unified.apply(before, unified.parse(diff_of(before, after, context)))
+    made, _ = patch.apply(before, patch.parse(diff_of(before, after, context)))
     assert made == after
 
 
@@ -65,15 +66,15 @@ def test_a_diff_finds_its_lines_where_they_have_moved(old: list[bytes], new: lis
     assume(before)
     diff = diff_of(b"".join(before), b"".join(after), 3)
     above = [b"moved %d\n" % number for number in range(moved)]
-    made, _ = unified.apply(b"".join(above + before), unified.parse(diff))
+    made, _ = patch.apply(b"".join(above + before), patch.parse(diff))
     assert made == b"".join(above + after)
 
 
 @given(st.binary(max_size=60))
 def test_any_text_is_either_applied_or_refused(text: bytes) -> None:
     for diff in (text, b"@@ -1 +1 @@\n" + text):
-        with suppress(unified.Malformed, unified.Mismatch):
-            unified.apply(b"a\nb\n", unified.parse(diff))
+        with suppress(patch.Malformed, patch.Mismatch):
+            patch.apply(b"a\nb\n", patch.parse(diff))
 
 
 def test_one_occurrence_is_replaced(path: Path) -> None:

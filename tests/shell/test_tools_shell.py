@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.sdk import MemoryRuntime
-from cortexfs.tools import jobs
+from cortexfs.tools.support import process_groups
 from tests.shell.test_tools import Ran, as_nobody, call, standing
 from tests.waiting import PATIENCE
 
@@ -109,7 +109,7 @@ def test_output_comes_while_the_command_runs(marked: Marked) -> None:
 
 
 def test_characters_cut_by_a_read_are_whole(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "CHUNK", 1)
+    monkeypatch.setattr(process_groups, "CHUNK", 1)
     assert shell(marked, "printf 'é€😀\\342\\202'").text == "é€😀\ufffd"
 
 
@@ -132,7 +132,7 @@ def test_a_flood_without_end_ends_in_time(marked: Marked) -> None:
 
 
 def test_a_slow_reader_loses_nothing(marked: Marked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "LINGER", 0)
+    monkeypatch.setattr(process_groups, "LINGER", 0)
 
     def wait_for_the_end(runtime: MemoryRuntime) -> None:
         if len(runtime.emitted) == 1:
@@ -184,7 +184,7 @@ def test_a_stopped_command_is_ended(marked: Marked) -> None:
 def test_who_minds_sigterm_may_clean_up(
     marked: Marked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "GRACE", PATIENCE)
+    monkeypatch.setattr(process_groups, "GRACE", PATIENCE)
     runtime = marked.runtime(lambda runtime: runtime.cancel())
     cmd = f"trap 'echo cleaned > {tmp_path}/x; exit' TERM; echo ready; sleep 1000 >/dev/null 2>&1 & wait"
     assert call("shell.exec", runtime, cmd=cmd).code == "ECANCELED"

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.plugins.signing import Verdict
-from cortexfs.plugins.trust import TrustStore, decide
+from cortexfs.plugins.trust.signing import Verdict
+from cortexfs.plugins.trust.trust import TrustStore, decide
 from tests.shell.plugin_files import PUBLIC
 
 KNOWN = Verdict("verified", "", "example.dev", PUBLIC, "f" * 64)

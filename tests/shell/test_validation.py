@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.host.validation import Validator
+from cortexfs.host.call.validation import Validator
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 SHAPES = {

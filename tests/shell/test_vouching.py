@@ -10,15 +10,15 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from cortexfs.core import calls
-from cortexfs.core.calls import Identity, Meet, Part
-from cortexfs.host import linux
+from cortexfs.core import hostcalls
+from cortexfs.core.hostcalls import Identity, Meet, Part
+from cortexfs.linux import syscalls
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connected, connection_of, ended
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="is root's fork server")
 
 USER = Identity(NOBODY, NOBODY, (1, NOBODY))
-ROOT = Identity(0, 0, (), linux.permitted())
+ROOT = Identity(0, 0, (), syscalls.permitted())
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,16 @@ def forks() -> Iterator[Forks]:
         yield found
 
 
-@pytest.mark.parametrize("identity", [ROOT, Identity(0, 0, ()), USER, replace(calls.DESCRIBING, groups=(0,))])
+@pytest.mark.parametrize(
+    "identity", [ROOT, Identity(0, 0, ()), USER, replace(hostcalls.DESCRIBING, groups=(0,))]
+)
 def test_nobody_is_known_by_numbers(forks: Forks, identity: Identity) -> None:
     # issue: "takes an identity only from a connection's descriptor that it reads itself, never from numbers"
     assert forks.refused(identity)[0] == forks.refused(identity, met=1)[0] == "EACCES"
 
 
 def test_whoever_describes_plugins_needs_nobody(forks: Forks) -> None:
-    assert forks.spawn(calls.DESCRIBING).ask("answer = os.getresuid()") == [NOBODY] * 3
+    assert forks.spawn(hostcalls.DESCRIBING).ask("answer = os.getresuid()") == [NOBODY] * 3
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_somebody_who_was_met_is_known_until_they_part(forks: Forks) -> None:
         forks.say(Meet(7), sock)
     host = forks.send(USER, met=7)  # also when they have left
     said = forks.hear()
-    assert isinstance(said, calls.Spawned)
+    assert isinstance(said, hostcalls.Spawned)
     assert said.fault is None
     host.pid = said.pid
     assert forks.refused(Identity(0, 0, ()), met=7)[0] == "EACCES"
@@ -116,7 +118,7 @@ def test_of_a_process_that_has_ended_the_powers_are_not_believed(forks: Forks) -
 def test_a_host_that_starts_can_be_killed(forks: Forks) -> None:
     with connected(*AS_NOBODY) as sock:
         host = forks.spawn(USER, sock)
-        forks.say(calls.Kill(host.number))
+        forks.say(hostcalls.Kill(host.number))
         assert forks.exit_of(host) == -signal.SIGKILL
-        forks.say(calls.Kill(host.number))  # twice does no harm
+        forks.say(hostcalls.Kill(host.number))  # twice does no harm
         assert forks.spawn(USER, sock).pid

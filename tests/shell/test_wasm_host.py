@@ -1,4 +1,4 @@
-"""host/wasmhost.py: what plugins ask of their host, also for what is not there, in real hosts."""
+"""host/wasm/imports.py: what plugins ask of their host, also for what is not there, in real hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from cortexfs.host import wasm, wasmhost, wasmstate
+from cortexfs.host.wasm import imports, state
+from cortexfs.host.wasm import tools as wasm
 from tests.shell import wat
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -65,13 +66,13 @@ def test_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
 
     instance: Any = Instance()
     instance.memory = instance
-    host = wasmhost.Host(wasmhost.Facts("p", {}, {}, (), ()), wasmstate.State("", "p"))
+    host = imports.Host(imports.Facts("p", {}, {}, (), ()), state.State("", "p"))
     host.functions(instance)
     for _ in range(2000):
         host.log(0, 1 << 20)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == wasmhost.MAX_LINES + 1
-    assert lines[0] == "p: " + " " * wasmhost.MAX_LINE
+    assert len(lines) == imports.MAX_LINES + 1
+    assert lines[0] == "p: " + " " * imports.MAX_LINE
     assert lines[-1] == "p: over 1000 lines in one call; the others are lost"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cortexfs.core import networks
-from cortexfs.host import webfetch
+from cortexfs.host.net import fetch
 from tests.shell import wat
 from tests.shell.addresses import has_ipv6
 from tests.shell.calling import serving
@@ -129,7 +129,7 @@ async def test_requests(tmp_path: Path, place: Path, server: str) -> None:
                 break
             assert await asked.said("post") == "200 POST /p None None data"
             assert (await asked.said("missing")).startswith("404 GET /no ")
-            assert await asked.said("large") == "200 " + "y" * webfetch.MAX_BODY
+            assert await asked.said("large") == "200 " + "y" * fetch.MAX_BODY
             assert await asked.said("away") == "200 GET /b None None "
             for tool, (_, why) in refused.items():
                 answer = await asked(tool)
@@ -180,9 +180,9 @@ PRIVATE = (
 )  # fmt: skip
 
 
-def fetched(url: str, private: tuple[str, ...] = (), **fields: Any) -> webfetch.Answer:
-    request = webfetch.Request("GET", url, fields.get("headers", {}), b"")
-    answer = webfetch.fetch(request, private, queue.SimpleQueue())
+def fetched(url: str, private: tuple[str, ...] = (), **fields: Any) -> fetch.Answer:
+    request = fetch.Request("GET", url, fields.get("headers", {}), b"")
+    answer = fetch.fetch(request, private, queue.SimpleQueue())
     assert answer is not None
     return answer
 
@@ -224,23 +224,23 @@ def test_loopback_of_ipv6_is_not_reached_either(server: str) -> None:
 def test_secrets_stay_with_their_server(server: str) -> None:
     sent = {"Cookie": "secret", "X-Own": "1", "Content-Length": "7", "Host": "elsewhere"}
     there = server.replace("127.0.0.1", "127.0.0.2")
-    here = fetched(f"{server}/to/{server}/a", LOOPBACK, headers=webfetch.headers_of(sent))
+    here = fetched(f"{server}/to/{server}/a", LOOPBACK, headers=fetch.headers_of(sent))
     assert here.body == b"GET /a 1 secret "
-    made = webfetch._redirected(webfetch.Request("POST", server, sent, b"x"), 302, f"{there}/a")
+    made = fetch._redirected(fetch.Request("POST", server, sent, b"x"), 302, f"{there}/a")
     assert (made.method, made.body, made.headers.get("Cookie")) == ("GET", b"", None)
-    kept = webfetch._redirected(webfetch.Request("POST", server, sent, b"x"), 307, f"{server}/a")
+    kept = fetch._redirected(fetch.Request("POST", server, sent, b"x"), 307, f"{server}/a")
     assert (kept.method, kept.body, kept.headers["Cookie"]) == ("POST", b"x", "secret")
 
 
 def test_redirects_end(server: str) -> None:
     url = server + "/to//to//to//to//to//to//to//a"
-    assert fetched(url, LOOPBACK) == webfetch.Answer(500, b"host: more than 5 redirects", False)
+    assert fetched(url, LOOPBACK) == fetch.Answer(500, b"host: more than 5 redirects", False)
 
 
 def test_a_server_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     # seed 004: "HTTP requests have 30 s individual timeout"
-    assert webfetch.SECONDS == 30
-    monkeypatch.setattr(webfetch, "SECONDS", 0.2)
+    assert fetch.SECONDS == 30
+    monkeypatch.setattr(fetch, "SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         answer = fetched(f"http://127.0.0.1:{silent.getsockname()[1]}/", LOOPBACK)
-    assert answer == webfetch.Answer(408, b"host: request timeout or failed", False)
+    assert answer == fetch.Answer(408, b"host: request timeout or failed", False)

@@ -1,4 +1,4 @@
-"""host/wasm.py: what a module says of itself, what is refused, and what was compiled before."""
+"""host/wasm/tools.py: what a module says of itself, what is refused, and what was compiled before."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 import wasmtime
 from msgspec.structs import replace
 
-from cortexfs.catalog import Catalog
-from cortexfs.descriptions import Descriptions
-from cortexfs.host import wasmcode
+from cortexfs.host.wasm import code
+from cortexfs.plugins.catalog import Catalog
+from cortexfs.plugins.description_cache import Descriptions
 from tests.shell import wat
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -138,7 +138,7 @@ BROKEN: dict[str, tuple[str | bytes, str]] = {
     "text as binary": (wat.text(TOOLS).encode(), "is no WebAssembly module in the binary format, version 1"),
     "a component": (b"\0asm\x0d\0\1\0", "is no WebAssembly module in the binary format, version 1"),
     "nothing": (b"", "is no WebAssembly module in the binary format, version 1"),
-    "garbage": (wasmcode.MAGIC + b"garbage", "its module is not valid: "),
+    "garbage": (code.MAGIC + b"garbage", "its module is not valid: "),
     "a trap at the start": (
         wat.text({}, more="(func $s unreachable) (start $s)"),
         "WASM trap: wasm `unreachable`",
@@ -227,7 +227,7 @@ async def test_what_was_compiled_is_used_again(tmp_path: Path, place: Path) -> N
 
 
 def test_a_cache_of_somebody_elses_is_not_read(place: Path) -> None:
-    engine = wasmcode.engine()
+    engine = code.engine()
     (place / "m.wasm").write_bytes(data := bytes(wasmtime.wat2wasm(wat.text(TOOLS))))
     other = wasmtime.Module(engine, bytes(wasmtime.wat2wasm(wat.text({})))).serialize()
     mine = place / str(os.geteuid())
@@ -235,7 +235,7 @@ def test_a_cache_of_somebody_elses_is_not_read(place: Path) -> None:
     planted = mine / hashlib.sha256(data).hexdigest()
 
     def functions() -> int:
-        return len(wasmcode.compiled(engine, data, str(place)).serialize())
+        return len(code.compiled(engine, data, str(place)).serialize())
 
     honest = len(wasmtime.Module(engine, data).serialize())
     planted.write_bytes(other)

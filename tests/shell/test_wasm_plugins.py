@@ -1,4 +1,5 @@
-"""host/wasm.py: calls of modules, friendly and hostile, in real hosts; built from text by wasmtime itself."""
+"""host/wasm/tools.py: calls of modules, friendly and hostile, in real hosts; built from text by wasmtime
+itself."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ import pytest
 import wasmtime
 
 from cortexfs import sdk
-from cortexfs.host import loading, wasm, wasmcode, wasmhost, wasminstance, wasmstate, webfetch
+from cortexfs.host import loaders
+from cortexfs.host.net import fetch
+from cortexfs.host.wasm import code, instance, state
+from cortexfs.host.wasm import imports as wasmhost
+from cortexfs.host.wasm import tools as wasm
 from tests.shell import wat
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -111,7 +116,7 @@ async def test_an_endless_loop_can_be_cancelled(tmp_path: Path, place: Path) -> 
 
 def test_the_clock_sleeps_when_nobody_calls(place: Path) -> None:
     # a call runs in its own thread where nobody else wants the instance; design.md: an idle host does nothing
-    tools = loading.loaded(wat.plugin(place / "m.wasm", wat.text(TOOLS), timeout=3))
+    tools = loaders.loaded(wat.plugin(place / "m.wasm", wat.text(TOOLS), timeout=3))
     worker, runtime, said = wasm._workers[-1], sdk.MemoryRuntime(), []
     try:
         for _ in range(2):
@@ -320,17 +325,17 @@ async def test_the_example(tmp_path: Path, place: Path) -> None:
 def test_the_figures_are_those_of_the_code() -> None:
     for figure in (
         f"{wasm.TOOL_SECONDS} s, all in all",
-        f"({wasminstance.OUTPUT} for a tool's",
-        f"{wasminstance.CAPABILITIES} for its description",
-        f"of {wasminstance.PAGES[0] >> 4} MiB, and may grow to {wasminstance.PAGES[1] >> 4}",
-        f"from {wasminstance.HEAP.start:#x} to 0xFFFFF",
-        f"share {len(wasminstance.HEAP) >> 10} KiB",
+        f"({instance.OUTPUT} for a tool's",
+        f"{instance.CAPABILITIES} for its description",
+        f"of {instance.PAGES[0] >> 4} MiB, and may grow to {instance.PAGES[1] >> 4}",
+        f"from {instance.HEAP.start:#x} to 0xFFFFF",
+        f"share {len(instance.HEAP) >> 10} KiB",
         f"{wasmhost.MAX_LINE >> 10} KiB of it, {wasmhost.MAX_LINES} for a call",
-        f"keys of {wasmstate.MAX_KEY >> 10} KiB, values of {wasmstate.MAX_VALUE >> 10} KiB",
-        f"{wasmstate.MAX_KEYS:,} keys, {wasmstate.MAX_TOTAL >> 20} MiB",
-        f"{webfetch.SECONDS:g} s, 64 KiB of the body, {webfetch.MAX_REDIRECTS} redirects",
+        f"keys of {state.MAX_KEY >> 10} KiB, values of {state.MAX_VALUE >> 10} KiB",
+        f"{state.MAX_KEYS:,} keys, {state.MAX_TOTAL >> 20} MiB",
+        f"{fetch.SECONDS:g} s, 64 KiB of the body, {fetch.MAX_REDIRECTS} redirects",
         f"random bytes: {wasmhost.MAX_RANDOM} at a time",
-        *wasmcode.IMPORTS.keys() - {"host_get_abi_version"},
-        *wasmcode.EXPORTS,
+        *code.IMPORTS.keys() - {"host_get_abi_version"},
+        *code.EXPORTS,
     ):
         assert figure in PAGE, figure

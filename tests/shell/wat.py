@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import wasmtime
 
-from cortexfs.catalog import Catalog
-from cortexfs.core import calls
-from cortexfs.host import wasm
+from cortexfs.core import hostcalls
+from cortexfs.host.wasm import tools as wasm
+from cortexfs.plugins.catalog import Catalog
 from tests.shell.calling import Answer, World, serving
 
 # From where the texts of a plugin lie; the ABI leaves it everything from here.
@@ -119,12 +119,12 @@ def text(
   {texts.segment()})"""
 
 
-def plugin(path: Path, source: str | bytes, name: str = "fixture", **fields: Any) -> calls.Plugin:
+def plugin(path: Path, source: str | bytes, name: str = "fixture", **fields: Any) -> hostcalls.Plugin:
     """A plugin of that source, as a daemon would name it to a host."""
     path.write_bytes(wasmtime.wat2wasm(source) if isinstance(source, str) else source)
     path.chmod(0o644)
     declared = wasm.module(str(path), **{"capabilities": ("tools",)} | fields)
-    return calls.Plugin(name, "1.0.0", wasm.KIND, wasm.target(declared))
+    return hostcalls.Plugin(name, "1.0.0", wasm.KIND, wasm.target(declared))
 
 
 # -- bodies
@@ -156,7 +156,7 @@ def then(*steps: str) -> str:
 class Asked:
     """A plugin in a host."""
 
-    def __init__(self, world: World, plugin: calls.Plugin) -> None:
+    def __init__(self, world: World, plugin: hostcalls.Plugin) -> None:
         self.world = world
         self.plugin = plugin
 
@@ -170,7 +170,7 @@ class Asked:
         return answer.output
 
 
-async def broken(place: Path, plugin: calls.Plugin) -> str:
+async def broken(place: Path, plugin: hostcalls.Plugin) -> str:
     """Why it does not load."""
     async with serving(place) as world:
         catalog = Catalog(world.pool)

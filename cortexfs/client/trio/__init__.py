@@ -10,7 +10,7 @@ async with Conversation("model/debug/echo") as conversation:
 from cortexfs.client.results import Failed
 from cortexfs.client.trio.conversation import Conversation, Stream
 from cortexfs.client.trio.execution import Run, run
-from cortexfs.client.trio.lasting import Lasting, resume, send
+from cortexfs.client.trio.reconnecting import Lasting, resume, send
 from cortexfs.client.trio.results import text
 
 __all__ = ["Conversation", "Failed", "Lasting", "Run", "Stream", "resume", "run", "send", "text"]

@@ -3,7 +3,7 @@
 Rules: whoever waits for a frame reads for everybody, one task at a time. Cancelling whoever waits leaves the
 conversation as it was: nothing that came is lost, and what was half written is written before the next
 request; the run itself goes on.
-This file must never know which frame belongs to whom (sorting.py).
+This file must never know which frame belongs to whom (client/sorting.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cortexfs.client.asking import Asking, Heard
 from cortexfs.client.results import Failed
 from cortexfs.client.sorting import Inbox, Sorter, new_id
 from cortexfs.core.frames import AnyFrame, Done
-from cortexfs.core.requests import AnyRequest, Approve, Cancel, Decision, Ping, Send
+from cortexfs.core.talk.requests import AnyRequest, Approve, Cancel, Decision, Ping, Send
 
 
 class Stream(Heard, AsyncIterator[AnyFrame]):

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from cortexfs.core import semver
+from cortexfs.core.manifest import semver
 from cortexfs.core.manifestjson.rules import HOST
 
 HOST_VERSION = "0.53.1"  # what this host answers to where a plugin names cortex

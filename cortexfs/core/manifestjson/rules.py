@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from cortexfs.core import jsontext, names, semver
-from cortexfs.core.arguments import nearest
+from cortexfs.core import jsontext, names
+from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import semver
 from cortexfs.core.manifestjson import capabilities, entry
 from cortexfs.core.manifestjson.fields import Command, Manifest
 from cortexfs.core.manifestjson.lifecycle import EVENTS

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from cortexfs.core import jsontext
-from cortexfs.core.arguments import nearest
+from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.fields import Manifest, SettingField
 from cortexfs.core.manifestjson.problems import Problem

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import inspect
 
 from cortexfs.core import jsontext
-from cortexfs.core.arguments import nearest
+from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.manifestjson.problems import Problem
 
 _JSON_TYPES: dict[type[inspect.Type], tuple[type[Any], str]] = {

@@ -1,0 +1,385 @@
+"""The loop of an agent: ask its model, do what it asks for as far as that is allowed, tell it, and again.
+
+    agents = Agents(world)
+    driver = agents.driver(object_)     a Driver like a model's (models/ask/driver.py), carried as those are
+
+Main path: `_Run.answer` builds the window, `_ask` has the model answer, `_calls` runs what it asked for side
+by side: each is decided (permissions.py), asked about if need be, and run in a host that is the person and
+sees no more than the agent's mount table. Each decision is said, with its reason and rule.
+
+Rules: a model only ever proposes. What a tool puts out is data, which allows nothing. A run has limits of its
+own (budget.py), each with an end of its own. What cannot be done is told to the model, which may try
+something else; what may not go on ends the run with a Fault.
+This file must never know sockets, runners or how a host is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from cortexfs.agents import place
+from cortexfs.agents.acting import acting
+from cortexfs.agents.budget import Budget, limited
+from cortexfs.agents.call_ids import CallNames
+from cortexfs.agents.dry_runs import FIRST, Trials, Wanted
+from cortexfs.agents.hooked_call import Refused, around, before
+from cortexfs.agents.permissions import Powers, delegates, effects_in_words, known, setup_of
+from cortexfs.agents.ports import Outcome, World
+from cortexfs.agents.question import Question, message, spoken
+from cortexfs.agents.session_grants import Standing
+from cortexfs.agents.toolbox import Toolbox, meant
+from cortexfs.agents.view import home_of
+from cortexfs.agents.window import text_protocol, wording
+from cortexfs.agents.window.context import Pack, Parts, budget, history_room, pinned_by, unpinned
+from cortexfs.agents.window.window import Names, Window
+from cortexfs.core import frames, hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.policy.decision import Decision
+from cortexfs.core.registry import Object
+from cortexfs.models.ask import question as asking
+from cortexfs.models.ask.driver import Driver, Turn
+from cortexfs.models.ask.question import Called, Said, Text, asked
+from cortexfs.models.drivers import answered
+from cortexfs.models.providers.listing import NATIVE
+
+GRAMMAR = "grammar"  # the word of a model's `.d/cap` for one that can be held to any JSON, a text included
+VIEW = "mount view"  # what says that something is hidden, to its user
+LOOKED_AT = 4 << 10  # bytes of each text of a call that failed: words are looked at while others wait
+UMASK = 0o022
+
+
+class Agents:
+    """What answers for each agent of a daemon."""
+
+    def __init__(self, world: World, heard: Callable[[Driver], Driver] = lambda driver: driver) -> None:
+        self._world = world
+        self._heard = heard  # puts whoever is told of turns around a driver
+
+    def driver(self, object_: Object) -> Driver:
+        async def answer(turn: Turn) -> None:
+            home = home_of(await self._world.home(turn.who.identity.uid))
+            await _Run(self._world, object_, turn, home).answer()
+
+        return self._heard(answer)
+
+
+class _Reply(NamedTuple):
+    """One answer of the model."""
+
+    text: str
+    calls: tuple[frames.ToolCall, ...]
+    malformed: str = ""
+
+
+class _Run:
+    def __init__(self, world: World, object_: Object, turn: Turn, home: str) -> None:
+        self._world = world
+        self._turn = turn
+        self._home = home
+        if object_.status.startswith("broken"):
+            raise Fault("EHOSTDOWN", f"{object_.name} cannot work: {object_.status}")
+        self._setup = setup_of(world, world.find(*object_.key) or object_)
+        who = turn.who
+        nested = who.identity.label
+        label = f"{nested} {object_.path}" if nested else object_.path
+        self._powers = Powers(world, label, who.identity.uid, self._setup)
+        self._model = world.model(self._setup.model)
+        self._check_model()
+        self._driver = world.driver(self._model)
+        cap = world.control(self._model, "cap").split()
+        self._native, self._plain = NATIVE in cap, GRAMMAR in cap
+        names = self._setup.tools
+        self._hidden = {name: why for name in names if (why := self._powers.hidden(("tool", name)))}
+        self._tools = Toolbox(world, names, self._hidden)
+        self._in_text = bool(self._tools.names) and not self._native
+        self._cwd = who.cwd or self._setup.cwd
+        own = who.identity
+        self._identity = acting(world, self._setup, self._powers, own, self._tools, self._cwd, home)
+        self._asker = who._replace(identity=self._identity, cwd=self._cwd)
+        self._budget = Budget(limited(world.limits, self._setup), trio.current_time())
+        self._reserve = 0
+        self._asking = trio.Lock()
+        self._standing = Standing(turn.session_memory, self._setup.made)
+        self._trials = Trials()
+        self._names = CallNames()
+
+    # What it is made of.
+
+    def _check_model(self) -> None:
+        """EACCES unless it may be asked, by the name under which it was chosen."""
+        named = self._setup.model
+        alias = "" if "/" in named else named
+        identity = self._turn.who.identity
+        decision = self._powers.decide(self._model, identity, alias=alias, is_its_model=True)
+        if not decision.allowed:
+            raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
+
+    # The loop.
+
+    async def answer(self) -> None:
+        try:
+            with (
+                self._world.begun.run(self._turn.who.identity.uid, self._setup),
+                trio.move_on_after(self._world.limits.secs) as clock,
+            ):
+                await self._loop()
+            if clock.cancelled_caught:
+                raise self._budget.late()
+        finally:
+            if self._budget.used is not None:
+                await self._turn.say(self._budget.used)
+
+    async def _loop(self) -> None:
+        given = asked(self._turn.input)
+        window = await self._window(given)
+        await self._turn.settled()  # its folder is there, which holds the window's files
+        if (pin := pinned_by(given.said[-1].text)) is not None:
+            await self._turn.say(message(f"Kept in mind: {await window.pin(pin)}"))
+            return
+        await window.load()
+        if self._hidden:
+            await self._turn.say(frames.Observer(source=VIEW, content=wording.hidden(self._hidden)))
+        while True:
+            self._budget.step(trio.current_time())
+            self._check_model()
+            reply = await self._ask(await window.pack(self._summarise))
+            if reply.malformed:
+                self._budget.malformed()
+                said = Text(wording.malformed(reply.malformed))
+                window.did(Said("assistant", (Text(reply.text),)), Said("user", (said,)))
+                continue
+            if reply.text:
+                await self._turn.say(message(reply.text))
+            if not reply.calls:
+                return
+            made = tuple(Called(one.call, one.name, one.input) for one in reply.calls)
+            parts = (Text(reply.text),) if reply.text else ()
+            window.did(Said("assistant", parts, made), *await self._calls(reply.calls, window))
+
+    async def _window(self, given: asking.Asked) -> Window:
+        limit = self._world.control(self._model, "limit").strip()
+        most, self._reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
+        history = unpinned(await self._turn.history(history_room(most)))
+        where = place.told(self._identity.view or (), self._cwd)
+        told = text_protocol.instruction(self._tools.shown(), self._plain) if not self._native else ""
+        parts = Parts(
+            system="\n\n".join(filter(None, (self._setup.system, where, given.system, told))),
+            input=given.said,
+            history=history,
+            tools=len(msgspec.json.encode(self._tools.shown())) if self._native else 0,
+        )
+        who = self._turn.who
+        files = self._world.context(who)
+        return Window(parts, (most, self._reserve), files, Names(who.session, self._setup.name))
+
+    async def _ask(self, pack: Pack) -> _Reply:
+        """Have the model answer once."""
+        aloud = text_protocol.Spoken() if self._in_text and self._plain else None
+        request = self._request(pack)
+        inner = Question(self._turn, self._identity, request, self._budget, quiet=self._in_text, spoken=aloud)
+        fault = await answered(self._driver, inner)
+        if fault and not (self._in_text and fault.code == "EBADMSG"):  # it did not fit the form
+            raise fault
+        if not self._in_text:
+            return _Reply(inner.text, tuple(self._names.named(inner.calls)))
+        parsed = text_protocol.parse(inner.text, self._tools.shown(), self._plain)
+        match parsed:
+            case text_protocol.Call():
+                call = frames.ToolCall(call="", name=parsed.name, input=parsed.input)
+                return _Reply("", tuple(self._names.named([call])))
+            case text_protocol.Answer():
+                if rest := parsed.text.removeprefix(inner.told):
+                    await self._turn.say(frames.Delta(text=rest))
+                return _Reply(parsed.text, ())
+            case text_protocol.Malformed():
+                return _Reply(inner.text, (), parsed.why)
+
+    async def _summarise(self, request: dict[str, Any]) -> str:
+        await self._turn.say(frames.Progress(message="summing up what was said before"))
+        inner = Question(self._turn, self._identity, request, self._budget, quiet=True)
+        if fault := await answered(self._driver, inner):
+            raise fault
+        return inner.text
+
+    def _request(self, pack: Pack) -> dict[str, Any]:
+        tools, said = self._tools.shown(), pack.said
+        request: dict[str, Any] = {"system": pack.system}
+        if not self._native:
+            said = text_protocol.as_text(said)
+        if tools and self._native:
+            request["tools"] = [msgspec.to_builtins(tool) for tool in tools]
+        elif tools:
+            # A small model that repeats a call would do so to the end: its next words are an answer.
+            request["schema"] = text_protocol.schema(() if self._budget.repeated else tools, self._plain)
+            request["max_tokens"] = self._reserve  # a small model does not stop by itself
+        request["messages"] = [spoken(each) for each in said]
+        return request
+
+    # Calls.
+
+    async def _calls(self, made: Sequence[frames.ToolCall], window: Window) -> list[Said]:
+        """Run them side by side; what came of each, in their order."""
+        self._budget.calls([(one.name, one.input) for one in made])
+        await self._turn.say(*made)
+        results: dict[str, Said] = {}
+        faults: list[Fault] = []
+
+        async def one_of(call: frames.ToolCall) -> None:
+            try:
+                results[call.call] = await self._one(call, window)
+            except Fault as fault:
+                faults.append(fault)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for call in made:
+                nursery.start_soon(one_of, call)
+        if faults:
+            raise faults[0]
+        self._standing.check()
+        return [results[call.call] for call in made]
+
+    async def _one(self, call: frames.ToolCall, window: Window) -> Said:
+        try:
+            return await self._decided(call, window)
+        except Refused as refused:
+            return await self._denied(call, refused.message)
+
+    async def _decided(self, call: frames.ToolCall, window: Window) -> Said:
+        """One call, from its decision to what the model is told of it."""
+        tool = self._tools.now(call.name)
+        if tool is None:
+            return await self._told(call, wording.unknown(call.name, known(self._tools.names)), True)
+        hooked = self._world.hooked(tool, self._asker, call.call)
+        call = await before(hooked, call, self._turn.say)
+        wanted = self._trials.wanted(tool, call.input, trio.current_time())
+        decision = await self._decide(call, tool, wanted)
+        refusal = await self._refusal(call, decision, wanted)
+        if refusal is None and decision.confirm and not self._standing.always(tool):
+            verdict = await self._approved(call, tool, decision)
+            if verdict is None:
+                return await self._denied(call, "the user did not allow it")
+            # What counts is what there is now: the answer took its time.
+            if (now := self._tools.now(call.name)) is None or meant(now) != meant(tool):
+                return await self._denied(call, "the tool has changed since its user was asked, or is gone")
+            tool = now
+            if verdict is not call.input:
+                edited = await before(hooked, replace(call, input=verdict), self._turn.say)
+                wanted = self._trials.wanted(tool, edited.input, trio.current_time())
+            decision = await self._decide(call, tool, wanted)
+            refusal = await self._refusal(call, decision, wanted)
+        if refusal is not None:
+            return refusal
+        self._standing.count(denied=False)
+        run = partial(self._run, call, tool, wanted)
+        outcome = await around(hooked, wanted.input, run, self._turn.say)
+        if wanted.dry and outcome.fault is None:
+            self._trials.ended(tool, wanted, trio.current_time())
+        return await self._told_outcome(call, outcome, window)
+
+    async def _refusal(self, call: frames.ToolCall, decision: Decision, wanted: Wanted) -> Said | None:
+        if not decision.allowed:
+            return await self._denied(call, decision.reason)
+        if wanted.wrong:
+            return await self._told(call, wording.failed("EINVAL", wanted.wrong), True)
+        if decision.dry_run_first:
+            return await self._told(call, wording.failed("EPERM", FIRST), True)
+        return None
+
+    async def _decide(self, call: frames.ToolCall, tool: Object, wanted: Wanted) -> Decision:
+        decision = self._powers.decide(
+            tool,
+            self._identity,
+            wanted.input,
+            can_ask=True,
+            dry_run=wanted.dry,
+            tried_dry=wanted.tried,
+        )
+        said = {
+            "call": call.call,
+            "name": call.name,
+            "decision": "ask" if decision.confirm else "allow" if decision.allowed else "deny",
+            "reason": decision.reason,
+            "rule": decision.rule,
+        }
+        await self._turn.say(frames.Observer(source="policy", content=msgspec.json.encode(said).decode()))
+        return decision
+
+    async def _approved(self, call: frames.ToolCall, tool: Object, decision: Decision) -> Any:
+        """The input with which it may run; None when it may not."""
+        question = frames.Approval(
+            call=call.call,
+            name=call.name,
+            input=call.input,
+            effects=effects_in_words(tool),
+            reason=decision.asked,
+        )
+        async with self._asking:  # a person decides one thing at a time
+            if self._standing.always(tool):
+                return call.input
+            verdict = await self._turn.ask(question)
+            if verdict.decision == "deny":
+                return None
+            if verdict.decision == "allow_session":
+                self._standing.allow(tool)
+        return call.input if verdict.input is None else verdict.input
+
+    async def _run(self, call: frames.ToolCall, tool: Object, wanted: Wanted) -> Outcome:
+        args, input_ = wanted.arguments
+        who = self._turn.who
+        invocation = hostcalls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
+        own = place.environment(self._identity.view or (), self._world.root, self._home)
+        if self._setup.path:
+            own["CTX_PATH"] = ":".join(self._setup.path)
+        environment = own | self._setup.env
+        asked_ = hostcalls.Call(
+            run=call.call,
+            invocation=invocation,
+            args=args,
+            input=input_,
+            umask=UMASK,
+            environment={key.encode(): value.encode() for key, value in environment.items()},
+            directory=self._cwd,
+        )
+        identity = replace(self._identity, delegates=delegates(tool))
+        return await self._world.call(tool, identity, asked_, self._turn.say)
+
+    async def _told_outcome(self, call: frames.ToolCall, outcome: Outcome, window: Window) -> Said:
+        fault, whole = outcome.fault, ""
+        if wording.is_long(outcome.output):
+            whole = await window.spill(call.call, outcome.output)
+            self._world.grew(self._turn.who, window.grown())
+        text = wording.result(call.name, call.call, outcome.output, outcome.missing, whole)
+        if fault is not None:
+            failed = wording.failed(fault.code, fault.message)
+            text = f"{failed}\n{text}" if outcome.output else failed
+            if hint := self._hint(call, outcome.output, fault):
+                await self._turn.say(frames.Observer(source=VIEW, content=hint))
+                text = f"{text}\n{hint}"
+        return await self._told(call, text, fault is not None, outcome.output if fault is None else "")
+
+    def _hint(self, call: frames.ToolCall, output: str, fault: Fault) -> str:
+        """Returns a note on what the default view may have to do with it; a table of its own was chosen."""
+        if self._setup.mounts:
+            return ""
+        texts = (msgspec.json.encode(call.input).decode(), fault.message, output)
+        failed = place.Failed(fault.code, "\n".join(wording.bounded(text, LOOKED_AT) for text in texts))
+        return place.hint(self._identity.view or (), self._cwd, failed, self._setup.place)
+
+    async def _denied(self, call: frames.ToolCall, reason: str) -> Said:
+        self._standing.count(denied=True)
+        return await self._told(call, wording.denied(reason), True)
+
+    async def _told(self, call: frames.ToolCall, text: str, is_error: bool, output: str = "") -> Said:
+        """Say the result, and give it to the model in its words."""
+        shown = wording.bounded(output) if output else text
+        await self._turn.say(
+            frames.ToolResult(call=call.call, name=call.name, output=shown, is_error=is_error)
+        )
+        return Said("tool", (Text(text),), call=call.call, is_error=is_error)

@@ -1,0 +1,242 @@
+"""What an agent may: its controls as they are now, and the decision about each thing that it wants.
+
+    setup = setup_of(world, object_)            an agent, as its `.d/` says
+    powers = Powers(world, label, uid, setup)   of everything that runs under a label for a user
+    powers.decide(thing, identity, ...)         core/policy/decision.py's answer
+
+A label is the path of agents that led here, "agent/lead home/1000/agent/helper": what the helper may is what
+its own policy says and that of each one before it says too, so that no agent gets more by asking another.
+
+Rules: controls are read when a decision is made, so that what is taken away from an agent is gone at once,
+for what runs already too. What is given to it is not there before the next run: a run may what its agent was
+allowed when it began, and is now. An agent that is gone, or whose policy cannot be read, may nothing, and one
+that was made since is another.
+This file must never know of models' answers, sockets or sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cortexfs.agents.ports import World
+from cortexfs.agents.setup import Setup
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy import rules
+from cortexfs.core.policy.confirming import Kind
+from cortexfs.core.policy.decision import DENY, Caller, Decision, Question, Thing, decide, seen
+from cortexfs.core.policy.risk import Circumstances, Tool, words_of
+from cortexfs.core.policy.rules import TO_RUN
+from cortexfs.core.registry import Key, Object, key_of, path_of
+
+DELEGATES = "delegate_work"
+STARTING = Tool(
+    "agent.run", (Effect(DELEGATES, "partially_reversible", "always", "not_supported"),), builtin=True
+)
+NETWORK = ("network", "default", "connect")
+BEGAN = "; so it was when this run began, and what it was given since then counts for the next one"
+
+
+def setup_of(world: World, object_: Object) -> Setup:
+    """EHOSTDOWN where its controls contradict themselves."""
+    text = {
+        name: world.control(object_, name)
+        for name in (
+            "label",
+            "policy",
+            "model",
+            "system.md",
+            "tools",
+            "mount",
+            "cwd",
+            "window",
+            "approval",
+            "env",
+        )
+    }
+    window = text["window"].strip()
+    return Setup(
+        name=object_.name,
+        place=object_.path,
+        home=object_.home,
+        label=rules.type_of(text["label"]),
+        rules=rules.parse(text["policy"], f"{object_.path}.d/policy"),
+        model=text["model"].strip(),
+        system=text["system.md"].strip(),
+        tools=tuple(text["tools"].split()),
+        mounts=text["mount"],
+        cwd=text["cwd"].strip() or "/",
+        window=int(window) if window.isdecimal() else None,
+        asks=text["approval"].strip() == "ask",
+        env=dict(line.split("=", 1) for line in text["env"].splitlines() if "=" in line),
+        groups=frozenset(map(int, world.control(object_, "groups").split())),
+        path=tuple(world.control(object_, "path").splitlines()),
+        made=object_.registered,
+    )
+
+
+def is_agents(label: str) -> bool:
+    """Whether what runs under a label runs for an agent."""
+    return key_of(label.partition(" ")[0])[0] == "agent"
+
+
+class How(NamedTuple):
+    """How an object is to be run."""
+
+    can_ask: bool
+    dry_run: bool
+    tried_dry: bool
+    is_its_model: bool
+
+
+class Powers:
+    """What runs under a label may. `own` is the agent that runs last, as it was when its run began. Of the
+    others, and where nobody says, all runs of theirs count that go on for this user."""
+
+    def __init__(self, world: World, label: str, uid: int, own: Setup | None = None) -> None:
+        self._world = world
+        self._uid = uid
+        self._own = own
+        self.label = label
+
+    @property
+    def chain(self) -> tuple[Setup, ...]:
+        """The agents that led here as they are, the one that runs last; EACCES when one of them is gone."""
+        found = []
+        for word in self.label.split():
+            object_ = self._world.find(*key_of(word))
+            if object_ is None or object_.class_ != "agent":
+                raise Fault("EACCES", f"{word} is no agent (any more), so what it runs may nothing")
+            found.append(setup_of(self._world, object_))
+        return tuple(found)
+
+    def _began(self, chain: Sequence[Setup]) -> tuple[Setup, ...]:
+        """The same as they were, where that differs; EACCES when one of them is another agent by now."""
+        found: list[Setup] = []
+        for number, now in enumerate(chain, 1):
+            of_run = (self._own,) if self._own and number == len(chain) else None
+            found += of_run or self._world.begun.of(self._uid, now.place)
+            if any(one.place == now.place and one.made != now.made for one in found):
+                why = f"{now.place} was removed and made again since this run began"
+                raise Fault("EACCES", f"{why}, so what it runs may nothing; begin another run")
+        return tuple(one for one in found if one not in chain)
+
+    def allows(self, class_: str, name: str, permission: str) -> bool:
+        """Whether all of them have a line for this."""
+        chain = self.chain
+        return all(
+            rules.find(one.rules, one.label, class_, name, permission)
+            for one in (*chain, *self._began(chain))
+        )
+
+    def hidden(self, key: Key) -> str:
+        """Returns why no mount table lets an object be run, in words; empty where all of them do."""
+        path = f"{self._world.root}/{path_of(key)}"
+        chain = self.chain
+        for setup in (*chain, *self._began(chain)):
+            result, why, rule = seen(setup.place, setup.mounts, path)
+            if result == DENY:
+                return f"{why} ({rule})"
+        return ""
+
+    def decide(
+        self,
+        object_: Object,
+        identity: hostcalls.Identity,
+        input_: Any = None,
+        *,
+        can_ask: bool = False,
+        alias: str = "",
+        dry_run: bool = False,
+        tried_dry: bool = False,
+        is_its_model: bool = False,
+    ) -> Decision:
+        """Whether they may run an object. An alias by which it was named may stand in a policy line, too."""
+        how = How(can_ask, dry_run, tried_dry, is_its_model)
+        circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
+        chain = self.chain
+        last, *before = reversed(chain)
+        decision = self._one(last, object_, alias, identity, circumstances, how)
+        for setup in (*before, *self._began(chain)):
+            if not decision.allowed:
+                break
+            other = self._one(setup, object_, alias, identity, circumstances, how)
+            if setup not in chain:
+                other = other._replace(reason=f"{other.reason}{BEGAN}")
+            decision = other if not other.allowed or other.confirm else decision
+        return decision
+
+    def _one(
+        self,
+        setup: Setup,
+        object_: Object,
+        alias: str,
+        identity: hostcalls.Identity,
+        circumstances: Circumstances,
+        how: How,
+    ) -> Decision:
+        where = f"{object_.path}.d/policy"
+        caller = Caller(
+            name=setup.place,
+            uid=identity.uid,
+            groups=frozenset(identity.groups),
+            kind=Kind.AGENT,
+            label=setup.label,
+            home=setup.home,
+            rules=setup.rules,
+            file=setup.file,
+            mounts=setup.mounts,
+            always_ask=setup.asks,
+            can_ask=how.can_ask,
+        )
+        thing = Thing(
+            class_=object_.class_,
+            name=object_.key[1],
+            alias=alias,
+            path=f"{self._world.root}/{object_.path}",
+            is_its_model=how.is_its_model,
+            rules=rules.parse(self._world.control(object_, "policy"), where)
+            if object_.class_ != "agent"
+            else (),
+            file=where,
+            tool=tool_of(object_) if object_.class_ == "tool" else _started(object_, identity),
+        )
+        return decide(
+            Question(
+                caller,
+                thing,
+                TO_RUN[object_.class_],
+                serves=self._world.serves,
+                settings=self._world.settings,
+                call=circumstances,
+                dry_run=how.dry_run,
+                tried_dry=how.tried_dry,
+            )
+        )
+
+
+def tool_of(object_: Object) -> Tool:
+    caps = object_.capabilities
+    builtin, may_dry = object_.origin == "builtin", object_.dry_run_flag
+    return Tool(object_.name, caps.effects, builtin, caps.background_safe, may_dry, object_.is_trusted)
+
+
+def delegates(object_: Object) -> bool:
+    """Whether it is a tool that starts agents."""
+    return any(one.kind == DELEGATES for one in object_.capabilities.effects)
+
+
+def _started(object_: Object, identity: hostcalls.Identity) -> Tool | None:
+    """Starting an agent is what the tool does for which that was decided, or else is decided like it."""
+    return STARTING if object_.class_ == "agent" and not identity.delegates else None
+
+
+def effects_in_words(object_: Object) -> list[str]:
+    """For the one who is to approve: what a tool says that it does."""
+    return [f"{one.kind} {one.target}".rstrip() for one in object_.capabilities.effects]
+
+
+def known(tools: Sequence[str]) -> str:
+    return ", ".join(tools) if tools else "none"

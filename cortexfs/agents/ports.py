@@ -1,0 +1,124 @@
+"""What an agent's run asks of the daemon, and nothing else.
+
+This file must never know how any of it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, Protocol
+
+from cortexfs.agents.setup import Begun
+from cortexfs.agents.window.context import Files
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Frame, Observer
+from cortexfs.core.policy.risk_settings import Settings
+from cortexfs.core.registry import Object
+from cortexfs.models.ask.driver import Driver, Who
+
+
+class Outcome(NamedTuple):
+    """How a call of a tool ended."""
+
+    output: str
+    fault: Fault | None = None
+    missing: int = 0  # bytes of the output that were not kept
+
+
+class After(Protocol):
+    """What plugins leave of an output; `refused` where nobody is to see it."""
+
+    @property
+    def output(self) -> str: ...
+    @property
+    def refused(self) -> Fault | None: ...
+    @property
+    def notes(self) -> list[Observer]: ...
+
+
+class Hooked(Protocol):
+    """A call about which plugins are asked, and of which they are told."""
+
+    async def before(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
+        """What the tool is to get, and what to say of it; a Fault where it is not to run."""
+
+    def begin(self, input_: dict[str, Any]) -> None:
+        """It runs now, with this."""
+
+    async def after(self, output: str, fault: Fault | None, missing: int) -> After: ...
+
+    def end(self, output: str, fault: Fault | None) -> None:
+        """It has ended so, without anybody's being asked."""
+
+
+class Limits(Protocol):
+    """What one run may take: the configuration's [agent]."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def secs(self) -> float: ...
+    @property
+    def repeats(self) -> int: ...
+
+
+class World(Protocol):
+    @property
+    def root(self) -> str:
+        """Where the tree is mounted."""
+
+    @property
+    def serves(self) -> int | None:
+        """The one user whom the daemon serves; None: everybody."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def begun(self) -> Begun:
+        """The runs that are going on."""
+
+    @property
+    def settings(self) -> Settings:
+        """policy.toml, as it is now; EINVAL when it is damaged, and then no call is decided."""
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        """Absolute paths of the daemon's own, near which no agent's call is harmless."""
+
+    @property
+    def caps(self) -> tuple[tuple[str, str], ...]:
+        """Paths that no mount table opens further than so, whatever it says."""
+
+    async def home(self, uid: int) -> str:
+        """The home directory of a user, as the password database has it; empty where he is not in it."""
+
+    def find(self, class_: str, name: str) -> Object | None: ...
+
+    def control(self, object_: Object, name: str) -> str: ...
+
+    def model(self, name: str) -> Object:
+        """What a name means, provider/model or an alias in model/; EHOSTDOWN when it means nothing."""
+
+    def driver(self, model: Object) -> Driver:
+        """What answers for a model when an agent asks."""
+
+    def context(self, who: Who) -> Files | None:
+        """Where the context of this session is kept; None where nothing is."""
+
+    def grew(self, who: Who, size: int) -> None:
+        """So much was kept beside this session's log: it counts for its user's share of the disk."""
+
+    def hooked(self, tool: Object, who: Who, call: str) -> Hooked | None:
+        """None where no plugin has to do with calls of this caller's."""
+
+    async def call(
+        self,
+        tool: Object,
+        identity: hostcalls.Identity,
+        asked: hostcalls.Call,
+        say: Callable[[Frame], Awaitable[None]],
+    ) -> Outcome: ...

@@ -1,0 +1,342 @@
+"""Tool calls in plain text, for a model that has none of its own (its `.d/cap` lacks tool_call_syntax).
+
+    {"tool": "fs.read", "input": {"path": "notes.txt"}}      a call
+    {"answer": "It says hello."}                             the end
+    "It says hello."                                         the end, of a `plain` model
+
+    system += instruction(tools)         what the model is told
+    schema(tools)                        what its answer is held to, where a provider can
+    Spoken().feed(delta)                 what can be told of a plain answer before its end
+    parse(text, tools)                   what it said: a Call, an Answer, or what was wrong
+    as_text(said)                        calls and their results of earlier steps, told in this protocol
+
+A plain model is one that can be held to any JSON: its answer is a JSON text, which a small model writes as it
+writes any other. Into the object it puts what stood in the example.
+
+Rules: one call a step, and the first object counts. Whatever a model says, one of the three comes out, in
+time that grows with its length. An input is judged by the tool's own schema elsewhere; what is said here
+of its shape is a help. What tools have put out is passed on as it is given.
+This file must never know who runs a tool, or whether it may be run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from cortexfs.core import jsontext
+from cortexfs.core.arguments.schema import Kind, Shape, kind_of, shape_of
+from cortexfs.core.errors import Fault
+from cortexfs.models.ask.question import Part, Said, Text, Tool
+
+MAX_TRIES = 64  # objects of one text that are looked at
+MAX_DESCRIPTION = 200  # characters: small models have a small window
+MAX_LEVELS = 3  # of an input that are spelled out
+MAX_NAMES = 20  # of tools, in a sentence
+
+
+class Call(NamedTuple):
+    name: str
+    input: dict[str, Any]
+
+
+class Answer(NamedTuple):
+    text: str
+
+
+class Malformed(NamedTuple):
+    why: str  # a sentence for the model
+
+
+Parsed: TypeAlias = Call | Answer | Malformed
+
+_PROTOCOL = """\
+You can call tools. Reply with one JSON object and nothing else.
+To call a tool: {example}
+To answer: {{"answer": "your text"}}
+After a call you are shown what the tool put out. Then call again, or answer.
+
+Tools, with their input (? may be left out):
+{tools}"""
+
+_PLAIN = """\
+You can call tools. To call one, reply with one JSON object and nothing else:
+{example}
+After a call you are shown what the tool put out. Then call again, or answer in plain words.
+
+Tools, with their input (? may be left out):
+{tools}"""
+
+
+_SENTENCE = re.compile(r"(?<=[.!?]) ")
+
+
+def instruction(tools: Sequence[Tool], plain: bool = False) -> str:
+    """What to append to the system prompt; nothing when there are no tools."""
+    if not tools:
+        return ""
+    example = _written(tools[0].name, _example(tools[0]))
+    return (_PLAIN if plain else _PROTOCOL).format(example=example, tools="\n".join(map(_line, tools)))
+
+
+def _line(tool: Tool) -> str:
+    sentence = _SENTENCE.split(" ".join(tool.description.split()), maxsplit=1)[0]
+    description = jsontext.clipped(sentence, MAX_DESCRIPTION)
+    return f"- {tool.name} {_fields(shape_of(tool.schema))}" + (f": {description}" if description else "")
+
+
+def _fields(shape: Shape, levels: int = MAX_LEVELS) -> str:
+    listed = []
+    for name, schema in shape.properties.items():
+        mark = "" if name in shape.required else "?"
+        listed.append(f"{name}{mark}: {_type(kind_of(schema, shape.root), schema, shape, levels - 1)}")
+    return "{" + ", ".join(listed) + "}"
+
+
+def _type(kind: Kind, schema: Any, shape: Shape, levels: int) -> str:
+    if kind.choices:
+        return "|".join(map(jsontext.shown, kind.choices))
+    types = sorted(kind.types - {"null"}) or ["null"]
+    if types == ["object"] and levels and schema.get("properties"):
+        below = shape_of(schema)
+        return _fields(Shape(shape.root, below.properties, below.required), levels)
+    if types == ["array"] and levels and kind.items:
+        return f"{_type(shape.items(kind), kind.items, shape, levels - 1)}[]"
+    return "any" if len(types) > 3 else "|".join(types)
+
+
+def _example(tool: Tool) -> dict[str, Any]:
+    """An input of the right shape. Small models copy words that only describe a value ("the path"), and put
+    their own in the place of ones that look like it."""
+    shape = shape_of(tool.schema)
+    return {name: _sample(name, shape.kind(name)) for name in shape.required}
+
+
+_SAMPLES = {"path": "notes/today.md", "pattern": "*.md", "cmd": "ls -l", "url": "https://example.org/"}
+
+
+def _sample(name: str, kind: Kind) -> Any:
+    if kind.choices:
+        return kind.choices[0]
+    samples = {
+        "string": _SAMPLES.get(name, "some words"),
+        "integer": 1,
+        "number": 1,
+        "boolean": True,
+        "array": [],
+        "object": {},
+    }
+    return next((value for type_, value in samples.items() if type_ in kind.types), None)
+
+
+# What a grammar is made of. The rest of a schema (patterns, lengths, bounds) some engines refuse, or make
+# grammars of that are too large; it is judged when the tool is called.
+_KEPT = ("type", "required", "enum", "const")
+_BELOW = ("items", "additionalProperties")
+_MAPS = ("properties", "$defs", "definitions")
+_LISTS = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf", "prefixItems": "prefixItems"}
+
+
+def schema(tools: Sequence[Tool], plain: bool = False) -> dict[str, Any]:
+    """What an answer is to be: a call of one of the tools, or an answer. `type` stands beside `anyOf` so that
+    it is not taken for a strict one, which OpenAI allows no choices at the root."""
+    calls = [
+        _closed({"tool": {"const": tool.name}, "input": {"$ref": f"#/$defs/input{number}"}})
+        for number, tool in enumerate(tools)
+    ]
+    inputs = {f"input{n}": _loosened(tool.schema, f"#/$defs/input{n}") for n, tool in enumerate(tools)}
+    answer: dict[str, Any] = {"type": "string"}
+    found: dict[str, Any] = {"anyOf": [*calls, answer if plain else _closed({"answer": answer})]}
+    found |= {} if plain else {"type": "object"}
+    return found | ({"$defs": inputs} if inputs else {})
+
+
+def _closed(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _loosened(schema: dict[str, Any], base: str) -> dict[str, Any]:
+    """A tool's schema as far as a grammar needs it, to stand at `base`. Objects are closed where they do not
+    say what they are, so that a model has no names to invent."""
+    return {"type": "object", **_pruned(schema, base, closing=not _combines(schema))}
+
+
+def _combines(schema: Any) -> bool:
+    """Whether schemas hold together somewhere: no closed one could then hold beside another."""
+    if isinstance(schema, list):
+        return any(map(_combines, schema))
+    if not isinstance(schema, dict):
+        return False
+    beside = "properties" in schema and any(key in schema for key in ("$ref", "anyOf", "oneOf"))
+    return beside or "allOf" in schema or any(map(_combines, schema.values()))
+
+
+def _pruned(schema: Any, base: str, closing: bool) -> Any:
+    if not isinstance(schema, dict):
+        return schema if isinstance(schema, bool) else {}
+    kept = {key: schema[key] for key in _KEPT if key in schema}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        kept["$ref"] = base + reference[1:]
+    for key in _BELOW:
+        if key in schema:
+            kept[key] = _pruned(schema[key], base, closing)
+    for key in _MAPS:
+        if isinstance(named := schema.get(key), dict):
+            kept[key] = {name: _pruned(each, base, closing) for name, each in named.items()}
+    for key, kept_as in _LISTS.items():
+        if isinstance(listed := schema.get(key), list):
+            kept[kept_as] = [_pruned(each, base, closing) for each in listed]
+    if "patternProperties" in schema:
+        kept.pop("additionalProperties", None)
+    elif closing and "properties" in kept:
+        kept.setdefault("additionalProperties", False)
+    return kept
+
+
+# What a model says may be an attempt at the protocol that went wrong, or an answer in plain words.
+_ATTEMPT = re.compile(r"""\{\s*["']?(?:tool|answer)["']?\s*:""")
+_decoder = json.JSONDecoder()
+_EMPTY = "the reply is empty; call a tool, or answer"
+
+
+def parse(text: str, tools: Sequence[Tool], plain: bool = False) -> Parsed:
+    """What a model said. The first JSON object with `tool` or `answer` counts, whatever stands around it;
+    a text without one is an answer in plain words."""
+    if plain and text.lstrip().startswith('"'):
+        return _quoted(text.strip())
+    if (found := _object(text)) is not None:
+        try:
+            return _judged(jsontext.decode(found.encode(errors="replace"), "the reply"), tools)
+        except Fault as fault:
+            return Malformed(fault.message)
+    if _ATTEMPT.search(text):
+        return Malformed("the reply holds no whole JSON object; it was cut off, or is not JSON")
+    if not text.strip():
+        return Malformed(_EMPTY)
+    return Answer(text.strip())
+
+
+def _quoted(text: str) -> Parsed:
+    """An answer as JSON text; one that was cut off counts as far as it came."""
+    said = Spoken().feed(text)
+    return Answer(said) if said.strip() else Malformed(_EMPTY)
+
+
+class Spoken:
+    """A plain answer, as it comes: `feed` gives what is to be told of it, and nothing of what is none."""
+
+    _WHOLE = re.compile(r"""(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*""")
+    _HALF = re.compile(r"\\u[dD][89abAB]..$")  # of a character: the other half comes
+    _OPEN = 11  # characters that may wait for the next piece: such a half, and most of another one
+
+    def __init__(self) -> None:
+        self._left = ""
+        self._begun = self._over = False
+
+    def feed(self, text: str) -> str:
+        if self._over:
+            return ""
+        self._left += text
+        if not self._begun:
+            self._left = self._left.lstrip()
+            if not self._left.startswith('"'):
+                self._over = bool(self._left)
+                return ""
+            self._left, self._begun = self._left[1:], True
+        found = self._WHOLE.match(self._left)
+        piece = self._HALF.sub("", found.group()) if found else ""
+        self._left = self._left[len(piece) :]
+        self._over = self._left.startswith('"') or len(self._left) > self._OPEN
+        told: str = json.loads(f'"{piece}"', strict=False)
+        return told.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _object(text: str) -> str | None:
+    """The text of the first object that speaks the protocol."""
+    start = text.find("{")
+    for _ in range(MAX_TRIES):
+        if start < 0:
+            break
+        try:
+            found, end = _decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            found, end = {}, start + 1
+        if "tool" in found or "answer" in found:
+            return text[start:end]
+        start = text.find("{", end)
+    return None
+
+
+def _judged(found: dict[str, Any], tools: Sequence[Tool]) -> Parsed:
+    if "tool" not in found:
+        answer = found["answer"]
+        return Answer(answer if isinstance(answer, str) else msgspec.json.encode(answer).decode())
+    if "answer" in found:
+        return Malformed("the reply holds both tool and answer; say one of them")
+    name, given = found["tool"], found.get("input", {})
+    if name not in [tool.name for tool in tools]:
+        return Malformed(f"tool: there is no tool {jsontext.shown(name)}; there are: {_names(tools)}")
+    if not isinstance(given, dict):
+        return Malformed(f"input: expected object, got {jsontext.type_name(given)}")
+    return Call(name, given)
+
+
+def _names(tools: Sequence[Tool]) -> str:
+    more = len(tools) - MAX_NAMES
+    names = ", ".join(tool.name for tool in tools[:MAX_NAMES]) or "none"
+    return f"{names} and {more} more" if more > 0 else names
+
+
+# Earlier steps.
+
+
+def call_message(name: str, input_: Any) -> Said:
+    """A call as the model said it, or would have."""
+    return Said("assistant", (Text(_written(name, input_)),))
+
+
+def result_message(name: str, output: str, is_error: bool) -> Said:
+    """What a tool put out, as wording.py tells it, said by the user: there is nobody else."""
+    told = f"The call of {name} failed:" if is_error else f"The output of {name}:"
+    return Said("user", (Text(f"{told}\n{output}\nCall again, or answer."),))
+
+
+def as_text(said: Sequence[Said]) -> tuple[Said, ...]:
+    """A conversation with calls and results as one without. Nobody speaks twice in a row, which the templates
+    of many models refuse."""
+    names = {call.call: call.name for each in said for call in each.calls}
+    turns = [_textual(each, names) for each in said]
+    return tuple(_joined(list(group)) for _, group in groupby(turns, key=lambda each: each.role))
+
+
+def _textual(said: Said, names: dict[str, str]) -> Said:
+    if said.role == "tool":
+        return result_message(names.get(said.call, "a tool"), said.text, said.is_error)
+    calls = tuple(Text(_written(call.name, call.input)) for call in said.calls)
+    return Said(said.role, (*said.parts, *calls))
+
+
+def _joined(turns: list[Said]) -> Said:
+    """Turns of one speaker as one; texts are set apart by a blank line."""
+    parts: list[Part] = []
+    for part in (part for turn in turns for part in turn.parts):
+        if isinstance(part, Text) and parts and isinstance(last := parts[-1], Text):
+            parts[-1] = Text(f"{last.text}\n\n{part.text}")
+        else:
+            parts.append(part)
+    return Said(turns[0].role, tuple(parts))
+
+
+def _written(name: str, input_: Any) -> str:
+    return msgspec.json.encode({"tool": name, "input": input_}).decode()

@@ -1,0 +1,104 @@
+"""The window of a run: what its model is given with each question, and the files where that can be seen.
+
+    window = Window(parts, (limit, reserve), files, names)
+    await window.load()
+    window.did(said)
+    pack = await window.pack(summarise)
+
+Rules: planning is context.py's; here is what it needs of the disk, in a thread, and of the model. A summary
+that cannot be had is not missed: what does not fit is left out, as it is without one. Of the run's steps no
+more is held than the window has room for, and the last one: what was cut stays cut.
+This file must never know tools, policy or sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import trio
+
+from cortexfs.agents.window.context import Files, Pack, Parts, pack_json, plan, renewed, summary_request
+from cortexfs.core.errors import Fault
+from cortexfs.models.ask.question import Said
+
+Summarise = Callable[[dict[str, Any]], Awaitable[str]]
+
+
+class Names(NamedTuple):
+    """What pack.json calls it."""
+
+    session: str
+    agent: str
+
+
+class Window:
+    def __init__(self, parts: Parts, room: tuple[int, int], files: Files | None, names: Names) -> None:
+        self._parts = parts
+        self._limit, self._reserve = room
+        self._files = files
+        self._names = names
+        self._told = b""
+        self._summarises = True
+
+    def did(self, *said: Said) -> None:
+        """The run has come so much further."""
+        self._parts = self._parts._replace(steps=(*self._parts.steps, *said))
+
+    async def load(self) -> None:
+        """Take over what the session keeps: its summary, and what its user has pinned."""
+        if self._files is not None:
+            kept = await trio.to_thread.run_sync(self._files.load)
+            self._parts = self._parts._replace(summary=kept.summary, pinned=kept.pinned)
+
+    async def pack(self, summarise: Summarise) -> Pack:
+        """What to ask with now; EMSGSIZE where nothing makes it fit."""
+        pack = self._planned()
+        if pack.forgotten and self._summarises:
+            self._summarises = await self._summarised(pack, summarise)
+            pack = self._planned()
+        await self._tell(pack)
+        return pack
+
+    def _planned(self) -> Pack:
+        pack = plan(self._parts, self._limit, self._reserve)
+        self._parts = self._parts._replace(steps=pack.steps)
+        return pack
+
+    async def _summarised(self, pack: Pack, summarise: Summarise) -> bool:
+        """Whether there is a new summary, of what has no room any more."""
+        before = self._parts.summary
+        try:
+            text = await summarise(summary_request(pack.forgotten, before, self._limit))
+        except Fault as fault:
+            if fault.code in ("ETIMEDOUT", "EDQUOT"):  # the run's own limits
+                raise
+            return False
+        summary = renewed(pack.forgotten, before, text)
+        if summary is None or summary == before:
+            return False
+        self._parts = self._parts._replace(summary=summary)
+        if self._files is not None:
+            await trio.to_thread.run_sync(self._files.write_summary, summary)
+        return True
+
+    async def _tell(self, pack: Pack) -> None:
+        told = pack_json(pack, *self._names)
+        if self._files is not None and told != self._told:
+            self._told = told
+            await trio.to_thread.run_sync(self._files.write_pack, told)
+
+    async def spill(self, call: str, output: str) -> str:
+        """Keep an output that is too long to be told; where it can be read, if anywhere."""
+        if self._files is None:
+            return ""
+        return await trio.to_thread.run_sync(self._files.spill, call, output)
+
+    def grown(self) -> int:
+        """By how much more of the disk it has taken since this was asked last."""
+        return self._files.grown() if self._files is not None else 0
+
+    async def pin(self, text: str) -> str:
+        if self._files is None:
+            raise Fault("EINVAL", "there is no session to pin this in; talk with ctx chat, or on the .sock")
+        return await trio.to_thread.run_sync(self._files.pin, text)

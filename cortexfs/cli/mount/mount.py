@@ -1,0 +1,261 @@
+"""`ctx mount`: make the mount point fit, start the daemon in an interpreter of its own, wait for it.
+
+Rules: the daemon inherits nothing but the environment named here: no descriptors, directory,
+terminal or session of whoever typed the command. It says through a pipe that the mount answers, or
+one sentence why it does not, and before that that it is at work. A live mount is left alone, the one of a
+dead daemon is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cortexfs
+from cortexfs.cli import mounts, parser
+from cortexfs.cli.mount import umount
+from cortexfs.cli.mount.log_guard import Sparing
+from cortexfs.cli.output import say
+from cortexfs.config import Places, create, load, places
+from cortexfs.core.errors import EXIT_OK, Fault, exit_status
+from cortexfs.models.providers.files import Providers
+
+START_SECONDS = 20.0
+END_SECONDS = 5.0
+MAX_LOG = 1 << 20
+READY = b"ready\n"
+WORKING = b"."
+# Language, places, how to reach the network, settings of plugins; nothing that changes what code is loaded.
+ENVIRONMENT = re.compile(
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_\w+|CTX_\w+|SSL_CERT_\w+|(https?|no|all)_proxy"
+    r"|CORTEX_(PLUGIN|WASM)_[\w-]+",
+    re.IGNORECASE,
+)
+
+
+def declare(into: parser.Parser) -> None:
+    into.add_argument(
+        "point", metavar="ROOT", nargs="?", help="the directory to mount at (default: CTX_ROOT, else /ctx)"
+    )
+    into.add_argument("--foreground", action="store_true", help="stay, and write the log to stderr")
+    into.add_argument("--strict", action="store_true", help=argparse.SUPPRESS)
+    into.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    parser.places_options(into)
+    parser.examples(
+        into, "ctx mount", "ctx mount ~/ctx", "ctx mount /tmp/ctx --state /tmp/state --foreground"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    # Not the mount that is there already, which other commands would mean.
+    root = mounts.absolute(options.point or options.root or os.environ.get("CTX_ROOT") or mounts.DEFAULT_ROOT)
+    where = places(os.environ, os.getuid(), state=options.state, config=options.config)
+    if options.ready_fd is not None:
+        return _serve(root, where, options)
+    if already := _live(root):
+        say(already)
+        return EXIT_OK
+    _prepare(root)
+    create(where)
+    return _serve(root, where, options) if options.foreground else _start(root, where, options)
+
+
+def _live(root: str) -> str | None:
+    """What to say when a daemon serves `root` already; a dead one's mounts are detached here."""
+    while mount := mounts.mounted_at(root):
+        if not mounts.is_stale(root):
+            if mount.is_strangers(os.getuid()):
+                mend = f"end it (ctx umount {root}), or name another directory: ctx mount DIR"
+                raise Fault("EBUSY", f"{root} is the mount of uid {mount.owner}, and not yours; {mend}")
+            said = mounts.facts(mounts.status_text(root))
+            return f"{root} is mounted already (pid {said.get('pid', ['unknown'])[0]})"
+        umount.detach(mount)
+        say(f"detached the mount that a dead daemon left at {root}")
+    return None
+
+
+def _prepare(root: str) -> None:
+    """Make the mount point if it is missing; refuse one that the mount would hide something in."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(root, 0o755)
+        # A README may say what the directory is for (mountpoint/ of a checkout has one).
+        kept = [name for name in os.listdir(root) if name != "README"]
+    except OSError as problem:
+        mend = "name a directory of your own: ctx mount DIR"
+        raise Fault("EINVAL", f"{root} cannot be the mount point: {problem.strerror}; {mend}") from None
+    if kept:
+        raise Fault(
+            "EINVAL", f"{root} is not empty, and the mount would hide what is in it; name an empty directory"
+        )
+    if not os.access(root, os.W_OK):
+        raise Fault("EACCES", f"{root} is not yours to mount on; name a directory of your own: ctx mount DIR")
+
+
+def _environment(where: Places) -> dict[str, str]:
+    """What the daemon gets of ours: what ENVIRONMENT names, and the variables that providers' files say
+    have their keys."""
+    found = Providers(where.config, where.state).load().providers.values()
+    keys = {provider.key.env for provider in found if provider.key}
+    return {name: value for name, value in os.environ.items() if ENVIRONMENT.fullmatch(name) or name in keys}
+
+
+def _start(root: str, where: Places, options: argparse.Namespace) -> int:
+    """Start a detached daemon and wait until it is ready; its exit status when it will not be."""
+    reader, writer = os.pipe()
+    with _log(where) as log:
+        before = os.fstat(log).st_size
+        daemon = subprocess.Popen(
+            _command(root, where, writer, options.strict),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=_environment(where),
+            pass_fds=(writer,),
+            start_new_session=True,
+        )
+    os.close(writer)
+    said = _wait(reader)
+    os.close(reader)
+    if said == READY:
+        say(f"mounted at {root} (pid {daemon.pid})")
+        daemon.returncode = EXIT_OK  # it outlives us; without this, Popen would warn
+        return EXIT_OK
+    status = _ended(daemon, said is None)
+    _explain(said, where, before)
+    return status if status > 0 else exit_status("EHOSTDOWN")
+
+
+def _command(root: str, where: Places, ready: int, strict: bool) -> list[str]:
+    """The daemon's command line: an isolated interpreter that finds this very package."""
+    package = os.path.dirname(os.path.dirname(cortexfs.__file__))
+    program = (
+        f"import sys; sys.path.append({package!r}); from cortexfs.cli.main import main; sys.exit(main())"
+    )
+    words = [
+        "mount",
+        root,
+        "--state",
+        str(where.state),
+        "--config",
+        str(where.config),
+        "--ready-fd",
+        str(ready),
+    ]
+    return [sys.executable, "-I", "-c", program, *words, *(["--strict"] if strict else [])]
+
+
+def log_path(where: Places) -> Path:
+    return where.state / "daemon.log"
+
+
+@contextlib.contextmanager
+def _log(where: Places) -> Iterator[int]:
+    """The daemon's log, as a descriptor; what is over 1 MiB becomes daemon.log.1."""
+    path = log_path(where)
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > MAX_LOG:
+            path.replace(path.with_suffix(".log.1"))
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _wait(reader: int) -> bytes | None:
+    """What the daemon says until it closes the pipe; None when it says nothing for too long."""
+    said = b""
+    while select.select([reader], [], [], START_SECONDS)[0]:
+        if not (part := os.read(reader, 4096)):
+            return said
+        said = (said + part).lstrip(WORKING)
+    return None
+
+
+def _ended(daemon: subprocess.Popen[bytes], late: bool) -> int:
+    """The exit status of a daemon that did not start; one that is still trying is ended."""
+    if late:
+        daemon.terminate()
+    try:
+        return daemon.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        return daemon.wait()
+
+
+def _explain(said: bytes | None, where: Places, before: int) -> None:
+    """Why there is no mount; the last line of the log may hold what a library had to say."""
+    last = _last_line(where, before)
+    hint = f" ({last})" if last else ""
+    if said is None:
+        late = f"the daemon did not start, and has done nothing for {START_SECONDS:.0f} s{hint}"
+        raise Fault("EHOSTDOWN", f"{late}; its log is {log_path(where)}")
+    if not said:
+        raise Fault("EPROTO", f"the daemon ended while it started{hint}; its log is {log_path(where)}")
+    say(f"{parser.program()} mount: {said.decode(errors='replace').strip()}{hint}")
+
+
+def _last_line(where: Places, before: int) -> str:
+    """The last line that the log has grown by."""
+    lines = log_path(where).read_bytes()[before:].decode(errors="replace").splitlines()
+    return lines[-1] if lines else ""
+
+
+def _serve(root: str, where: Places, options: argparse.Namespace) -> int:
+    """Be the daemon."""
+    tell = _Ready(root, options.ready_fd)
+    os.umask(os.umask(0o077) | 0o022)  # what the daemon writes, it has to believe later
+    try:
+        config = load(where)
+        _log_to_stderr()
+        from cortexfs.daemon import daemon  # the one place that loads trio and pyfuse3
+
+        return daemon.run(Path(root), config, tell, options.strict)
+    except Fault as fault:
+        if options.ready_fd is None:
+            raise
+        tell(fault.message)
+        return exit_status(fault.code)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    for target in logging.getLogger().handlers:
+        target.addFilter(Sparing())
+
+
+class _Ready:
+    """Tells whoever started the daemon that it is ready, or why not: through the pipe, or on stderr. Through
+    the pipe also, for an empty sentence, that the daemon is still at work."""
+
+    def __init__(self, root: str, pipe: int | None) -> None:
+        self._root = root
+        self._pipe = pipe
+
+    def __call__(self, problem: str | None) -> None:
+        if problem == "":
+            self._write(WORKING)
+            return
+        if self._pipe is None:
+            text = f"mounted at {self._root} (pid {os.getpid()})"
+            say(text if problem is None else f"{parser.program()} mount: {problem}")
+            return
+        self._write(READY if problem is None else problem.encode()[:4000])
+        os.close(self._pipe)
+        self._pipe = None
+
+    def _write(self, said: bytes) -> None:
+        """Whoever started us may have given up waiting."""
+        if self._pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._pipe, said)

@@ -1,0 +1,43 @@
+"""`ctx restart`: end a mount's daemon and start it again at the same place, with the same directories.
+
+What a daemon takes over only when it starts: config.toml, another version of the code, its environment.
+
+Rules: state and configuration are those of the daemon that runs, unless others are named, so that nobody
+restarts into another state by mistake. It is `ctx umount` and then `ctx mount`, and nothing between.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from cortexfs.cli import mounts, parser
+from cortexfs.cli.mount import mount, umount
+from cortexfs.core.errors import EXIT_OK, Fault
+
+
+def declare(into: parser.Parser) -> None:
+    into.add_argument("point", metavar="ROOT", nargs="?", help="the mount to restart (default: as --root)")
+    parser.places_options(into)
+    parser.examples(into, "ctx restart", "ctx restart ~/ctx")
+
+
+def run(options: argparse.Namespace) -> int:
+    root = options.point = mounts.root(options.point or options.root)
+    found = mounts.mounted_at(root)
+    if not found:
+        raise Fault("EHOSTDOWN", f"nothing of CortexFS is mounted at {root}; start it with: ctx mount {root}")
+    if not mounts.is_stale(root):
+        _keep_places(options, mounts.daemon_pid(mounts.status_text(root), found.owner))
+    status = umount.run(options)
+    if status != EXIT_OK:
+        return status
+    options.foreground, options.strict, options.ready_fd = False, False, None
+    return mount.run(options)
+
+
+def _keep_places(options: argparse.Namespace, pid: int | None) -> None:
+    """Name the directories that the daemon was started with, where the command names none."""
+    said = dict(mounts.started_with(pid)) if pid else {}
+    for name in ("state", "config"):
+        if getattr(options, name) is None:
+            setattr(options, name, said.get(f"--{name}"))

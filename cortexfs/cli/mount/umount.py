@@ -1,0 +1,169 @@
+"""`ctx umount`: end a mount and its daemon, also a dead or a hung one, and say what was done.
+
+A mount whose daemon answers is ended by SIGTERM: the daemon syncs sessions and closes the sockets
+that would keep the mount busy. A daemon that does not answer gets the same signal, then its FUSE
+connection is aborted (the only thing that frees a daemon that waits for itself), then it is killed.
+A mount without daemon is detached.
+
+Rules: the mount point is never touched by this process (a stat may hang for ever). A pid is
+signalled only through a pidfd, after its user has been compared with the mount's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import select
+import signal
+import subprocess
+
+from cortexfs.cli import mounts, parser
+from cortexfs.cli.mounts import Mount
+from cortexfs.cli.output import say
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, code_of
+
+STOP_SECONDS = 10.0
+HUNG_SECONDS = 3.0
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
+
+
+def declare(into: parser.Parser) -> None:
+    into.add_argument("point", metavar="ROOT", nargs="?", help="the mount to end (default: as --root)")
+    parser.places_options(into)
+    parser.examples(into, "ctx umount", "ctx umount ~/ctx")
+
+
+def run(options: argparse.Namespace) -> int:
+    root = mounts.root(options.point or options.root)
+    if not (mount := mounts.mounted_at(root)):
+        say(f"nothing of CortexFS is mounted at {root}")
+        return EXIT_FAILED
+    if os.getuid() not in (0, mount.owner):
+        raise Fault(
+            "EPERM", f"{root} was mounted by uid {mount.owner}; only that user and root may unmount it"
+        )
+    if mounts.is_stale(root):
+        detach(mount)
+        say(f"detached {root}; its daemon was dead already")
+        return EXIT_OK
+    try:
+        pid = mounts.daemon_pid(mounts.status_text(root), mount.owner)
+    except Fault as fault:
+        say(fault.message.partition(";")[0])
+        _force(mount, Process.of(_pid_from_lock(options, mount)))
+    else:
+        _stop(mount, Process.of(pid))
+    return EXIT_OK
+
+
+class Process:
+    """A process that cannot turn into another one between two looks (pidfd_open(2))."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+
+    @classmethod
+    def of(cls, pid: int | None) -> Process | None:
+        try:
+            return cls(pid) if pid else None
+        except ProcessLookupError:
+            return None
+
+    def end(self, number: signal.Signals, seconds: float) -> bool:
+        """Send a signal; whether the process is gone `seconds` later."""
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
+            return True
+        return self.is_gone(seconds)
+
+    def is_gone(self, seconds: float) -> bool:
+        return bool(select.select([self._pidfd], [], [], seconds)[0])
+
+
+def _stop(mount: Mount, process: Process | None) -> None:
+    """End a daemon that answers."""
+    if process is None:
+        detach(mount)
+        say(f"detached {mount.point}; its daemon is in another pid namespace, and ends when it notices")
+    elif process.end(signal.SIGTERM, STOP_SECONDS):
+        _sweep(mount)
+        say(f"unmounted {mount.point}")
+    else:
+        say(f"the daemon (pid {process.pid}) did not stop within {STOP_SECONDS:.0f} s")
+        _force(mount, process)
+
+
+def _force(mount: Mount, process: Process | None) -> None:
+    """End a daemon that does not answer, gently first."""
+    if process and process.end(signal.SIGTERM, HUNG_SECONDS):
+        _sweep(mount)
+        say(f"unmounted {mount.point}: its daemon (pid {process.pid}) ended on SIGTERM")
+        return
+    _abort(mount)
+    _sweep(mount)
+    if process is None:
+        say(f"detached {mount.point}; its daemon was not found, so look for it with: ps -C python3,ctx -f")
+    elif process.is_gone(HUNG_SECONDS) or process.end(signal.SIGKILL, HUNG_SECONDS):
+        say(f"detached {mount.point} and ended its daemon (pid {process.pid})")
+    else:
+        raise Fault(
+            "EBUSY", f"detached {mount.point}, but its daemon (pid {process.pid}) does not die of SIGKILL"
+        )
+
+
+def _abort(mount: Mount) -> None:
+    """Fail every request in the kernel: what hangs on the mount, the daemon too, gets ENOTCONN."""
+    try:
+        with open(f"/sys/fs/fuse/connections/{mount.connection}/abort", "w") as file:
+            file.write("1")
+    except OSError as problem:
+        say(f"its FUSE connection could not be aborted: {problem.strerror}")
+    else:
+        say("aborted its FUSE connection")
+
+
+def _sweep(mount: Mount) -> None:
+    """Detach the mount if its daemon did not take it along."""
+    left = mounts.mounted_at(mount.point)
+    if left and left.connection == mount.connection:
+        detach(mount)
+
+
+def detach(mount: Mount) -> None:
+    """Take the mount out of the tree at once, whoever uses it (umount2(2), MNT_DETACH)."""
+    if os.getuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.umount2(os.fsencode(mount.point), MNT_DETACH | UMOUNT_NOFOLLOW) == 0:
+            return
+        number = ctypes.get_errno()
+        raise Fault(code_of(number), f"{mount.point} cannot be unmounted: {os.strerror(number)}")
+    try:
+        tried = subprocess.run(
+            ["fusermount3", "-u", "-z", mount.point], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise Fault("EHOSTDOWN", "fusermount3 is missing; install the package fuse3") from None
+    if tried.returncode:
+        raise Fault("EPERM", f"{mount.point} cannot be unmounted: {tried.stderr.strip()}")
+
+
+def _pid_from_lock(options: argparse.Namespace, mount: Mount) -> int | None:
+    """The daemon's pid when the mount cannot be asked: its state directory has it."""
+    # Only a hung mount pays for it.
+    from cortexfs.config import places
+    from cortexfs.state.state_lock import holder
+
+    pid = holder(places(os.environ, os.getuid(), state=options.state, config=options.config).state)
+    return pid if pid and mounts.owned_by(pid, mount.owner) and _serves(pid, mount.point) else None
+
+
+def _serves(pid: int, point: str) -> bool:
+    """Whether the process was started as the daemon of `point`; the lock file may be an old one."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return os.fsencode(point) in file.read().split(b"\0")
+    except OSError:
+        return False

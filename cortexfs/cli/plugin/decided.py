@@ -1,0 +1,43 @@
+"""An installed plugin with a manifest.json, for the commands that decide something about it.
+
+Rules: what was decided counts for the running mount when the command has ended, or the command says why not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from cortexfs import config
+from cortexfs.cli import parser, reload
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.plugins.install.decisions import Chosen, Store
+from cortexfs.plugins.package import directory, json_manifests
+
+
+def manifest_of(where: config.Places, name: str) -> Manifest:
+    """What the plugin says of itself; a Fault for one that is not there, or of the other kind."""
+    folder = folder_of(where, name)
+    manifest = directory.read(folder)
+    if not json_manifests.is_json(manifest):
+        mend = f"edit that of its author's directory, and install it again: {folder}"
+        raise Fault("EINVAL", f"{name} has a manifest.toml, which says all that there is to say; {mend}")
+    return manifest.json
+
+
+def folder_of(where: config.Places, name: str) -> Path:
+    base = where.state / directory.FOLDER
+    folder = base / names.check(name)
+    if not folder.is_dir():
+        hint = parser.nearest(name, [path.name for path in directory.folders(base)])
+        raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}{hint or '; see: ctx plugin list'}")
+    return folder
+
+
+def decide(options: argparse.Namespace, where: config.Places, make: Callable[[Chosen], Chosen]) -> str:
+    """Write it down and tell the daemon; what came of it."""
+    Store(where.state).change(options.name, make)
+    return reload.told(options.root, reload.broken("plugin", options.name, "does not load"))

@@ -1,0 +1,75 @@
+"""What `ctx plugin install`, `review` and `test` fetch of a plugin's modules, and say of it.
+
+This file must never know how Deno fetches, nor what may be installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+from cortexfs import config
+from cortexfs.cli import output
+from cortexfs.cli.plugin.permissions import networks
+from cortexfs.plugins.install import fetch
+from cortexfs.plugins.install.fetch import Modules
+from cortexfs.plugins.package import directory
+from cortexfs.plugins.package.package import Tree
+
+
+def completed(tree: Tree, where: config.Places, private: str) -> Tree:
+    """With all that it needs; from the network, unless the very same plugin is installed."""
+    installed = where.state / directory.FOLDER / tree.manifest.name
+    own = networks(private)
+    return fetch.completed(tree, partial(_module, private=own), partial(_fetched, private=own), installed)
+
+
+def told(tree: Tree, where: config.Places) -> str:
+    """For the line that says that it is installed."""
+    if not (count := len(fetch.pins(tree))):
+        return ""
+    see = where.state / directory.FOLDER / tree.manifest.name
+    return f", with {count} module{'s' * (count > 1)} from elsewhere (see: ctx plugin review {see})"
+
+
+def _module(address: str, most: int, private: tuple[str, ...]) -> bytes:
+    from cortexfs.host.net import egress_fetch
+
+    return egress_fetch.fetch(address, most, private)
+
+
+def _fetched(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
+    from cortexfs.host.esm import fetch as esmfetch  # what it takes is for those who fetch
+
+    shows = sys.stderr.isatty()
+    try:
+        with _put_away():
+            return esmfetch.fetch(esmfetch.Wanted(*modules), private, _progress if shows else _silent)
+    finally:
+        if shows:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _put_away() -> Iterator[None]:
+    """Whoever is told to end, or whose terminal closes, puts away what was begun, as with an interrupt."""
+    ours = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+    for each in ours:
+        signal.signal(each, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
+
+
+def _progress(connections: int, size: int) -> None:
+    said = f"fetching what it imports: {connections} connections, {size / (1 << 20):.1f} MiB"
+    print(f"\r{output.printable(said)}", end="", file=sys.stderr, flush=True)
+
+
+def _silent(connections: int, size: int) -> None:
+    del connections, size

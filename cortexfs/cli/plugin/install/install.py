@@ -1,0 +1,239 @@
+"""`ctx plugin install`, `uninstall`, `enable` and `disable`: what is there to load, and what is loaded.
+
+Main path of `install`: read the source once, check it, ask about what it replaces and about its publisher,
+write it, enable it, and tell the running daemon, whose answer is waited for.
+
+Rules: everything is checked before anything is written. A plugin whose tools have the names of others is not
+left enabled without consent, and what that plugin had for an earlier publisher is not consent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cortexfs import config
+from cortexfs.cli import output, parser, reload
+from cortexfs.cli.confirm import sure
+from cortexfs.cli.plugin.install import ending, fetching
+from cortexfs.core import names
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
+from cortexfs.core.manifest.toml import Manifest, ProcessTool
+from cortexfs.host.call.validation import Validator
+from cortexfs.linux import kernel_support
+from cortexfs.plugins import dependencies
+from cortexfs.plugins import enabled as offers
+from cortexfs.plugins.install import forget, review, sources
+from cortexfs.plugins.install import install as installing
+from cortexfs.plugins.install.entry_points import found
+from cortexfs.plugins.install.sources import Source
+from cortexfs.plugins.package import directory, json_manifests, records
+from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.trust import openpgp, signing, succession, trust
+from cortexfs.plugins.trust.signing import Verdict
+
+CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
+
+
+def install(options: argparse.Namespace, where: config.Places) -> int:
+    source = sources.read(options.source)
+    source = source._replace(tree=fetching.completed(source.tree, where, options.private))
+    name = source.tree.manifest.name
+    check(source.tree)
+    config.create(where)
+    verdict = signing.verify(source.tree)
+    key, unchecked = _openpgp(source.tree, where)
+    after = succession.Copy(source.tree.manifest.version, verdict.publisher, verdict.fingerprint, key)
+    is_other = _replaces(options, where, name, after)
+    _decide(options, where, verdict, source.packaged and not key)
+    record = records.Record(
+        source.told, records.files_of(source.tree), verdict.publisher, verdict.fingerprint, key
+    )
+    files = {**source.tree.files, records.FILE: records.file(record)}
+    installing.install(where.state / directory.FOLDER, name, files)
+    signers = [verdict.publisher, f"the OpenPGP key {key}" if key else ""]
+    by = f"signed by {' and '.join(filter(None, signers))}" if any(signers) else "unsigned"
+    by += unchecked + fetching.told(source.tree, where) + _warned(source)
+    kept = config.choices(where.config).get(name) == config.REPLACE and not is_other
+    if (why := _lacks(where, name)) and name not in config.enabled(config.load(where)):
+        output.say(f"installed {name} {source.tree.manifest.version}, {by}; it is not enabled: {why}")
+        return EXIT_FAILED
+    said, refused = _choose(options, where, name, config.REPLACE if options.replace or kept else True)
+    output.say(f"installed {name} {source.tree.manifest.version}, {by}; {said}")
+    return EXIT_FAILED if refused else EXIT_OK
+
+
+def _replaces(options: argparse.Namespace, where: config.Places, name: str, after: succession.Copy) -> bool:
+    """Returns True where it replaces another publisher's. Raises a Fault where nobody consents to that."""
+    base = where.state / directory.FOLDER
+    installing.settle(base)
+    before = succession.installed(base / name)
+    why = succession.unlike(before, after) if before and after != before else ""
+    is_other = before is not None and (before.key, before.openpgp) != (after.key, after.openpgp)
+    if not before or not why or options.replace:
+        return is_other
+    both = f"{name} {before.told} is installed, and this is {after.told}: {why}"
+    if options.yes or not sys.stdin.isatty():
+        raise Fault("EPERM", f"{both}; where that is meant say --replace, or answer at a terminal")
+    if not sure(f"{both}. Replace it, and leave its settings, permissions and data to this?"):
+        raise Fault("EPERM", f"{name} stays as it was; nothing was installed")
+    return is_other
+
+
+def _openpgp(tree: Tree, where: config.Places) -> tuple[str, str]:
+    """The key that has signed a manifest.json, and what to say where that was not looked at."""
+    if not json_manifests.is_json(tree.manifest):
+        return "", ""
+    keys = where.config / openpgp.KEYS
+    why = openpgp.unchecked(tree.manifest.json, keys)
+    return openpgp.signer(tree.manifest.json, tree.contents, keys), f" ({why})" if why else ""
+
+
+def _warned(source: Source) -> str:
+    manifest = source.tree.manifest
+    if not json_manifests.is_json(manifest) or not manifest.warnings:
+        return ""
+    count = len(manifest.warnings)
+    return f", with {count} warning{'s' * (count > 1)} (see: ctx plugin review {source.told})"
+
+
+def _lacks(where: config.Places, name: str) -> str | None:
+    """What the plugin needs of others and does not have."""
+    enabled = config.enabled(config.load(where))
+    return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
+
+
+def check(tree: Tree) -> None:
+    """Refuse what a daemon would not load."""
+    manifest = tree.manifest
+    if why := commands_fault(manifest):
+        raise Fault("EINVAL", why)
+    directory.check(manifest, kernel_support.available())
+    if manifest.name in offers.RESERVED:
+        raise Fault(
+            "EINVAL", f"the name {manifest.name} is that of the tools that are built in; choose another"
+        )
+    if any(one.plugin.name == manifest.name for one in found()):
+        mend = "uninstall that with pip first"
+        raise Fault("EEXIST", f"a Python package has a plugin {manifest.name} already; {mend}")
+    # As it will lie there: commands that lead outside, a library that does not fit.
+    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+        place = Path(folder) / manifest.name
+        installing.write(place, tree.files, durable=False)
+        offers.declared(tree, place)
+        _check_as_tested(tree, place)
+    for tool in manifest.native.tools if manifest.native else ():
+        check_schema(tool)
+
+
+def commands_fault(manifest: Manifest) -> str | None:
+    """Why its commands cannot be called: one of ours is, of two with one name."""
+    declared = manifest.json.cli_commands if json_manifests.is_json(manifest) else ()
+    taken = [command.name for command in declared if parser.is_ours(command.name)]
+    return (
+        f"cliCommands: {taken[0]} is a command of {parser.program()} itself; name it otherwise"
+        if taken
+        else None
+    )
+
+
+def _check_as_tested(tree: Tree, place: Path) -> None:
+    """What `ctx plugin test` fails is not installed; nothing is opened or run here."""
+    if json_manifests.is_json(tree.manifest):  # which is read whole or not at all
+        return
+    for one in review.checks(tree.manifest, None, place, kernel_support.available()):
+        if one.fault:
+            told = f"plugin '{tree.manifest.name}' fails its check of the {one.name}: {one.fault}"
+            raise Fault("EINVAL", f"{told}; see: ctx plugin test")
+
+
+def check_schema(tool: ProcessTool) -> None:
+    """Here, in the process of whoever installs: the daemon compiles none, and a host only to use it."""
+    try:
+        Validator(tool.input_schema).check({})
+    except Fault as fault:
+        if fault.code == "EPROTO":  # EINVAL is of the input, which was made up
+            raise Fault("EINVAL", f"process tool '{tool.name}' has no sound input_schema: {fault}") from None
+
+
+def _decide(options: argparse.Namespace, where: config.Places, verdict: Verdict, packaged: bool) -> None:
+    """Trust its publisher, if that is needed and wanted; a Fault where it is not."""
+    store = trust.TrustStore(where.state)
+    trusted = verdict.status == "verified" and store.trusts(verdict)
+    decision = trust.decide(
+        verdict, trusted=trusted, packaged=packaged, yes=options.yes, interactive=sys.stdin.isatty()
+    )
+    if decision == "ask":
+        who = f"{verdict.publisher} with the key {verdict.fingerprint}"
+        if not sure(f"The publisher {who} is not known here. Trust it, now and from now on?"):
+            raise Fault("EPERM", f"the publisher {verdict.publisher} is not trusted; nothing was installed")
+    if decision != "install":
+        store.add(verdict, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def uninstall(options: argparse.Namespace, where: config.Places) -> int:
+    name = names.check(options.name)
+    base = where.state / directory.FOLDER
+    if not (base / name).is_dir():
+        hint = parser.nearest(name, [path.name for path in directory.folders(base)])
+        raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}{hint or '; see: ctx plugin list'}")
+    ending.last_hooks(options, where, name)
+    said, _ = _choose(options, where, name, None if options.purge else False)
+    if options.purge:
+        installing.remove(base, name)
+        forget.forget(where.state, name)
+        reload.told(options.root, lambda facts: None)  # it knows the commands of what is disabled
+        output.say(f"removed {name}; {said}")
+    else:
+        output.say(f"disabled {name}; {said}; its files stay until: ctx plugin uninstall {name} --purge")
+    return EXIT_OK
+
+
+def enable(options: argparse.Namespace, where: config.Places) -> int:
+    known = {one.plugin.name: one.fault for one in found()}
+    known |= dict.fromkeys((path.name for path in directory.folders(where.state / directory.FOLDER)), None)
+    if options.name not in known:
+        hint = parser.nearest(options.name, known) or "; install it first, see: ctx plugin install --help"
+        raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint}")
+    if fault := known[options.name]:
+        raise Fault("EINVAL", f"the plugin {options.name} cannot be enabled: {fault}")
+    if why := _lacks(where, options.name):
+        raise Fault("EPERM", f"the plugin {options.name} cannot be enabled: {why}")
+    said, _ = _choose(options, where, options.name, config.REPLACE if options.replace else True)
+    output.say(f"enabled {options.name}; {said}")
+    return EXIT_OK
+
+
+def disable(options: argparse.Namespace, where: config.Places) -> int:
+    known = {one.plugin.name for one in found()} | set(config.enabled(config.load(where)))
+    known |= {path.name for path in directory.folders(where.state / directory.FOLDER)}
+    if options.name not in known:
+        hint = parser.nearest(options.name, known)
+        raise Fault("ENOENT", f"there is no plugin {options.name!r}{hint or '; see: ctx plugin list'}")
+    said, _ = _choose(options, where, options.name, False)
+    output.say(f"disabled {options.name}; {said}")
+    return EXIT_OK
+
+
+def _choose(
+    options: argparse.Namespace, where: config.Places, name: str, choice: config.Choice | None
+) -> tuple[str, bool]:
+    """Write the choice down and tell the daemon; what it says, and whether it refused the plugin."""
+    before = config.choices(where.config).get(name)
+    config.choose(where.config, name, choice)
+    refusals: list[str] = []
+
+    def outcome(facts: dict[str, list[str]]) -> str | None:
+        rows = dict(line.partition(": ")[::2] for line in facts.get("broken plugin", []))
+        refusals.extend(filter(None, [rows.get(name)]))
+        return f"it does not load: {rows[name]}" if name in rows else None
+
+    said = reload.told(options.root, outcome)
+    if refusals and CONSENT in refusals[0] and choice is True and not before:
+        config.choose(where.config, name, False)
+        reload.told(options.root, lambda facts: None)
+        raise Fault("EEXIST", f"{name} is not enabled: {refusals[0]}")
+    return said, bool(refusals)

@@ -1,0 +1,159 @@
+"""`ctx plugin review` and `ctx plugin test`: what a plugin asks for, what holds it, and whether it works.
+
+Rules: both fetch what a plugin imports, as installing it would. `review` runs nothing of it; `test` opens its
+library, imports its module, and with --run calls its tools, all of it in hosts, from a copy. `test` fails if
+any check does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from cortexfs import config
+from cortexfs.cli import output
+from cortexfs.cli.plugin.install import fetching as plugin_fetching
+from cortexfs.cli.plugin.install.install import check_schema, commands_fault
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
+from cortexfs.core.manifest import governance
+from cortexfs.core.manifest.toml import FILE, Manifest
+from cortexfs.host.esm import tools
+from cortexfs.linux import kernel_support
+from cortexfs.plugins import json_kinds
+from cortexfs.plugins.install import fetch, install, json_review
+from cortexfs.plugins.install import review as reviewing
+from cortexfs.plugins.install.review import Check
+from cortexfs.plugins.package import directory, json_manifests, package
+from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.package.tarball import MAX_PACKED
+from cortexfs.plugins.trust import signing
+
+
+def review(options: argparse.Namespace, where: config.Places) -> int:
+    path = Path(options.directory)
+    if path.is_dir():
+        if wrong := _unread(path):
+            return _say_wrong(path, wrong)
+        manifest, tree, unread = _read(path, where, options.private)
+        return _say(manifest, tree, [*unread, *_checks(manifest, tree, path)])
+    tree, unread = _completed(package.unpack(_bytes(path), str(path)), where, options.private)
+    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+        place = Path(folder) / "plugin"
+        install.write(place, tree.files, durable=False)
+        return _say(tree.manifest, tree, [*unread, *_checks(tree.manifest, tree, place)])
+
+
+def test(options: argparse.Namespace, where: config.Places) -> int:
+    path = Path(options.directory)
+    if wrong := _unread(path):
+        return _say_wrong(path, wrong)
+    manifest, tree, unread = _read(path, where, options.private)
+    checks = [*unread, *_checks(manifest, tree, path)]
+    if tree and not any(check.fault for check in checks):
+        from cortexfs.cli.plugin.install import trying  # it brings trio
+
+        checks += trying.tried(tree, run=options.run)
+    _say(manifest, tree, checks)
+    return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
+
+
+def _unread(path: Path) -> list[Check]:
+    """All that is wrong with a manifest.json, where that is what there is."""
+    return [] if (path / FILE).exists() else json_review.errors(path)
+
+
+def _say_wrong(path: Path, wrong: list[Check]) -> int:
+    print(output.printable(f"Plugin review: {path}"))
+    print("  Checks:")
+    for check in wrong:
+        print(output.printable(f"    - {check.text}"))
+    return EXIT_FAILED
+
+
+def _read(path: Path, where: config.Places, private: str) -> tuple[Manifest, Tree | None, list[Check]]:
+    """What can be read of a directory, and why not all of it."""
+    try:
+        whole = package.read(path)
+    except Fault as fault:
+        return directory.read(path), None, [Check("files", fault.message)]
+    tree, unread = _completed(whole, where, private)
+    return tree.manifest, tree, unread
+
+
+def _completed(tree: Tree, where: config.Places, private: str) -> tuple[Tree, list[Check]]:
+    """With what installing would fetch, and why not."""
+    if not json_manifests.is_json(tree.manifest) or tree.manifest.json.kind != tools.KIND:
+        return tree, []
+    try:
+        return plugin_fetching.completed(tree, where, private), []
+    except Fault as fault:
+        return tree, [Check("modules from elsewhere", fault.message)]
+
+
+def _bytes(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(MAX_PACKED + 1)
+
+
+def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
+    if json_manifests.is_json(manifest):
+        checks = json_review.checks(manifest.json, tree, tuple(json_kinds.KINDS))
+        return (
+            [*checks, Check("commands", commands_fault(manifest))] if manifest.json.cli_commands else checks
+        )
+    checks = reviewing.checks(manifest, tree, place, kernel_support.available())
+    for tool in manifest.native.tools if manifest.native else ():
+        if isinstance(tool.input_schema, dict):
+            try:
+                check_schema(tool)
+            except Fault as fault:
+                checks.append(Check(f"tool {tool.name} input_schema", fault.message))
+    return checks
+
+
+def _claims(manifest: Manifest, tree: Tree | None) -> tuple[tuple[str, list[str]], ...]:
+    """What it asks for, and what holds it, by its kind of manifest."""
+    available = kernel_support.available()
+    has_landlock = governance.Mechanism.LANDLOCK in available
+    if json_manifests.is_json(manifest):
+        return (
+            ("Requested capabilities", json_review.capabilities(manifest.json)),
+            ("Hooks", json_review.hooked(manifest.json)),
+            ("Needs", json_review.needs(manifest.json)),
+            ("Commands", json_review.commands(manifest.json)),
+            ("Sandbox", json_kinds.held(manifest.json, bool(tree and fetch.pins(tree)), has_landlock)),
+            ("Recommended risk profile", json_review.risks(manifest.json)),
+        )
+    return (
+        ("Requested capabilities", reviewing.capabilities(manifest)),
+        ("Sandbox", reviewing.sandbox(manifest, available)),
+        ("Recommended risk profile", reviewing.risks(manifest)),
+    )
+
+
+def _own_warnings(manifest: Manifest) -> list[str]:
+    return json_manifests.told(manifest.warnings) if json_manifests.is_json(manifest) else []
+
+
+def _say(manifest: Manifest, tree: Tree | None, checks: list[Check]) -> int:
+    passed = not any(check.fault for check in checks)
+    trust = "".join(part.capitalize() for part in manifest.trust.split("_"))
+    lines = [
+        f"Plugin review: {manifest.name} v{manifest.version}",
+        f"  Trust: {trust}",
+        f"  Signature: {signing.verify(tree).text if tree else 'not looked at'}",
+        f"  Conformance: {reviewing.conformance(manifest, passed)}",
+    ]
+    for title, rows in (
+        *_claims(manifest, tree),
+        ("Fetched", [f"{name} {hash_}" for name, hash_ in fetch.pins(tree).items()] if tree else []),
+        ("Left out", list(tree.ignored) if tree else []),
+        ("Warnings", [*_own_warnings(manifest), *governance.warnings(manifest)]),
+        ("Checks", [check.text for check in checks]),
+    ):
+        bullet = "" if title == "Recommended risk profile" else "- "
+        lines += [f"  {title}:", *(f"    {bullet}{row}" for row in rows)] if rows else []
+    for line in lines:
+        print(output.printable(line))
+    return EXIT_OK

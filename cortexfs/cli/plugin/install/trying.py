@@ -1,0 +1,133 @@
+"""Trying a plugin without a mount: a host describes it, and calls each tool with an example of its input.
+
+Rules: it runs as whoever tests it (and is described as nobody under root, as by a daemon), from a copy that
+is removed afterwards. An example is what the schema gives as one, else the least that the schema asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from cortexfs.core import frames, hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import clipped
+from cortexfs.core.registry import Object
+from cortexfs.plugins import enabled
+from cortexfs.plugins.catalog import Catalog
+from cortexfs.plugins.install import install
+from cortexfs.plugins.install.review import Check
+from cortexfs.plugins.package.package import Tree
+from cortexfs.pool.pool import Pool
+from cortexfs.pool.tool_call import ToolCalls
+
+CALL_SECONDS = 30.0
+_LIMITS = hostcalls.Limits(2 << 30, 512, 1024)
+_SHOWN = 200  # characters of an output
+_LEAST: Mapping[str, Any] = {
+    "string": "example",
+    "integer": 1,
+    "number": 1,
+    "boolean": True,
+    "array": [],
+    "null": None,
+}
+
+
+def tried(tree: Tree, *, run: bool) -> list[Check]:
+    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+        os.chmod(folder, 0o755)
+        place = Path(folder) / tree.manifest.name
+        install.write(place, tree.files, durable=False)
+        try:
+            plugin = enabled.declared(tree, place)
+            return trio.run(partial(_tried, run=run), plugin) if plugin else []
+        except Fault as fault:
+            return [Check("it loads", fault.message)]
+
+
+async def _tried(plugin: hostcalls.Plugin, *, run: bool) -> list[Check]:
+    pool = Pool(_LIMITS)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.starter.run)
+            nursery.start_soon(pool.run)
+            checks = await _each(pool, plugin, run=run)
+            nursery.cancel_scope.cancel()
+        return checks
+    finally:
+        pool.stop()
+
+
+async def _each(pool: Pool, plugin: hostcalls.Plugin, *, run: bool) -> list[Check]:
+    catalog = Catalog(pool)
+    registry = await catalog.registry([plugin], consents=[plugin.name])
+    if why := catalog.broken.get(plugin.name):
+        return [Check("it loads", why)]
+    tools = [one for one in registry if one.plugin == plugin]
+    checks = [Check(f"it loads, with {', '.join(tool.name for tool in tools) or 'no tools'}")]
+    for tool in tools if run else ():
+        checks.append(await _called(pool, tool))
+    return checks
+
+
+async def _called(pool: Pool, tool: Object) -> Check:
+    value = example(msgspec.json.decode(tool.schema))
+    given = msgspec.json.encode(value)
+    invocation = hostcalls.Invocation(tool.name, None, str(os.getuid()), "test")
+    environment = {name: each for name, each in os.environb.items() if hostcalls.is_passed_on(name)}
+    asked = hostcalls.Call("test-1", invocation, None, given, 0o022, environment, os.getcwd())
+    identity = hostcalls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
+    with _connection() as connection:
+        let_go = pool.people.keep(identity, connection)
+        outcome = await ToolCalls(pool, CALL_SECONDS).call(tool, identity, asked, _ignore)
+        let_go()
+    name = f"tool {tool.name} called with {given.decode()}"
+    # EIO is how a tool says that it could not do what was asked: it works.
+    if outcome.fault and outcome.fault.code != "EIO":
+        return Check(name, str(outcome.fault))
+    said = outcome.fault.message if outcome.fault else outcome.output
+    return Check(f"{name}: {clipped(said.strip(), _SHOWN)}")
+
+
+@contextlib.contextmanager
+def _connection() -> Iterator[socket.socket]:
+    """One of our own, by which the fork server knows us."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+            listener.bind(f"{folder}/socket")
+            listener.listen()
+            client.connect(listener.getsockname())
+        with listener.accept()[0] as connection:
+            yield connection
+
+
+async def _ignore(frame: frames.Frame) -> None:
+    del frame
+
+
+def example(schema: Any) -> Any:
+    """An input that the schema probably allows."""
+    if not isinstance(schema, dict):
+        return {}
+    for word in ("examples", "enum"):
+        if isinstance(schema.get(word), list) and schema[word]:
+            return schema[word][0]
+    for word in ("default", "const"):
+        if word in schema:
+            return schema[word]
+    kind = schema.get("type", "object")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    if kind != "object":
+        return _LEAST.get(kind, "example")
+    properties = schema.get("properties", {})
+    return {name: example(properties.get(name, {"type": "string"})) for name in schema.get("required", [])}

@@ -1,0 +1,144 @@
+"""`ctx plugin list`: plugins of Python packages and installed ones, and what the mount made of them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from cortexfs import config
+from cortexfs.cli import mounts, objects, output, plugin_commands
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.manifest.toml import Manifest
+from cortexfs.linux import kernel_support
+from cortexfs.plugins.install.entry_points import FoundPlugin, found
+from cortexfs.plugins.package import directory, json_manifests, records
+
+HOOKS = "hooks of "  # the beginning of a line of the status; its value is what the plugin is asked and told
+HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools")
+_ORIGIN = re.compile(r"plugin:([^@ ]+)@(\S+)")
+
+
+def listing(options: argparse.Namespace, where: config.Places) -> int:
+    rows = _rows(where, live_of(options))
+    if options.json:
+        output.emit(rows)
+    else:
+        output.table(HEADS, [_cells(row) for row in rows])
+    return EXIT_OK
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    shown = row | {
+        "enabled": "yes" if row["enabled"] else "no",
+        "publisher": row["publisher"] or "-",
+        "tools": row["reason"]
+        or " ".join([*row["tools"], *map("(cortex {})".format, row["commands"])])
+        or "-",
+    }
+    return tuple(shown[head] for head in HEADS)
+
+
+class Live:
+    """What a running daemon made of its plugins: their tools and commands, and what is broken."""
+
+    def __init__(self, root: str, text: str) -> None:
+        facts = mounts.facts(text)
+        broken = facts.get("broken plugin", [])
+        self.hooks = {key.removeprefix(HOOKS) for key in facts if key.startswith(HOOKS)}
+        self.broken = dict(line.partition(": ")[::2] for line in broken)
+        self.tools: dict[str, list[str]] = {}
+        self.versions: dict[str, str] = {}
+        for path in objects.paths_of(root, "tool"):
+            if found := _ORIGIN.match(objects.listed(root, path).origin):
+                self.tools.setdefault(found[1], []).append(Path(path).name)
+                self.versions[found[1]] = found[2]
+        self.commands: dict[str, list[str]] = {}
+        for name, one in plugin_commands.listed(root, plugin_commands.SECONDS).items():
+            if one["status"] == plugin_commands.READY:
+                self.commands.setdefault(one["plugin"], []).append(name)
+
+
+def live_of(options: argparse.Namespace) -> Live | None:
+    try:
+        root = mounts.root(options.root)
+        return Live(root, mounts.status_text(root))
+    except Fault:
+        return None  # a listing works without a mount, and says so in its status column
+
+
+def _rows(where: config.Places, live: Live | None) -> list[dict[str, Any]]:
+    enabled = config.enabled(config.load(where))
+    rows = [_packaged(one, one.plugin.name in enabled, live) for one in found()]
+    for folder in directory.folders(where.state / directory.FOLDER):
+        rows.append(_installed(folder, folder.name in enabled, live))
+    known = {row["name"] for row in rows}
+    rows += [_missing(name, live) for name in enabled if name not in known]
+    return sorted(rows, key=lambda row: str(row["name"]))
+
+
+def _packaged(one: FoundPlugin, enabled: bool, live: Live | None) -> dict[str, Any]:
+    row = _row(one.plugin.name, one.plugin.version, "python", enabled, one.fault, live)
+    return row | {"distribution": one.distribution, "location": one.location}
+
+
+def _installed(folder: Path, enabled: bool, live: Live | None) -> dict[str, Any]:
+    fault, publisher, version, boundary = None, "", "-", "-"
+    try:
+        manifest = directory.read(folder)
+        version, boundary = manifest.version, boundary_of(manifest)
+        directory.check(manifest, kernel_support.available())
+        publisher = records.read(folder).publisher
+    except Fault as problem:
+        fault = problem.message
+    row = _row(folder.name, version, boundary, enabled, fault, live)
+    return row | {"publisher": publisher, "location": str(folder)}
+
+
+def _missing(name: str, live: Live | None) -> dict[str, Any]:
+    """Enabled, and not where this user can see it."""
+    version = live.versions.get(name) if live else None
+    fault = None if version else "it is not installed, or closed to you"
+    return _row(name, version or "-", "-", True, fault, live)
+
+
+def boundary_of(manifest: Manifest) -> str:
+    """What lies between a plugin's code and the rest."""
+    if json_manifests.is_json(manifest):
+        return manifest.json.kind
+    if manifest.python:
+        return "python"
+    return "native" if manifest.native and manifest.native.isolation != "process" else "process"
+
+
+def _row(
+    name: str, version: str, boundary: str, enabled: bool, fault: str | None, live: Live | None
+) -> dict[str, Any]:
+    tools = live.tools.get(name, []) if live else []
+    commands = live.commands.get(name, []) if live else []
+    hooks = live is not None and name in live.hooks
+    reason = fault or (live.broken.get(name) if live and enabled else None)
+    return {
+        "name": name,
+        "version": version,
+        "boundary": boundary,
+        "enabled": enabled,
+        "status": status_of(bool(reason), enabled, bool(tools or commands or hooks), live is not None),
+        "tools": tools,
+        "commands": commands,
+        "reason": reason,
+        "publisher": "",
+        "distribution": None,
+        "location": None,
+    }
+
+
+def status_of(broken: bool, enabled: bool, tools: bool, mounted: bool) -> str:
+    if broken:
+        return "broken"
+    if not enabled:
+        return "disabled"
+    if not mounted:
+        return "not mounted"
+    return "loaded" if tools else "no tools"

@@ -1,0 +1,265 @@
+"""`ctx complete -- WORDS...`: what the last word may become, one candidate a line.
+
+WORDS is a command line up to the cursor: of `ctx` itself, or of an object typed as a path. Without
+WORDS it prints the paths of all objects, which bash wants to have registered one by one.
+
+Rules: for scripts, so no candidate, no mount and no such command are the same empty answer; the
+shell then offers files. Options come from the parsers, so nothing is listed twice in this program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+
+from cortexfs.cli import mounts, objects, parser, plugin_commands
+from cortexfs.cli.bounded import ask
+from cortexfs.cli.shell.completion import SHELLS
+from cortexfs.core.errors import EXIT_OK, Fault
+from cortexfs.core.names import CLASSES
+
+PROGRAMS = ("ctx", "cortex")
+# Completion is typed ahead of: a mount that takes longer has no candidates.
+SECONDS = 1.0
+
+
+def run(options: argparse.Namespace) -> int:
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    try:
+        found = candidates(words, options.root) if words else _all(options.root)
+    except Fault:
+        found = []
+    for candidate in found:
+        if candidate.isprintable():
+            print(candidate)
+    return EXIT_OK
+
+
+def candidates(words: list[str], root: str | None = None) -> list[str]:
+    """What the last of `words` may become."""
+    if os.path.basename(words[0]) not in PROGRAMS:
+        return _of_object(os.path.expanduser(words[0]), words[1:])
+    own, rest = parser.split(words[1:-1])
+    top = parser.top().parse_args(own)
+    root = top.root or root
+    current = words[-1]
+    if rest:
+        return _of_command(parser.any_command(rest[0], root), rest[1:], current, root)
+    known = _visible(parser.top()) if current.startswith("-") else _commands(current, root)
+    return _matching(known, current)
+
+
+def _of_command(of: argparse.ArgumentParser, before: list[str], current: str, root: str | None) -> list[str]:
+    """Follow the words through the parser to the argument that the cursor is in."""
+    places = [action for action in of._actions if not action.option_strings]
+    waiting: argparse.Action | None = None
+    named: str | None = None
+    for number, word in enumerate(before):
+        option = of._option_string_actions.get(word)
+        if waiting or option:
+            waiting = option if option and option.nargs is None and not waiting else None
+        elif places and isinstance(places[0].choices, dict):
+            return _of_command(places[0].choices[word], before[number + 1 :], current, root)
+        elif places and places[0].dest == "runnable":
+            return _of_object(objects.resolve(_live(root), word), [*before[number + 1 :], current])
+        elif not word.startswith("-"):
+            named = word if places and places[0].metavar == "OBJECT" else named
+            places = places if places and places[0].nargs == "+" else places[1:]
+    if current.startswith("-") and not waiting:
+        return _matching(_visible(of), current)
+    here = waiting or next(iter(places), None)
+    if here and here.metavar == "SESSION":
+        return _matching(_sessions(named, root), current)
+    return _matching(_values(here, current, root), current) if here else []
+
+
+def _sessions(named: str | None, root: str | None) -> list[str]:
+    """Those of the object that was named before, whoever may see them."""
+    from cortexfs.chat import sessions
+    from cortexfs.cli import talking
+
+    if named is None:
+        return []
+    where = talking.named(argparse.Namespace(object=named, root=_live(root)))
+    there = [one for space in sessions.SPACES for one in sessions.listing(where.root, where.whole, space)]
+    return [one.session for one in there]
+
+
+def _values(action: argparse.Action, current: str, root: str | None) -> list[str]:
+    if action.choices:
+        return list(action.choices)
+    known = VALUES.get(action.dest) or VALUES.get(str(action.metavar))
+    return known(current, root) if known else []
+
+
+def _commands(current: str, root: str | None) -> list[str]:
+    return [*parser.COMMANDS, *plugin_commands.ready(root)]
+
+
+def _objects(current: str, root: str | None) -> list[str]:
+    return _called(current, _live(root), objects.ORDER)
+
+
+def _speakers(current: str, root: str | None) -> list[str]:
+    """Tools hold no conversations."""
+    return _called(current, _live(root), ("agent", "model"))
+
+
+def _called(current: str, point: str, classes: tuple[str, ...]) -> list[str]:
+    """Bare names, and whole ones as soon as a class has been typed."""
+    whole = [objects.short(point, path) for class_ in classes for path in objects.paths_of(point, class_)]
+    return (
+        whole if current.partition("/")[0] in (*CLASSES, "home") else [objects.bare(name) for name in whole]
+    )
+
+
+def _classes_and_objects(current: str, root: str | None) -> list[str]:
+    return [*CLASSES, *_objects(current, root)]
+
+
+def _plugins(current: str, root: str | None) -> list[str]:
+    from cortexfs import config
+    from cortexfs.plugins.install.entry_points import found  # reads the metadata of every installed package
+    from cortexfs.plugins.package.directory import FOLDER, folders
+
+    base = config.places(os.environ, os.getuid()).state / FOLDER
+    return [*(one.plugin.name for one in found()), *(folder.name for folder in folders(base))]
+
+
+def _providers(current: str, root: str | None) -> list[str]:
+    from cortexfs import config
+    from cortexfs.models.providers.files import Providers
+
+    return list(Providers(*reversed(config.places(os.environ, os.getuid()))).load().providers)
+
+
+def _servers(current: str, root: str | None) -> list[str]:
+    from cortexfs import config
+    from cortexfs.plugins.mcp_servers import Servers
+
+    return Servers(*reversed(config.places(os.environ, os.getuid()))).names()
+
+
+def _presets(current: str, root: str | None) -> list[str]:
+    from cortexfs.models.providers.provider import PRESETS
+
+    return list(PRESETS)
+
+
+def _formats(current: str, root: str | None) -> list[str]:
+    from cortexfs.models.providers.provider import FORMATS
+
+    return list(FORMATS)
+
+
+def _models(current: str, root: str | None) -> list[str]:
+    point = _live(root)
+    return [objects.bare(objects.short(point, path)) for path in objects.paths_of(point, "model")]
+
+
+def _agents(current: str, root: str | None) -> list[str]:
+    """Those that can be removed: not the built-in one, and no link."""
+    point = _live(root)
+    paths = [path for path in objects.paths_of(point, "agent") if not os.path.islink(path)]
+    return [os.path.basename(path) for path in paths if objects.listed(point, path).origin != "builtin"]
+
+
+def _tools(current: str, root: str | None) -> list[str]:
+    point = _live(root)
+    return [os.path.basename(path) for path in objects.paths_of(point, "tool") if not os.path.islink(path)]
+
+
+def _shells(current: str, root: str | None) -> list[str]:
+    return list(SHELLS)
+
+
+def _callers(current: str, root: str | None) -> list[str]:
+    import pwd
+
+    point = _live(root)
+    agents = [objects.short(point, path) for path in objects.paths_of(point, "agent")]
+    return [*agents, *(user.pw_name for user in pwd.getpwall())]
+
+
+# By the name that the program uses for an argument, else by the one that its help does.
+VALUES: dict[str, Callable[[str, str | None], list[str]]] = {
+    "runnable": _objects,
+    "wanted": _objects,
+    "OBJECT": _speakers,
+    "CLASS|OBJECT": _classes_and_objects,
+    "PLUGIN": _plugins,
+    "PROVIDER": _providers,
+    "SERVER": _servers,
+    "NAME": _presets,
+    "FORMAT": _formats,
+    "MODEL": _models,
+    "AGENT": _agents,
+    "TOOL": _tools,
+    "CALLER": _callers,
+    "SHELL": _shells,
+    "COMMAND": _commands,
+}
+
+
+def _of_object(path: str, words: list[str]) -> list[str]:
+    """The arguments of an object, by its schema; models and agents take words of any kind."""
+    from cortexfs.core.arguments import usage
+
+    try:
+        schema = json.loads(ask(lambda: _schema(path), SECONDS) or b"null")
+    except (OSError, ValueError):
+        return []
+    if schema is None:
+        return _matching(["--help"], words[-1]) if words[-1].startswith("-") and len(words) == 1 else []
+    found = usage.complete(schema, words)
+    return [name for candidate in found for name in _spelt(candidate, words[-1], usage.FILES)]
+
+
+def _schema(path: str) -> bytes:
+    """A tool's schema; nothing for an object without one; OSError for what is no object."""
+    controls = f"{os.path.realpath(path)}.d"
+    if "schema" not in os.listdir(controls):
+        return b""
+    with open(f"{controls}/schema", "rb") as file:
+        return file.read()
+
+
+def _spelt(candidate: str, current: str, files: str) -> list[str]:
+    """The candidate, or the file names that it stands for."""
+    if not candidate.endswith(files):
+        return [candidate]
+    lead = candidate.removesuffix(files)
+    typed = current.removeprefix(lead)
+    directory, slash, start = typed.rpartition("/")
+    try:
+        entries = sorted(
+            os.scandir(os.path.expanduser(directory + slash) or "."), key=lambda entry: entry.name
+        )
+    except OSError:
+        return []
+    return [
+        f"{lead}{directory}{slash}{entry.name}{'/' if entry.is_dir() else ''}"
+        for entry in entries
+        if entry.name.startswith(start) and (start or not entry.name.startswith("."))
+    ]
+
+
+def _all(root: str | None) -> list[str]:
+    return objects.paths(_live(root))
+
+
+def _live(root: str | None) -> str:
+    point = mounts.root(root)
+    mounts.status_text(point, SECONDS)
+    return point
+
+
+def _visible(of: argparse.ArgumentParser) -> list[str]:
+    shown = [action for action in of._actions if action.help != argparse.SUPPRESS]
+    return [option for action in shown for option in action.option_strings if option.startswith("--")]
+
+
+def _matching(known: list[str], current: str) -> list[str]:
+    return [word for word in dict.fromkeys(known) if word.startswith(current)]

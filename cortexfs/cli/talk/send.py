@@ -1,0 +1,134 @@
+"""`ctx send`: say something to an object in one of its sessions, and print what comes of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+from collections.abc import Callable
+
+from cortexfs.chat.calls import Show
+from cortexfs.chat.commands import Place
+from cortexfs.chat.exchange import Decide, Exchange, Left
+from cortexfs.chat.printing import Printer
+from cortexfs.chat.state import EDIT, Talk, answer
+from cortexfs.cli import parser, talking
+from cortexfs.cli.talk.sight import SIGHT
+from cortexfs.client import Failed, new_id
+from cortexfs.core.arguments import parse
+from cortexfs.core.errors import Fault, exit_status
+from cortexfs.core.frames import Approval, Done, Error
+from cortexfs.core.talk.requests import Decision, Input
+
+
+def declare(into: parser.Parser) -> None:
+    into.intermixed = True  # options may stand behind OBJECT
+    talking.declare_object(into)
+    text = "what to say; - adds standard input, and without any that is all (write -- before text with -)"
+    into.add_argument("text", metavar="TEXT", nargs="*", default=[], help=text)
+    talking.declare_session(into)
+    into.add_argument("--cwd", metavar="DIR", help="the session's working directory from now on")
+    into.add_argument("--id", metavar="ID", help="a name for this message, so that a retry says it once")
+    into.add_argument(
+        "--approve",
+        metavar="TOOL",
+        action="append",
+        default=[],
+        help="allow each call of this tool; may be repeated (default: asked on a terminal, else denied)",
+    )
+    talking.declare_output(into)
+    parser.examples(
+        into,
+        "ctx send model/main hello",
+        "ctx send agent/coder --session fix --cwd . why does make test fail",
+        "ctx send agent/coder --approve shell.exec run the tests < /dev/null",
+        "git diff | ctx send model/main --output text review this: -",
+        "ctx send debug/echo --id msg-7 once only | jq -r 'select(.type==\"delta\").text'",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    words = [os.fsencode(word) for word in options.text]
+    chosen = talking.output(options)
+    where = talking.named(options)
+    said = _spoken(parse.prompt(words, _piped(parse.prompt_room(words))))
+    cwd = os.path.abspath(os.path.expanduser(options.cwd)) if options.cwd else None
+    place = Place(where.root, where.path, where.whole, where.name, options.scope, SIGHT)
+    sight = place.sight(options.session, cwd)
+    talk = Talk(where.name, options.session, options.scope, new_id, cwd, sight)
+    printing = talking.printing(chosen)
+    is_asked = sys.stdin.isatty() and sys.stderr.isatty()
+    show = printing.show if chosen == "text" or not is_asked else _asking
+    decide = _decider(frozenset(options.approve), is_asked, talk, show)
+    with where.connect() as conversation:
+        exchange = Exchange(talk, conversation, show, heard=printing.heard, decide=decide)
+        try:
+            exchange.do(talk.say(said, options.id))
+            exchange.run()
+        except Left as left:
+            return left.status
+        except BrokenPipeError:  # nobody reads: as with exec, the run ends with its reader
+            exchange.cancel()
+            raise
+        except Failed as failed:
+            if chosen == "text":
+                raise
+            _tell(failed, printing)  # a program that reads frames is told as by exec
+            return exit_status(failed.code)
+    # A run that was denied what it asked may end well before it is cancelled; its user has interrupted it.
+    return exit_status("ECANCELED") if talk.interrupted else talk.status
+
+
+def _tell(failed: Failed, printing: talking.Printing) -> None:
+    printing.heard(Error(run=failed.run, code=failed.code, message=failed.message))
+    printing.heard(Done(run=failed.run, status="error", code=failed.code))
+
+
+def _piped(room: int | None) -> bytes:
+    """Standard input, as far as it is wanted and could be sent."""
+    return b"" if room is None else sys.stdin.buffer.read(room + 1)
+
+
+def _spoken(prompt: Input) -> Input:
+    """A prompt as sockets take it: they know messages, and not the two other keys of exec."""
+    if isinstance(prompt, str) or "messages" in prompt:
+        return prompt
+    said = prompt.get("input") or prompt.get("task")
+    return said if isinstance(said, str) else prompt
+
+
+def _asking(show: Show) -> None:
+    """Where frames go to stdout, a person still sees what is asked."""
+    if show.kind not in ("answer", "end", "other"):
+        Printer(sys.stderr, sys.stderr).show(show)
+
+
+def _decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callable[[Show], None]) -> Decide:
+    def decide(asked: Approval, pipe: int) -> Decision | None:
+        if asked.name in approved:
+            return "allow_once"
+        if not is_asked:
+            return None
+        while (decision := _decided(pipe)) != "deny" and (unseen := talk.unseen(asked.call)):
+            for each in unseen:
+                show(each)
+        return decision
+
+    return decide
+
+
+def _decided(pipe: int) -> Decision:
+    """What the person at the terminal answers; whoever closes it denies, and so does Ctrl-C."""
+    while True:
+        print("[y]es, [n]o, [a]lways: ", end="", file=sys.stderr, flush=True)
+        ready, _, _ = select.select([sys.stdin, pipe], [], [])
+        if pipe in ready or not (line := sys.stdin.readline()):
+            return "deny"
+        try:
+            reply = answer(line)
+            if reply != EDIT:
+                return reply
+            print("calls are edited in ctx chat; answer y, n or a", file=sys.stderr)
+        except Fault as fault:
+            print(fault.message, file=sys.stderr)

@@ -1,0 +1,64 @@
+"""How a caller says that a call is a dry run: with a word among arguments, or, where a model calls, with a
+property of the input that the tool never sees.
+
+Rules: neither means that where the tool's own input has a property of such a name. A tool opts in by the
+`dry_run_flag` of its descriptor; what its effects say of dry runs is a label. Without the flag a dry run is
+refused. Daemon and host go by the same functions, as a dry run may be allowed more than a call.
+This file must never know whether a dry run is needed (core/policy/confirming.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cortexfs.core.errors import Fault
+
+OPTION = b"--dry-run"
+PROPERTY = "dry_run"
+_NAMES = ("dry-run", PROPERTY)
+_MEANS = {"type": "boolean", "description": "Say what the call would do, and do nothing."}
+
+
+def is_offered(flag: bool, schema: Mapping[str, Any]) -> bool:
+    """Returns True where a tool with this `dry_run_flag` can be run dry."""
+    return flag and not is_taken(schema)
+
+
+def lacking(name: str, word: str = OPTION.decode()) -> str:
+    """Returns the sentence that refuses a call with the word, of a tool that has not opted in."""
+    return f"{name} has no dry run, whatever its effects say of one; nothing was run; call it without {word}"
+
+
+def is_taken(schema: Mapping[str, Any]) -> bool:
+    """Whether the words are the tool's own."""
+    properties = schema.get("properties")
+    return isinstance(properties, dict) and any(name in properties for name in _NAMES)
+
+
+def is_among(words: Sequence[bytes]) -> bool:
+    """Whether the word is there, before any `--`."""
+    return OPTION in words[: words.index(b"--") if b"--" in words else len(words)]
+
+
+def without(words: Sequence[bytes]) -> list[bytes]:
+    end = words.index(b"--") if b"--" in words else len(words)
+    return [*(word for word in words[:end] if word != OPTION), *words[end:]]
+
+
+def shown(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema that a model sees of a tool that offers it."""
+    properties = schema.get("properties")
+    own = properties if isinstance(properties, dict) else {}
+    return {**schema, "properties": {**own, PROPERTY: _MEANS}}
+
+
+def parted(input: Any) -> tuple[Any, bool]:
+    """A model's input without the property, and what that said. EINVAL where it is no boolean: a call that
+    was meant to be dry must not happen."""
+    if not isinstance(input, dict) or PROPERTY not in input:
+        return input, False
+    said = input[PROPERTY]
+    if not isinstance(said, bool):
+        raise Fault("EINVAL", f"{PROPERTY}: expected boolean; nothing was run")
+    return {name: value for name, value in input.items() if name != PROPERTY}, said

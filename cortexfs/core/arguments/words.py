@@ -1,0 +1,127 @@
+"""One word of a command line, turned into what a schema allows in its place.
+
+A property that allows
+    string only       takes the word as it stands
+    other types only  takes the JSON of one of them (a boolean also yes, no, 1 or 0)
+    both              takes a string, unless the word is exactly how JSON writes another allowed value:
+                      5 but not 05 or 1.10, true, [1]. It is never null: leave the property out instead.
+Of enum and const, the value is taken whose text or JSON the word is.
+An array takes its JSON when the word begins with `[`, else the word as its one element; an object takes
+JSON. What cannot be had is EINVAL; whether the value satisfies the rest of the schema is judged later.
+This file must never know where a word came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from cortexfs.core.arguments.schema import Kind, Shape
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import check_float, check_integer, decode, path_text, shown
+
+BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)", re.ASCII)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+# No integer of 64 bits is longer, and int() of a million digits would be slow.
+_LONGEST_INTEGER = 20
+_JSON_SPACE = " \t\r\n"
+
+
+class _Nothing:
+    """What a reader returns for a word that is not its."""
+
+
+_NOTHING = _Nothing()
+
+
+def value_of(word: str, kind: Kind, shape: Shape, path: str, element: bool = False) -> Any:
+    """The one value that `word` is; an element of an array does not become an array without its brackets."""
+    for choice in kind.choices:
+        if choice == word or (not isinstance(choice, str) and _json(choice) == word):
+            return choice
+    if kind.types == {"string"}:
+        return word
+    if "string" in kind.types:
+        return _string_or_other(word, kind, shape, path)
+    trimmed = word.strip(_JSON_SPACE)
+    for name, read in _READERS.items():
+        if name in kind.types and not isinstance(value := read(trimmed, path), _Nothing):
+            return value
+    if "array" in kind.types and not element:
+        return elements_of(word, kind, shape, path)
+    expected = " or ".join(sorted(kind.types))
+    raise Fault("EINVAL", f"{path}: expected {expected}, got {shown(word)}")
+
+
+def elements_of(word: str, kind: Kind, shape: Shape, path: str, start: int = 0) -> list[Any]:
+    """The elements that `word` adds to an array that has `start` of them."""
+    inner = shape.items(kind)
+    if not word.lstrip(_JSON_SPACE).startswith("["):
+        return [value_of(word, inner, shape, path_text((start,), path), element=True)]
+    values = decode(word, path)
+    assert isinstance(values, list)  # it begins with [ and it is JSON
+    # In an array of arrays [1,2] is an element, and [[1,2],[3]] are two.
+    if inner.types == {"array"} and not all(isinstance(value, list) for value in values):
+        return [values]
+    return values
+
+
+def _string_or_other(word: str, kind: Kind, shape: Shape, path: str) -> Any:
+    try:
+        for name, read in _READERS.items():
+            if name in kind.types and name != "null":
+                value = read(word, path)
+                if isinstance(value, dict) or (not isinstance(value, _Nothing) and _json(value) == word):
+                    return value
+        if "array" in kind.types and word.startswith("["):
+            return elements_of(word, kind, shape, path)
+    except Fault:
+        pass  # not JSON of another type: a string, which may be anything
+    return word
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _null(word: str, path: str) -> _Nothing | None:
+    return None if word == "null" else _NOTHING
+
+
+def _boolean(word: str, path: str) -> bool | _Nothing:
+    return BOOLEANS.get(word, _NOTHING)
+
+
+def _integer(word: str, path: str) -> int | _Nothing:
+    if not _INTEGER.fullmatch(word):
+        return _NOTHING
+    beyond = len(word) > _LONGEST_INTEGER
+    return check_integer(1 << 64 if beyond else int(word), path)
+
+
+def _number(word: str, path: str) -> float | _Nothing:
+    if _INTEGER.fullmatch(word):
+        return _integer(word, path)
+    return check_float(float(word), path) if _NUMBER.fullmatch(word) else _NOTHING
+
+
+def _object(word: str, path: str) -> dict[str, Any] | _Nothing:
+    if not word.startswith("{"):
+        return _NOTHING
+    value: dict[str, Any] = decode(word, path)
+    return value
+
+
+# In this order: 1 is an integer before it is a boolean.
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    "null": _null,
+    "integer": _integer,
+    "number": _number,
+    "boolean": _boolean,
+    "object": _object,
+}

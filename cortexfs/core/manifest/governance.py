@@ -1,0 +1,347 @@
+"""Whether a plugin may do what its manifest says, and what holds it to what it claims.
+
+Rules: the checks come in one order, and the first that fails is the fault. A claim of [sandbox] is held by
+mechanisms of the kernel that this host has, or the plugin is refused: none is accepted and then ignored. What
+a manifest leaves out is no claim. A fault ends in its mend.
+This file must never know how a mechanism is found or applied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import shown
+from cortexfs.core.manifest.toml import (
+    FILE,
+    Confirmation,
+    EffectKind,
+    Manifest,
+    ProcessTool,
+    Reversibility,
+    Sandbox,
+)
+
+# The version of the plugin interfaces that this host has; a manifest names the oldest that it needs.
+HOST_VERSION = "1.6.9"
+NATIVE_ABI = 1
+PROVIDES = ("tools", "skills", "prompts", "llm", "memory")
+_RANGE = re.compile(r"[<>^~*]")
+_TARGET = re.compile(r"([0-9]{1,20})\.([0-9]{1,20})\.([0-9]{1,20})", re.ASCII)
+_LARGEST = (1 << 64) - 1
+
+
+class Mechanism(StrEnum):
+    """What the kernel has to hold a plugin; the words stand in reviews."""
+
+    PROCESS = "a process of its own"
+    RLIMITS = "resource limits"
+    LANDLOCK = "Landlock"
+    SECCOMP = "seccomp"
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """One promise of [sandbox], and what it takes to keep it."""
+
+    key: str
+    value: str
+    needs: frozenset[Mechanism] | None  # None: nothing that this host could have
+    refusal: str
+    mend: str
+
+    def kept(self, available: frozenset[Mechanism]) -> bool:
+        return self.needs is not None and self.needs <= available
+
+    @property
+    def text(self) -> str:
+        """A line of a review."""
+        by = " and ".join(sorted(self.needs)) if self.needs else "nothing"
+        return f"{self.key} = {self.value}: held by {by}"
+
+
+# What each level takes. trusted_in_process is a process of its own too: no plugin's code runs in the daemon.
+# The levels of another user id are nobody's to have, as uid_drop is not: a tool runs as its caller.
+LEVELS: dict[str, frozenset[Mechanism] | None] = {
+    "trusted_in_process": frozenset((Mechanism.PROCESS,)),
+    "child_process": frozenset((Mechanism.PROCESS,)),
+    "uid_no_network": None,
+    "system_sandbox": None,
+    "container_vm": None,
+    "remote_worker": None,
+}
+SECCOMP_PROFILES = ("default",)
+
+
+def claims(sandbox: Sandbox) -> list[Claim]:
+    """What the sandbox promises, in the order in which it is judged."""
+    return list(_claims(sandbox))
+
+
+def _claims(sandbox: Sandbox) -> Iterator[Claim]:
+    level = sandbox.level
+    remote = "remote_worker isolation is not provided by this runtime"
+    refusal = remote if level == "remote_worker" else f"{level} is not enforced by this runtime"
+    weaker = 'choose another level, as "child_process"'
+    yield Claim("sandbox.level", level, LEVELS[level], refusal, weaker)
+    if sandbox.uid_drop:
+        text = "uid_drop is not enforced by this runtime"
+        mend = "leave it out, as tools run as their callers; filesystem and network close what is theirs"
+        yield _claim("uid_drop", "true", None, text, mend)
+    if profile := sandbox.seccomp:
+        needs = Mechanism.SECCOMP if profile in SECCOMP_PROFILES else None
+        text = "seccomp profiles are not enforced by this runtime"
+        mend = f"leave it out, or choose {', '.join(SECCOMP_PROFILES)}"
+        yield _claim("seccomp", shown(profile)[1:-1], needs, text, mend)
+    if sandbox.network == "none":
+        text = "sandbox.network=none is not kernel-enforced by this runtime"
+        # Landlock besides: who may write another process's memory has that one's sockets.
+        both = frozenset((Mechanism.SECCOMP, Mechanism.LANDLOCK))
+        yield Claim("sandbox.network", "none", both, text, "leave it out")
+    if sandbox.network == "allowlist":
+        text = "sandbox.network=allowlist is not enforced by this runtime"
+        yield _claim("network", "allowlist", None, text, 'choose network = "none" or "inherit"')
+    yield from _limits(sandbox)
+
+
+def _limits(sandbox: Sandbox) -> Iterator[Claim]:
+    """The claims that name places and amounts."""
+    places = ", ".join(sandbox.writable_paths)
+    for key, value, mechanism in (
+        ("filesystem", sandbox.filesystem, Mechanism.LANDLOCK),
+        ("writable_paths", shown(places)[1:-1] or None, Mechanism.LANDLOCK),
+        ("memory_mb", sandbox.memory_mb, Mechanism.RLIMITS),
+        ("cpu_seconds", sandbox.cpu_seconds, Mechanism.RLIMITS),
+    ):
+        if value is not None:
+            yield _claim(key, str(value), mechanism, f"sandbox.{key} is not enforced by this runtime")
+
+
+def _claim(key: str, value: str, needs: Mechanism | None, refusal: str, mend: str = "leave it out") -> Claim:
+    return Claim(f"sandbox.{key}", value, frozenset((needs,)) if needs else None, refusal, mend)
+
+
+def check_version(manifest: Manifest) -> None:
+    """Refuse a plugin that needs a newer host, with the reason alone: who loads it says whose it is."""
+    wanted = manifest.cortex_version
+    if not wanted:
+        mend = f'write cortex_version = "{HOST_VERSION}", or the oldest that it runs on'
+        raise Fault("EINVAL", f"cortex_version is required; {mend}")
+    if _RANGE.search(wanted):
+        mend = "name the oldest version that it runs on"
+        raise Fault("EINVAL", f"version ranges are not accepted: {shown(wanted)[1:-1]}; {mend}")
+    if _numbers(wanted) > _numbers(HOST_VERSION):
+        raise Fault("ENOTSUP", f"it needs {wanted} or newer, and this host has {HOST_VERSION}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = _TARGET.fullmatch(version)
+    numbers = tuple(int(part) for part in found.groups()) if found else ()
+    if not numbers or max(numbers) > _LARGEST:
+        mend = f"write three numbers, as {HOST_VERSION}"
+        raise Fault("EINVAL", f"invalid cortex version target: {shown(version)[1:-1]}; {mend}")
+    return numbers
+
+
+def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
+    """Return, or raise the first thing that is wrong; `available` is what this host can apply."""
+    for rule in _RULES:
+        if found := rule(manifest):
+            code, broken, mend = found
+            raise Fault(code, f"plugin '{manifest.name}' {broken}; {mend}")
+    for claim in claims(manifest.sandbox):
+        if not claim.kept(available):
+            text = f"declares unsupported sandbox enforcement: {claim.refusal}"
+            mend = f"in {FILE}, {claim.key}: {claim.mend}"
+            raise Fault("ENOTSUP", f"plugin '{manifest.name}' {text}; {mend}")
+
+
+def _is_trusted(manifest: Manifest) -> bool:
+    return manifest.native is not None and manifest.native.isolation == "trusted_in_process"
+
+
+def _camel(word: str) -> str:
+    return "".join(part.capitalize() for part in word.split("_"))
+
+
+_Broken = tuple[str, str, str] | None  # code, what is wrong, mend
+
+
+def _out_of_use(manifest: Manifest) -> _Broken:
+    if manifest.trust in ("disabled", "quarantined"):
+        return "EPERM", f"is {_camel(manifest.trust)}", f"whoever reviewed it may change trust in {FILE}"
+    return None
+
+
+def _untrusted_library(manifest: Manifest) -> _Broken:
+    if _is_trusted(manifest) and manifest.trust != "trusted_native":
+        broken = f"uses trusted_in_process native code but trust is {_camel(manifest.trust)}"
+        return "EINVAL", broken, f'write trust = "trusted_native" in {FILE}'
+    return None
+
+
+def _trust_without_library(manifest: Manifest) -> _Broken:
+    if manifest.trust == "trusted_native" and not _is_trusted(manifest):
+        broken = "declares trusted_native without trusted_in_process native isolation"
+        return "EINVAL", broken, 'write isolation = "trusted_in_process" in [native], or another trust'
+    return None
+
+
+def _unreviewed_secrets(manifest: Manifest) -> _Broken:
+    if manifest.capabilities.secrets and manifest.trust == "unreviewed_process":
+        broken = "is unreviewed but requests secrets capability"
+        return "EPERM", broken, 'review it and write trust = "reviewed_process", or drop capabilities.secrets'
+    return None
+
+
+def _hosts_without_network(manifest: Manifest) -> _Broken:
+    if manifest.sandbox.network == "none" and manifest.capabilities.network:
+        broken = "requests network hosts but sandbox.network is none"
+        return "EINVAL", broken, "drop capabilities.network, or choose another sandbox.network"
+    return None
+
+
+def _level_without_library(manifest: Manifest) -> _Broken:
+    if manifest.sandbox.level == "trusted_in_process" and not _is_trusted(manifest):
+        broken = "requests trusted_in_process sandbox without native trusted isolation"
+        return "EINVAL", broken, 'write sandbox.level = "child_process"'
+    return None
+
+
+_RULES: tuple[Callable[[Manifest], _Broken], ...] = (
+    _out_of_use,
+    _untrusted_library,
+    _trust_without_library,
+    _unreviewed_secrets,
+    _hosts_without_network,
+    _level_without_library,
+)
+
+
+def library_of(manifest: Manifest) -> str | None:
+    """The library of a native plugin, from its directory; where none is named, as cargo would name it."""
+    if manifest.native is None or not _is_trusted(manifest):
+        return None
+    return manifest.native.library or f"lib{manifest.name.replace('-', '_')}.so"
+
+
+def check_boundary(manifest: Manifest) -> None:
+    """What an enabled plugin needs besides: its library's ABI, or sound process tools."""
+    native, who = manifest.native, f"plugin '{manifest.name}'"
+    if manifest.python is not None:
+        if native is not None:
+            raise Fault("EINVAL", f"{who} has both [python] and [native]; make two plugins of it")
+        return
+    if native is not None and _is_trusted(manifest):
+        if native.abi_version != NATIVE_ABI:
+            declared = "None" if native.abi_version is None else f"Some({native.abi_version})"
+            text = f"declares native ABI {declared} but daemon requires {NATIVE_ABI}"
+            raise Fault("EINVAL", f"{who} {text}; write abi_version = {NATIVE_ABI} in [native]")
+        return
+    if "tools" not in manifest.capabilities.provides:
+        return
+    if native is None:
+        raise Fault("EINVAL", f"{who} requests process isolation but has no [native] section; add one")
+    if not native.tools:
+        mend = 'add one, or drop "tools" from capabilities.provides'
+        raise Fault("EINVAL", f"{who} declares no [[native.tools]]; {mend}")
+    for tool in native.tools:
+        if not tool.name.strip():
+            raise Fault("EINVAL", f"{who} declares a process tool with an empty name; name it")
+        if not tool.description.strip():
+            raise Fault("EINVAL", f"process tool '{tool.name}' has an empty description; say what it does")
+
+
+def warnings(manifest: Manifest) -> list[str]:
+    """What a review says that stands in nobody's way."""
+    package = manifest.package
+    certificate = package.conformance
+    found = {
+        "missing publisher_id": not package.publisher_id,
+        "missing package signature": not package.signature,
+        "missing SBOM reference": not package.sbom,
+        "missing recommended risk profile": not package.risk_profile,
+        "missing passing conformance certificate": certificate is None or not certificate.passed,
+    }
+    unknown = [name for name in manifest.capabilities.provides if name not in PROVIDES]
+    said = [f"capabilities.provides: {shown(name)} is unknown and means nothing" for name in unknown]
+    return [text for text, is_so in found.items() if is_so] + said
+
+
+# Where the seed's kinds differ from partially_reversible and always.
+_HARMLESS = ("read_file", "network_request", "introspect_runtime")
+# What a process can do, where the others are what its tools are for.
+_OF_PROCESSES = ("read_file", "write_file", "network_request", "run_process")
+_FINAL = (
+    "read_secret",
+    "delete_file",
+    "send_message",
+    "spend_money",
+    "deploy",
+    "modify_credential",
+    "publish_content",
+)
+
+
+def effect(kind: EffectKind, target: str, confirmation: Confirmation | None = None) -> hostcalls.Effect:
+    """An effect as its kind has it, unless told otherwise."""
+    undone: Reversibility = "partially_reversible"
+    if kind in _HARMLESS:
+        undone = "reversible"
+    elif kind in _FINAL:
+        undone = "irreversible"
+    asked = confirmation or ("on_risk" if kind in _HARMLESS else "always")
+    return hostcalls.Effect(kind, undone, asked, "not_supported", target)
+
+
+def capability_effects(manifest: Manifest) -> list[hostcalls.Effect]:
+    """What the plugin's capabilities amount to."""
+    has = manifest.capabilities
+    effects = [effect("read_file", target) for target in has.file_read]
+    effects += [effect("write_file", target, "always") for target in has.file_write]
+    effects += [effect("network_request", target) for target in has.network]
+    if has.process:
+        effects.append(_subprocess())
+    if has.secrets:
+        effects.append(effect("read_secret", "host secrets", "always"))
+    if has.background:
+        effects.append(effect("schedule_task", "background execution", "always"))
+    return effects
+
+
+def tool_effects(manifest: Manifest, tool: ProcessTool) -> list[hostcalls.Effect]:
+    """All that policy has to judge of a process tool: that it is a process, whatever it declares."""
+    declared = [
+        hostcalls.Effect(e.kind, e.reversibility, e.confirmation, e.dry_run, e.target) for e in tool.effects
+    ]
+    effects = capability_effects(manifest) + declared
+    if not any(each.kind == "run_process" for each in effects):
+        effects.append(_subprocess())
+    return effects
+
+
+def process_rights(manifest: Manifest) -> tuple[hostcalls.Effect, ...]:
+    """Returns what a Python plugin or a library says of its process: each of its tools may do that."""
+    return tuple(each for each in capability_effects(manifest) if each.kind in _OF_PROCESSES)
+
+
+def with_rights(
+    declared: Sequence[hostcalls.Effect], rights: Sequence[hostcalls.Effect]
+) -> tuple[hostcalls.Effect, ...]:
+    """Returns the effects that a tool declares, and behind them those that its process may have besides."""
+    said = {(each.kind, each.reversibility, each.confirmation, each.target) for each in declared}
+    besides = (
+        each
+        for each in rights
+        for words in [(each.kind, each.reversibility, each.confirmation)]
+        if said.isdisjoint(((*words, ""), (*words, each.target)))
+    )
+    return (*declared, *besides)
+
+
+def _subprocess() -> hostcalls.Effect:
+    return effect("run_process", "plugin subprocess", "always")

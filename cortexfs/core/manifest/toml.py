@@ -1,0 +1,354 @@
+"""manifest.toml as values: every field of a plugin's manifest, its default and what it may hold.
+
+Rules: what is decoded here is sound: names fit the tree, numbers fit their types, no text hides a NUL. A
+field that is not known is refused with the nearest one that is, but for effects, whose authors may say more.
+A fault names the file, the field and the mend. Whether a plugin may do what it says is for governance.py.
+This file must never know where a manifest lies, nor which plugins are enabled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
+
+import msgspec
+from msgspec import Meta
+
+from cortexfs.core import names
+from cortexfs.core.arguments.parse import nearest
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import INTEGERS, check_depth, shown
+
+FILE = "manifest.toml"
+PACKAGE_FILE = "package.toml"
+BACKUP = ".bak"  # directories of that ending are no plugins
+DEFAULT_OUTPUT = 1 << 20
+
+Trust: TypeAlias = Literal[
+    "trusted_native", "reviewed_process", "unreviewed_process", "disabled", "quarantined"
+]
+Level: TypeAlias = Literal[
+    "trusted_in_process",
+    "child_process",
+    "uid_no_network",
+    "system_sandbox",
+    "container_vm",
+    "remote_worker",
+]
+Network: TypeAlias = Literal["none", "allowlist", "inherit"]
+Filesystem: TypeAlias = Literal["plugin_only", "read_only_host", "declared_paths"]
+Isolation: TypeAlias = Literal["process", "trusted_in_process"]
+Protocol: TypeAlias = Literal["json", "jsonl"]
+PluginType: TypeAlias = Literal["Tool", "Llm", "Memory"]
+EffectKind: TypeAlias = Literal[
+    "read_file",
+    "read_secret",
+    "write_file",
+    "delete_file",
+    "run_process",
+    "network_request",
+    "send_message",
+    "spend_money",
+    "deploy",
+    "modify_credential",
+    "persist_memory",
+    "publish_content",
+    "schedule_task",
+    "generate_media",
+    "introspect_runtime",
+    "delegate_work",
+]
+Reversibility: TypeAlias = Literal["reversible", "partially_reversible", "irreversible"]
+Confirmation: TypeAlias = Literal["never", "on_risk", "always"]
+DryRun: TypeAlias = Literal["not_supported", "supported", "required_before_execute"]
+
+U32 = Meta(ge=0, le=(1 << 32) - 1)
+# TOML's own integers end at 63 bits, so u64 and usize do here.
+U64 = Meta(ge=0, le=(1 << 63) - 1)
+
+
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table that holds what is listed and nothing else."""
+
+
+class Effect(msgspec.Struct, frozen=True):
+    kind: Annotated[EffectKind, Meta(description="What the tool does.")]
+    reversibility: Annotated[Reversibility, Meta(description="Whether it can be undone.")]
+    confirmation: Annotated[Confirmation, Meta(description="When somebody is to be asked first.")]
+    dry_run: Annotated[DryRun, Meta(description="Whether the tool can show the effect before it happens.")]
+    target: Annotated[str, Meta(description="A path, a host, a channel or another name.")] = ""
+    dry_run_flag: Annotated[
+        bool, Meta(description="Whether the program knows `dry_run`, so that the tool takes `--dry-run`.")
+    ] = False
+
+
+class ProcessTool(Strict, frozen=True):
+    name: Annotated[str, Meta(description="The tool's name in the tree, as `word_count`.")]
+    description: Annotated[str, Meta(description="What it does, when to use it and when not, for a model.")]
+    command: Annotated[str, Meta(description="The program; a relative path begins at the plugin.")]
+    input_schema: Annotated[Any, Meta(description="JSON Schema of the input.")]
+    args: Annotated[tuple[str, ...], Meta(description="Arguments of the program; no shell reads them.")] = ()
+    working_dir: Annotated[
+        str | None, Meta(description="Where it runs: a directory; by default the plugin's.")
+    ] = None
+    allow_host_paths: Annotated[
+        bool, Meta(description="Whether command and working_dir may lie outside the plugin.")
+    ] = False
+    inherit_env: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Variables of the caller that it gets, of those that are passed on; none means PATH."
+        ),
+    ] = ()
+    env: Annotated[dict[str, str], Meta(description="Variables that are set, also over inherited ones.")] = (
+        msgspec.field(default_factory=dict)
+    )
+    timeout_secs: Annotated[
+        Annotated[int, U64] | None, Meta(description="Seconds that a call may take; 0 is as if left out.")
+    ] = None
+    max_output_bytes: Annotated[
+        Annotated[int, U64] | None,
+        Meta(description="Bytes that it may write to its two outputs together; 1048576 if left out."),
+    ] = None
+    max_memory_bytes: Annotated[
+        Annotated[int, U64] | None, Meta(description="Address space that it may have (RLIMIT_AS).")
+    ] = None
+    max_cpu_secs: Annotated[
+        Annotated[int, U64] | None, Meta(description="Seconds of processor time (RLIMIT_CPU).")
+    ] = None
+    effects: Annotated[tuple[Effect, ...], Meta(description="What it does beside answering.")] = ()
+
+    @property
+    def timeout(self) -> int | None:
+        return self.timeout_secs or None
+
+    @property
+    def output_limit(self) -> int:
+        return DEFAULT_OUTPUT if self.max_output_bytes is None else self.max_output_bytes
+
+    @property
+    def inherited(self) -> tuple[str, ...]:
+        return self.inherit_env or ("PATH",)
+
+
+class Native(Strict, frozen=True):
+    library: Annotated[str, Meta(description="The shared library, from the plugin's directory.")] = ""
+    abi_version: Annotated[
+        Annotated[int, U32] | None, Meta(description="Version of the native ABI; 1 for a library.")
+    ] = None
+    isolation: Annotated[
+        Isolation, Meta(description="`trusted_in_process` for a library, else `process`.")
+    ] = "process"
+    tools: Annotated[tuple[ProcessTool, ...], Meta(description="Tools that are programs.")] = ()
+    protocol: Annotated[
+        Protocol, Meta(description="`jsonl`: one program answers many calls; `json`: one call.")
+    ] = "json"
+
+
+class Python(Strict, frozen=True):
+    entry: Annotated[
+        str, Meta(description="`module:attribute` with the tools; modules lie in the plugin's `lib/`.")
+    ]
+
+
+class Capabilities(Strict, frozen=True):
+    provides: Annotated[
+        tuple[str, ...], Meta(description="Of tools, skills, prompts, llm and memory what there is.")
+    ] = ()
+    file_read: Annotated[tuple[str, ...], Meta(description="Paths that it reads.")] = ()
+    file_write: Annotated[tuple[str, ...], Meta(description="Paths that it writes.")] = ()
+    network: Annotated[tuple[str, ...], Meta(description="Hosts that it talks to.")] = ()
+    process: Annotated[bool, Meta(description="Whether it starts programs.")] = False
+    secrets: Annotated[bool, Meta(description="Whether it reads secrets of the host.")] = False
+    background: Annotated[bool, Meta(description="Whether it works while nobody waits.")] = False
+
+
+class Sandbox(Strict, frozen=True):
+    level: Annotated[Level, Meta(description="How far it is kept from the rest.")] = "child_process"
+    network: Annotated[Network, Meta(description="What it reaches of the network.")] = "inherit"
+    filesystem: Annotated[
+        Filesystem | None,
+        Meta(description="What it reaches of the files; left out, nothing is claimed and nothing confined."),
+    ] = None
+    writable_paths: Annotated[tuple[str, ...], Meta(description="The only places that it writes to.")] = ()
+    seccomp: Annotated[str, Meta(description="Profile of system calls: `default`, or none.")] = ""
+    uid_drop: Annotated[bool, Meta(description="Whether it runs as a user without files.")] = False
+    memory_mb: Annotated[Annotated[int, U64] | None, Meta(description="Memory that it may have, in MiB.")] = (
+        None
+    )
+    cpu_seconds: Annotated[Annotated[int, U64] | None, Meta(description="Seconds of processor time.")] = None
+
+
+class Check(Strict, frozen=True):
+    name: Annotated[str, Meta(description="What was checked.")]
+    passed: Annotated[bool, Meta(description="Whether it held.")]
+    message: Annotated[str, Meta(description="What was found.")] = ""
+
+
+class Conformance(Strict, frozen=True):
+    suite: Annotated[str, Meta(description="The suite that was run.")]
+    passed: Annotated[bool, Meta(description="Whether all of it passed.")] = False
+    checked_at: Annotated[str, Meta(description="When, as text.")] = ""
+    checks: Annotated[tuple[Check, ...], Meta(description="Its parts.")] = ()
+
+
+class Package(Strict, frozen=True):
+    publisher_id: Annotated[str, Meta(description="Who signs, as `example.dev`.")] = ""
+    manifest_sha256: Annotated[str, Meta(description="Hash of manifest.toml, in hex.")] = ""
+    binary_sha256: Annotated[str, Meta(description="Hash of the library, in hex; empty without one.")] = ""
+    signature_algorithm: Annotated[str, Meta(description="`ed25519`.")] = ""
+    public_key: Annotated[str, Meta(description="The publisher's key, in base64.")] = ""
+    signature: Annotated[str, Meta(description="The signature, in base64.")] = ""
+    sbom: Annotated[str, Meta(description="Where the list of its parts is.")] = ""
+    risk_profile: Annotated[str, Meta(description="Where its risk profile is.")] = ""
+    conformance: Annotated[Conformance | None, Meta(description="A certificate of checks.")] = None
+
+
+class Manifest(Strict, frozen=True):
+    name: Annotated[str, Meta(description="The plugin's name.")]
+    version: Annotated[str, Meta(description="Its version, as `0.1.0`.")]
+    description: Annotated[str, Meta(description="What it is for, in a line.")]
+    author: Annotated[str, Meta(description="Who made it; the publisher, where no other is named.")] = ""
+    cortex_version: Annotated[str, Meta(description="The oldest host that it runs on; needed.")] = ""
+    trust: Annotated[Trust, Meta(description="How far its code is trusted.")] = "unreviewed_process"
+    capabilities: Annotated[Capabilities, Meta(description="What it provides and asks for.")] = Capabilities()
+    sandbox: Annotated[Sandbox, Meta(description="What it is kept from.")] = Sandbox()
+    package: Annotated[Package, Meta(description="Who published it; package.toml replaces it.")] = Package()
+    native: Annotated[Native | None, Meta(description="Its programs or its library.")] = None
+    python: Annotated[Python | None, Meta(description="Its tools in Python.")] = None
+    plugin_type: Annotated[PluginType, Meta(description="What an index lists it as.")] = "Tool"
+    dependencies: Annotated[tuple[str, ...], Meta(description="Unused.")] = ()
+
+
+_Table = TypeVar("_Table", bound=Strict)
+
+# By the field's name: no name stands for two sets of words, but `network`, which is also a list of hosts.
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "trust": get_args(Trust),
+    "level": get_args(Level),
+    "sandbox.network": get_args(Network),
+    "filesystem": get_args(Filesystem),
+    "isolation": get_args(Isolation),
+    "protocol": get_args(Protocol),
+    "plugin_type": get_args(PluginType),
+    "kind": get_args(EffectKind),
+    "reversibility": get_args(Reversibility),
+    "confirmation": get_args(Confirmation),
+    "dry_run": get_args(DryRun),
+}
+_TABLES: Mapping[str, type[Strict]] = {
+    "": Manifest,
+    "capabilities": Capabilities,
+    "sandbox": Sandbox,
+    "package": Package,
+    "package.conformance": Conformance,
+    "package.conformance.checks[]": Check,
+    "native": Native,
+    "native.tools[]": ProcessTool,
+    "python": Python,
+}
+_TYPES = {"str": "string", "int": "integer", "object": "table", "bool": "boolean", "None": "nothing"}
+_INDEX = re.compile(r"\[[0-9]+\]")
+_ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def decode(table: Mapping[str, Any], where: str = FILE) -> Manifest:
+    """A parsed manifest; `where` stands in the fault: `invalid manifest.toml: ...`."""
+    manifest = _converted(table, Manifest, where, "")
+    if broken := _unsound(manifest):
+        raise Fault("EINVAL", f"invalid {where}: {broken}")
+    return manifest
+
+
+def decode_package(table: Mapping[str, Any], where: str = PACKAGE_FILE) -> Package:
+    """A parsed package.toml, which holds the fields of [package] at its top."""
+    return _converted(table, Package, where, "package")
+
+
+def _converted(table: Mapping[str, Any], type_: type[_Table], where: str, root: str) -> _Table:
+    try:
+        check_depth(table, "it")
+        return msgspec.convert(table, type_)
+    except Fault as fault:
+        raise Fault("EINVAL", f"invalid {where}: {fault.message}") from None
+    except msgspec.ValidationError as error:
+        raise Fault("EINVAL", f"invalid {where}: {_sentence(str(error), root)}") from None
+
+
+def _sentence(error: str, root: str) -> str:
+    """msgspec's words for what is wrong, the field first and a mend at the end."""
+    text, _, path = error.partition(" - at `$")
+    path = path.removesuffix("`").replace("[...]", ".NAME").removeprefix(".")  # [...]: a key of `env`
+    inside = f"{root}.{path}".strip(".")
+    table = _TABLES.get(_INDEX.sub("[]", inside), Manifest)
+    if unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL):
+        known = [field.name for field in msgspec.structs.fields(table)]
+        mend = nearest(unknown[1], known) or f"; known are {', '.join(known)}"
+        return f"unknown field {_below(path, shown(unknown[1])[1:-1])}{mend}"
+    if missing := re.search(r"missing required field `(.*)`", text):
+        return f"missing field {_below(path, missing[1])}; it is required"
+    leaf = path.rpartition(".")[2]
+    if words := _WORDS.get(inside, _WORDS.get(leaf)):
+        return f"{path}: expected one of {', '.join(words)}"
+    text = re.sub(r" \| null", "", text).replace("`", "")
+    text = re.sub(r"\b(str|int|object|bool|None)\b", lambda word: _TYPES[word[0]], text)
+    return f"{path or 'it'}: {text[:1].lower()}{text[1:]}"
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _unsound(manifest: Manifest) -> str | None:
+    """What no type can say."""
+    if broken := names.fault_of(manifest.name):
+        return f"name: the name {shown(manifest.name)} {broken}"
+    if manifest.name.endswith(BACKUP):
+        return f"name: the name {manifest.name!r} ends in {BACKUP}, as directories that are passed over do"
+    # A blank one is for the review to tell; any other becomes part of file names and of origin.
+    if manifest.version.strip() and (broken := names.fault_of(manifest.version)):
+        return f"version: the version {shown(manifest.version)} {broken}"
+    if manifest.python and not _ENTRY.fullmatch(manifest.python.entry):
+        return f"python.entry: {shown(manifest.python.entry)} is not of the form module:attribute"
+    for position, tool in enumerate(manifest.native.tools if manifest.native else ()):
+        if broken := _unsound_tool(tool):
+            return f"native.tools[{position}].{broken}"
+    return None
+
+
+def _unsound_tool(tool: ProcessTool) -> str | None:
+    for field in ("command", "args", "working_dir", "inherit_env", "env"):
+        value = getattr(tool, field)
+        texts = [value] if isinstance(value, str) else [*(value or ()), *_values(value)]
+        if any("\0" in text for text in texts):
+            return f"{field}: holds a NUL character, which no program can be given"
+    for field in ("inherit_env", "env"):
+        if wrong := next((name for name in getattr(tool, field) if not name or "=" in name), None):
+            return f"{field}: {shown(wrong)} is no name of a variable, as it holds ="
+        if "" in getattr(tool, field):
+            return f"{field}: the name of a variable is empty"
+    if tool.name.strip() and (broken := names.fault_of(tool.name)):
+        return f"name: the name {shown(tool.name)} {broken}"
+    if (wrong := _not_json(tool.input_schema)) is not None:
+        return f"input_schema: {wrong} is no JSON value; write it as a string, or leave it out"
+    return None
+
+
+def _values(value: object) -> list[str]:
+    return list(value.values()) if isinstance(value, dict) else []
+
+
+def _not_json(value: object) -> str | None:
+    """What TOML can write and JSON cannot: dates and times, infinity, NaN, integers beyond 64 bits."""
+    pending = [value]
+    for node in pending:  # grows while it is walked
+        if isinstance(node, dict | list):
+            pending += node.values() if isinstance(node, dict) else node
+        elif isinstance(node, float) and node - node != 0:
+            return str(node)
+        elif isinstance(node, int) and node not in INTEGERS:
+            return "an integer that 64 bits cannot hold"
+        elif not isinstance(node, str | int | float):
+            return str(node)
+    return None

@@ -1,0 +1,192 @@
+"""Whether a call may go ahead, whether somebody is asked first, and whether it is tried dry before.
+
+Rules: a person who runs a tool has confirmed it by running it; an agent asks, unless the mode approves the
+level by itself, and is never let through what is blocked. Nobody there to ask means no. Only tools that have
+opted in have dry runs. One of a trusted publisher's tool does not count the effects that it shows beforehand,
+but for blocked ones; any other is judged as the call itself. One that is required is required of everybody,
+as the tool's author, and not its caller, knows why. A tool that requires one and has none is asked about
+each time.
+This file must never know how a person is asked, or which object the policy lines admit
+(core/policy/decision.py).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from cortexfs.core.arguments import dryrun
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy.risk import (
+    BLOCK,
+    CALM,
+    LEVELS,
+    MODES,
+    REQUIRE_CONFIRMATION,
+    Circumstances,
+    Level,
+    Tool,
+    assess,
+    floor,
+)
+from cortexfs.core.policy.risk_settings import DEFAULT, Settings
+
+NO_DRY_RUN, OFFERED, REQUIRED = "not_supported", "supported", "required_before_execute"
+
+# So many denials in a row pause the turn, and so many in a session call for a person.
+PAUSE_AFTER = 3
+ESCALATE_AFTER = 10
+# A dry run counts for the one call that follows it with the same input.
+DRY_RUN_SECONDS = 600.0
+MAX_DRY_RUNS = 1000
+
+
+class Kind(StrEnum):
+    """Who calls: a person, at a terminal or by a program of theirs, or an agent and what it runs."""
+
+    PERSON = "person"
+    AGENT = "agent"
+
+
+class Asked(NamedTuple):
+    """How a call is made."""
+
+    kind: Kind
+    always_ask: bool = False  # the agent's approval says ask
+    can_ask: bool = True  # somebody is connected who could answer
+    dry_run: bool = False  # it is itself a dry run
+    tried_dry: bool = False  # the same input was
+
+
+class Verdict(NamedTuple):
+    level: Level
+    allowed: bool
+    confirm: bool
+    dry_run_first: bool
+    why: str
+
+
+class Outcome(NamedTuple):
+    allowed: bool
+    confirm: bool
+    why: str  # {level}, {source}, {limit}
+
+
+# By who calls, and by how the level stands to what is approved without asking.
+OUTCOMES: dict[tuple[Kind, str], Outcome] = {
+    (Kind.PERSON, "within"): Outcome(True, False, "whoever runs a tool has confirmed it"),
+    (Kind.PERSON, "above"): Outcome(True, False, "whoever runs a tool has confirmed it ({source})"),
+    (Kind.PERSON, "blocked"): Outcome(True, False, "a person may; no agent could ({source})"),
+    (Kind.AGENT, "within"): Outcome(True, False, "{level} is approved by itself, up to {limit} ({source})"),
+    (Kind.AGENT, "above"): Outcome(True, True, "{level} is asked about, above {limit} ({source})"),
+    (Kind.AGENT, "always"): Outcome(True, True, "its approval file says ask ({source})"),
+    (Kind.AGENT, "untried"): Outcome(
+        True,
+        True,
+        "{level} is asked about each time: it says required_before_execute and has no dry run ({source})",
+    ),
+    (Kind.AGENT, "unheard"): Outcome(
+        False, False, "{level} must be confirmed, and nobody is there ({source})"
+    ),
+    (Kind.AGENT, "blocked"): Outcome(
+        False, False, "it is blocked for agents, which nobody can confirm ({source})"
+    ),
+}
+
+
+def verdict(tool: Tool, asked: Asked, settings: Settings = DEFAULT, call: Circumstances = CALM) -> Verdict:
+    if asked.dry_run and not tool.dry_run_flag:
+        level, _ = assess(tool, settings, call)
+        return Verdict(level, False, False, False, dryrun.lacking(tool.name))
+    counted = tool._replace(effects=_shown_nowhere(tool)) if asked.dry_run and tool.trusted else tool
+    level, source = assess(counted, settings, call)
+    limit = approved_up_to(settings)
+    outcome = OUTCOMES[asked.kind, _standing(level, limit, asked, asks_each_time(tool))]
+    why = outcome.why.format(level=level.word, source=source, limit=limit.word)
+    first = outcome.allowed and not (asked.dry_run or asked.tried_dry) and needs_dry_run(tool)
+    if first:
+        why = f"{why}; it must be run dry first, with the same input and --dry-run"
+    return Verdict(level, outcome.allowed, outcome.confirm, first, why)
+
+
+def approved_up_to(settings: Settings) -> Level:
+    """The highest level that nobody is asked about; never block, whatever is written."""
+    word = settings.auto_approve_up_to
+    return min(LEVELS[word], REQUIRE_CONFIRMATION) if word else MODES[settings.mode]
+
+
+def needs_dry_run(tool: Tool) -> bool:
+    return tool.dry_run_flag and _says_required(tool)
+
+
+def asks_each_time(tool: Tool) -> bool:
+    """Returns True where its author wants a dry run before each call, and it has none."""
+    return _says_required(tool) and not tool.dry_run_flag
+
+
+def _says_required(tool: Tool) -> bool:
+    return any(effect.dry_run == REQUIRED for effect in tool.effects)
+
+
+def _standing(level: Level, limit: Level, asked: Asked, each_time: bool) -> str:
+    if level is BLOCK:
+        return "blocked"
+    if asked.kind is Kind.PERSON:
+        return "within" if level <= limit else "above"
+    if level <= limit and not asked.always_ask and not each_time:
+        return "within"
+    if not asked.can_ask:
+        return "unheard"
+    if each_time:
+        return "untried"
+    return "above" if level > limit else "always"
+
+
+def _shown_nowhere(tool: Tool) -> tuple[Effect, ...]:
+    """The effects that a dry run does not show, or that nothing makes harmless."""
+    return tuple(
+        effect
+        for effect in tool.effects
+        if effect.dry_run not in (OFFERED, REQUIRED) or floor(effect).level is BLOCK
+    )
+
+
+class Denials(NamedTuple):
+    """How often a session's calls were denied."""
+
+    in_a_row: int = 0
+    ever: int = 0
+
+    def after(self, denied: bool) -> Denials:
+        return Denials(self.in_a_row + 1, self.ever + 1) if denied else Denials(0, self.ever)
+
+    @property
+    def pause(self) -> bool:
+        """Whether the turn is to stop and wait for its user."""
+        return self.in_a_row >= PAUSE_AFTER
+
+    @property
+    def escalate(self) -> bool:
+        """Whether the session is not to go on without a person."""
+        return self.ever >= ESCALATE_AFTER
+
+
+class DryRuns:
+    """Which dry runs are good for a call: each for one, with the same key, within DRY_RUN_SECONDS.
+
+    A key names caller, tool, the tool's version and the input.
+    """
+
+    def __init__(self) -> None:
+        self._ended: dict[bytes, float] = {}
+
+    def add(self, key: bytes, now: float) -> None:
+        self._ended.pop(key, None)  # so that it becomes the newest
+        self._ended[key] = now
+        if len(self._ended) > MAX_DRY_RUNS:
+            del self._ended[next(iter(self._ended))]
+
+    def use(self, key: bytes, now: float) -> bool:
+        """Whether there was one; it is used up."""
+        ended = self._ended.pop(key, None)
+        return ended is not None and now - ended <= DRY_RUN_SECONDS

@@ -1,0 +1,281 @@
+"""Whether a caller may have an object: the layers that have a say, asked in order, and what came of it.
+
+    daemon → mode bits → mount view → label → the object's policy → the caller's policy → effects → sandbox
+
+Rules: any refusal refuses, the first one is the reason, and what nobody allows is denied. People are judged
+by mode bits; agents need a line of their policy besides, and one of the object's policy where that has any.
+Every layer says why and by which rule, so a decision can be shown as it was made.
+This file must never know where the facts come from: they come in, a Decision goes out.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from cortexfs.core import value_formats
+from cortexfs.core.names import CLASSES
+from cortexfs.core.policy import rules as policy
+from cortexfs.core.policy.confirming import Asked, Kind, Verdict, verdict
+from cortexfs.core.policy.risk import CALM, Circumstances, Tool
+from cortexfs.core.policy.risk_settings import DEFAULT, FILE, Settings
+from cortexfs.core.policy.rules import Rule
+
+READ, WRITE, EXECUTE = 4, 2, 1
+ALLOW, PASS, DENY = "allow", "pass", "deny"
+
+
+class Bits(NamedTuple):
+    """Owner and mode of a path, and what is needed of it."""
+
+    path: str
+    uid: int
+    gid: int
+    mode: int
+    need: int = EXECUTE
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks. For an agent uid and groups are those of the person for whom it works."""
+
+    name: str
+    uid: int
+    groups: frozenset[int] = frozenset()
+    kind: Kind = Kind.PERSON
+    label: str = ""  # the type of an agent's label
+    rules: tuple[Rule, ...] = ()
+    file: str = ""  # the agent's policy
+    mounts: str = ""  # the agent's mount table; empty for the default view
+    always_ask: bool = False
+    can_ask: bool = True
+    home: int | None = None  # in whose home the agent is, who has then given it that label himself
+
+    @property
+    def known_as(self) -> str:
+        """What the policies of others call it: no label that a user writes is one of agent/."""
+        return self.label if self.home is None else policy.own_label(self.home, self.label)
+
+
+class Thing(msgspec.Struct, frozen=True):
+    """The object that is asked for."""
+
+    class_: str
+    name: str
+    bits: tuple[Bits, ...] = ()  # of the folders on the way, and of itself
+    rules: tuple[Rule, ...] = ()  # of its policy
+    file: str = ""
+    tool: Tool | None = None  # where effects count
+    path: str = ""  # of its file, as mount tables name it
+    is_its_model: bool = False  # of which the agent is made, and which it does not call
+    alias: str = ""  # in model/, by which the caller asked for it; only the daemon's owner makes those
+
+
+class Question(msgspec.Struct, frozen=True):
+    caller: Caller
+    thing: Thing
+    permission: str
+    serves: int | None = None  # the one user whom the daemon serves; None: everybody
+    settings: Settings = DEFAULT
+    call: Circumstances = CALM
+    dry_run: bool = False
+    tried_dry: bool = False
+
+    @property
+    def object(self) -> str:
+        return f"{self.thing.class_}:{self.thing.name}"
+
+    @property
+    def wanted(self) -> tuple[str, str, str, str]:
+        """The line that would allow it, in parts."""
+        return (self.caller.label, self.thing.class_, self.thing.name, self.permission)
+
+    @property
+    def wanted_of_object(self) -> tuple[str, str, str, str]:
+        """The same in the object's policy."""
+        return (self.caller.known_as, *self.wanted[1:])
+
+    @property
+    def line(self) -> str:
+        return Rule(*self.wanted).text
+
+
+class Step(NamedTuple):
+    """What one layer says. `pass`: nothing against it, and nothing for it."""
+
+    layer: str
+    result: str
+    why: str
+    rule: str = ""
+
+
+class Decision(NamedTuple):
+    allowed: bool
+    reason: str  # a sentence
+    rule: str  # file:line, or what stands for one
+    confirm: bool
+    dry_run_first: bool
+    steps: tuple[Step, ...]
+    asked: str = ""  # why its user is asked first, where that is so
+
+
+def decide(question: Question) -> Decision:
+    judged = _judged(question)
+    steps = tuple(Step(layer, *said) for layer, look in LAYERS.items() if (said := look(question, judged)))
+    decisive = next((step for step in steps if step.result == DENY), None) or next(
+        (step for step in reversed(steps) if step.result == ALLOW), NOBODY
+    )
+    allowed = decisive.result == ALLOW
+    what = f"{question.caller.name} {'may' if allowed else 'may not'} {question.permission} {question.object}"
+    confirm, first = (judged.confirm, judged.dry_run_first) if judged and allowed else (False, False)
+    after = f"; {judged.why}" if judged and (confirm or first) else ""
+    asked = judged.why if judged and confirm else ""
+    return Decision(allowed, f"{what}: {decisive.why}{after}", decisive.rule, confirm, first, steps, asked)
+
+
+NOBODY = Step("default", DENY, "nothing allows it", "default deny")
+Said = tuple[str, str, str]  # result, why, rule
+
+
+def _judged(question: Question) -> Verdict | None:
+    """What the effects of a tool make of it."""
+    caller, tool = question.caller, question.thing.tool
+    if tool is None:
+        return None
+    asked = Asked(caller.kind, caller.always_ask, caller.can_ask, question.dry_run, question.tried_dry)
+    return verdict(tool, asked, question.settings, question.call)
+
+
+def _daemon(question: Question, _judged: Verdict | None) -> Said:
+    serves = question.serves
+    if serves is None:
+        return (PASS, "the daemon serves everybody", "")
+    if serves == question.caller.uid:
+        return (PASS, "the daemon is this user's own", f"daemon of uid {serves}")
+    return (DENY, "a user's daemon serves that user alone", f"daemon of uid {serves}")
+
+
+def _mode_bits(question: Question, _judged: Verdict | None) -> Said:
+    caller, bits = question.caller, question.thing.bits
+    for one in bits:
+        if not permits(one, caller.uid, caller.groups):
+            which = {READ: "read", WRITE: "write", EXECUTE: "execute"}[one.need]
+            return (DENY, f"Unix permissions do not let uid {caller.uid} {which} {one.path}", _mode(one))
+    # For an agent they are half of what it takes.
+    result = PASS if caller.kind is Kind.AGENT else ALLOW
+    rule = _mode(bits[-1]) if bits else "default for people"
+    return (result, f"Unix permissions let uid {caller.uid} do so", rule)
+
+
+def _mode(bits: Bits) -> str:
+    return f"mode {bits.mode & 0o7777:04o} of {bits.path}, owner {bits.uid}:{bits.gid}"
+
+
+def permits(bits: Bits, uid: int, groups: frozenset[int]) -> bool:
+    """Whether the kernel would (path_resolution(7)): one class of bits counts, the first that fits."""
+    if uid == 0:
+        return bits.need != EXECUTE or stat.S_ISDIR(bits.mode) or bool(bits.mode & 0o111)
+    shift = 6 if uid == bits.uid else 3 if bits.gid in groups else 0
+    return bits.mode >> shift & bits.need == bits.need
+
+
+def _view(question: Question, _judged: Verdict | None) -> Said | None:
+    caller, thing = question.caller, question.thing
+    if caller.kind is Kind.PERSON or thing.class_ not in CLASSES:
+        return None
+    if thing.is_its_model:
+        return (PASS, "the agent is made of it; its mount table is about what it calls", "the agent's model")
+    return seen(caller.name, caller.mounts, thing.path)
+
+
+def seen(agent: str, mounts: str, path: str) -> Said:
+    """Returns what the mount table of an agent says of running the object at `path`."""
+    file = f"{agent}.d/mount"
+    if not mounts:
+        return (PASS, "the default view shows the whole mount", f"{file} is empty (default view)")
+    found = value_formats.covering(mounts, path)
+    if found is None:
+        return (DENY, f"no line of its mount table shows {path}", f"{file} (no line)")
+    number, line = found
+    rule = f"{file}:{number}: {line.replace(value_formats.TAB, ' ')}"
+    if "x" not in value_formats.rights(line):
+        return (DENY, f"its mount table shows {path} without letting it be run", rule)
+    return (PASS, f"its mount table shows {path}", rule)
+
+
+def _label(question: Question, _judged: Verdict | None) -> Said | None:
+    caller = question.caller
+    if caller.kind is Kind.PERSON:
+        return None
+    if not caller.label:
+        return (DENY, "it has no label, so no policy line can name it; write one to its .d/label", "no label")
+    return (PASS, f"policy lines call it {caller.label}", caller.label)
+
+
+def _objects_policy(question: Question, _judged: Verdict | None) -> Said | None:
+    caller, thing = question.caller, question.thing
+    if caller.kind is Kind.PERSON:
+        return None
+    if not thing.rules:
+        # Else nobody but the daemon's owner, who alone may write there, could set up an agent.
+        return (PASS, "the object's policy has no lines, and leaves it to the caller's", thing.file)
+    if rule := policy.find(thing.rules, *question.wanted_of_object):
+        return (PASS, f"the object's policy says: {rule.text}", rule.where)
+    line = Rule(*question.wanted_of_object).text
+    return (DENY, f"the object's policy has lines, and none is: {line}", thing.file)
+
+
+def _callers_policy(question: Question, _judged: Verdict | None) -> Said | None:
+    caller = question.caller
+    if caller.kind is Kind.PERSON:
+        return None
+    if rule := policy.find(caller.rules, *question.wanted) or _by_alias(question):
+        return (ALLOW, f"its policy says: {rule.text}", rule.where)
+    return (
+        DENY,
+        f"no line of its policy is: {question.line}",
+        f"{caller.file or 'no policy'} (default deny)",
+    )
+
+
+def _by_alias(question: Question) -> Rule | None:
+    """The line that allows what the alias leads to."""
+    label, class_, _, permission = question.wanted
+    if class_ != "model" or not question.thing.alias:
+        return None
+    return policy.find(question.caller.rules, label, class_, question.thing.alias, permission)
+
+
+def _effects(question: Question, judged: Verdict | None) -> Said | None:
+    if judged is None:
+        return None
+    return (PASS if judged.allowed else DENY, judged.why, _effects_rule(question))
+
+
+def _effects_rule(question: Question) -> str:
+    settings = question.settings
+    if question.caller.kind is Kind.PERSON:
+        return f"effects of {question.object}"
+    limit = settings.auto_approve_up_to
+    return f"{FILE}: " + (f"auto_approve_up_to = {limit}" if limit else f"mode = {settings.mode}")
+
+
+def _sandbox(question: Question, _judged: Verdict | None) -> Said | None:
+    if question.caller.kind is Kind.PERSON or question.thing.class_ != "tool":
+        return None
+    return (PASS, "what it opens, the agent's mount table decides", "mount table")
+
+
+# abi.md 7 has the order; the daemon, the view and the label come where the original has them.
+LAYERS: dict[str, Callable[[Question, Verdict | None], Said | None]] = {
+    "daemon": _daemon,
+    "mode bits": _mode_bits,
+    "mount view": _view,
+    "label": _label,
+    "object's policy": _objects_policy,
+    "caller's policy": _callers_policy,
+    "effects": _effects,
+    "sandbox": _sandbox,
+}

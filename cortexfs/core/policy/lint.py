@@ -1,0 +1,280 @@
+"""What is wrong, or unwise, in the policy of a whole mount: findings with stable codes.
+
+Rules: an error is what makes policy say something else than is meant, or opens what should be asked about; a
+warning is what does nothing, or is missing. A finding names one thing and its mend. Nothing found is a
+finding too, so that who asks sees that something was looked at.
+This file must never know where the facts are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from cortexfs.core import value_formats
+from cortexfs.core.errors import Fault
+from cortexfs.core.policy import rules as policy
+from cortexfs.core.policy.confirming import approved_up_to
+from cortexfs.core.policy.decision import DENY, seen
+from cortexfs.core.policy.risk import BLOCK, FLOORS, REQUIRE_CONFIRMATION, Tool, assess
+from cortexfs.core.policy.risk_settings import DEFAULT, FILE, Profile, Settings
+from cortexfs.core.policy.rules import Rule
+from cortexfs.core.registry import path_of
+
+ERROR, WARNING, INFO = "error", "warning", "info"
+UNREVIEWED = "unreviewed_process"
+# Classes whose objects are files of the tree, so that a name can be looked up.
+IN_TREE = ("tool", "model", "agent")
+
+# Every code, how bad it is, and what to do about it.
+CODES: dict[str, tuple[str, str]] = {
+    "RISK_SETTINGS_INVALID": (ERROR, "correct the file; until then nothing in it counts"),
+    "RISK_ALLOW_DENY_CONFLICT": (ERROR, "take it out of one list; deny wins"),
+    "RISK_AUTO_APPROVES_BLOCK": (ERROR, "write require_confirmation at most; what is blocked stays blocked"),
+    "RISK_TOOL_UNKNOWN": (WARNING, "correct the name, or remove the table"),
+    "BACKGROUND_HIGH_RISK_TOOL": (ERROR, "remove allow_background, or block the tool"),
+    "PLUGIN_MANIFEST_UNAVAILABLE": (ERROR, "repair the plugin, or: ctx plugin disable NAME"),
+    "PLUGIN_GOVERNANCE_INVALID": (ERROR, "correct trust, sandbox and capabilities in its manifest"),
+    "PLUGIN_PACKAGE_GOVERNANCE_GAP": (WARNING, "ask its author for what is missing"),
+    "OPEN_PERMISSION_UNREVIEWED_PLUGIN": (ERROR, "review the plugin, or use mode balanced"),
+    "NATIVE_PLUGIN_WITHOUT_RISK_PROFILE": (ERROR, f"add [tools.NAME] to {FILE} for each of them"),
+    "PLUGIN_SECRET_ACCESS_UNGATED": (ERROR, f"block each, or set require_confirmation, in {FILE}"),
+    "PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE": (ERROR, f"add [tools.NAME] to {FILE} for each of them"),
+    "EFFECT_UNKNOWN": (WARNING, "correct the plugin; until then agents have to ask"),
+    "POLICY_LINE_INVALID": (ERROR, "correct the line"),
+    "POLICY_OBJECT_UNKNOWN": (WARNING, "correct the name, or remove the line"),
+    "POLICY_OBJECT_HIDDEN": (WARNING, "add a line for it to the agent's .d/mount, or remove this one"),
+    "POLICY_LABEL_OTHER": (WARNING, "write the agent's own label, or remove the line"),
+    "POLICY_LABEL_UNKNOWN": (WARNING, "correct the label, or remove the line"),
+    "AGENT_LABEL_MISSING": (ERROR, "write a label such as user_u:agent_r:coder_t:s0 to its .d/label"),
+    "AGENT_LABEL_SHARED": (
+        WARNING,
+        "give each agent a label of its own, unless they are to share every line",
+    ),
+    "AGENT_TOOL_NOT_ALLOWED": (WARNING, "add the line to its policy, or take the tool out of its tools"),
+    "AGENT_TOOL_BLOCKED": (WARNING, "take the tool out of its tools"),
+    "POLICY_OK": (INFO, ""),
+}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    code: str
+    subject: str  # a file, an object or a plugin
+    why: str
+
+    @property
+    def level(self) -> str:
+        return CODES[self.code][0]
+
+    @property
+    def mend(self) -> str:
+        return CODES[self.code][1]
+
+
+class Plugin(msgspec.Struct, frozen=True):
+    """An enabled plugin, as far as policy has to know it."""
+
+    name: str
+    fault: str = ""  # why its manifest, or the plugin itself, cannot be read
+    governance: str = ""  # what is wrong with its manifest
+    gaps: tuple[str, ...] = ()  # what its package lacks
+    trust: str = ""
+    native: bool = False  # it has native or process tools
+    profiled: bool = False  # its package names a risk profile
+    secrets: bool = False
+    background: bool = False
+    tools: tuple[str, ...] = ()
+
+
+class PolicyFile(msgspec.Struct, frozen=True):
+    """A `policy` control, of an object or an agent."""
+
+    path: str
+    text: str
+
+
+class Agent(msgspec.Struct, frozen=True):
+    name: str
+    label: str  # its type; empty for none
+    policy: PolicyFile
+    tools: tuple[str, ...] = ()
+    home: int | None = None  # in which it is
+    model: str = ""  # by the name that it uses
+    mounts: str = ""  # its mount table
+
+    @property
+    def known_as(self) -> str:
+        """What the policies of others call it."""
+        return self.label if self.home is None or not self.label else policy.own_label(self.home, self.label)
+
+
+class World(msgspec.Struct, frozen=True):
+    """All that is looked at."""
+
+    root: str = ""  # where it is mounted
+    settings: Settings = DEFAULT
+    settings_fault: str = ""
+    tools: tuple[Tool, ...] = ()
+    names: frozenset[tuple[str, str]] = frozenset()  # class and name of every object
+    files: tuple[PolicyFile, ...] = ()  # of tools and models
+    agents: tuple[Agent, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
+
+
+def lint(world: World) -> tuple[Finding, ...]:
+    """Everything found, errors first; POLICY_OK alone when there is nothing."""
+    found = [finding for look in LOOKS for finding in look(world)]
+    order = [ERROR, WARNING, INFO]
+    return tuple(sorted(found, key=lambda one: order.index(one.level))) or (_ok(world),)
+
+
+def _ok(world: World) -> Finding:
+    looked = {"tools": world.tools, "agents": world.agents, "plugins": world.plugins}
+    counts = ", ".join(f"{what} ({len(some)})" for what, some in looked.items())
+    return Finding("POLICY_OK", "policy", f"nothing wrong in {counts}")
+
+
+def passed(findings: Iterable[Finding]) -> bool:
+    return all(finding.level != ERROR for finding in findings)
+
+
+def _settings(world: World) -> Iterator[Finding]:
+    settings = world.settings
+    if world.settings_fault:
+        yield Finding("RISK_SETTINGS_INVALID", FILE, world.settings_fault)
+    for pattern in sorted(set(settings.allow) & set(settings.deny)):
+        yield Finding("RISK_ALLOW_DENY_CONFLICT", FILE, f"{pattern} is in allow and in deny")
+    if settings.auto_approve_up_to == BLOCK.word:
+        yield Finding("RISK_AUTO_APPROVES_BLOCK", FILE, "auto_approve_up_to is block")
+    known = {tool.name for tool in world.tools}
+    for name in sorted(settings.tools.keys() - known):
+        yield Finding("RISK_TOOL_UNKNOWN", FILE, f"[tools.{name}] is about no tool that there is")
+
+
+def _background(world: World) -> Iterator[Finding]:
+    for tool in world.tools:
+        allowed = world.settings.tools.get(tool.name, Profile()).allow_background
+        level, why = assess(tool, world.settings)
+        if allowed and level is REQUIRE_CONFIRMATION:
+            said = f"it may run in the background, where nobody confirms: {why}"
+            yield Finding("BACKGROUND_HIGH_RISK_TOOL", f"tool/{tool.name}", said)
+
+
+def _effects(world: World) -> Iterator[Finding]:
+    for tool in world.tools:
+        for effect in tool.effects:
+            if effect.kind not in FLOORS:
+                yield Finding("EFFECT_UNKNOWN", f"tool/{tool.name}", f"nobody knows what {effect.kind} is")
+
+
+def _plugins(world: World) -> Iterator[Finding]:
+    opened = approved_up_to(world.settings) >= REQUIRE_CONFIRMATION
+    for plugin in world.plugins:
+        if plugin.fault:
+            yield Finding("PLUGIN_MANIFEST_UNAVAILABLE", plugin.name, plugin.fault)
+            continue
+        if plugin.governance:
+            yield Finding("PLUGIN_GOVERNANCE_INVALID", plugin.name, plugin.governance)
+        yield from (Finding("PLUGIN_PACKAGE_GOVERNANCE_GAP", plugin.name, gap) for gap in plugin.gaps)
+        if opened and plugin.trust == UNREVIEWED:
+            yield Finding("OPEN_PERMISSION_UNREVIEWED_PLUGIN", plugin.name, "mode open asks nobody about it")
+        yield from _profiles(world.settings, plugin)
+
+
+def _profiles(settings: Settings, plugin: Plugin) -> Iterator[Finding]:
+    missing = ", ".join(name for name in plugin.tools if name not in settings.tools)
+    if missing and not plugin.profiled:
+        said = f"no risk profile for {missing}"
+        if plugin.native:
+            yield Finding("NATIVE_PLUGIN_WITHOUT_RISK_PROFILE", plugin.name, said)
+        if plugin.background:
+            yield Finding("PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE", plugin.name, said)
+    profiles = {name: settings.tools.get(name, Profile()) for name in plugin.tools}
+    ungated = [name for name, one in profiles.items() if not (one.block or one.require_confirmation)]
+    if plugin.secrets and ungated:
+        said = f"it may have secrets, and nothing gates {', '.join(ungated)}"
+        yield Finding("PLUGIN_SECRET_ACCESS_UNGATED", plugin.name, said)
+
+
+def _lines(world: World) -> Iterator[Finding]:
+    labels = {agent.known_as for agent in world.agents}
+    for file in (*world.files, *(agent.policy for agent in world.agents)):
+        yield from _invalid(file)
+        for rule in _valid(file):
+            if rule.class_ in IN_TREE and (rule.class_, rule.name) not in world.names:
+                said = f"there is no {rule.class_} {rule.name}: {rule.text}"
+                yield Finding("POLICY_OBJECT_UNKNOWN", rule.where, said)
+    for file in world.files:
+        for rule in _valid(file):
+            if rule.label not in labels and "/" not in rule.label:  # others' homes are closed to us
+                yield Finding("POLICY_LABEL_UNKNOWN", rule.where, f"no agent is {rule.label}: {rule.text}")
+
+
+def _agents(world: World) -> Iterator[Finding]:
+    first: dict[str, str] = {}
+    for agent in world.agents:
+        if not agent.label:
+            yield Finding("AGENT_LABEL_MISSING", agent.name, "no policy line can name it")
+        elif agent.known_as in first:
+            said = f"it is {agent.label}, as {first[agent.known_as]} is"
+            yield Finding("AGENT_LABEL_SHARED", agent.name, said)
+        first.setdefault(agent.known_as, agent.name)
+        for rule in _valid(agent.policy):
+            if agent.label and rule.label != agent.label:
+                said = f"{agent.name} is {agent.label}, so this does nothing: {rule.text}"
+                yield Finding("POLICY_LABEL_OTHER", rule.where, said)
+        yield from _agents_tools(world, agent)
+        yield from _agents_view(world, agent)
+
+
+def _agents_tools(world: World, agent: Agent) -> Iterator[Finding]:
+    rules = tuple(_valid(agent.policy))
+    tools = {tool.name: tool for tool in world.tools}
+    for name in agent.tools:
+        if not policy.find(rules, agent.label, "tool", name, "execute"):
+            line = Rule(agent.label or "LABEL", "tool", name, "execute").text
+            yield Finding("AGENT_TOOL_NOT_ALLOWED", agent.name, f"no line of its policy is: {line}")
+        elif name in tools and (said := assess(tools[name], world.settings)).level is BLOCK:
+            yield Finding("AGENT_TOOL_BLOCKED", agent.name, f"{name} is blocked for agents: {said.why}")
+
+
+def _agents_view(world: World, agent: Agent) -> Iterator[Finding]:
+    """Returns lines for what the agent's mount table hides. What an alias leads to is not known here."""
+    for rule in _valid(agent.policy):
+        is_alias = rule.class_ == "model" and "/" not in rule.name
+        if rule.class_ not in IN_TREE or is_alias or (rule.class_, rule.name) == ("model", agent.model):
+            continue
+        path = f"{world.root}/{path_of((rule.class_, rule.name))}"
+        result, why, _ = seen(agent.name, agent.mounts, path)
+        if result == DENY:
+            yield Finding("POLICY_OBJECT_HIDDEN", rule.where, f"{why}, so this does nothing: {rule.text}")
+
+
+def _invalid(file: PolicyFile) -> Iterator[Finding]:
+    for number, line in value_formats.rules(file.text):
+        try:
+            policy.parse(line)
+        except Fault as fault:
+            why = fault.message.removeprefix("line 1: ")
+            yield Finding("POLICY_LINE_INVALID", f"{file.path}:{number}", why)
+
+
+def _valid(file: PolicyFile) -> Iterator[Rule]:
+    """The rules of a file line by line: a wrong one does not hide the others."""
+    for number, line in value_formats.rules(file.text):
+        try:
+            (rule,) = policy.parse(line, file.path)
+        except Fault:
+            continue
+        yield rule._replace(line=number)
+
+
+LOOKS: tuple[Callable[[World], Iterator[Finding]], ...] = (
+    _settings,
+    _background,
+    _plugins,
+    _effects,
+    _lines,
+    _agents,
+)

@@ -1,0 +1,280 @@
+"""How much a call of a tool may harm: a level, from what the tool declares and what the administrator says.
+
+    allow < review < require_confirmation < block
+
+Rules: the level is the highest that any source gives; nothing lowers a floor. A word that nobody knows counts
+as the strictest one. What a tool is called with matters as far as it names paths, and those are compared by
+whole components and words: a tool with "session" in its text has done nothing yet.
+This file must never know who calls, or what is done about a level (core/policy/confirming.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy.risk_settings import DEFAULT, Profile, Settings, matches
+
+
+class Level(IntEnum):
+    ALLOW = 0
+    REVIEW = 1
+    REQUIRE_CONFIRMATION = 2
+    BLOCK = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+ALLOW, REVIEW, REQUIRE_CONFIRMATION, BLOCK = Level
+LEVELS = {level.word: level for level in Level}
+# Up to which level a mode approves by itself.
+MODES = {"strict": ALLOW, "balanced": REVIEW, "open": REQUIRE_CONFIRMATION}
+
+FLOORS = {
+    "read_file": ALLOW,
+    "introspect_runtime": ALLOW,
+    "network_request": REVIEW,
+    "persist_memory": REVIEW,
+    "generate_media": REVIEW,
+    "write_file": REQUIRE_CONFIRMATION,
+    "run_process": REQUIRE_CONFIRMATION,
+    "send_message": REQUIRE_CONFIRMATION,
+    "publish_content": REQUIRE_CONFIRMATION,
+    "schedule_task": REQUIRE_CONFIRMATION,
+    "delegate_work": REQUIRE_CONFIRMATION,
+    "read_secret": BLOCK,
+    "delete_file": BLOCK,
+    "spend_money": BLOCK,
+    "deploy": BLOCK,
+    "modify_credential": BLOCK,
+}
+# What an effect says beside its kind, where that lifts allow and review to require_confirmation.
+LIFTS = {"always": "confirmation", "irreversible": "reversibility"}
+HARMLESS_WORDS = {
+    "reversibility": ("reversible", "partially_reversible"),
+    "confirmation": ("never", "on_risk"),
+}
+
+
+class Axes(NamedTuple):
+    """What a level is guessed from where effects do not say it; each from 0 to 1."""
+
+    tool_risk: float
+    file_sensitivity: float
+    blast_radius: float
+    irreversibility: float
+
+
+WEIGHTS = Axes(0.3, 0.2, 0.3, 0.2)
+BUILTIN = Axes(0.1, 0.1, 0.1, 0.1)
+UNKNOWN = Axes(0.9, 0.1, 0.6, 0.5)  # a plugin's tool: what it declares is its own word
+SENSITIVE = 0.9
+DEEPER = 1.3  # each run that a run is nested in makes it likelier that nobody looks
+THRESHOLDS = ((0.2, ALLOW), (0.5, REVIEW), (0.8, REQUIRE_CONFIRMATION))
+
+_SENSITIVE = re.compile(
+    r"\.env(?:rc)?(?![a-z0-9])|(?<![a-z0-9])"
+    r"(?:credentials?|secrets?|passwords?|tokens?|private_key|id_rsa)(?![a-z0-9])",
+    re.IGNORECASE,
+)
+_ESCAPED = re.compile(r"%([0-9A-F]{2})")
+_BETWEEN = re.compile(r"[\s'\"=;|&<>()]+")
+# More than any command line holds; what is behind it is text, and not looked through.
+MAX_LINE = 4096
+MAX_STRINGS = 1000
+
+
+class Tool(NamedTuple):
+    """What is known of a tool."""
+
+    name: str
+    effects: tuple[Effect, ...] = ()
+    builtin: bool = False
+    background_safe: bool = False
+    dry_run_flag: bool = False  # it has opted in to dry runs
+    trusted: bool = False  # its publisher is
+
+
+class Circumstances(NamedTuple):
+    """What is known of one call."""
+
+    words: tuple[str, ...] = ()  # of its input: words_of
+    depth: int = 0  # how many runs it is nested in
+    background: bool = False
+    protected: tuple[str, ...] = ()  # absolute paths of the daemon's own
+
+
+class Source(NamedTuple):
+    """A level, and the phrase that says where it comes from."""
+
+    level: Level
+    why: str
+
+
+CALM = Circumstances()
+
+
+def assess(tool: Tool, settings: Settings = DEFAULT, call: Circumstances = CALM) -> Source:
+    """The highest level that a source gives, and the first source that gives it."""
+    found = (source for look in SOURCES for source in look(tool, settings, call))
+    return max(found, key=lambda source: source.level)
+
+
+def floor(effect: Effect) -> Source:
+    """The level below which this effect cannot go."""
+    level = FLOORS.get(effect.kind, REQUIRE_CONFIRMATION)
+    target = f" on {effect.target}" if effect.target else ""
+    why = (
+        f"{effect.kind}{target} is {level.word}"
+        if effect.kind in FLOORS
+        else f"nobody knows what {effect.kind} is"
+    )
+    for field, harmless in HARMLESS_WORDS.items():
+        word = getattr(effect, field)
+        if word not in harmless and level < REQUIRE_CONFIRMATION:
+            return Source(REQUIRE_CONFIRMATION, f"{effect.kind}{target} is declared with {field} {word}")
+    return Source(level, why)
+
+
+def score(axes: Axes, depth: int = 0) -> float:
+    """One number for four: their weighted average, times the highest of them."""
+    deeper = DEEPER**depth
+    risk, sensitivity, radius, irreversible = axes
+    shares = (
+        min(risk * deeper, 1.0),
+        sensitivity,
+        min(radius * deeper, 1.0),
+        min(irreversible * deeper, 1.0),
+    )
+    return max(shares) * sum(weight * share for weight, share in zip(WEIGHTS, shares, strict=True))
+
+
+def level_of(number: float) -> Level:
+    return next((level for below, level in THRESHOLDS if number < below), BLOCK)
+
+
+def axes_of(tool: Tool, profile: Profile | None, words: Sequence[str] = ()) -> Axes:
+    axes = BUILTIN if tool.builtin else UNKNOWN
+    if profile:
+        said = {name: getattr(profile, name) for name in Axes._fields}
+        axes = axes._replace(**{name: value for name, value in said.items() if value is not None})
+    if any(map(is_sensitive, words)):
+        axes = axes._replace(file_sensitivity=max(SENSITIVE, axes.file_sensitivity))
+    return axes
+
+
+def is_sensitive(word: str) -> bool:
+    """Whether a path is named like something secret: .env and auth.token are, tokenizer.py is not."""
+    return _SENSITIVE.search(word) is not None
+
+
+def is_inside(word: str, roots: Sequence[str]) -> bool:
+    """Whether an absolute path is one of `roots`, or in it."""
+    if not word.startswith("/"):
+        return False
+    path = components(word)
+    return any(path[: len(root)] == root for root in map(components, roots))
+
+
+def components(path: str) -> tuple[str, ...]:
+    """An absolute path by its names; `..` goes up, as nobody follows links here."""
+    names: list[str] = []
+    for name in path.split("/"):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return tuple(names)
+
+
+def words_of(value: Any) -> tuple[str, ...]:
+    """The words of an input that may be paths: those of its strings of one line."""
+    lines = [line for line, _ in zip(_strings(value), range(MAX_STRINGS), strict=False)]
+    return tuple(word for line in lines for word in _BETWEEN.split(line) if word)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str) and len(one) <= MAX_LINE and "\n" not in one:
+            yield one
+        elif isinstance(one, dict):
+            left.extend(one.values())
+        elif isinstance(one, list):
+            left.extend(one)
+
+
+def effects_of(text: str) -> tuple[Effect, ...]:
+    """The effects that a `.d/effects` says; EINVAL for a line that is none."""
+    return tuple(_effect(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line)
+
+
+def _effect(number: int, words: list[str]) -> Effect:
+    if len(words) != 5:
+        raise Fault(
+            "EINVAL", f"line {number}: an effect is kind, target, reversibility, confirmation, dry_run"
+        )
+    kind, target, reversibility, confirmation, dry_run = words
+    plain = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), target)
+    return Effect(kind, reversibility, confirmation, dry_run, "" if target == "-" else plain)
+
+
+# Where levels come from.
+
+
+def _base(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+    profile = settings.tools.get(tool.name)
+    number = score(axes_of(tool, profile, call.words), call.depth)
+    what = "built in" if tool.builtin else "a plugin's"
+    named = next((f", called with {word}" for word in call.words if is_sensitive(word)), "")
+    nested = f", {call.depth} runs deep" if call.depth else ""
+    yield Source(level_of(number), f"{tool.name} is {what}{named}{nested}, which scores {number:.3f}")
+
+
+def _floors(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+    yield from map(floor, tool.effects)
+
+
+def _lists(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+    if pattern := next((one for one in settings.deny if matches(one, tool.name)), None):
+        yield Source(BLOCK, f"policy.toml denies {pattern}")
+    if settings.allow and not any(matches(one, tool.name) for one in settings.allow):
+        yield Source(
+            BLOCK, f"policy.toml allows {', '.join(settings.allow)}, and {tool.name} is not among them"
+        )
+
+
+def _profile(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+    profile = settings.tools.get(tool.name, Profile())
+    if profile.block:
+        yield Source(BLOCK, f"policy.toml blocks {tool.name}")
+    if profile.require_confirmation:
+        yield Source(REQUIRE_CONFIRMATION, f"policy.toml requires confirmation of {tool.name}")
+
+
+def _background(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+    allowed = tool.background_safe or settings.tools.get(tool.name, Profile()).allow_background
+    if call.background and not allowed:
+        yield Source(BLOCK, f"{tool.name} is neither background_safe nor allowed in the background")
+
+
+def _protected(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+    if word := next((word for word in call.words if is_inside(word, call.protected)), None):
+        yield Source(BLOCK, f"{word} belongs to the daemon")
+
+
+SOURCES: tuple[Callable[[Tool, Settings, Circumstances], Iterator[Source]], ...] = (
+    _floors,  # first, as it says most about a level that several give
+    _lists,
+    _profile,
+    _background,
+    _protected,
+    _base,
+)

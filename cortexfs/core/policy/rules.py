@@ -1,0 +1,120 @@
+"""Policy v0: `allow LABEL CLASS:NAME PERMISSION` lines, taken apart.
+
+Rules: what no line allows is denied, so there is no deny, no order and no priority; a line names one
+object, so there are no globs and no variables. A model may be named by an alias in model/ too: the line then
+means whatever model that name leads to, for an agent that asks by that name. A refusal names the line and
+its mend. A rule knows its file and line, because every decision says which rule made it.
+This file must never know who asks, or what else has a say (core/policy/decision.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from cortexfs.core import value_formats
+from cortexfs.core.errors import Fault
+
+# What a line may allow, and on what.
+PERMISSIONS = {
+    "tool": ("execute",),
+    "model": ("use",),
+    "shared": ("read", "write"),
+    "session": ("read", "write", "resume"),
+    "mount": ("read", "write"),
+    "agent": ("create", "start", "stop", "read", "write"),
+    "network": ("connect",),
+}
+# What running an object of a class asks for.
+TO_RUN = {"tool": "execute", "model": "use", "agent": "start"}
+FORM = "allow LABEL CLASS:NAME PERMISSION"
+
+# An agent in somebody's home: its user writes its label himself, so its place is part of its name for others.
+_OWN = re.compile(r"\Ahome/(?:0|[1-9][0-9]{0,9})/", re.ASCII)
+_GLOB = re.compile(r"[*?\[\]]")
+_VARIABLE = re.compile(r"[$%{}]")
+
+
+class Rule(NamedTuple):
+    label: str  # the type of an agent's label: coder_t of user_u:agent_r:coder_t:s0, or home/1000/coder_t
+    class_: str
+    name: str
+    permission: str
+    file: str = ""
+    line: int = 0
+
+    @property
+    def text(self) -> str:
+        return f"allow {self.label} {self.class_}:{self.name} {self.permission}"
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def parse(text: str, file: str = "") -> tuple[Rule, ...]:
+    """The rules of a policy file; EINVAL for the first line that is none."""
+    return tuple(_rule(number, line, file) for number, line in value_formats.rules(text))
+
+
+def check(text: str) -> None:
+    """The format of a `policy` control."""
+    parse(text)
+
+
+def type_of(label: str) -> str:
+    """What policy lines call an agent: the third part of its label; nothing for what is no label."""
+    try:
+        value_formats.label(label)
+    except Fault:
+        return ""
+    return label.strip().split(":")[2]
+
+
+def own_label(uid: int, label: str) -> str:
+    """What the policy of an object calls an agent in the home of a user."""
+    return f"home/{uid}/{label}"
+
+
+def find(rules: Iterable[Rule], label: str, class_: str, name: str, permission: str) -> Rule | None:
+    wanted = (label, class_, name, permission)
+    return next((rule for rule in rules if rule[:4] == wanted), None)
+
+
+def _rule(number: int, line: str, file: str) -> Rule:
+    words = line.split()
+    if words[0] == "deny":
+        raise value_formats.refuse(
+            number, "there is no deny; remove the line, as what no line allows is denied"
+        )
+    if len(words) != 4 or words[0] != "allow":
+        raise value_formats.refuse(number, f"{line!r} is not of the form: {FORM}")
+    _verb, label, target, permission = words
+    _check_plain(number, (label, target))
+    class_, _colon, name = target.partition(":")
+    if not value_formats.LABEL.fullmatch(_OWN.sub("", label, count=1)):
+        raise value_formats.refuse(number, f"{label!r} is not a label; write its type, such as coder_t")
+    if class_ not in PERMISSIONS:
+        raise value_formats.refuse(number, f"{class_!r} is not one of {', '.join(PERMISSIONS)}")
+    if permission not in PERMISSIONS[class_]:
+        raise value_formats.refuse(
+            number, f"{class_} has {' '.join(PERMISSIONS[class_])}, not {permission!r}"
+        )
+    if class_ == "network" and name != "default":
+        raise value_formats.refuse(number, "the only network is network:default")
+    if class_ == "agent" and (own := _OWN.match(name)):
+        value_formats.named(number, class_, name[own.end() :])
+    else:
+        value_formats.named(number, "alias" if class_ == "model" and "/" not in name else class_, name)
+    return Rule(label, class_, name, permission, file, number)
+
+
+def _check_plain(number: int, words: Iterable[str]) -> None:
+    for word in words:
+        if _GLOB.search(word):
+            raise value_formats.refuse(
+                number, f"{word!r} has a glob, which policy lacks; write a line for each"
+            )
+        if _VARIABLE.search(word):
+            raise value_formats.refuse(number, f"{word!r} has a variable, which policy lacks; write the name")

@@ -1,0 +1,279 @@
+"""The socket protocol without a socket, from both sides (abi.md 5): bytes in, values out.
+
+A server's connection is a `Server` (bytes to requests), a `Subscriptions` (which events of which
+session it is still to be sent) and, shared with everybody, the `Session`s. One request goes like this:
+
+    for request in server.receive(data):          # typed requests, and refusals to send as they are
+        given.admit(key)                          # a Fault is answered by requests.refusal
+        run, events = session.send(request, id)
+        answers = given.answer(key, session, run) # what is to be said now and is no event
+        ...                                       # append the events, then send what `due` names
+
+Rules: events reach a connection from the log only, in the order of their numbers, each once. The log is
+read as far as a reader gets, so nothing is buffered here. `Client` judges what it is sent by the table
+that the server's sessions go by.
+This file must never know sockets, files or time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+import msgspec
+
+from cortexfs.core import frames, lines
+from cortexfs.core.errors import Fault
+from cortexfs.core.talk import requests
+from cortexfs.core.talk.requests import AnyRequest, Key, Refusal
+from cortexfs.core.talk.session import Event, Session, State, step
+
+# Sessions that one connection may follow: each costs memory until it leaves.
+MAX_FOLLOWED = 1024
+
+
+class Server:
+    """What a server hears from one client."""
+
+    def __init__(self) -> None:
+        self._lines = lines.Lines()
+
+    @property
+    def held(self) -> int:
+        return self._lines.held
+
+    def drop(self) -> None:
+        """Forget the line that is not whole yet, and what is still to come of it."""
+        self._lines.drop()
+
+    def split(self, data: bytes) -> list[bytes | None]:
+        """The lines that `data` completes, for requests.decode; no data is the client's end, which completes
+        a last line too."""
+        return self._lines.feed(data)
+
+    def receive(self, data: bytes) -> list[AnyRequest | Refusal]:
+        """What these lines ask for."""
+        return [requests.decode(line) for line in self.split(data)]
+
+
+class Client:
+    """What a client hears from one server, and where each run that it heard of stands."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, State] = {}
+        self._lines = lines.Lines()
+        self._newest: dict[str, int] = {}
+
+    def send(self, request: AnyRequest) -> bytes:
+        return requests.encode(request)
+
+    def receive(self, data: bytes) -> list[frames.AnyFrame]:
+        """The frames that `data` completes; EPROTO when the server does not keep to the protocol."""
+        return [frame for line in self._lines.feed(data) if (frame := self._heard(line)) is not None]
+
+    def is_over(self, run: str) -> bool:
+        return self.runs.get(run) == "over"
+
+    def _heard(self, line: bytes | None) -> frames.AnyFrame | None:
+        if line is None:
+            raise Fault("EPROTO", f"the server sent a line over {frames.MAX_LINE} bytes")
+        try:
+            frame = frames.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            if _is_foreign(line):
+                return None
+            raise Fault("EPROTO", "the server sent what is not a frame") from None
+        if frame.run is not None and frame.id is not None:  # without an id it answers, and is no event
+            self._judge(frame.run, frame.id, frame)
+        return frame
+
+    def _judge(self, run: str, id_: str, frame: frames.AnyFrame) -> None:
+        if not (id_.isascii() and id_.isdecimal() and len(id_) < 20):
+            raise Fault("EPROTO", "the server sent an event id that is not a decimal number")
+        newest = self._newest.get(run, 0)
+        if int(id_) == newest:
+            raise Fault("EPROTO", f"the server sent event {id_} twice")
+        if int(id_) < newest:
+            return  # history that was asked for after its end
+        status = frame.status if isinstance(frame, frames.Done) else None
+        self.runs[run] = step(self.runs.get(run), lines.kind(frame), status) or "active"
+        self._newest[run] = int(id_)
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
+_kinds = msgspec.json.Decoder(_Kind)
+_OURS = {str(each.__struct_config__.tag) for each in frames.Frame.__subclasses__()}
+
+
+def _is_foreign(line: bytes) -> bool:
+    """Whether a line is a frame of a type that this version does not know, which readers ignore."""
+    try:
+        return _kinds.decode(line).type not in _OURS
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+class Spans:
+    """A set of event numbers, as the ascending bounds of its ranges: in at [0], out at [1], and so on."""
+
+    def __init__(self) -> None:
+        self._bounds: list[int] = []
+
+    def __contains__(self, number: int) -> bool:
+        return bisect_right(self._bounds, number) % 2 == 1
+
+    def add(self, start: int, stop: int) -> None:
+        low, high = bisect_left(self._bounds, start), bisect_right(self._bounds, stop)
+        self._bounds[low:high] = [start] * (low % 2 == 0) + [stop] * (high % 2 == 0)
+
+    def gap(self, number: int, stop: int) -> range:
+        """The first range from `number` on, below `stop`, that is not in the set."""
+        place = bisect_right(self._bounds, number)
+        if place % 2:
+            number, place = self._bounds[place], place + 1
+        return range(number, min(stop, self._bounds[place]) if place < len(self._bounds) else stop)
+
+
+class _Followed:
+    """What a connection wants of one session, and what it has had of it."""
+
+    def __init__(self) -> None:
+        self.given = Spans()
+        self.next = 0  # the reader's place in the log
+        self.after: int | None = None  # a resume wants every event after this one
+        self.runs: set[str] = set()  # followed to their end
+
+    def look(self, number: int) -> None:
+        """What is wanted now begins at `number`; a reader that is further on turns back."""
+        self.next = min(self.next, number) if self.is_followed else number
+
+    @property
+    def is_followed(self) -> bool:
+        return self.after is not None or bool(self.runs)
+
+
+class Subscriptions:
+    """What one connection was given and is still to be given, of every session that it asked for."""
+
+    def __init__(self) -> None:
+        self._followed: dict[Key, _Followed] = {}
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple(self._followed)
+
+    def admit(self, key: Key) -> None:
+        """Before a session is changed for this connection: EAGAIN if it could not follow that one."""
+        self._of(key)
+
+    def follow(self, key: Key, after: int) -> None:
+        """resume: every event after `after`, and what is still to come."""
+        followed = self._of(key)
+        followed.look(after + 1)
+        followed.after = after if followed.after is None else min(after, followed.after)
+
+    def follow_run(self, key: Key, run: str, first: int) -> None:
+        """That run's events from `first` to its done, also where a resume gives them: that may end sooner."""
+        followed = self._of(key)
+        followed.look(first)
+        followed.runs.add(run)
+
+    def answer(self, key: Key, session: Session, run: str) -> list[frames.Frame]:
+        """send: follow its run. What this connection has had of it is not sent again: the frames
+        that answer in its place name the run and how it ended, without event ids."""
+        state, given = session.runs[run], self._of(key).given
+        opening = msgspec.structs.replace(session.opening, run=run, request=state.request)
+        if state.status is not None and state.last in given:
+            return [opening, frames.Done(run=run, status=state.status, code=state.code)]
+        self.follow_run(key, run, state.first or session.next)
+        return [opening] if state.first in given else []
+
+    def due(self, key: Key, last: int) -> range:
+        """Which events to look at next, `last` being the newest: take each, or all if `is_whole`."""
+        followed = self._followed.get(key)
+        if followed is None or not followed.is_followed:
+            return range(0)
+        return followed.given.gap(followed.next, last + 1)
+
+    def is_whole(self, key: Key, due: range) -> bool:
+        """Whether every event of `due` is wanted, so that their lines can be sent unread."""
+        after = self._followed[key].after
+        return after is not None and due.start > after
+
+    def take_all(self, key: Key, due: range) -> None:
+        """These were sent: a part of what is due, from its beginning, and whole."""
+        followed = self._followed[key]
+        followed.given.add(due.start, due.stop)
+        followed.next = due.stop
+
+    def take(self, key: Key, event: Event) -> bool:
+        """Whether to send this event, the next one that the log has; it counts as sent if so."""
+        followed = self._followed[key]
+        followed.next = event.number + 1
+        after = followed.after
+        asked = event.run in followed.runs or (after is not None and event.number > after)
+        wanted = asked and event.number not in followed.given
+        if wanted:
+            followed.given.add(event.number, event.number + 1)
+        if event.final:
+            followed.runs.discard(event.run)
+        return wanted
+
+    def take_lines(self, key: Key, due: range, data: bytes) -> tuple[bytes, int]:
+        """Of whole lines of the log from `due.start` on: what to send, and how many bytes are done with.
+        Lines that are no events are passed over."""
+        heads = lines.HEAD.findall(data)
+        if self._takes_whole(key, due, heads) and len(heads) == data.count(b"\n"):
+            self.take_all(key, range(due.start, int(heads[-1][1]) + 1))
+            self._followed[key].runs -= {run.decode() for type_, _, run in heads if type_ == b"done"}
+            return data, len(data)
+        sent, done = [], 0
+        for line in data.splitlines(keepends=True):
+            head = lines.HEAD.match(line)
+            if head and int(head[2]) >= due.stop:
+                break
+            done += len(line)
+            if head and int(head[2]) >= due.start:
+                event = Event(int(head[2]), head[3].decode(), head[1] == b"done", line)
+                if self.take(key, event):
+                    sent.append(line)
+        return b"".join(sent), done
+
+    def _takes_whole(self, key: Key, due: range, heads: list[tuple[bytes, bytes, bytes]]) -> bool:
+        if not heads or int(heads[-1][1]) >= due.stop or int(heads[0][1]) < due.start:
+            return False
+        runs = self._followed[key].runs
+        return self.is_whole(key, due) or all(run in runs for run in {run.decode() for _, _, run in heads})
+
+    def follows(self, key: Key) -> bool:
+        followed = self._followed.get(key)
+        return followed is not None and followed.is_followed
+
+    def hears(self, key: Key, run: str) -> bool:
+        """Whether this connection is told what that run says."""
+        followed = self._followed.get(key)
+        return followed is not None and (followed.after is not None or run in followed.runs)
+
+    @property
+    def awaits_runs(self) -> bool:
+        """Whether a run that this connection asked for goes on."""
+        return any(followed.runs for followed in self._followed.values())
+
+    def abandon(self, key: Key) -> list[str]:
+        """The log has lost the runs that are followed: what they are, which nobody will hear of again."""
+        followed = self._followed.get(key)
+        runs = sorted(followed.runs) if followed else []
+        if followed:
+            followed.runs.clear()
+        return runs
+
+    def forget(self, key: Key) -> None:
+        """The session was deleted: one of the same name begins anew."""
+        self._followed.pop(key, None)
+
+    def _of(self, key: Key) -> _Followed:
+        if key not in self._followed and len(self._followed) >= MAX_FOLLOWED:
+            raise Fault("EAGAIN", f"this connection follows {MAX_FOLLOWED} sessions; open another one")
+        return self._followed.setdefault(key, _Followed())

@@ -1,0 +1,334 @@
+"""What a session has done and does next: a fold over the lines of its log (abi.md 5).
+
+Main path: `send` accepts a message, `emit` logs what its run produces, `finish` ends it and begins the
+next one. Each returns the events to append, in order; whoever called appends them, then tells.
+
+Rules: state changes by `replay` and by the queue, and in no other way, so a session that was read back
+from its log is the session that wrote it; `recover` it before anything else. It runs one message at a
+time. A run's `start`, `error` and `done` are written here alone. Whatever is refused has changed nothing.
+Events count as appended: if the log could not take them, read the session back from the log.
+This file must never know connections, files, time, or what answers the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from cortexfs.core import frames, jsontext, lines
+from cortexfs.core.errors import Fault
+from cortexfs.core.talk import requests
+from cortexfs.core.talk.requests import Send
+
+# A person is far ahead of a model with one; each may hold 1 MiB, so this bounds memory.
+MAX_WAITING = 16
+# Each is remembered, so that a retry is known for as long as there is a session: a few hundred bytes.
+MAX_RUNS = 50_000
+
+State: TypeAlias = Literal["waiting", "active", "failed", "over"]
+OUTPUT = (
+    "delta", "message", "reasoning_delta", "tool_call", "tool_result", "progress", "observer", "media",
+    "usage", "approval",
+)  # fmt: skip
+
+# A run's state, what is logged of it, and its next state. What is not here cannot happen.
+TRANSITIONS: dict[State, dict[str, State]] = {
+    "waiting": {"start": "active"},
+    "active": {
+        **dict.fromkeys(OUTPUT, "active"),
+        "error": "failed",
+        "done ok": "over",
+        "done cancelled": "over",
+    },
+    "failed": {"done error": "over"},
+    "over": {},
+}
+_KNOWN = {trigger.split()[0] for row in TRANSITIONS.values() for trigger in row}
+# A run first seen in its middle (after a resume, or behind the end of a shortened log).
+_ANYWHERE = {trigger: after for row in TRANSITIONS.values() for trigger, after in row.items()}
+
+# A stable fingerprint of an input, which the log keeps in its place.
+Digest: TypeAlias = Callable[[bytes], str]
+
+
+class Event(NamedTuple):
+    """A line of the log, which is also what subscribers are sent."""
+
+    number: int
+    run: str
+    final: bool
+    line: bytes
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The part of a logged line that makes a difference to the state."""
+
+    type: str
+    id: str
+    run: str | None = None
+    request: str | None = None
+    cwd: str | None = None
+    digest: str | None = None
+    call: str | None = None
+    status: frames.Status | None = None
+    code: str | None = None
+
+
+class Start(frames.Start, frozen=True, tag="start", kw_only=True):
+    """As logged: with the working directory that the session now has, and with what tells a retry from
+    another message under the same id."""
+
+    cwd: str | None = None
+    digest: str | None = None
+
+
+class Run(msgspec.Struct):
+    """What is remembered of a run: 0 is the number of an event that is not there yet."""
+
+    request: str | None = None
+    digest: str | None = None
+    state: State = "waiting"
+    first: int = 0
+    last: int = 0
+    status: frames.Status | None = None
+    code: str | None = None
+    asked: dict[str, bool] = {}  # calls that need approval, and whether it was given or denied
+
+
+class Accepted(NamedTuple):
+    run: str
+    request: Send
+
+
+_heads = msgspec.json.Decoder(Head)
+_text = msgspec.json.Encoder()
+# Most lines of a log, and those that change nothing but the number of the next.
+_DELTA = re.compile(rb'\{"type":"delta","id":"([1-9][0-9]{0,17})","run":"([^"\\]+)","text":"')
+# Six bytes in JSON are the most that a character takes, and a line has room for its head as well.
+SHORT = frames.MAX_LINE // 8
+
+
+def step(state: State | None, type_: str, status: str | None = None) -> State | None:
+    """The next state of a run; None stands for one never seen. EPROTO when that cannot happen."""
+    trigger = f"{type_} {status}" if type_ == "done" else type_
+    after = (TRANSITIONS[state] if state else _ANYWHERE).get(trigger)
+    if after is None and type_ in _KNOWN:
+        raise Fault("EPROTO", f"a {trigger} frame cannot follow in a run that is {state or 'unknown'}")
+    return after or state  # frames from a later version are no concern of ours
+
+
+class Session:
+    """One session of one object; `opening` says whose, as its start frames do."""
+
+    def __init__(self, opening: frames.Start, digest: Digest) -> None:
+        self.opening = opening
+        self.first = 1  # of the events that the log still has
+        self.last = 0
+        self.next = 1  # the number of the next event
+        self.cwd: str | None = None
+        self.runs: dict[str, Run] = {}
+        self.active: Accepted | None = None
+        self._digest = digest
+        self._sends: dict[str, str] = {}
+        self._waiting: deque[Accepted] = deque()
+        self._leaps: list[range] = []  # numbers that no event has
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return tuple(accepted.run for accepted in self._waiting)
+
+    def find(self, id_: str) -> str | None:
+        """The run of that id, or of the send of that id."""
+        return id_ if id_ in self.runs else self._sends.get(id_)
+
+    def position(self, after: str | None) -> int:
+        """The number of the event that `after` names; EINVAL when the log knows none."""
+        if after is None:
+            return self.first - 1
+        canonical = after.isascii() and after.isdecimal() and len(after) < 20 and not after.startswith("0")
+        known = canonical and self.first - 1 <= int(after) <= self.last
+        if not known or any(int(after) in leap for leap in self._leaps):
+            raise Fault("EINVAL", f"after: the session has no event {jsontext.shown(after)}; leave it out")
+        return int(after)
+
+    def replay(self, line: bytes) -> Event:
+        """Take a line of the log in. A line that cannot follow is EPROTO: the log is damaged there."""
+        if (delta := _DELTA.match(line)) and (event := self._replay_delta(delta, line)):
+            return event
+        try:
+            head = _heads.decode(line)
+            number = int(head.id)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+            raise Fault("EPROTO", f"what follows event {self.last} is not an event") from None
+        if number <= self.last:
+            raise Fault("EPROTO", f"event {number} cannot follow event {self.last}")
+        run = self._fold(head, number)
+        self._leave_gap(number)
+        self.first, self.last, self.next = (self.first if self.last else number), number, number + 1
+        return Event(number, head.run or "", run is not None and run.state == "over", line)
+
+    def _leave_gap(self, number: int) -> None:
+        if self.last and number > self.last + 1:
+            self._leaps.append(range(self.last + 1, number))
+
+    def _replay_delta(self, delta: re.Match[bytes], line: bytes) -> Event | None:
+        """What the long way does with a delta that follows in an active run, at a fifth of its price."""
+        number, run = int(delta[1]), delta[2].decode(errors="replace")
+        known = self.runs.get(run)
+        if known is None or known.state != "active" or number != self.last + 1:
+            return None
+        self.last, self.next = number, number + 1
+        return Event(number, run, False, line)
+
+    def leap(self, number: int) -> None:
+        """Go on at this number: those before it may have been seen, and lost with the power."""
+        self.next = max(self.next, number)
+
+    def _fold(self, head: Head, number: int) -> Run | None:
+        if head.run is None:
+            return None
+        run = self.runs.get(head.run) or Run()
+        run.state = step(run.state if head.run in self.runs else None, head.type, head.status) or "active"
+        self.runs[head.run] = run
+        if head.type == "start":
+            run.first, run.request, run.digest = number, head.request, head.digest
+            self.cwd = head.cwd or self.cwd
+            if head.request is not None:
+                self._sends[head.request] = head.run
+        elif head.type == "approval" and head.call is not None:
+            run.asked[head.call] = False
+        elif head.type == "done":
+            run.last, run.status, run.code = number, head.status, head.code
+        return run
+
+    def recover(self) -> list[Event]:
+        """After the replay of a log: end what was active when the log stopped."""
+        reason = Fault("EIO", "the daemon stopped during this run; send the message again under another id")
+        left = [id_ for id_, run in self.runs.items() if run.state != "over"]
+        return [event for id_ in left for event in self._end(id_, reason)]
+
+    def send(self, request: Send, run: str) -> tuple[str, list[Event]]:
+        """Accept a message as `run`, to begin when it is its turn; or find the run of a retry."""
+        digest = None
+        if request.id is not None:
+            digest = self._digest(_canonical(request.input))
+            if (known := self._sends.get(request.id)) is not None:
+                if self.runs[known].digest != digest:
+                    raise Fault(
+                        "EINVAL", f"id: {jsontext.shown(request.id)} was another message; take a new id"
+                    )
+                return known, []
+        if len(self.runs) >= MAX_RUNS:
+            raise Fault("EFBIG", f"the session has {MAX_RUNS} messages, which is the limit; begin another")
+        if len(self._waiting) >= MAX_WAITING:
+            raise Fault("EAGAIN", f"{MAX_WAITING} messages wait in this session; send again when one is done")
+        self.runs[run] = Run(request.id, digest)
+        if request.id is not None:
+            self._sends[request.id] = run
+        self._waiting.append(Accepted(run, request))
+        return run, self._next()
+
+    def emit(self, run: str, frame: frames.Frame) -> list[Event]:
+        """Log what the active run produced; a text over 1 MiB becomes several events."""
+        if self.active is None or self.active.run != run or lines.kind(frame) not in OUTPUT:
+            raise Fault("EPROTO", f"the run {run} cannot produce a {lines.kind(frame)} frame now")
+        return self._append(run, frame)
+
+    def emit_deltas(self, run: str, texts: Sequence[str]) -> list[bytes]:
+        """The lines of many SHORT deltas, as `emit` would log each: a fast model sends nothing else."""
+        if self.active is None or self.active.run != run or self.runs[run].state != "active":
+            raise Fault("EPROTO", f"the run {run} cannot produce a delta frame now")
+        rest, first = b'","run":"%b","text":' % run.encode(), self.next
+        found = [
+            b'{"type":"delta","id":"%d%b%b}\n' % (number, rest, _text.encode(text))
+            for number, text in enumerate(texts, first)
+        ]
+        if found:
+            self._leave_gap(first)
+            self.last, self.next = first + len(found) - 1, first + len(found)
+        return found
+
+    def finish(self, run: str, fault: Fault | None = None) -> list[Event]:
+        """End the active run, well or by `fault` (ECANCELED: cancelled); begin the next one."""
+        self._unfinished(run)
+        if self.active is None or self.active.run != run:
+            raise Fault("EPROTO", f"the run {run} has not begun")
+        self.active = None
+        return self._end(run, fault) + self._next()
+
+    def cancel(self, run: str) -> list[Event]:
+        """End a run that waits. An active one is its caller's to stop, and then to `finish`."""
+        self._unfinished(run)
+        for accepted in self._waiting:
+            if accepted.run == run:
+                self._waiting.remove(accepted)
+                return self._begin(accepted) + self._end(run, Fault("ECANCELED", ""))
+        return []
+
+    def approve(self, run: str, call: str) -> None:
+        """Whether that call may be decided now; each is decided once."""
+        asked = self._unfinished(run).asked
+        if call not in asked:
+            raise Fault("ENOENT", f"call: the run asks for no approval of {jsontext.shown(call)}")
+        if asked[call]:
+            raise Fault("EALREADY", f"call: {jsontext.shown(call)} was decided already")
+        asked[call] = True
+
+    def _unfinished(self, run: str) -> Run:
+        state = self.runs.get(run)
+        if state is None:
+            raise unknown(run)
+        if state.state == "over":
+            raise Fault("EALREADY", f"the run {run} is over")
+        return state
+
+    def _next(self) -> list[Event]:
+        if self.active is not None or not self._waiting:
+            return []
+        self.active = self._waiting.popleft()
+        return self._begin(self.active)
+
+    def _begin(self, accepted: Accepted) -> list[Event]:
+        run, request = accepted
+        fields = msgspec.structs.asdict(self.opening) | {"request": request.id}
+        start = Start(**fields, cwd=request.cwd, digest=self.runs[run].digest)
+        user = frames.Message(role="user", content=requests.said(request.input))
+        return self._append(run, start) + self._append(run, user)
+
+    def _end(self, run: str, fault: Fault | None) -> list[Event]:
+        if fault is None:
+            return self._append(run, frames.Done(status="ok"))
+        if fault.code == "ECANCELED":
+            return self._append(run, frames.Done(status="cancelled", code=fault.code))
+        told = []
+        state = self.runs[run]
+        if state.state == "active":  # else the log stopped between error and done
+            message = jsontext.clipped(fault.message)
+            told = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
+        return told + self._append(run, frames.Done(status="error", code=fault.code))
+
+    def _append(self, run: str, frame: frames.Frame) -> list[Event]:
+        """Frames become lines here, and lines become state as they do when a log is read."""
+        events: list[Event] = []
+        rest: frames.Frame | None = frame
+        while rest is not None:
+            numbered = msgspec.structs.replace(rest, id=str(self.next), run=run)
+            line, rest = lines.first_line(numbered)
+            events.append(self.replay(line))
+        return events
+
+
+def _canonical(value: requests.Input) -> bytes:
+    """The same for equal inputs, in whatever order their fields came. Not by msgspec's order of fields: its
+    sort takes the square of their number for some orders, and crashes for 100,000 of them (0.22)."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def unknown(run: str) -> Fault:
+    """No session that the asker may see has such a run."""
+    return Fault("ENOENT", f"there is no run {jsontext.shown(run)} here")

@@ -1,0 +1,171 @@
+"""The `.d/` table: which control files each class has, what they show and what may be written.
+
+One row a file, in the order of abi.md 3. A row with a check is writable (0644); all others are
+read-only. `judge` is the only way for written bytes to become a value.
+This file must never know who writes, or where values are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from cortexfs.core import value_formats
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Effect
+from cortexfs.core.policy import rules
+from cortexfs.core.registry import Object
+
+MAX_VALUE = 64 << 10  # a control is something that a person reads
+
+_SPACE = re.compile(r"[\s%]")
+
+Render: TypeAlias = Callable[[Object], str]
+
+
+class Control(msgspec.Struct, frozen=True):
+    name: str
+    render: Render  # the value while nothing is written
+    check: value_formats.Check | None = None  # None: read-only
+
+
+def _log(_object: Object) -> str:
+    raise AssertionError("a log is not rendered")
+
+
+def _extra(key: str, default: str = "") -> Render:
+    return lambda object_: object_.extra.get(key, default)
+
+
+def _flags(object_: Object) -> str:
+    words = ("emits_progress", "emits_observer_text", "background_safe")
+    found = [word for word in words if getattr(object_.capabilities, word)]
+    if object_.dry_run_flag:
+        found += ["dry_run_flag", *(["dry_run_trusted"] if object_.is_trusted else [])]
+    return "\n".join(found)
+
+
+def _effect(effect: Effect) -> str:
+    # White space would make a target two fields; it is written as in a URL.
+    target = _SPACE.sub(lambda match: f"%{ord(match[0]):02X}", effect.target) or "-"
+    return f"{effect.kind} {target} {effect.reversibility} {effect.confirmation} {effect.dry_run}"
+
+
+def _effects(object_: Object) -> str:
+    return "\n".join(map(_effect, object_.capabilities.effects))
+
+
+def seconds(value: float) -> str:
+    """Decimal seconds, without a fraction that says nothing."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def _timeout(object_: Object) -> str:
+    return "" if object_.timeout is None else seconds(object_.timeout)
+
+
+def _name(object_: Object) -> str:
+    return object_.name
+
+
+def _description(object_: Object) -> str:
+    return object_.description
+
+
+def _schema(object_: Object) -> str:
+    return object_.schema.decode()
+
+
+def _status(object_: Object) -> str:
+    return object_.status
+
+
+def _origin(object_: Object) -> str:
+    return object_.origin
+
+
+CONTROLS: dict[str, tuple[Control, ...]] = {
+    "tool": (
+        Control("name", _name),
+        Control("description", _description),
+        Control("schema", _schema),
+        Control("cap", _flags),
+        Control("effects", _effects),
+        Control("timeout", _timeout),
+        Control("policy", _extra("policy"), rules.check),
+        Control("status", _status),
+        Control("log", _log),
+        Control("origin", _origin),
+    ),
+    "model": (
+        Control("id", lambda object_: object_.extra.get("id", object_.name)),
+        Control("driver", _extra("driver"), value_formats.driver),
+        Control("cap", _extra("cap")),
+        Control(
+            "effort", _extra("effort", "auto"), value_formats.one_of("auto", "low", "medium", "high", "xhigh")
+        ),
+        Control("default", _extra("default"), value_formats.parameters),
+        Control("fallback", _extra("fallback"), value_formats.fallback),
+        Control("limit", _extra("limit", "unknown")),
+        Control("session", _extra("session", "none")),
+        Control("policy", _extra("policy"), rules.check),
+        Control("status", _status),
+        Control("log", _log),
+        Control("origin", _origin),
+    ),
+    "agent": (
+        Control("owner", _extra("owner")),
+        Control("uid", _extra("uid")),
+        Control("gid", _extra("gid")),
+        Control("groups", _extra("groups"), value_formats.gids),
+        Control("label", _extra("label"), value_formats.label),
+        Control("iso", _extra("iso", "shared")),
+        Control("parent", _extra("parent")),
+        Control("life", _extra("life", "owned")),
+        Control("root", _extra("root")),
+        Control("cwd", _extra("cwd", "/"), value_formats.absolute_path),
+        Control("env", _extra("env"), value_formats.key_values),
+        Control("path", _extra("path"), value_formats.absolute_paths),
+        Control("mount", _extra("mount"), value_formats.path_mounts),
+        Control("model", _extra("model"), value_formats.model_name),
+        Control("window", _extra("window", "auto"), value_formats.window),
+        Control("system.md", _extra("system.md"), value_formats.anything),
+        Control("tools", _extra("tools"), value_formats.tool_names),
+        Control("approval", _extra("approval", "auto"), value_formats.one_of("auto", "ask")),
+        Control("policy", _extra("policy"), rules.check),
+        Control("status", _status),
+        Control("pid", _extra("pid")),
+        Control("log", _log),
+        Control("meta.json", _extra("meta.json", "{}")),
+    ),
+}
+LOG = "log"
+
+
+def find(class_: str, name: str) -> Control | None:
+    return next((control for control in CONTROLS[class_] if control.name == name), None)
+
+
+def line_ended(text: str) -> bytes:
+    """Text as a control file shows it; an empty value is an empty file."""
+    return (text if not text or text.endswith("\n") else text + "\n").encode("utf-8", "replace")
+
+
+def judge(control: Control, data: bytes) -> bytes:
+    """What was written as a value, or the reason why it is none."""
+    if control.check is None:
+        raise Fault("EROFS", f"{control.name} is read-only")
+    if len(data) > MAX_VALUE:
+        raise Fault("EFBIG", f"{control.name} holds at most {MAX_VALUE >> 10} KiB")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Fault("EINVAL", f"{control.name} is UTF-8 text; byte {error.start} is not") from None
+    if "\0" in text:
+        raise Fault("EINVAL", f"{control.name} is text; byte {data.index(0)} is NUL")
+    value = line_ended(text)
+    control.check(value.decode())
+    return value

@@ -1,0 +1,166 @@
+"""Which inode was given to which path: a ledger that only grows, so that no number is used twice.
+
+Rules: every object, provider, home, alias and temporary file gets a block of inodes here when it is
+first asked for, and objects, providers and homes keep theirs for the life of the mount, whatever
+happens to them; what users make and remove by themselves gets another one each time. Being in the ledger
+does not mean being there; that is core/tree/tree.py.
+This file must never know what is registered.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from cortexfs.core import registry
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Key
+from cortexfs.core.tree import places, session_places
+from cortexfs.core.tree.controls import LOG
+from cortexfs.core.tree.places import (
+    CLASS_FOLDERS,
+    CONTROL,
+    FIXED,
+    FOLDER,
+    HOME,
+    MAIN,
+    MODEL,
+    SUFFIXES,
+    Alias,
+    Home,
+    OfObject,
+    Provider,
+    block,
+    slot,
+)
+from cortexfs.core.tree.session_places import Place
+from cortexfs.core.tree.temporaries import Temporary
+
+Node: TypeAlias = OfObject | Provider | Home | Alias | Temporary
+
+MAX_HOMES = 65_536  # a user namespace can be as many users as that; each costs us memory
+FOLDER_OF_CLASS = {class_: folder for folder, class_ in CLASS_FOLDERS.items()}
+
+
+class Nodes:
+    def __init__(self) -> None:
+        self.at_block: dict[int, Node] = {}
+        self.objects: dict[Key, int] = {}  # to the inode of the executable
+        self.providers: dict[str, int] = {}
+        self.homes: dict[int, int] = {}
+        self._next = 1
+
+    def new(self) -> int:
+        inode = self._next << places.BITS
+        self._next += 1
+        return inode
+
+    def add(self, inode: int, node: Node) -> int:
+        self.at_block[block(inode)] = node
+        return inode
+
+    def remove(self, inode: int) -> None:
+        self.at_block.pop(block(inode), None)
+
+    def find(self, inode: int) -> Node | None:
+        return self.at_block.get(block(inode))
+
+    def object_inode(self, key: Key) -> int:
+        inode = self.objects.get(key)
+        if inode is None:
+            inode = self.objects[key] = self.add(self.new(), OfObject(key, *self.place(key)))
+        return inode
+
+    def place(self, key: Key) -> tuple[int, str]:
+        """The folder that an object is in, and its name there."""
+        above, _, leaf = key[1].rpartition("/")
+        if registry.is_own(key):
+            return self.homes[int(above.removeprefix(registry.HOME))] | places.HOME_SLOTS[key[0]], leaf
+        return (self.provider_inode(above) if above else FOLDER_OF_CLASS[key[0]]), leaf
+
+    def drop(self, key: Key) -> None:
+        """An object of somebody's own has gone: another one of its name is another file. Nobody else's name
+        may cost memory for ever."""
+        inode = self.objects.pop(key, None)
+        if inode is not None:
+            self.remove(inode)
+
+    def provider_inode(self, name: str) -> int:
+        inode = self.providers.get(name)
+        if inode is None:
+            inode = self.providers[name] = self.add(self.new(), Provider(name))
+        return inode
+
+    def home_inode(self, uid: int, gid: int, now: int) -> int:
+        inode = self.homes.get(uid)
+        if inode is None:
+            if len(self.homes) >= MAX_HOMES:
+                raise Fault("ENOSPC", f"there are {MAX_HOMES} homes already")
+            inode = self.homes[uid] = self.add(self.new(), Home(uid, gid, now))
+        return inode
+
+    def owner_of(self, home: int) -> tuple[int, int]:
+        node = self.find(self.homes[home])
+        assert isinstance(node, Home)
+        return node.uid, node.gid
+
+    def parent(self, inode: int) -> int:
+        if inode in FIXED:
+            return FIXED[inode][0]
+        node = self.find(inode)
+        if isinstance(node, OfObject):
+            return node.folder if slot(inode) < CONTROL else places.base(inode) | FOLDER
+        if isinstance(node, Alias | Temporary):
+            return node.folder
+        if isinstance(node, Home):
+            return places.base(inode) if slot(inode) else HOME
+        return MODEL if isinstance(node, Provider) else places.BIN
+
+    def name(self, inode: int) -> str:
+        """The last component of the path of what has a block."""
+        node = self.at_block[block(inode)]
+        if isinstance(node, OfObject):
+            if slot(inode) == places.VEILED:
+                return LOG
+            control = places.control_at(node.key[0], inode)
+            return control.name if control else node.leaf + SUFFIXES[slot(inode)]
+        if isinstance(node, Home):
+            return places.HOME_CLASSES[slot(inode)] if slot(inode) else str(node.uid)
+        return node.name
+
+    def path_of_aliases(self, folder: int) -> tuple[str, ...]:
+        """The names that lead to a folder of aliases."""
+        if folder in CLASS_FOLDERS:
+            return (CLASS_FOLDERS[folder],)
+        node = self.find(folder)
+        assert isinstance(node, Home)
+        return ("home", str(node.uid), places.HOME_CLASSES[slot(folder)])
+
+    def space(self, inode: int) -> Place | None:
+        """What this folder is to sessions, if there can be some below it."""
+        if inode == MAIN:
+            return session_places.shared()
+        node = self.find(inode)
+        if isinstance(node, OfObject) and slot(inode) == FOLDER and registry.is_own(node.key):
+            return session_places.at(tuple(f"{registry.path_of(node.key)}.d".split("/")))
+        return (
+            session_places.home(node.uid, self.name(inode))
+            if isinstance(node, Home) and slot(inode)
+            else None
+        )
+
+    def folder_of_space(self, parts: tuple[str, ...]) -> int | None:
+        """The folder of the tree at the end of `parts`, if it is one of those."""
+        if parts == session_places.SHARED:
+            return MAIN
+        if parts[0] != "home" or len(parts) not in (3, 4):
+            return None
+        if len(parts) == 3:
+            return self.folder_of_aliases(parts)
+        inode = self.objects.get(registry.key_of("/".join(parts).removesuffix(SUFFIXES[FOLDER])))
+        return None if inode is None else inode | FOLDER
+
+    def folder_of_aliases(self, path: tuple[str, ...]) -> int:
+        """The folder of aliases at the end of `path`."""
+        if len(path) == 1:
+            return FOLDER_OF_CLASS[path[0]]
+        return self.homes[int(path[1])] | places.HOME_SLOTS[path[2]]

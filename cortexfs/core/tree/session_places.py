@@ -1,0 +1,214 @@
+"""Where sessions and users' logs of runs stand below home/<uid> and shared/main: what may be in which folder.
+
+    home/1000/model/<provider>/<model>.d/session/<session>/events.jsonl
+    home/1000/agent/<agent>.d/session/index/by-cwd/<hash>
+    home/1000/agent/<agent>.d/session/<session>/context/{summary.md,pack.json,pinned/,output/}
+    home/1000/tool/<tool>.d/log     of everybody's objects: what this user has run (state/run_logs.py)
+    shared/main/model/...    shared/main/agent/...
+
+Rules: the layout in the tree and on disk is the same. A name that is not in the table is not there, whatever
+somebody has put on the disk.
+This file must never know which sessions exist.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple
+
+from cortexfs.core import names
+
+BIT = 1 << 61  # of all inodes below spaces, and of no other; handles are above (opened.FIRST_HANDLE)
+SHARED = ("shared", "main")
+INDEX_NAME = "index"
+CONTEXT_NAME = "context"
+LOG_NAME = "events.jsonl"
+RUNS_NAME = "log"
+
+
+class Kind(Enum):
+    SPACE = auto()  # shared/main; a home's class folders are the tree's
+    AGENTS = auto()
+    MODELS = auto()
+    PROVIDER = auto()
+    OBJECT = auto()  # <object>.d
+    TOOLS = auto()
+    TOOL = auto()  # <tool>.d, in which there are no sessions
+    SESSIONS = auto()
+    SESSION = auto()
+    CONTEXT = auto()  # what an agent's model was given of a session
+    PINNED = auto()
+    OUTPUT = auto()
+    INDEX = auto()
+    BY_CWD = auto()
+    LOG = auto()  # events.jsonl: it grows, and to remove it is to end the session
+    GROWING = auto()
+    REPLACED = auto()  # made anew as a whole
+    RUNS = auto()  # of an object: it grows, and begins anew where it was rotated or removed
+
+
+FILES = (Kind.LOG, Kind.GROWING, Kind.REPLACED, Kind.RUNS)
+# What an agent's run makes and nothing makes anew from a log.
+CONTEXTS = (Kind.CONTEXT, Kind.PINNED, Kind.OUTPUT)
+# What a user's log of runs may be in, or is.
+LOGGED = (
+    Kind.AGENTS,
+    Kind.MODELS,
+    Kind.PROVIDER,
+    Kind.OBJECT,
+    Kind.TOOLS,
+    Kind.TOOL,
+    Kind.RUNS,
+)
+_HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_PIN = re.compile(r"[1-9][0-9]{0,3}\.md", re.ASCII)
+
+
+def _component(name: str) -> bool:
+    return names.fault_of(name) is None
+
+
+def _object(name: str) -> bool:
+    return name.endswith(".d") and _component(name[:-2])
+
+
+def _hash(name: str) -> bool:
+    return _HASH.fullmatch(name) is not None
+
+
+def is_pin(name: str) -> bool:
+    return _PIN.fullmatch(name) is not None
+
+
+def is_output(name: str) -> bool:
+    return name.endswith(".txt") and _component(name)
+
+
+Rule = str | Callable[[str], bool]
+
+# What may be in a folder: the first rule that fits a name says what it is.
+CHILDREN: dict[Kind, tuple[tuple[Rule, Kind], ...]] = {
+    Kind.SPACE: (("agent", Kind.AGENTS), ("model", Kind.MODELS)),
+    Kind.AGENTS: ((_object, Kind.OBJECT),),
+    Kind.MODELS: ((_component, Kind.PROVIDER),),
+    Kind.PROVIDER: ((_object, Kind.OBJECT),),
+    Kind.OBJECT: (("session", Kind.SESSIONS), (RUNS_NAME, Kind.RUNS)),
+    Kind.TOOLS: ((_object, Kind.TOOL),),
+    Kind.TOOL: ((RUNS_NAME, Kind.RUNS),),
+    Kind.SESSIONS: ((INDEX_NAME, Kind.INDEX), (_component, Kind.SESSION)),
+    Kind.SESSION: (
+        (LOG_NAME, Kind.LOG),
+        ("messages.jsonl", Kind.GROWING),
+        *((name, Kind.REPLACED) for name in ("latest.md", "state", "cwd", "meta.json")),
+        *((name, Kind.REPLACED) for name in ("created_at", "updated_at")),
+        (CONTEXT_NAME, Kind.CONTEXT),
+    ),
+    Kind.CONTEXT: (
+        ("summary.md", Kind.REPLACED),
+        ("pack.json", Kind.REPLACED),
+        ("pinned", Kind.PINNED),
+        ("output", Kind.OUTPUT),
+    ),
+    Kind.PINNED: ((is_pin, Kind.REPLACED),),
+    Kind.OUTPUT: ((is_output, Kind.REPLACED),),
+    Kind.INDEX: (("list", Kind.REPLACED), ("current", Kind.REPLACED), ("by-cwd", Kind.BY_CWD)),
+    Kind.BY_CWD: ((_hash, Kind.REPLACED),),
+}
+
+
+class Place(NamedTuple):
+    parts: tuple[str, ...]  # from the root of the tree, and of the sessions on disk
+    kind: Kind
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1]
+
+    @property
+    def is_folder(self) -> bool:
+        return self.kind not in FILES
+
+    @property
+    def uid(self) -> int | None:
+        """Whose it is; None when it is shared."""
+        return int(self.parts[1]) if self.parts[0] == "home" else None
+
+    @property
+    def mode(self) -> int:
+        """Files look writable for their owner, as `rm -r` on a terminal asks about each that does not."""
+        if self.is_folder:
+            return stat.S_IFDIR | (0o755 if self.uid is None else 0o700)
+        return stat.S_IFREG | (0o644 if self.uid is None else 0o600)
+
+    def child(self, name: str) -> Place | None:
+        for rule, kind in CHILDREN.get(self.kind, ()):
+            if rule == name if isinstance(rule, str) else rule(name):
+                return None if kind is Kind.RUNS and self.uid is None else Place((*self.parts, name), kind)
+        return None
+
+    @property
+    def _depth(self) -> int:
+        """How many parts lead to an object's folder of sessions."""
+        return 5 if self.parts[2:3] == ("agent",) else 6
+
+    @property
+    def object(self) -> tuple[str, str]:
+        """Class and name of the object that this belongs to, in its folder of sessions."""
+        return self.parts[2], "/".join(self.parts[3 : self._depth - 1]).removesuffix(".d")
+
+    @property
+    def session(self) -> tuple[str, ...] | None:
+        """The session that this is, or is a file of: its path."""
+        below = self.parts[self._depth :]
+        return self.parts[: self._depth + 1] if below and below[0] != INDEX_NAME else None
+
+    @property
+    def is_index(self) -> bool:
+        """Whether this is session/index, or something in it."""
+        return self.parts[self._depth : self._depth + 1] == (INDEX_NAME,)
+
+    @property
+    def is_context(self) -> bool:
+        """Whether this is a session's context/, or something in it."""
+        return not self.is_index and self.parts[self._depth + 1 : self._depth + 2] == (CONTEXT_NAME,)
+
+    @property
+    def made_from(self) -> tuple[str, ...] | None:
+        """The path below which logs say what is here."""
+        if self.is_context:
+            return None
+        if self.kind is Kind.SESSIONS or self.is_index:
+            return self.parts[: self._depth]
+        return self.session
+
+
+def home(uid: int, class_: str) -> Place | None:
+    """A class folder of a home, if there is one of that name."""
+    kinds = {"agent": Kind.AGENTS, "model": Kind.MODELS, "tool": Kind.TOOLS}
+    return Place(("home", str(uid), class_), kinds[class_]) if class_ in kinds else None
+
+
+def shared() -> Place:
+    return Place(SHARED, Kind.SPACE)
+
+
+def at(parts: tuple[str, ...]) -> Place | None:
+    """What is at a path, if there can be something of sessions."""
+    below = 2 if parts[:2] == SHARED else 3
+    place = shared() if below == 2 else home(int(parts[1]), parts[2])
+    for name in parts[below:]:
+        place = place.child(name) if place else None
+    return place
+
+
+def order(place: Place) -> tuple[int, str]:
+    """How a folder is listed, so that `rm -r` meets no file that comes back.
+
+    A session's log first: with it ends what renews the others. The index last, which the removal of a
+    session renews, and so the log of runs, which has a line more when a session's run was ended.
+    """
+    rank = -1 if place.kind is Kind.LOG else int(place.kind in (Kind.INDEX, Kind.RUNS))
+    return rank, place.name

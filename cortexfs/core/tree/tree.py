@@ -1,0 +1,395 @@
+"""What the tree holds, from the root to the last control file, and what it says about each place.
+
+Rules: an object hides an alias of the same name. Who may do what is said by owner and mode (the
+kernel checks them); what is refused beyond that is a Fault. Methods that change the tree only
+remember: whoever calls them has kept the change first. Time comes in as an argument.
+This file must never know FUSE, the kernel's caches, or the disk.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Key, Object, Registry, diff, is_own, own_key
+from cortexfs.core.tree import controls, metadata, places, temporaries
+from cortexfs.core.tree.aliases import Aliases
+from cortexfs.core.tree.controls import Control
+from cortexfs.core.tree.inodes import Nodes
+from cortexfs.core.tree.places import (
+    CLASS_FOLDERS,
+    CONTROL,
+    EXECUTABLE,
+    FIXED,
+    FOLDER,
+    HOME,
+    MODEL,
+    SOCKET,
+    SUFFIXES,
+    Alias,
+    Attributes,
+    Home,
+    Keep,
+    OfObject,
+    Provider,
+    Stale,
+    slot,
+)
+from cortexfs.core.tree.temporaries import Temporaries, Temporary
+from cortexfs.core.tree.written_values import Values
+
+_READ_ONLY = stat.S_IFREG | 0o444
+_LOG = stat.S_IFREG | 0o600
+_WRITABLE = stat.S_IFREG | 0o644
+_PROGRAM = stat.S_IFREG | 0o555
+_SOCKET = stat.S_IFSOCK | 0o666
+_OWN_SOCKET = stat.S_IFSOCK | 0o600
+_LINK = stat.S_IFLNK | 0o777
+_DIRECTORY = stat.S_IFDIR | 0o755
+_PRIVATE = stat.S_IFDIR | 0o700
+
+
+class Tree:
+    def __init__(
+        self,
+        *,
+        owner: tuple[int, int],
+        shebang: bytes,
+        programs: Mapping[str, str],
+        tool_timeout: float,
+        now: int,
+    ) -> None:
+        self.owner = owner
+        self.registry = Registry()
+        self._shebang = shebang
+        self._tool_timeout = tool_timeout
+        self._began = now
+        self._mtimes: dict[int, int] = {}  # where it is not the time of mounting
+        self.nodes = Nodes()
+        self._fixed = {(parent, name): inode for inode, (parent, name, _) in FIXED.items() if name[:1] != "."}
+        self._programs = {places.FIRST_PROGRAM + at: item for at, item in enumerate(sorted(programs.items()))}
+        self._fixed |= {(places.BIN, name): inode for inode, (name, _) in self._programs.items()}
+        self.aliases = Aliases(self.nodes, owner, self.lookup, self.touch)
+        self.temporaries = Temporaries()
+        self.values = Values()
+
+    # What is at an inode.
+
+    def object_at(self, inode: int) -> Object | None:
+        """The object whose executable this is; on the path of every call."""
+        node = self.nodes.at_block.get(inode >> places.BITS)
+        if inode & places.SLOT or type(node) is not OfObject:
+            return None
+        return self.registry.objects.get(node.key)
+
+    def owner_object(self, inode: int) -> Object | None:
+        """The object that the executable, socket, folder or control at this inode belongs to."""
+        node = self.nodes.find(inode)
+        return self.registry.objects.get(node.key) if isinstance(node, OfObject) else None
+
+    def veiled(self, inode: int, uid: int) -> int:
+        """The inode that this user sees in place of that one: of an object's log, only its owner the log's.
+        Both have one name, so the kernel must not keep it."""
+        found = self.control_at(inode)
+        is_hidden = found and found[1].name == controls.LOG and uid not in (0, self.owner[0])
+        return inode | places.VEILED if is_hidden and found and found[0].home is None else inode
+
+    def control_at(self, inode: int) -> tuple[Object, Control] | None:
+        object_ = self.owner_object(inode)
+        control = places.control_at(object_.class_, inode) if object_ else None
+        return (object_, control) if object_ and control else None
+
+    def temporary_at(self, inode: int) -> Temporary | None:
+        node = self.nodes.find(inode)
+        return node if isinstance(node, Temporary) else None
+
+    def home_of(self, inode: int) -> int | None:
+        """In whose home this is, if it belongs to an object there."""
+        temporary = self.temporary_at(inode)
+        object_ = self.owner_object(temporary.folder if temporary else inode)
+        return object_.home if object_ else None
+
+    def is_folder(self, inode: int) -> bool:
+        attributes = self.attributes(inode)
+        return attributes is not None and stat.S_ISDIR(attributes.mode)
+
+    # Names.
+
+    def lookup(self, folder: int, name: str) -> int | None:
+        if found := self._fixed.get((folder, name)):
+            return found
+        if class_ := CLASS_FOLDERS.get(folder):
+            return self._in_class(class_, name) or self.aliases.find(folder, name)
+        if folder == HOME:
+            return (
+                self.nodes.homes.get(int(name))
+                if name.isascii() and name.isdecimal() and name == str(int(name))
+                else None
+            )
+        node = self.nodes.find(folder)
+        if isinstance(node, Provider):
+            return self._of_object("model", f"{node.name}/", name)
+        if isinstance(node, OfObject) and slot(folder) == FOLDER:
+            return self._in_control_folder(node.key, folder, name)
+        if isinstance(node, Home) and not slot(folder):
+            kind = places.HOME_SLOTS.get(name)
+            return folder | kind if kind else None
+        if isinstance(node, Home):
+            class_ = places.HOME_CLASSES[slot(folder)]
+            return self._of_object(class_, f"home/{node.uid}/", name) or self.aliases.find(folder, name)
+        return None
+
+    def _in_class(self, class_: str, name: str) -> int | None:
+        if class_ == "model":
+            return self.nodes.provider_inode(name) if name in self.registry.providers else None
+        return self._of_object(class_, "", name)
+
+    def _of_object(self, class_: str, prefix: str, name: str) -> int | None:
+        leaf, wanted = places.leaf_and_slot(name)
+        object_ = self.registry.objects.get((class_, prefix + leaf))
+        if object_ is None or (wanted == SOCKET and not places.has_socket(object_)):
+            return None
+        return self.nodes.object_inode(object_.key) | wanted
+
+    def _in_control_folder(self, key: Key, folder: int, name: str) -> int | None:
+        if key not in self.registry.objects:
+            return None
+        wanted = places.control_slot(key[0], name)
+        if wanted is not None:
+            return None if self.values.is_absent(key, name) else self.nodes.object_inode(key) | wanted
+        temporary = self.temporaries.find(folder, name)
+        return temporary.inode if temporary else None
+
+    def listing(self, folder: int) -> list[tuple[str, int]]:
+        return [(".", folder), ("..", self.nodes.parent(folder)), *sorted(self._children(folder))]
+
+    def _children(self, folder: int) -> Iterator[tuple[str, int]]:
+        yield from (
+            (name, inode) for (parent, name), inode in self._fixed.items() if parent == folder and name
+        )
+        node = self.nodes.find(folder)
+        if class_ := CLASS_FOLDERS.get(folder):
+            yield from self._objects_in(class_) if class_ != "model" else self._provider_entries()
+        elif folder == HOME:
+            yield from ((str(uid), inode) for uid, inode in self.nodes.homes.items())
+        elif isinstance(node, Provider):
+            for leaf in self.registry.providers.get(node.name, ()):
+                yield from self._triple(("model", f"{node.name}/{leaf}"), leaf)
+        elif isinstance(node, Home) and not slot(folder):
+            yield from ((name, folder | at) for name, at in places.HOME_SLOTS.items())
+        elif isinstance(node, Home) and slot(folder) == places.HOME_SLOTS["agent"]:
+            for leaf in self.registry.own(node.uid):
+                yield from self._triple(own_key("agent", node.uid, leaf), leaf)
+        elif isinstance(node, OfObject) and node.key in self.registry.objects:
+            yield from self._controls_in(node.key)
+            yield from self.temporaries.names(folder)
+        yield from self.aliases.shown(folder)
+
+    def _provider_entries(self) -> Iterator[tuple[str, int]]:
+        yield from ((name, self.nodes.provider_inode(name)) for name in self.registry.providers)
+
+    def _objects_in(self, class_: str) -> Iterator[tuple[str, int]]:
+        for name in self.registry.names(class_):
+            yield from self._triple((class_, name), name)
+
+    def _triple(self, key: Key, leaf: str) -> Iterator[tuple[str, int]]:
+        inode = self.nodes.object_inode(key)
+        yield leaf, inode
+        yield leaf + SUFFIXES[FOLDER], inode | FOLDER
+        if places.has_socket(self.registry.objects[key]):
+            yield leaf + SUFFIXES[SOCKET], inode | SOCKET
+
+    def _controls_in(self, key: Key) -> Iterator[tuple[str, int]]:
+        inode = self.nodes.object_inode(key)
+        for row, control in enumerate(controls.CONTROLS[key[0]]):
+            if not self.values.is_absent(key, control.name):
+                yield control.name, inode | (CONTROL + row)
+
+    # Attributes and values.
+
+    def attributes(self, inode: int) -> Attributes | None:
+        """None when nothing is there (any more). Sizes of `status` and logs are not known here."""
+        mtime = self._mtimes.get(inode, self._began)
+        if fixed := FIXED.get(inode):
+            keep = Keep.ENTRY if inode in (places.STATUS, places.COMMANDS, HOME) else Keep.ALWAYS
+            return Attributes(fixed[2], *self.owner, 0, mtime, keep)
+        if program := self._programs.get(inode):
+            return Attributes(_LINK, *self.owner, len(program[1].encode()), mtime, Keep.ALWAYS)
+        node = self.nodes.find(inode)
+        if isinstance(node, OfObject):
+            object_ = self.registry.objects.get(node.key)
+            return self._of_object_at(inode, object_) if object_ else None
+        if isinstance(node, Alias):
+            return self.aliases.attributes(node)
+        if isinstance(node, Temporary):
+            mode = stat.S_IFREG | node.mode
+            return Attributes(
+                mode, node.uid, node.gid, len(node.data), node.mtime, Keep.NOTHING, int(node.linked)
+            )
+        if isinstance(node, Home):
+            mtime = self._mtimes.get(inode, node.since)
+            return Attributes(
+                _DIRECTORY if slot(inode) else _PRIVATE, node.uid, node.gid, 0, mtime, Keep.ALWAYS
+            )
+        return Attributes(_DIRECTORY, *self.owner, 0, mtime, Keep.ALWAYS) if node else None
+
+    def _of_object_at(self, inode: int, object_: Object) -> Attributes | None:
+        own = object_.home is not None
+        uid, gid = self.nodes.owner_of(object_.home) if object_.home is not None else self.owner
+        registered = int(object_.registered * 1e9)
+        changed = self._mtimes.get(places.base(inode), registered)
+        mtime = self._mtimes.get(inode, registered)
+        kind = slot(inode)
+        if kind == EXECUTABLE:
+            keep = Keep.NOTHING if own else Keep.ALWAYS
+            return Attributes(_PROGRAM, uid, gid, len(self.executable(object_)), changed, keep)
+        if kind == FOLDER:  # of somebody's own, it may become a folder of sessions only
+            return Attributes(_DIRECTORY, uid, gid, 0, mtime, Keep.PASSING if own else Keep.ALWAYS)
+        if kind == SOCKET and own:
+            return Attributes(_OWN_SOCKET, uid, gid, 0, mtime, Keep.NOTHING)
+        if kind == SOCKET:
+            return Attributes(_SOCKET, uid, gid, 0, mtime, Keep.ALWAYS)
+        control = places.control_at(object_.class_, inode)
+        if kind == places.VEILED or (control and control.name == controls.LOG):
+            return Attributes(_LOG, uid, gid, 0, registered, Keep.NOTHING)
+        if control is None:
+            return None
+        size = len(self.value(object_, control))
+        if control.check is None:
+            return Attributes(_READ_ONLY, uid, gid, size, changed, Keep.ALWAYS)
+        written = self.values.find(object_.key, control.name)
+        return Attributes(_WRITABLE, uid, gid, size, written.mtime if written else mtime, Keep.NOTHING)
+
+    def executable(self, object_: Object) -> bytes:
+        return metadata.render(object_, self._shebang, lambda name: self.control(object_, name))
+
+    def control(self, object_: Object, name: str) -> str:
+        """The value of a control that counts now, for whoever acts on it."""
+        control = controls.find(object_.class_, name)
+        return self.value(object_, control).decode() if control else ""
+
+    def value(self, object_: Object, control: Control) -> bytes:
+        written = self.values.find(object_.key, control.name)
+        if written and written.data is not None:
+            return written.data
+        if control.name == "timeout" and object_.timeout is None:
+            object_ = msgspec.structs.replace(object_, timeout=self._tool_timeout)
+        return controls.line_ended(control.render(object_))
+
+    def is_steady(self, inode: int) -> bool:
+        """Whether it changes with its object only, so that the kernel may keep its bytes."""
+        if self.object_at(inode):
+            return True
+        found = self.control_at(inode)
+        return found is not None and found[1].check is None and found[1].name != controls.LOG
+
+    def steady(self, inode: int) -> bytes:
+        """The bytes of such a file; none when its object has gone."""
+        if object_ := self.object_at(inode):
+            return self.executable(object_)
+        found = self.control_at(inode)
+        return self.value(*found) if found else b""
+
+    def link(self, inode: int) -> bytes:
+        if program := self._programs.get(inode):
+            return program[1].encode()
+        if alias := self.aliases.at(inode):
+            return alias.target
+        raise Fault("EINVAL", "this is not a link")
+
+    # Changes.
+
+    def apply(self, registry: Registry, now: int) -> Stale:
+        """Take over another registry; what the kernel never saw, it need not forget."""
+        changes = diff(self.registry, registry)
+        stale = Stale([], [])
+        moved = set()
+        for key in changes.added + changes.removed:
+            folder, leaf = self.nodes.place(key)
+            stale.entries.extend((folder, leaf + suffix) for suffix in SUFFIXES.values())
+            moved.add(folder)
+        for key in changes.removed + changes.changed:
+            self._outdate(key, stale)
+        for key in changes.removed:
+            self._mtimes.pop(self.nodes.object_inode(key), None)
+            self.temporaries.remove_all(self.nodes.object_inode(key) | FOLDER)
+            if is_own(key):
+                self._bury(key)
+        for key in filter(is_own, changes.added):
+            self.values.begin(key)
+        for key in changes.changed:  # their folder stays: whoever stands in it must not lose it
+            folder, leaf = self.nodes.place(key)
+            stale.entries.append((folder, leaf + SUFFIXES[SOCKET]))
+            self._mtimes[self.nodes.object_inode(key)] = now
+        if providers := self.registry.providers.keys() ^ registry.providers.keys():
+            stale.entries.extend((MODEL, name) for name in sorted(providers))
+            moved.add(MODEL)
+        self._mtimes |= dict.fromkeys(moved, now)
+        stale.inodes.extend(sorted(moved))
+        self.registry = registry
+        return stale
+
+    def _bury(self, key: Key) -> None:
+        """Its user may make and remove as many as he likes, so nothing is remembered."""
+        inode = self.nodes.object_inode(key)
+        for at in range(1 << places.BITS):
+            self._mtimes.pop(inode | at, None)
+        self.nodes.drop(key)
+
+    def _outdate(self, key: Key, stale: Stale) -> None:
+        inode = self.nodes.objects.get(key)
+        if inode is not None:
+            rows = range(CONTROL, CONTROL + len(controls.CONTROLS[key[0]]))
+            stale.inodes.extend([inode, inode | FOLDER, *(inode | row for row in rows)])
+
+    def check_temporary(self, folder: int, name: str) -> None:
+        """Whether a temporary file may have this name here."""
+        object_ = self.owner_object(folder)
+        if object_ is None or slot(folder) != FOLDER:
+            raise Fault("EROFS", "files can be made in a .d/ only")
+        if not temporaries.is_temporary(name, tuple(row.name for row in controls.CONTROLS[object_.class_])):
+            raise Fault("EROFS", f"{name} is neither a control of this class nor an editor's temporary file")
+        if self.temporaries.find(folder, name) is None:
+            self.temporaries.check_room(folder, object_.home)
+
+    def add_temporary(self, folder: int, name: str, owner: tuple[int, int], mode: int, now: int) -> Temporary:
+        """A file of that name, if any, loses it."""
+        self.check_temporary(folder, name)
+        if replaced := self.temporaries.find(folder, name):
+            self.temporaries.remove(replaced)
+        object_ = self.owner_object(folder)
+        home = object_.home if object_ else None
+        if home is not None:
+            self.temporaries.check_share(home)
+        temporary = Temporary(self.nodes.new(), folder, name, owner, mode, now, home)
+        self.nodes.add(temporary.inode, temporary)
+        self.temporaries.add(temporary)
+        self._mtimes[folder] = now
+        return temporary
+
+    def forget_temporary(self, temporary: Temporary) -> None:
+        """It has no name, and nobody has it open."""
+        self.temporaries.forget(temporary)
+        self.nodes.remove(temporary.inode)
+
+    def rename_temporary(self, temporary: Temporary, name: str) -> None:
+        self.check_temporary(temporary.folder, name)
+        self.temporaries.rename(temporary, name)
+
+    def home(self, uid: int, gid: int, now: int) -> int:
+        """The home of a user, which is there from now on."""
+        if uid not in self.nodes.homes:
+            self._mtimes[HOME] = now
+        return self.nodes.home_inode(uid, gid, now)
+
+    def name(self, inode: int) -> str:
+        """The last component of its path."""
+        if inode in FIXED:
+            return FIXED[inode][1]
+        return self._programs[inode][0] if inode in self._programs else self.nodes.name(inode)
+
+    def touch(self, inode: int, now: int) -> None:
+        self._mtimes[inode] = now

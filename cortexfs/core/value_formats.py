@@ -1,0 +1,252 @@
+"""The formats of control values: one function each, which says nothing or raises EINVAL.
+
+Rules: a refusal names the line and what would be right. Every function takes the whole text, which
+ends in a newline unless it is empty. Blank lines and `#` comments are allowed where a format is a
+list of rules that people keep by hand (policy, fallback), and nowhere else.
+This file must never know which file has which format; that is core/tree/controls.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+
+Check: TypeAlias = Callable[[str], None]
+
+U32 = (1 << 32) - 1
+TAB = "\t"  # between the fields of a mount table's line
+# The letter of a view's entry that shows nothing. Its path is FOLDER/, as no line of a table is written: what
+# shows FOLDER, or one around it, shows no hidden name in it. An entry for such a name, or below it, does.
+HIDES = "-"
+MAX_MOUNTS = 64  # every line is compared with every line of the parent's table
+MAX_FALLBACKS = 16  # a longer chain is a mistake, and each step costs a provider's timeout
+
+DRIVER_USES = ("default", "exec", "socket", "agent")
+MOUNT_OPTIONS = ("bind", "rbind", "nosuid", "nodev", "noexec")
+# Keys that only a secret would have; secrets never live in .d/ (abi.md 8).
+SECRET_KEYS = ("api_key", "apikey", "authorization", "password", "secret", "token", "access_token")
+
+_WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,63}", re.ASCII)
+
+
+def refuse(number: int, why: str) -> Fault:
+    return Fault("EINVAL", f"line {number}: {why}")
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    # Not splitlines(), which also ends lines where no other program does (form feed, U+2028).
+    if text:
+        yield from enumerate(text.removesuffix("\n").split("\n"), 1)
+
+
+def rules(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, with their numbers."""
+    for number, line in _lines(text):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield number, line.strip()
+
+
+def _single(text: str, what: str) -> str:
+    """The one line of a file that holds one value."""
+    lines = [line for _, line in _lines(text)]
+    if len(lines) != 1 or not lines[0].strip():
+        raise Fault("EINVAL", f"the file holds one line, {what}, not {len(lines)}")
+    return lines[0].strip()
+
+
+def _unique(seen: set[str], number: int, item: str) -> None:
+    if item in seen:
+        raise refuse(number, f"{item} is there twice")
+    seen.add(item)
+
+
+def anything(text: str) -> None:
+    """Prose: whatever is text."""
+
+
+def one_of(*words: str) -> Check:
+    def check(text: str) -> None:
+        if (word := _single(text, f"one of {', '.join(words)}")) not in words:
+            raise refuse(1, f"{word!r} is not one of {', '.join(words)}")
+
+    return check
+
+
+def absolute_path(text: str) -> None:
+    if not (path := _single(text, "an absolute path")).startswith("/"):
+        raise refuse(1, f"{path!r} is not an absolute path")
+
+
+def absolute_paths(text: str) -> None:
+    seen: set[str] = set()
+    for number, line in _lines(text):
+        if not line.startswith("/"):
+            raise refuse(number, f"{line!r} is not an absolute path")
+        _unique(seen, number, line)
+
+
+def _is_u32(text: str) -> bool:
+    """Canonical decimal: what int() prints."""
+    if not (text.isdecimal() and text.isascii() and len(text) <= len(str(U32))):
+        return False
+    return str(int(text)) == text and int(text) <= U32
+
+
+def gids(text: str) -> None:
+    seen: set[str] = set()
+    for number, line in _lines(text):
+        if not _is_u32(line):
+            raise refuse(number, f"{line!r} is not a decimal group id")
+        _unique(seen, number, line)
+
+
+def window(text: str) -> None:
+    value = _single(text, "auto or a number of tokens")
+    if value != "auto" and (not _is_u32(value) or value == "0"):
+        raise refuse(1, f"{value!r} is neither auto nor a number of tokens")
+
+
+def label(text: str) -> None:
+    parts = _single(text, "a label such as user_u:agent_r:coder_t:s0").split(":")
+    if len(parts) != 4 or not all(LABEL.fullmatch(part) for part in parts):
+        raise refuse(1, f"{':'.join(parts)!r} is not of the form user:role:type:level")
+
+
+def key_values(text: str) -> None:
+    seen: set[str] = set()
+    for number, line in _lines(text):
+        key, equals, _value = line.partition("=")
+        if not equals or not _KEY.fullmatch(key):
+            raise refuse(number, f"{line!r} is not of the form KEY=VALUE")
+        _unique(seen, number, key)
+
+
+def parameters(text: str) -> None:
+    """A model's default parameters: KEY=VALUE, and no secrets."""
+    key_values(text)
+    for number, line in _lines(text):
+        key = line.partition("=")[0]
+        if key.lower() in SECRET_KEYS:
+            raise refuse(number, f"{key} looks like a secret; use: ctx provider secret set NAME")
+
+
+def driver(text: str) -> None:
+    """One word, or lines default=, exec=, socket=, agent=, each a comma list by priority."""
+    seen: set[str] = set()
+    lines = list(_lines(text))
+    if not lines:
+        raise Fault("EINVAL", "the file is empty; it holds one driver, or lines such as default=NAME")
+    for number, line in lines:
+        use, equals, value = line.partition("=")
+        if not equals and len(lines) > 1:
+            raise refuse(number, f"{line!r} is not of the form USE=DRIVER,...")
+        if equals and use not in DRIVER_USES:
+            raise refuse(number, f"{use!r} is not one of {', '.join(DRIVER_USES)}")
+        _unique(seen, number, use)
+        for word in (value if equals else line).split(","):
+            if not _WORD.fullmatch(word):
+                raise refuse(number, f"{word!r} is not the name of a driver")
+
+
+def fallback(text: str) -> None:
+    seen: set[str] = set()
+    for number, line in rules(text):
+        named(number, "model", line)
+        _unique(seen, number, line)
+    if len(seen) > MAX_FALLBACKS:
+        raise Fault("EINVAL", f"{len(seen)} models are more than a chain of {MAX_FALLBACKS}")
+
+
+def model_name(text: str) -> None:
+    """An alias, or provider/model."""
+    name = _single(text, "a model or an alias")
+    named(1, "model" if "/" in name else "alias", name)
+
+
+def tool_names(text: str) -> None:
+    seen: set[str] = set()
+    for number, line in _lines(text):
+        named(number, "tool", line)
+        _unique(seen, number, line)
+
+
+def mounts(text: str) -> None:
+    seen: set[str] = set()
+    for number, line in _lines(text):
+        fields = line.split("\t")
+        if len(fields) != 4:
+            raise refuse(number, "a mount is source, target, ro or rw, options, with a TAB between them")
+        source, target, access, options = fields
+        if not (source.startswith("/") and target.startswith("/")):
+            raise refuse(number, "source and target are absolute paths")
+        if access not in ("ro", "rw"):
+            raise refuse(number, f"{access!r} is neither ro nor rw")
+        _mount_options(number, options)
+        _unique(seen, number, target)
+    if len(seen) > MAX_MOUNTS:
+        raise Fault("EINVAL", f"{len(seen)} mounts are more than a table of {MAX_MOUNTS}")
+
+
+def path_mounts(text: str) -> None:
+    """A mount table that Landlock can hold (landlock(7)): it confines by path, moves nothing, and what a
+    folder gives, nothing below it takes back."""
+    mounts(text)
+    shown: list[tuple[str, str]] = []
+    for number, line in _lines(text):
+        source, target, _, options = line.split("\t")
+        if source != target:
+            raise refuse(number, "source and target must be the same: paths are confined here, not moved")
+        if target != (plain := "/" + "/".join(name for name in target.split("/") if name not in ("", "."))):
+            raise refuse(number, f"{target!r} must be written as {plain}")
+        if ".." in target.split("/"):
+            raise refuse(number, f"{target!r} goes up; write where that leads")
+        if "nodev" in options.split(","):
+            raise refuse(number, "nodev cannot be held here; leave devices out of what is shown")
+        shown.append((target, rights(line)))
+    for number, (path, given) in enumerate(shown, 1):
+        for folder, above in shown:
+            if is_below(path, folder) and set(above) - set(given):
+                raise refuse(number, f"{path} cannot have less than {folder}, in which it lies")
+
+
+def rights(line: str) -> str:
+    """What a line of a mount table lets one do with what it shows, as of "rwx"."""
+    *_, access, options = line.split("\t")
+    return ("rw" if access == "rw" else "r") + ("" if "noexec" in options.split(",") else "x")
+
+
+def covering(text: str, path: str) -> tuple[int, str] | None:
+    """Returns the line of a mount table that gives most of `path`, with its number; or None."""
+    lines = [(number, line) for number, line in _lines(text) if is_below(path, line.split("\t")[1])]
+    return max(lines, key=lambda found: len(rights(found[1])), default=None)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether `path` is `folder` or in it; both as path_mounts wants them."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _mount_options(number: int, options: str) -> None:
+    if options == "-":
+        return
+    seen: set[str] = set()
+    for option in options.split(","):
+        if option not in MOUNT_OPTIONS:
+            raise refuse(number, f"{option!r} is not one of {', '.join(MOUNT_OPTIONS)} (or - for none)")
+        _unique(seen, number, option)
+    if {"bind", "rbind"} <= seen:
+        raise refuse(number, "a mount is either bind or rbind")
+
+
+def named(number: int, class_: str, name: str) -> None:
+    """Refuse what can be no name of that class."""
+    try:
+        names.check_object(class_, name)
+    except Fault as fault:
+        raise refuse(number, fault.message) from None

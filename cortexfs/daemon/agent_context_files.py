@@ -1,0 +1,184 @@
+"""The files of a session's context/: what its agent's model was given, and what did not fit.
+
+    context/summary.md       what was said before, in short, and of which events
+            pack.json        what the last question was made of
+            pinned/N.md      what the user wants to be kept in mind: `/pin TEXT` adds one, rm removes it
+            output/CALL.txt  outputs of tools that were too long to be given whole
+
+Rules: all of it may be missing, damaged or removed at any time, which is as if it had never been there. Files
+are replaced as a whole. A session that was removed does not come back by what is written here. What cannot be
+written is said in the daemon's log, and the run goes on; only of a pin its user is told. These calls block:
+they belong in a thread, and those of one session in one at a time.
+This file must never know models or tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from cortexfs.agents.window.context import Kept, Pin, Summary, read_summary, summary_text
+from cortexfs.core import names
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.tree import session_places
+from cortexfs.sessions import disk
+from cortexfs.sessions.disk import Owner
+
+MAX_OUTPUTS = 64 << 20  # bytes of one session; beyond them the oldest go
+MAX_FILES = 1000
+MAX_PIN = 4 << 10  # bytes: it goes along with every question
+MAX_PINNED = 32 << 10
+MAX_PINS = 100
+MAX_READ = 64 << 10  # bytes of a summary or a pin
+
+log = logging.getLogger("cortexfs")
+
+
+class ContextFiles:
+    """Of one session. `folder` is the session's on disk, `shown` its path in the mount."""
+
+    def __init__(self, folder: Path, shown: str, owner: Owner) -> None:
+        self._session = folder
+        self._shown = f"{shown}/{session_places.CONTEXT_NAME}"
+        self._owner = owner
+        self._grown = 0
+
+    def grown(self) -> int:
+        """By how many bytes the outputs grew since this was asked last: for the user's share."""
+        grown, self._grown = self._grown, 0
+        return grown
+
+    def load(self) -> Kept:
+        text = _read(self._session / session_places.CONTEXT_NAME / "summary.md")
+        return Kept(read_summary(text) if text else None, tuple(self._pins()))
+
+    def write_summary(self, summary: Summary) -> None:
+        with _told("the summary"):
+            self._write((), "summary.md", summary_text(summary).encode(errors="replace"))
+
+    def write_pack(self, pack: bytes) -> None:
+        with _told("the pack"):
+            self._write((), "pack.json", pack)
+
+    def spill(self, call: str, text: str) -> str:
+        """Keep an output; where it can be read, or nothing. A name that is taken gets a number."""
+        data = text.encode(errors="replace")[:MAX_OUTPUTS]
+        with _told("an output"):
+            folder = self._folder("output")
+            name = _free(folder, names.clean(call)[:48].rstrip("."))
+            self._write(("output",), name, data)
+            self._grown += len(data) - _trim(folder, name)
+            return f"{self._shown}/output/{name}"
+        return ""
+
+    def pin(self, text: str) -> str:
+        """Keep a fact; where it can be read. One that is there already is not kept twice."""
+        data = text.strip().encode(errors="replace")
+        if not data or len(data) > MAX_PIN:
+            raise Fault("EMSGSIZE", f"a pin has up to {MAX_PIN} bytes, and this one {len(data)}; say less")
+        pins = self._pins()
+        name = next((pin.name for pin in pins if pin.text.strip().encode() == data), "")
+        if not name:
+            name = self._next(pins, len(data))
+            try:
+                self._write(("pinned",), name, data + b"\n")
+            except OSError as error:
+                raise Fault(code_of(error.errno), f"the pin cannot be kept: {error.strerror}") from None
+        return f"{self._shown}/pinned/{name}"
+
+    def _next(self, pins: list[Pin], size: int) -> str:
+        held = sum(len(pin.text.encode(errors="replace")) for pin in pins)
+        if len(pins) >= MAX_PINS or held + size > MAX_PINNED:
+            full = f"{MAX_PINS} pins with {MAX_PINNED >> 10} KiB together are the limit"
+            raise Fault("EDQUOT", f"{full}; remove some: rm {self._shown}/pinned/N.md")
+        taken = {_number(pin.name) for pin in pins}
+        after = max(taken, default=0) + 1
+        if not session_places.is_pin(f"{after}.md"):
+            after = min(set(range(1, MAX_PINS + 2)) - taken)
+        return f"{after}.md"
+
+    def _pins(self) -> list[Pin]:
+        folder = self._session / session_places.CONTEXT_NAME / "pinned"
+        found = sorted((name for name in _listed(folder) if session_places.is_pin(name)), key=_number)
+        pins = [Pin(name, _read(folder / name)) for name in found[:MAX_PINS]]
+        return [pin for pin in pins if pin.text.strip()]
+
+    def _folder(self, *parts: str) -> Path:
+        """context/ and what is below it, made where they are missing; the session's own is not."""
+        folder = self._session
+        for part in (session_places.CONTEXT_NAME, *parts):
+            folder = folder / part
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                disk.give(folder, self._owner)
+        return folder
+
+    def _write(self, below: tuple[str, ...], name: str, data: bytes) -> None:
+        disk.replace(self._folder(*below) / name, [data], self._owner)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Go on without what cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("%s of a session's context is not kept: %s", what, error)
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, MAX_READ).decode(errors="replace")
+    except OSError:  # it is a folder
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _number(name: str) -> int:
+    return int(name.removesuffix(".md"))
+
+
+def _free(folder: Path, name: str) -> str:
+    """A name that no output has: models of one session may call their calls alike."""
+    taken = set(_listed(folder))
+    plain = f"{name}.txt"
+    return plain if plain not in taken else _numbered(name, taken)
+
+
+def _numbered(name: str, taken: set[str]) -> str:
+    number = 2
+    while f"{name}-{number}.txt" in taken:
+        number += 1
+    return f"{name}-{number}.txt"
+
+
+def _trim(folder: Path, newest: str) -> int:
+    """Remove the oldest outputs where they are too many, or too large together; the bytes that went."""
+    found, freed = [], 0
+    for name in _listed(folder):
+        with contextlib.suppress(FileNotFoundError):
+            each = os.stat(folder / name, follow_symlinks=False)
+            found.append((name == newest, each.st_mtime_ns, name, each.st_size))
+    size, count = sum(each[3] for each in found), len(found)
+    for _, _, name, bytes_ in sorted(found):
+        if (size <= MAX_OUTPUTS and count <= MAX_FILES) or name == newest:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(folder / name)
+        size, count, freed = size - bytes_, count - 1, freed + bytes_
+    return freed

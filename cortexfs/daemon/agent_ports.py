@@ -1,0 +1,224 @@
+"""What agents ask of the daemon (agents/ports.py), answered from its parts.
+
+Rules: policy.toml is read again when it has changed, so that what an administrator takes back is gone with
+the next call. One that is damaged allows nothing, and says so.
+This file must never know what an agent does with it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path, PurePosixPath
+
+import trio
+from msgspec.structs import replace
+
+from cortexfs.agents.permissions import Powers, is_agents, setup_of
+from cortexfs.agents.ports import Outcome
+from cortexfs.agents.setup import Begun
+from cortexfs.agents.window.context import Files
+from cortexfs.config import Agent, Config
+from cortexfs.core import hostcalls
+from cortexfs.core.arguments import dryrun
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.frames import Frame
+from cortexfs.core.policy import risk_settings
+from cortexfs.core.policy.risk_settings import FILE, Settings
+from cortexfs.core.registry import Key, Object
+from cortexfs.daemon.agent_context_files import ContextFiles
+from cortexfs.hooks.middleware import Hooked, Middleware
+from cortexfs.hooks.registry import Site
+from cortexfs.models.ask.driver import Driver, Who
+from cortexfs.models.drivers import Drivers
+from cortexfs.plugins.command_object import CLASS
+from cortexfs.plugins.install.copies import kept_of, place_of
+from cortexfs.pool.run_table import Runs
+from cortexfs.pool.tool_call import ToolCalls
+from cortexfs.sessions.disk import Owner
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.store import Sessions
+from cortexfs.state import believed
+from cortexfs.tree.fuse import Filesystem
+
+MAX_LINKS = 8  # an alias of an alias, and so on
+
+
+class AgentWorld:
+    def __init__(
+        self,
+        root: Path,
+        config: Config,
+        fs: Filesystem,
+        sessions: Sessions,
+        runs: Runs,
+        drivers: Drivers,
+        tools: ToolCalls,
+        middleware: Middleware,
+    ) -> None:
+        self.root = str(root)
+        self.serves = None if os.geteuid() == 0 else os.geteuid()
+        self.limits: Agent = config.agent
+        self.protected = (str(config.state), str(config.directory))
+        # Keys and everybody's sessions; what decides about agents; and the same through the tree.
+        self.caps = (
+            (str(config.state), ""),
+            (str(config.directory), "r"),
+            (self.root, "rx"),
+            (str(place_of(config.state)), "rx"),  # or an agent could change what others run
+            (
+                "/proc",
+                "r",
+            ),  # a process's memory is written there, the runner's too (host/confine/socket_gate.py)
+            (str(kept_of(config.state)), ""),  # what plugins keep for other users than this one
+        )
+        self.begun = Begun()
+        self._sessions = sessions
+        self._fs = fs
+        self._runs = runs
+        self._drivers = drivers
+        self._tools = tools
+        self._middleware = middleware
+        self._policy = PolicyFile(config.directory / FILE)
+
+    @property
+    def settings(self) -> Settings:
+        return self._policy.read()
+
+    async def home(self, uid: int) -> str:
+        return await trio.to_thread.run_sync(_home, uid)  # the database may be at the other end of a network
+
+    def find(self, class_: str, name: str) -> Object | None:
+        return self._fs.registry.get(class_, name)
+
+    def control(self, object_: Object, name: str) -> str:
+        return self._fs.control(object_, name)
+
+    def model(self, name: str) -> Object:
+        found = self.find("model", self._meant(name))
+        if found is None:
+            mend = "write another into the agent's .d/model; see: ctx ls model"
+            raise Fault("EHOSTDOWN", f"there is no model {name or '(none is named)'}; {mend}")
+        return found
+
+    def _meant(self, name: str) -> str:
+        """An alias, followed to provider/model; what is no alias of a model stays what it is."""
+        for _ in range(MAX_LINKS):
+            target = None if "/" in name else self._fs.model_alias(name)
+            if target is None:
+                return name
+            path = PurePosixPath(os.path.normpath(os.path.join(self.root, "model", target)))
+            if not path.is_relative_to(f"{self.root}/model"):
+                return name
+            name = str(path.relative_to(f"{self.root}/model"))
+        return name
+
+    def checked(self, agents: Iterable[Object]) -> dict[Key, Object]:
+        """These agents, with a status that says what is wrong with their controls now, if anything is."""
+        found = {}
+        for object_ in agents:
+            status = object_.status
+            if not status.startswith("broken"):
+                try:
+                    self.model(setup_of(self, object_).model)
+                except Fault as fault:
+                    status = f"broken: {fault.message}"
+            found[object_.key] = replace(object_, status=status)
+        return found
+
+    def driver(self, model: Object) -> Driver:
+        return self._drivers.chosen(model, "agent")
+
+    def context(self, who: Who) -> Files | None:
+        if not who.folder:
+            return None
+        folder = self._sessions.root.joinpath(*who.folder)
+        return ContextFiles(folder, "/".join((self.root, *who.folder)), Owner(*who.owner))
+
+    def grew(self, who: Who, size: int) -> None:
+        if who.folder and size:
+            space, (class_, folder) = Space("/".join(who.folder[:2]), *who.owner), who.folder[2:4]
+            self._sessions.grew(Address(space, class_, folder.removesuffix(".d"), who.session), size)
+
+    def hooked(self, tool: Object, who: Who, call: str) -> Hooked | None:
+        if not self._middleware.has_any:
+            return None
+        return self._middleware.of(
+            Site(who.identity, who.session, who.run, who.cwd or "/", call=call), tool.name
+        )
+
+    async def call(
+        self,
+        tool: Object,
+        identity: hostcalls.Identity,
+        asked: hostcalls.Call,
+        say: Callable[[Frame], Awaitable[None]],
+    ) -> Outcome:
+        try:
+            run = self._runs.open("tool", tool.name, identity.uid, "agent")
+        except Fault as refused:  # too many at once
+            return Outcome("", refused)
+        fault: Fault | None = Fault("ECANCELED", "")
+        try:
+            outcome = await self._tools.call(tool, identity, replace(asked, run=run.id), say)
+            fault = outcome.fault
+            run.bytes_in, run.bytes_out = len(asked.input or b""), len(outcome.output) + outcome.missing
+            return outcome
+        finally:
+            status = "ok" if fault is None else "cancelled" if fault.code == "ECANCELED" else "error"
+            self._runs.close(run, status, fault)  # type: ignore[arg-type]  # the words of frames.Status
+
+    def admit(self, object_: Object, identity: hostcalls.Identity, arguments: list[bytes]) -> None:
+        """Before something runs that a run of an agent has called: EACCES unless the agent's policy allows
+        it. Nobody can be asked there, so what needs an approval is denied."""
+        if not identity.label:
+            return
+        if not is_agents(identity.label):
+            raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
+        if object_.class_ == CLASS:
+            raise Fault("EACCES", "commands of plugins are for people; an agent has their tools")
+        words = [os.fsdecode(argument) for argument in arguments]
+        dry = object_.class_ == "tool" and object_.dry_run_flag and dryrun.is_among(arguments)
+        # Whether there was a dry run knows the host, which asks for it where one has to come first.
+        powers = Powers(self, identity.label, identity.uid)
+        decision = powers.decide(object_, identity, words, dry_run=dry, tried_dry=True)
+        if not decision.allowed:
+            raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
+
+
+def _home(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return ""
+
+
+class PolicyFile:
+    """policy.toml, read when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._settings = risk_settings.DEFAULT
+
+    def read(self) -> Settings:
+        try:
+            with believed.opened(self._path) as file:
+                status = os.fstat(file.fileno())
+                seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if seen != self._seen:
+                    self._settings = risk_settings.decode(file.read().decode(errors="replace"))
+                    self._seen = seen
+                return self._settings
+        except FileNotFoundError:
+            self._seen = None
+            return risk_settings.DEFAULT
+        except OSError as error:
+            raise _unreadable(self._path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> Fault:
+    return Fault(
+        code_of(error.errno), f"{path} cannot be read: {error.strerror}; until it can, agents may nothing"
+    )

@@ -1,0 +1,405 @@
+"""The daemon: read this file first.
+
+`run` makes the parts and joins them, in the order in which they need each other:
+
+    hosts.Pool      the fork server, started before anything is open that hosts must not inherit
+    store, logs     what outlives the daemon
+    fuse            the tree under the mount point (core/tree/tree.py says what it looks like)
+    offers          the plugins that are enabled, checked, and copied to where hosts may read them
+    catalog         asks them for their tools; the registry is swapped in whole
+    models          providers' files become objects; drivers answer for them
+    engines         the models of this machine, each in a child process
+    exec            `.run.sock`: a runner connects, a Relay copies between it and a host
+    sessions        the logs of conversations; talk/conversations.py answers in them
+    sockets         `.sock`: a client connects, a Connection hears it and tells it what it follows
+
+One nursery holds every task. Stopping: no new runs, a short grace, cancel, then sockets, hosts and
+mount, in that order (a bound socket pins the mount).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import pyfuse3
+import trio
+
+from cortexfs.agents import records
+from cortexfs.agents.loop import Agents
+from cortexfs.config import Config
+from cortexfs.core import hostcalls, starts
+from cortexfs.core.errors import EXIT_OK, Fault, exit_status
+from cortexfs.core.registry import Key, Object, Registry, is_own
+from cortexfs.daemon import limits as terms
+from cortexfs.daemon import starts as daemonstarts
+from cortexfs.daemon import status
+from cortexfs.daemon.agent_ports import AgentWorld
+from cortexfs.daemon.bugs import Bugs
+from cortexfs.daemon.retention import retain
+from cortexfs.daemon.selfconfinement import give_up
+from cortexfs.hooks.middleware import Middleware
+from cortexfs.hooks.turn_events import Turns
+from cortexfs.linux import mount_table
+from cortexfs.linux.syscalls import PR_SET_DUMPABLE, prctl
+from cortexfs.models.ask.driver import Driver
+from cortexfs.models.drivers import Drivers
+from cortexfs.models.exchange.served import served
+from cortexfs.models.local.driver import Locals
+from cortexfs.models.local.engine import Engines, Terms
+from cortexfs.models.local.weights import DEFAULT, DRIVER, found
+from cortexfs.models.plugin_model import DRIVER as PLUGGED
+from cortexfs.models.plugin_model import PluginModels
+from cortexfs.models.providers.files import Providers
+from cortexfs.models.providers.secrets import Secrets
+from cortexfs.peers import safe_sockets
+from cortexfs.peers.arrivals import Arrivals
+from cortexfs.plugins import mcp_servers
+from cortexfs.plugins.catalog import Catalog
+from cortexfs.plugins.command_file import Commands
+from cortexfs.plugins.description_cache import Descriptions
+from cortexfs.plugins.enabled import Offers
+from cortexfs.pool.pool import Pool
+from cortexfs.pool.run_table import Runs
+from cortexfs.pool.starter import Starter
+from cortexfs.pool.tool_call import ToolCalls
+from cortexfs.run import shebang
+from cortexfs.run.listener import Exec, Tree
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.store import Sessions
+from cortexfs.state import state_lock
+from cortexfs.state.control_store import Store
+from cortexfs.state.run_logs import Logs
+from cortexfs.talk.conversations import Conversations
+from cortexfs.talk.listener import Sockets, listen
+from cortexfs.tree.fuse import Filesystem
+
+GRACE_SECONDS = 0.5
+LEAVE_SECONDS = 0.2  # for clients to read their last frames
+SWEEP_SECONDS = 15.0
+GC_THRESHOLDS = (20_000, 20, 20)  # measured: 6 % less CPU a call than with the defaults
+
+log = logging.getLogger("cortexfs")
+
+
+def run(root: Path, config: Config, ready: Callable[[str | None], None], strict: bool = False) -> int:
+    """Serve `root` until it is unmounted or the daemon is told to stop; an exit status. `ready` is told None
+    when it answers, why it does not, and before that an empty sentence whenever it has come further."""
+    sys.setswitchinterval(0.001)  # a thread that makes a large request must not hold the tree up for 5 ms
+    try:
+        with state_lock.held(config.state):
+            daemon = Daemon(root, config, strict, lambda: ready(""))
+            return daemon.serve(ready)
+    except Fault as fault:
+        ready(fault.message)
+        return exit_status(fault.code)
+
+
+class Daemon:
+    """The parts, and how they begin and end."""
+
+    def __init__(self, root: Path, config: Config, strict: bool, further: Callable[[], None]) -> None:
+        self.root = root
+        self.config = config
+        self.began = time.time()
+        self._strict = strict
+        self.bugs = Bugs()
+        log.addHandler(self.bugs)
+        runner = shebang.runner()
+        limits = config.limits
+        hosts = hostcalls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files)
+        self.starter = Starter(root, config.state, config.directory)
+        self.pool = Pool(hosts, self.starter)
+        self.logs = Logs(config.state / "log", limits.log_kib << 10)
+        self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)
+        self.middleware = Middleware(self.pool, config.plugins.hook_failure)
+        turns = Turns(self.middleware.hooks, self.middleware.events)
+        self.pool.started = self.middleware.events.started
+        self.catalog = Catalog(self.pool, Descriptions(config.state), further)
+        self.offers = Offers(config, further, daemonstarts.signatures(self.starter))
+        self.servers = mcp_servers.Servers(config.directory, config.state)
+        self.watch = mcp_servers.Watch(self.catalog, self._renew)
+        self.commands = Commands(config.state, self.catalog.serving, self.offers.one)
+        self._connections = min(limits.connections, terms.raise_descriptors() // 4)  # of each kind, at most
+        self.sessions = Sessions(
+            config.state / "sessions",
+            _report,
+            grew=self._grew,
+            removed=self._removed,
+            most=terms.most(config),
+        )
+        self.conversations = Conversations(
+            self.sessions,
+            self.runs,
+            self._driver,
+            config.agent.approval_secs,
+            self._meant,
+            turns.talked,
+            turns.over,
+        )
+        self.fs = Filesystem(
+            registry=Registry({}),
+            store=Store(config.state / "tree"),
+            logs=self.logs,
+            sessions=self.sessions,
+            status=lambda: status.text(self),
+            commands=self.commands.text,
+            shebang=shebang.line(runner),
+            bin_targets={"ctx": shebang.program("ctx"), "cortexfs-object-runner": runner},
+            tool_timeout=float(config.turn.tool_timeout_secs),
+            strict=strict,
+            state=config.state,
+            forgotten=lambda key: self.logs.drop(*key),
+        )
+        self.providers = Providers(config.directory, config.state)
+        self.secrets = Secrets(config.state, partial(daemonstarts.key, self.starter))
+        self.broken_providers: dict[str, str] = {}
+        self.broken_agents: dict[str, str] = {}
+        engine = config.engine
+        engine_terms = Terms(engine.idle_secs, streams=engine.streams, threads=engine.threads)
+        self.engines = Engines(engine_terms, partial(self.starter.start, starts.ENGINE))
+        self.locals = Locals(self.engines, self.fs.control)
+        seconds = float(config.turn.tool_timeout_secs)
+        plugged = PluginModels(self.pool, self.fs.control, seconds)
+        makers = {DRIVER: self.locals.driver, PLUGGED: plugged.driver}
+        self.drivers = Drivers(self._model, self.fs.control, makers, heard=turns.model)
+        tools = ToolCalls(self.pool, seconds)
+        self.world = AgentWorld(
+            root, config, self.fs, self.sessions, self.runs, self.drivers, tools, self.middleware
+        )
+        self.agents = Agents(self.world, turns.agent)
+        self.arrivals = Arrivals()
+        self.sockets = Sockets(
+            self.fs.expecting_bind,
+            self.conversations,
+            self.pool,
+            self._connections,
+            self.arrivals,
+            strict,
+            config.callers.serve_sandboxed,
+        )
+        self._agents: list[Object] = []  # as their records have them
+        self._agents_changed = trio.Event()
+        self._own_changed: set[Key] = set()
+        self._applying = trio.Lock()
+        self.fs.on_change(self._changed)
+        self.places = config.directory, config.state
+        self.reloads = -1  # the first one is the start
+        self.refused = ""  # why the last one took nothing over
+        self._stop = trio.Event()
+
+    def serve(self, ready: Callable[[str | None], None]) -> int:
+        # Keys are in this memory: no core of it is written, and no other process of this user looks into it.
+        # Children are programs of their own, which begin as usual (prctl(2): execve sets it back).
+        prctl(PR_SET_DUMPABLE, 0)
+        options = {*pyfuse3.default_options, "fsname=cortexfs", "subtype=cortexfs"}
+        if os.geteuid() == 0:
+            options.add("allow_other")
+        try:
+            pyfuse3.init(self.fs, str(self.root), options)
+        except RuntimeError as error:
+            self.pool.stop()
+            raise Fault("EHOSTDOWN", f"{self.root} cannot be mounted: {error}; see: ctx doctor") from None
+        try:
+            self.pool.device = mount_table.device(self.root)
+            give_up(self.starter.control.fileno())
+            # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
+            gc.freeze()
+            gc.set_threshold(*GC_THRESHOLDS)
+            trio.run(self._main, ready, strict_exception_groups=True)
+        finally:
+            self.logs.flush()
+            daemonstarts.end(self.pool, self.root)
+        return EXIT_OK
+
+    async def _main(self, ready: Callable[[str | None], None]) -> None:
+        async with trio.open_nursery() as services:
+            services.start_soon(self._fuse)
+            services.start_soon(self._begin)
+            services.start_soon(self.pool.run)
+            services.start_soon(self.logs.run)
+            services.start_soon(self._sweep)
+            await services.start(self._signals)
+            services.start_soon(self._unmounted)
+            await services.start(self.middleware.events.run)
+            await services.start(self.engines.run)
+            await services.start(self.sessions.run)
+            await services.start(self.conversations.run)
+            await services.start(self.sockets.run)
+            await services.start(self.watch.run)
+            services.start_soon(retain, self.sessions, self.config.sessions)
+            await trio.to_thread.run_sync(self.offers.settle)
+            await self.reload()
+            services.start_soon(self._watch_agents)
+            listener = await listen(self.starter, self.fs.expecting_bind)
+            with safe_sockets.closing(listener):
+                async with trio.open_nursery() as calls_:
+                    find, command = self.fs.object_of, self.commands.chosen
+                    tree = Tree(str(self.root), find, command, self._driver_of, self.world.admit)
+                    settings = terms.Exec(self.config, self._connections)
+                    exec_ = Exec(
+                        tree, self.pool, self.runs, settings, self.arrivals, self._strict, self.middleware
+                    )
+                    calls_.start_soon(exec_.serve, listener, calls_)
+                    calls_.start_soon(self.arrivals.run)
+                    ready(None)
+                    await self._stop.wait()
+                    await self._drain()
+                    calls_.cancel_scope.cancel()
+            await self.middleware.events.end(self.pool.live)
+            await self.drivers.close()
+            services.cancel_scope.cancel()
+
+    async def _fuse(self) -> None:
+        """Serve the kernel; it returns when somebody has unmounted us."""
+        await pyfuse3.main()
+        self._stop.set()
+
+    async def _begin(self) -> None:
+        """Hear the starter, without which nothing can be begun, and nothing unmounted."""
+        await self.starter.run()
+        log.error("the process that starts others has ended; the daemon ends, too")
+        self._stop.set()
+
+    async def reload(self) -> None:
+        """Take over what is enabled now; what did not change keeps its hosts."""
+        async with self._applying:
+            await self._reload()
+            self.reloads += 1
+            self.watch.again()
+
+    async def _renew(self) -> None:
+        """A plugin has other tools, without anybody's having told us."""
+        async with self._applying:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        self.refused = ""
+        try:
+            offered = await trio.to_thread.run_sync(self.offers.load)
+            servers = await trio.to_thread.run_sync(self.servers.load)
+            models = await trio.to_thread.run_sync(served, self.providers, self.secrets)
+            agents = await trio.to_thread.run_sync(records.load, self.config.state, self.began)
+        except Fault as fault:  # a damaged file must not end what works
+            self.runs.last_error = self.refused = fault.message
+            return
+        here = await trio.to_thread.run_sync(found, self.config.directory, self.config.engine.context_tokens)
+        self.locals.apply(here)
+        own = [each.object for each in here]
+        registry = await self.catalog.registry(
+            [*offered.plugins, *servers.plugins],
+            [*models.objects, *own, *agents.objects],
+            consents=offered.consents,
+            faults={**offered.faults, **servers.faults},
+            withdrawn=offered.withdrawn,
+        )
+        self.broken_providers = models.broken
+        self.broken_agents = agents.broken
+        self._agents = agents.objects
+        await self.drivers.apply(models.sources)
+        await trio.to_thread.run_sync(self.commands.apply, self.catalog.commands, self.catalog.plugins)
+        await self.fs.apply(registry)
+        main = DEFAULT if self._model(DEFAULT) else "debug/echo"
+        await self.fs.offer("main", f"{self.root}/model/{main}")
+        hooks = self.middleware.hooks
+        hooks.apply(self.catalog.served)
+        wanted = {one.plugin for one in (*registry, *self.catalog.commands.values())} | {*hooks.plugins}
+        self.pool.replace(lambda plugin: plugin in wanted)
+        await trio.to_thread.run_sync(self.offers.sweep, wanted | self.pool.plugins)
+        await self._check_agents(None)
+        await self.sockets.reconcile(self.fs.registry)
+        self.watch.reconcile(servers.plugins)
+
+    def _changed(self, key: Key) -> None:
+        """Somebody has written a control."""
+        if key[0] == "agent":
+            self._agents_changed.set()
+        if is_own(key):
+            self._own_changed.add(key)
+
+    async def _watch_agents(self) -> None:
+        """An agent whose controls do not fit together is refused on its socket, until they do."""
+        while True:
+            await self._agents_changed.wait()
+            self._agents_changed = trio.Event()
+            async with self._applying:
+                changed, self._own_changed = self._own_changed, set()
+                if await self._check_agents(changed) or changed:
+                    await self.sockets.reconcile(self.fs.registry)
+
+    async def _check_agents(self, own: Iterable[Key] | None) -> bool:
+        """Show which agents cannot work now, these of users' own among them (None: all); whether that is
+        another thing than before."""
+        shown = self.fs.registry.objects
+        checked = self.world.checked([*self._agents, *self.fs.own.some(own)])
+        changed = any(shown.get(key) != object_ for key, object_ in checked.items())
+        if changed:
+            await self.fs.apply(Registry({**shown, **checked}))
+        return changed
+
+    async def _signals(self, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
+            task_status.started()
+            async for number in received:
+                if number != signal.SIGHUP:
+                    self._stop.set()
+                    return
+                await self.reload()
+
+    async def _unmounted(self) -> None:
+        """`umount -l` by hand ends the daemon too; the bound socket would keep the mount alive unseen."""
+        await mount_table.gone(self.root)
+        self._stop.set()
+
+    async def _drain(self) -> None:
+        """No new runs; active ones get a moment to end by themselves."""
+        self.sockets.close()
+        with trio.move_on_after(GRACE_SECONDS):
+            await self.runs.drained()
+        with trio.move_on_after(GRACE_SECONDS):
+            await self.conversations.stop()
+        with trio.move_on_after(LEAVE_SECONDS):
+            await self.sockets.let_go()
+
+    def _driver(self, key: Key) -> Driver:
+        """What answers for a model, as its `.d/driver` says now."""
+        object_ = self.fs.registry.objects.get(key)
+        if object_ is None:
+            raise Fault("EHOSTDOWN", f"there is no {key[0]} {key[1]} any more; see: ctx ls")
+        return self._driver_of(object_, "socket")
+
+    def _meant(self, address: Address) -> Key:
+        """Whose sessions these are: in a home those of its user's own agent of that name, if there is one."""
+        space = address.space
+        uid = None if space == Space.shared() else space.uid
+        return self.fs.registry.meant(address.class_, address.object, uid)
+
+    def _driver_of(self, object_: Object, use: str) -> Driver:
+        """What answers for a model or an agent."""
+        return self.agents.driver(object_) if object_.class_ == "agent" else self.drivers.chosen(object_, use)
+
+    def _model(self, name: str) -> Object | None:
+        return self.fs.registry.get("model", name)
+
+    def _grew(self, address: Address) -> None:
+        self.conversations.grew(address)
+
+    def _removed(self, address: Address) -> None:
+        self.conversations.removed(address)
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_SECONDS)
+            self.pool.sweep(self.config.limits.idle_secs)
+
+
+def _report(address: Address, remark: str) -> None:
+    """What befell a session's log."""
+    log.warning("session %s: %s", "/".join(address.parts), remark)

@@ -1,0 +1,44 @@
+"""The text of `status`: what the daemon says about itself to whoever looks.
+
+Rules: everybody may read it, so it names nothing that anybody ran.
+This file must never know how a part works.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from cortexfs.core.safe_text import one_line
+from cortexfs.plugins import deciding
+from cortexfs.version import VERSION
+
+if TYPE_CHECKING:
+    from cortexfs.daemon.daemon import Daemon
+
+
+def text(daemon: Daemon) -> str:
+    """Returns it as it is now, a `key: value` line each."""
+    counts = {class_: len(daemon.fs.registry.names(class_)) for class_ in ("tool", "model", "agent")}
+    lines = [
+        f"version: {VERSION}",
+        f"uptime: {time.time() - daemon.began:.0f} s",
+        f"pid: {os.getpid()}",
+        f"mount: {daemon.root}",
+        *(f"{class_}s: {count}" for class_, count in counts.items()),
+        f"runs: {len(daemon.runs.active)} active, {daemon.runs.total} total",
+        f"sessions: {len(daemon.conversations)} in memory",
+        f"hosts: {len(daemon.pool)}",
+        *daemon.middleware.told(),
+        f"engines: {len(daemon.engines)}",
+        f"reloads: {daemon.reloads}",
+        *([f"reload refused: {one_line(daemon.refused)}"] if daemon.refused else []),
+        *(f"not used: {one_line(why)}" for why in deciding.unused(*daemon.places)),
+        *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(daemon.catalog.broken.items())),
+        *(f"broken provider: {name}: {one_line(why)}" for name, why in daemon.broken_providers.items()),
+        *(f"broken agent: {name}: {one_line(why)}" for name, why in daemon.broken_agents.items()),
+        f"bugs met: {daemon.bugs.met}",
+        f"last error: {one_line(daemon.logs.error or daemon.runs.last_error or 'none')}",
+    ]
+    return "\n".join(lines) + "\n"

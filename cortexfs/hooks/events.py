@@ -1,0 +1,133 @@
+"""Events: what happens is told to the plugins that declare it, once, in a host of whom it is about.
+
+    events.tell("session:start", site, sessionId=...)
+
+Main path: `tell` puts an event into the queue of a plugin and a caller, and `_deliver` empties it one by one,
+so that they arrive in their order. Nobody waits for an event.
+
+Rules: queues are bounded; what there is no room for, or cannot be delivered, is dropped and counted. What
+comes from inside of a plugin with hooks is told to nobody, so no event makes another one.
+This file must never know why something has happened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import trio
+
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import EVENT
+from cortexfs.core.manifestjson import lifecycle
+from cortexfs.core.safe_text import one_line
+from cortexfs.hooks.registry import Hooks, Site
+from cortexfs.pool.pool import Host
+
+MAX_EVENTS = 256  # that wait for one plugin and caller
+MAX_BYTES = 16 << 20  # of all that wait for one user
+MAX_QUEUES = 64  # of one user, whose agents have some of their own
+LAST_SECONDS = 2.0  # for hosts to hear that the daemon ends
+DAEMON = "cortexfs"
+STATUS = "daemon:status"
+
+_Key: TypeAlias = tuple[hostcalls.Plugin, hostcalls.Identity]
+
+log = logging.getLogger("cortexfs")
+
+
+class _Queue:
+    def __init__(self, let_go: Callable[[], None]) -> None:
+        self.let_go = let_go  # of whom it is about
+        self.waiting: deque[tuple[Site, bytes]] = deque()
+        self.size = 0
+        self.is_full = False
+
+    def put(self, site: Site, event: bytes) -> None:
+        self.size += len(event)
+        self.waiting.append((site, event))
+
+    def next(self) -> tuple[Site, bytes]:
+        site, event = self.waiting.popleft()
+        self.size -= len(event)
+        return site, event
+
+
+class Events:
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._queues: dict[_Key, _Queue] = {}
+        self._nursery: trio.Nursery | None = None
+        self.dropped = 0
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+
+    def tell(self, type_: str, site: Site, **payload: Any) -> None:
+        """Tell whoever declares it. Returns at once."""
+        plugins = self._hooks.of(type_)
+        if plugins and not site.identity.unheard:
+            event = lifecycle.event(type_, **payload)
+            for plugin in plugins:
+                self._put((plugin, site.identity), site, event)
+
+    def started(self, host: Host) -> None:
+        """A host has started: its plugin is told that the daemon is up."""
+        if STATUS in host.plugin.hooks and host.identity.label != hostcalls.DESCRIBER:
+            self._put((host.plugin, host.identity), Site(host.identity), _status("up"))
+
+    async def end(self, hosts: list[Host]) -> None:
+        """The daemon ends: these hosts are told, behind what waits for them, if they are quick."""
+        with trio.move_on_after(LAST_SECONDS):
+            for host in hosts:
+                if STATUS in host.plugin.hooks and host.identity.label != hostcalls.DESCRIBER:
+                    self._put((host.plugin, host.identity), Site(host.identity), _status("down"))
+            while self._queues:  # noqa: ASYNC110  # a handful of looks, when the daemon ends
+                await trio.sleep(LAST_SECONDS / 50)
+
+    def _put(self, key: _Key, site: Site, event: bytes) -> None:
+        own = [queue for (_, who), queue in self._queues.items() if who.uid == site.identity.uid]
+        queue = self._queues.get(key)
+        if queue is None:
+            if self._nursery is None or len(own) >= MAX_QUEUES:
+                self.dropped += 1
+                return
+            queue = self._queues[key] = _Queue(self._hooks.outlast(site))
+            self._nursery.start_soon(self._deliver, key, queue)
+        if len(queue.waiting) < MAX_EVENTS and sum(one.size for one in own) + len(event) <= MAX_BYTES:
+            queue.is_full = False
+            queue.put(site._replace(cwd=None, directory="/", stream=None), event)
+            return
+        self.dropped += 1
+        if not queue.is_full:  # one line of the log is enough
+            queue.is_full = True
+            log.warning("events: more than wait for the plugin %s already are dropped", key[0].name)
+
+    async def _deliver(self, key: _Key, queue: _Queue) -> None:
+        plugin = key[0]
+        try:
+            while queue.waiting:
+                site, event = queue.next()
+                try:
+                    await self._hooks.call(plugin, EVENT, site, event)
+                except Fault as fault:  # what waits behind it would come out of its order
+                    lost = 1 + len(queue.waiting)
+                    queue.waiting.clear()
+                    self.dropped += lost
+                    why = one_line(fault.message)
+                    log.warning("events: %d not delivered to the plugin %s: %s", lost, plugin.name, why)
+        finally:
+            del self._queues[key]
+            queue.let_go()
+
+
+def _status(status: str) -> bytes:
+    return lifecycle.event(STATUS, daemon=DAEMON, status=status)

@@ -1,0 +1,219 @@
+"""One call of a tool, as plugins are asked about it and told of it.
+
+    hooked = middleware.of(site, tool)              None where nobody has a hook: the one look that this costs
+    input_, notes = await hooked.before(input_)     what the tool is to get; Fault where it is not to run
+    hooked.begin(input_)                            it runs now
+    output, refused, notes = await hooked.after(output, fault)
+    hooked.end(output, fault)                       in place of that, where nobody is to be asked
+
+Main path: plugins with middleware:pre in their order, each with the input as the one before it left it; the
+event tool:pre-execute; the tool; those with middleware:post likewise with its output; tool:post-execute.
+
+Rules: the first that aborts ends it. One that fails, or does not answer in time, ends it too, unless the
+configuration says open. What was changed is said in notes, for whoever keeps what was used.
+This file must never know who runs the tool.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Observer
+from cortexfs.core.hooks import (
+    MAX_SHOWN,
+    POST,
+    PRE,
+    STAGE_NAMES,
+    STAGES,
+    TOOL_EVENTS,
+    Failure,
+    HookResult,
+    Result,
+    heard,
+    heard_args,
+    note,
+    refusal,
+)
+from cortexfs.core.hostcalls import Plugin
+from cortexfs.core.safe_text import one_line
+from cortexfs.hooks.events import Events
+from cortexfs.hooks.registry import Hooks, Site
+from cortexfs.pool.pool import Pool
+
+BEFORE, AFTER = TOOL_EVENTS
+CUT = f"over the {MAX_SHOWN >> 10} KiB that plugins are shown"
+MAX_HELD = 64 << 20  # bytes of inputs and outputs that are held at a time for one user
+
+log = logging.getLogger("cortexfs")
+
+_results = msgspec.json.Decoder(HookResult)
+
+
+class After(NamedTuple):
+    """What middleware makes of an output; `refused` where nobody is to see it."""
+
+    output: str
+    refused: Fault | None
+    notes: list[Observer]
+
+
+class Middleware:
+    def __init__(self, pool: Pool, failure: Failure = "closed") -> None:
+        self.hooks = Hooks(pool, failure)
+        self.events = Events(self.hooks)
+        self.held: Counter[int] = Counter()  # by uid
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anybody wants to know of calls of tools."""
+        return self.hooks.of_tools
+
+    def told(self) -> list[str]:
+        """Lines of the status: who hooks in where, in the order in which they are asked."""
+        lines = [f"hooks of {one.name}: {' '.join(one.hooks)}" for one in self.hooks.plugins]
+        return [*lines, *([f"events dropped: {self.events.dropped}"] if lines else ())]
+
+    def of(self, site: Site, tool: str) -> Hooked | None:
+        return Hooked(self, site, tool) if self.has_any and not site.identity.unheard else None
+
+
+class Hooked:
+    def __init__(self, middleware: Middleware, site: Site, tool: str) -> None:
+        self._hooks = middleware.hooks
+        self._events = middleware.events
+        self._held = middleware.held
+        self._own = 0  # of these
+        self._site = site
+        self._tool = tool
+        self._input: dict[str, Any] = {}
+        self._began = 0.0
+        self.is_begun = False  # whether the tool may run, or has
+        self.changed_by = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether its output is for middleware first."""
+        return bool(self._hooks.of(POST))
+
+    @property
+    def listens(self) -> bool:
+        """Whether its output is wanted at all."""
+        return self.holds or bool(self._hooks.of(AFTER))
+
+    @property
+    def is_open(self) -> bool:
+        return self._hooks.failure == "open"
+
+    def hold(self, size: int) -> None:
+        """So many bytes more are held for it; EAGAIN where they are too many of this user's."""
+        self._own += size
+        self._held[self._site.identity.uid] += size
+        if self._held[self._site.identity.uid] > MAX_HELD:
+            raise Fault("EAGAIN", f"{MAX_HELD >> 20} MiB of your calls are held for plugins; try again")
+
+    def let_go(self) -> None:
+        uid = self._site.identity.uid
+        self._held[uid] -= self._own
+        self._own = 0
+        if not self._held[uid]:
+            del self._held[uid]
+
+    async def before(self, input_: dict[str, Any] | None) -> tuple[dict[str, Any], list[Observer]]:
+        """Ask with this input, None for one that is too large to be shown; with which the tool is to run."""
+        notes: list[Observer] = []
+        await self._hooks.follow(TOOL_EVENTS, self._site)
+        for plugin in self._hooks.of(PRE):
+            if input_ is None:
+                self._failed(plugin.name, PRE, Fault("EMSGSIZE", f"the input is {CUT}"))
+                continue
+            said = await self._ask(plugin, PRE, {"toolCall": self._call(input_)})
+            if said.abort is not None:
+                raise refusal(plugin.name, said.abort)
+            if said.modify_input is not None and said.modify_input != input_:
+                input_, self.changed_by = said.modify_input, plugin.name
+                notes.append(self._note(plugin, input=input_))
+        return input_ or {}, notes
+
+    def begin(self, input_: dict[str, Any]) -> None:
+        self._input, self._began, self.is_begun = input_, time.monotonic(), True
+        self._events.tell(BEFORE, self._site, toolName=self._tool, args=heard_args(input_))
+
+    async def after(self, output: str, fault: Fault | None, missing: int = 0) -> After:
+        """Ask with how the tool has ended; so many bytes of its output are not there."""
+        result = self._result(output, fault)
+        notes: list[Observer] = []
+        try:
+            large = missing or len(output) > MAX_SHOWN or len(output.encode()) > MAX_SHOWN
+            if large:
+                self.too_large()
+            for plugin in () if large else self._hooks.of(POST):
+                shown = {"toolCall": self._call(self._input), "toolResult": result}
+                said = await self._ask(plugin, POST, shown)
+                if said.abort is not None:
+                    raise refusal(plugin.name, said.abort)
+                if said.modify_output is not None and said.modify_output != result.output:
+                    result = msgspec.structs.replace(result, output=said.modify_output)
+                    notes.append(self._note(plugin, output=said.modify_output))
+        except Fault as refused:
+            self.end("", refused)
+            return After("", refused, notes)
+        self._tell(heard(result, missing and len(output) + missing))
+        return After(result.output, None, notes)
+
+    def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
+        """It has ended so, and nobody is asked; `length` is that of the whole output."""
+        self._tell(heard(self._result(output, fault), length))
+
+    def too_large(self) -> None:
+        """Its output is more than middleware is shown: a Fault, unless it may pass without."""
+        for plugin in self._hooks.of(POST):
+            self._failed(plugin.name, POST, Fault("EFBIG", f"the output is {CUT}"))
+
+    def _tell(self, result: Result) -> None:
+        self._events.tell(AFTER, self._site, toolName=self._tool, result=result)
+
+    def _note(self, plugin: Plugin, **changed: Any) -> Observer:
+        return note(plugin.name, self._tool, self._site.call, **changed)
+
+    def _call(self, input_: dict[str, Any]) -> dict[str, Any]:
+        # `name` is what plugins in the wild read; the reference has toolName.
+        return {"toolName": self._tool, "name": self._tool, "args": input_}
+
+    def _result(self, output: str, fault: Fault | None) -> Result:
+        spent = round((time.monotonic() - self._began) * 1000)
+        return Result(self._tool, fault is None, output, spent, _sentence(fault) if fault else None)
+
+    async def _ask(self, plugin: Plugin, stage: str, shown: dict[str, Any]) -> HookResult:
+        """What the plugin answers; nothing where it may fail, and does."""
+        site = self._site
+        about = {"stage": STAGE_NAMES[stage], "sessionId": site.session, "turnId": site.turn, **shown}
+        try:
+            said = _results.decode(
+                await self._hooks.call(plugin, STAGES[stage], site, msgspec.json.encode(about))
+            )
+            if said.modify_input is not None and len(msgspec.json.encode(said.modify_input)) > MAX_SHOWN:
+                raise Fault("EMSGSIZE", f"it makes an input {CUT}")
+            return said
+        except Fault as fault:
+            self._failed(plugin.name, stage, fault)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._failed(plugin.name, stage, Fault("EPROTO", f"it gave no result: {error}"))
+        return HookResult()
+
+    def _failed(self, name: str, stage: str, fault: Fault) -> None:
+        """Fail closed, or go on without it."""
+        was = f"the plugin {name} was to be asked {'before' if stage == PRE else 'after'} this call of"
+        why = f"{was} {self._tool}: {fault.message}"
+        if not self.is_open:
+            raise Fault("EPROTO" if fault.code == "ECANCELED" else fault.code, why)
+        log.warning("middleware: %s; the call goes on, as the configuration says", one_line(why))
+
+
+def _sentence(fault: Fault) -> str:
+    return fault.message or ("cancelled" if fault.code == "ECANCELED" else fault.code)

@@ -1,0 +1,150 @@
+"""What plugins are told of models, agents and sessions: the events around a driver's answer.
+
+    driver = turns.model(object_, driver)       llm:pre-call and llm:post-call
+    driver = turns.agent(driver)                agent:turn-start and agent:turn-end
+    turns.talked(address, who, is_new)          session:start
+    turns.over(address)                         session:end
+
+Rules: a driver about which nobody is told is returned as it is. The turn that a driver sees is the one it was
+given; what it says is overheard on the way.
+This file must never know what a driver does.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from cortexfs.core.frames import Approval, Frame, Message, Usage
+from cortexfs.core.hooks import MAX_HEARD
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.registry import Object
+from cortexfs.core.talk.requests import Input, Verdict
+from cortexfs.hooks.events import Events
+from cortexfs.hooks.registry import Hooks, Site
+from cortexfs.models.ask.driver import Driver, Turn, Who
+from cortexfs.sessions.layout import Address
+
+MAX_SESSIONS = 10_000  # of which it is known who is told of their end
+SESSIONS = ("session:start", "session:end")
+
+_Hear: TypeAlias = Callable[[Frame], None]
+
+
+class _Known(NamedTuple):
+    """Who talked in a session first."""
+
+    session: str
+    who: Identity
+    let_go: Callable[[], None]
+
+
+class Turns:
+    def __init__(self, hooks: Hooks, events: Events) -> None:
+        self._hooks = hooks
+        self._events = events
+        self._sessions: OrderedDict[Address, _Known] = OrderedDict()
+
+    def _wants(self, *types: str) -> bool:
+        return any(self._hooks.of(type_) for type_ in types)
+
+    def model(self, object_: Object, driver: Driver) -> Driver:
+        if not self._wants("llm:pre-call", "llm:post-call"):
+            return driver
+        provider, _, model = object_.name.partition("/")
+
+        async def answer(turn: Turn) -> None:
+            site, tokens = _site(turn.who), [0, 0]
+            self._events.tell("llm:pre-call", site, provider=provider, model=model)
+
+            def hear(frame: Frame) -> None:
+                if isinstance(frame, Usage):
+                    tokens[0] += frame.input_tokens
+                    tokens[1] += frame.output_tokens
+
+            try:
+                await driver(_Overheard(turn, hear))
+            finally:
+                used = {"tokensIn": tokens[0], "tokensOut": tokens[1]}
+                self._events.tell("llm:post-call", site, provider=provider, model=model, **used)
+
+        return answer
+
+    def agent(self, driver: Driver) -> Driver:
+        if not self._wants("agent:turn-start", "agent:turn-end"):
+            return driver
+
+        async def answer(turn: Turn) -> None:
+            who, response = turn.who, [""]
+            about = {"sessionId": who.session, "turnId": who.run}
+            self._events.tell("agent:turn-start", _site(who), **about)
+
+            def hear(frame: Frame) -> None:
+                if isinstance(frame, Message):
+                    response[0] = "".join(part.text for part in frame.content)[:MAX_HEARD]
+
+            try:
+                await driver(_Overheard(turn, hear))
+            finally:
+                self._events.tell("agent:turn-end", _site(who), **about, response=response[0])
+
+        return answer
+
+    def talked(self, address: Address, who: Identity, is_new: bool) -> None:
+        """A message was sent in this session, as its first or as a later one."""
+        if not self._wants(*SESSIONS) or who.unheard or address in self._sessions:
+            return
+        self._sessions[address] = _Known(address.session, who, self._hooks.outlast(Site(who)))
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)[1].let_go()
+        if is_new:
+            self._events.tell("session:start", Site(who), sessionId=address.session)
+
+    def over(self, address: Address) -> None:
+        """It is gone, and whoever talked in it first is told."""
+        if known := self._sessions.pop(address, None):
+            self._events.tell("session:end", Site(known.who, known.session), sessionId=known.session)
+            known.let_go()
+
+
+def _site(who: Who) -> Site:
+    return Site(who.identity, who.session, who.run)
+
+
+class _Overheard:
+    """A turn, and whoever hears what is said in it."""
+
+    def __init__(self, turn: Turn, hear: _Hear) -> None:
+        self._turn = turn
+        self._hear = hear
+
+    @property
+    def input(self) -> Input:
+        return self._turn.input
+
+    @property
+    def uid(self) -> int:
+        return self._turn.uid
+
+    @property
+    def who(self) -> Who:
+        return self._turn.who
+
+    @property
+    def session_memory(self) -> dict[str, object]:
+        return self._turn.session_memory
+
+    async def history(self, room: int) -> list[Message]:
+        return await self._turn.history(room)
+
+    async def say(self, *said: Frame) -> None:
+        for frame in said:
+            self._hear(frame)
+        await self._turn.say(*said)
+
+    async def settled(self) -> None:
+        await self._turn.settled()
+
+    async def ask(self, approval: Approval) -> Verdict:
+        return await self._turn.ask(approval)

@@ -1,0 +1,164 @@
+"""What a host is told of a plugin that is no Python: its programs or its library, as `calls.Plugin.target`.
+
+Rules: the daemon has read and checked the manifest; a host gets what came of it and reads none itself, so
+that what was checked is what runs. A target is text that fits the packet that starts a host.
+This file must never know how a program is started or a library called.
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+import zlib
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import governance
+from cortexfs.core.manifest.toml import DEFAULT_OUTPUT, Effect, Manifest, ProcessTool
+
+PROCESS, NATIVE = "process", hostcalls.NATIVE  # calls.Plugin.kind
+# `json` is one child for each call, `jsonl` one for all of them.
+Protocol: TypeAlias = Literal["json", "jsonl"]
+# The packet that starts a host has 64 KiB, for its identity too.
+MAX_TARGET = 48 << 10
+# Schemas are wordy, and shrink to a tenth; a small target stays readable.
+_PLAIN = 16 << 10
+_PACKED = "z"
+_MAX_UNPACKED = 16 << 20
+
+
+class Program(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One tool that is a program."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    argv: tuple[str, ...]  # the first is an absolute path
+    working_dir: str
+    inherited: tuple[str, ...] = ("PATH",)
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    timeout: int | None = None
+    output_bytes: int = DEFAULT_OUTPUT
+    memory_bytes: int | None = None
+    cpu_seconds: int | None = None
+    effects: tuple[hostcalls.Effect, ...] = ()
+    dry_run_flag: bool = False
+
+
+class Programs(msgspec.Struct, frozen=True, omit_defaults=True):
+    tools: tuple[Program, ...]
+    protocol: Protocol = "json"
+    stamp: str = ""  # of the plugin's files: with another one, warm children are not those of before
+
+
+class Library(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A shared library, and which one it was when the daemon looked at it."""
+
+    path: str
+    stamp: str = ""  # empty: whichever is there
+
+
+_Declared = TypeVar("_Declared", Programs, Library)
+
+
+def programs(
+    manifest: Manifest,
+    commands: Iterable[tuple[tuple[str, ...], str]],
+    protocol: Protocol = "json",
+    stamp: str = "",
+) -> Programs:
+    """The process tools of a manifest; `commands` are argv and working directory of each."""
+    tools = manifest.native.tools if manifest.native else ()
+    made = (_program(manifest, tool, *command) for tool, command in zip(tools, commands, strict=True))
+    return Programs(tuple(made), protocol, stamp)
+
+
+def _program(manifest: Manifest, tool: ProcessTool, argv: tuple[str, ...], working_dir: str) -> Program:
+    if not isinstance(tool.input_schema, dict):
+        mend = 'write a table, as input_schema = { type = "object" }'
+        raise Fault("EINVAL", f"process tool '{tool.name}' has an input_schema that is no object; {mend}")
+    return Program(
+        name=tool.name,
+        description=tool.description,
+        input_schema=tool.input_schema,
+        argv=argv,
+        working_dir=working_dir,
+        inherited=tool.inherited,
+        environment=tool.env,
+        timeout=tool.timeout,
+        output_bytes=tool.output_limit,
+        memory_bytes=tool.max_memory_bytes,
+        cpu_seconds=tool.max_cpu_secs,
+        effects=tuple(governance.tool_effects(manifest, tool)),
+        dry_run_flag=any(effect.dry_run_flag for effect in tool.effects),
+    )
+
+
+def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
+    """What a host would say of these tools: nothing of it is the plugin's own word."""
+    told = declared(plugin, Programs)
+    streams = told.protocol == "jsonl"
+    return [
+        hostcalls.Descriptor(
+            tool.name,
+            tool.description,
+            tool.input_schema,
+            tool.timeout,
+            hostcalls.Capabilities(streams, streams, False, tool.effects),
+            dry_run_flag=tool.dry_run_flag,
+        )
+        for tool in {tool.name: tool for tool in told.tools}.values()
+    ]
+
+
+def effects_of(
+    declared: Iterable[hostcalls.Effect | Effect], *, are_shown: bool = False
+) -> tuple[sdk.ToolEffect, ...]:
+    """Returns them in the SDK's words. With `are_shown`, a dry run shows each, whatever they say of that."""
+    return tuple(
+        sdk.ToolEffect(
+            sdk.ToolEffectKind(each.kind),
+            each.target,
+            sdk.EffectReversibility(each.reversibility),
+            sdk.EffectConfirmation(each.confirmation),
+            sdk.DryRunSupport.SUPPORTED if are_shown else sdk.DryRunSupport(each.dry_run),
+        )
+        for each in declared
+    )
+
+
+def library(path: str) -> Library:
+    """The library that is there now; one that takes its place is another plugin to the pool of hosts."""
+    return Library(path, stamp_of(path))
+
+
+def stamp_of(path: str) -> str:
+    seen = os.stat(path)
+    return f"{seen.st_dev}.{seen.st_ino}.{seen.st_size}.{seen.st_mtime_ns}"
+
+
+def target(declared: Programs | Library) -> str:
+    text = msgspec.json.encode(declared)
+    if len(text) > _PLAIN:
+        text = _PACKED.encode() + binascii.b2a_base64(zlib.compress(text), newline=False)
+    if len(text) > MAX_TARGET:
+        told = f"its tools take {len(text) >> 10} KiB to tell a host of, over {MAX_TARGET >> 10}"
+        raise Fault("EMSGSIZE", f"{told}; shorten their schemas and descriptions, or make two plugins of it")
+    return text.decode()
+
+
+def declared(plugin: hostcalls.Plugin, type_: type[_Declared]) -> _Declared:
+    """What `target` was made of; EPROTO for anything else."""
+    text = plugin.target.encode()
+    try:
+        if text.startswith(_PACKED.encode()):
+            unpacker = zlib.decompressobj()
+            text = unpacker.decompress(binascii.a2b_base64(text[1:]), _MAX_UNPACKED)
+        return msgspec.json.decode(text, type=type_)
+    except (msgspec.MsgspecError, zlib.error, binascii.Error, UnicodeError) as error:
+        raise Fault("EPROTO", f"the daemon did not say what the plugin {plugin.name} is: {error}") from None

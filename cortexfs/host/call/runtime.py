@@ -1,0 +1,303 @@
+"""One call as its tool sees it, and the way back to the daemon.
+
+Rules: every message is sent whole, under a lock, as a tool may speak from several threads; none is sent
+after the last one. `Cancelled` is raised in the tool's thread at most once, between `begin` and `end`, and
+not where the thread is `shielded`.
+This file must never know how calls arrive or which thread serves them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls, wire
+from cortexfs.core.arguments import parse
+from cortexfs.core.errors import Fault, code_of, is_code
+
+MAX_FAULT = 64 << 10
+MAX_SOURCE = 1 << 10  # of an observer's note
+MAX_REQUEST = wire.MAX_STRINGS + (1 << 20)  # the strings of a greeting, and what surrounds them
+_RECEIVE = 64 << 10  # from 128 KiB on, malloc(3) would map and unmap it
+
+_raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_raise_in.argtypes = (ctypes.c_ulong, ctypes.py_object)
+_clear = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+_requests: msgspec.msgpack.Decoder[hostcalls.Request] = msgspec.msgpack.Decoder(hostcalls.Request)
+_answers = msgspec.msgpack.Decoder(tuple[str, bytes])
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Cancelled(BaseException):
+    """Raised in a tool's thread when nobody waits for its answer any more."""
+
+
+class Runtime(sdk.ToolRuntime):
+    """Made by the thread that will run the tool."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        super().__init__(sdk.InvocationContext(""))
+        self.stream = stream
+        self._thread = threading.get_ident()
+        self._splitter = wire.Splitter(MAX_REQUEST)
+        self._inbox: deque[tuple[int, bytes]] = deque()
+        self._sending = threading.Lock()
+        self._said_all = False
+        # Called before the last message: who hears it closes the call, which is no leaving any more.
+        self.unwatch: Callable[[], None] = nothing
+        self._state = threading.Lock()
+        self._ended = self._shielded = self._late = False
+
+    # -- what the tool sees
+
+    def emit(self, text: str) -> None:
+        for piece in _pieces(text):
+            self.send(wire.message(wire.DELTA, piece))
+
+    def emit_event(self, event: tuple[Any, ...]) -> None:
+        for data in _events(event):
+            self.send(wire.message(wire.EVENT, data))
+
+    def emit_progress(self, message: str) -> None:
+        self.send(wire.message(wire.PROGRESS, _bounded(message).encode()))
+
+    def emit_observer(self, source: str | None, content: str) -> None:
+        source = source and _bounded(source, MAX_SOURCE)
+        for piece in _pieces(content):
+            self.send(wire.message(wire.OBSERVER, _pack((source, piece.decode()))))
+
+    # -- what the host does with it
+
+    def request(self) -> hostcalls.Request:
+        kind, payload = self._receive()
+        if kind != wire.REQUEST:
+            raise Fault("EPROTO", "the daemon did not begin with a request")
+        return _requests.decode(payload)
+
+    def begin(self, call: hostcalls.Call) -> None:
+        seen = call.invocation
+        scope = sdk.ExecutionScope.BACKGROUND if seen.background else sdk.ExecutionScope.FOREGROUND
+        self.invocation = sdk.InvocationContext(
+            seen.tool_name, seen.session_id, seen.actor, seen.source, scope
+        )
+        self.environ = {os.fsdecode(key): os.fsdecode(value) for key, value in call.environment.items()}
+
+    def read_input(self) -> bytes:
+        """All of the caller's standard input."""
+        self.send(wire.message(wire.WANT, wire.U32.pack(parse.MAX_INPUT + 1)))
+        data = bytearray()
+        while chunk := self._input():
+            data += chunk
+            if len(data) > parse.MAX_INPUT:
+                raise Fault("EMSGSIZE", "the input is over 16 MiB")
+        return bytes(data)
+
+    def show(self, input_: dict[str, Any]) -> tuple[str, bytes] | None:
+        """Let the daemon see it, and wait: who has changed it and into what, or None."""
+        for piece in _pieces(_json(input_)):
+            self.send(wire.message(wire.INPUT, piece))
+        self.send(wire.message(wire.INPUT))
+        kind, payload = self._receive()
+        if kind != wire.INPUT:
+            raise Fault("EPROTO", "the daemon did not say with which input to go on")
+        return _answers.decode(payload) if payload else None
+
+    def _input(self) -> bytes:
+        kind, payload = self._receive()
+        if kind != wire.STDIN:
+            raise Fault("EPROTO", "the daemon sent something else than standard input")
+        return payload
+
+    def _receive(self) -> tuple[int, bytes]:
+        while not self._inbox:
+            data = self.stream.recv(_RECEIVE)
+            if not data:
+                raise Cancelled
+            self._inbox.extend(self._splitter.feed(data))
+        return self._inbox.popleft()
+
+    def send(self, data: bytes, last: bool = False) -> None:
+        with self._sending:
+            if self._said_all:
+                raise ValueError("this call has ended; nobody hears what a thread says that it left behind")
+            if last:
+                self.unwatch()
+            self.stream.sendall(data)
+            self._said_all = last
+
+    def done(self, result: sdk.ToolResult | None = None) -> None:
+        out = bytearray()
+        if result is not None:
+            for attachment in result.media:
+                out += wire.message(wire.MEDIA, _media(attachment))
+            if result.is_error:
+                out += wire.message(wire.FAULT, _pack(("EIO", _bounded(result.output))))
+            else:
+                *first, last = list(_pieces(result.output)) or [b""]
+                for piece in first:
+                    self.send(wire.message(wire.DELTA, piece))
+                if last:
+                    out += wire.message(wire.DELTA, last)
+        self.send(bytes(out) + wire.message(wire.DONE), last=True)
+
+    def fail(self, error: BaseException) -> None:
+        if isinstance(error, Cancelled):
+            return
+        code, text = _blame(error)
+        fault = wire.message(wire.FAULT, _pack((code, _bounded(text))))
+        self.send(fault + wire.message(wire.DONE), last=True)
+
+    # -- its end
+
+    def interrupt(self) -> None:
+        """Nobody waits for this call any more. Called by another thread, once."""
+        try:
+            self.cancel()
+        except Exception as error:  # a plugin's callback; its tool is to end all the same
+            print(f"on_cancel: {sentence(error)}", file=sys.stderr)
+        with self._state:
+            self._late = self._shielded
+            if not self._ended and not self._shielded:
+                _raise_in(self._thread, Cancelled)
+
+    def shield(self) -> None:
+        """Until `bare`, `Cancelled` is not raised; what was on its way is raised in here."""
+        with self._state:
+            self._shielded = True
+
+    def bare(self) -> None:
+        """What came meanwhile is raised now."""
+        with self._state:
+            self._shielded = False
+        if self._late:
+            self._late = False
+            raise Cancelled
+
+    def end(self) -> None:
+        """Nothing is raised after this; what was on its way is taken back, or raised in here."""
+        with self._state:
+            self._ended = True
+            _clear(self._thread, None)
+
+    def close(self) -> None:
+        """Close the stream, also when a thread that the tool left behind still sends on it."""
+        if not self._sending.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                self.stream.shutdown(socket.SHUT_RDWR)
+            self._sending.acquire()
+        self._said_all = True
+        self._sending.release()
+        self.stream.close()
+
+
+@contextlib.contextmanager
+def shielded(runtime: sdk.ToolRuntime) -> Iterator[None]:
+    """Where a cancellation would leave something half done, and is heard of by `on_cancel`."""
+    if not isinstance(runtime, Runtime):
+        yield
+        return
+    runtime.shield()
+    try:
+        yield
+    finally:
+        runtime.bare()
+
+
+def nothing() -> None:
+    pass
+
+
+def _pieces(text: str) -> Iterator[bytes]:
+    """UTF-8 in pieces that fit a frame, never cut inside a character."""
+    data = _utf8(text)
+    start = 0
+    while len(data) - start > wire.MAX_TEXT:
+        stop = start + wire.MAX_TEXT
+        while data[stop] & 0xC0 == 0x80:
+            stop -= 1
+        yield data[start:stop]
+        start = stop
+    if start < len(data):
+        yield data[start:] if start else data
+
+
+def _json(value: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # as below, and in JSON too
+        return json.dumps(value, ensure_ascii=False)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, as in a file name that is not UTF-8
+        return text.encode(errors="replace")
+
+
+def _bounded(text: str, most: int = MAX_FAULT) -> str:
+    return _utf8(text[:most])[:most].decode(errors="ignore")
+
+
+def _events(event: tuple[Any, ...]) -> Iterator[bytes]:
+    """What a model says beside text, as frames; a long thought in pieces."""
+    match event:
+        case sdk.Reasoning(text):
+            for piece in _pieces(text):
+                yield msgspec.json.encode({"type": "reasoning_delta", "text": piece.decode()})
+        case sdk.ToolCall(call, name, input_):
+            data = msgspec.json.encode({"type": "tool_call", "call": call, "name": name, "input": input_})
+            if len(data) > wire.MAX_TEXT:
+                raise Fault("EPROTO", f"a tool call of the model is over {wire.MAX_TEXT >> 10} KiB")
+            yield data
+        case sdk.Usage():
+            yield msgspec.json.encode({"type": "usage", **event._asdict()})
+
+
+def _media(attachment: sdk.Attachment) -> bytes:
+    data = msgspec.json.encode(attachment._asdict())
+    if len(data) > wire.MAX_TEXT:
+        size = f"over {wire.MAX_TEXT >> 10} KiB"
+        raise Fault("EPROTO", f"the tool attached {size} of text; an attachment names a file or a URL")
+    return data
+
+
+def _blame(error: BaseException) -> tuple[str, str]:
+    """abi.md 4: whose fault an exception is, as code and sentence."""
+    match error:
+        case Fault():
+            return error.code, error.message
+        case sdk.ToolError():
+            return (error.code if is_code(error.code) else "EIO"), _words(error)
+        case OSError():
+            return code_of(error.errno), sentence(error)
+    return "EPROTO", f"the tool failed: {sentence(error)}"
+
+
+def sentence(error: BaseException) -> str:
+    """What an exception says, for a person."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return where + error.strerror
+    text = " ".join(_words(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return Exception.__str__(error) if isinstance(error, sdk.ToolError) else str(error)
+    except Exception:  # it is the plugin's, and may fail at this too
+        return ""

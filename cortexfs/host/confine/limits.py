@@ -1,0 +1,281 @@
+"""What a host may use, and the end of whatever it leaves behind.
+
+Rules: resource limits are set by the host upon itself, after it has become the caller. Processes
+are counted by a cgroup of the host's own where the fork server may make one (v1 pids or v2); a
+cgroup also finds every descendant, whatever sessions and double forks it hid behind. Without one,
+RLIMIT_NPROC counts (the whole uid, and nothing for root) and descendants are found by their
+parents: the fork server is a subreaper, so all that is left of a dead host is its child.
+This file must never know what a plugin or a call is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import resource
+import signal
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from cortexfs.core.hostcalls import Limits
+
+PREFIX = "cortexfs-"
+# Between two looks at whether what was killed is dead.
+KILLING_SECONDS = 0.005
+# A host that does not report by then hangs in its caller's place, or was stopped by its caller.
+STARTING_SECONDS = 10.0
+_CLEARINGS = 200
+_STOPS = 10  # rounds of stopping what was born meanwhile; a full fork bomb takes two or three
+
+
+def restrict(limits: Limits, tasks: int | None) -> None:
+    """Limit this process. `tasks` is `tasks_of` its user, or None when a cgroup counts."""
+    # Soft only: a shell that a tool starts may raise it again for a compiler; RLIMIT_AS would kill
+    # runtimes that reserve address space.
+    _lower(resource.RLIMIT_DATA, limits.memory_bytes)
+    _lower(resource.RLIMIT_NOFILE, limits.open_files)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if tasks is not None:
+        _lower(resource.RLIMIT_NPROC, tasks + limits.processes)
+
+
+def _lower(which: int, soft: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    if hard != resource.RLIM_INFINITY:
+        soft = min(soft, hard)
+    resource.setrlimit(which, (soft, hard))
+
+
+def tasks_of(uid: int) -> int:
+    """How many threads `uid` has now, as RLIMIT_NPROC counts them: also those of a daemon that is not
+    dumpable, as /proc/PID itself shows whose it is where the files in it are root's."""
+    count = 0
+    for pid in pids():
+        with suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid == uid:
+                count += len(os.listdir(f"/proc/{pid}/task"))
+    return count
+
+
+class Group:
+    """One host's cgroup."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.counts = False  # whether it limits the number of processes
+
+    @classmethod
+    def create(cls, base: Path, host: int, processes: int) -> Group:
+        group = cls(base / str(host))
+        group.path.mkdir()
+        with suppress(FileNotFoundError, PermissionError):  # v2 without the pids controller can still kill
+            (group.path / "pids.max").write_text(str(processes))
+            group.counts = True
+        return group
+
+    def enter(self) -> None:
+        """Put this process, and so all that it will fork, into the group."""
+        (self.path / "cgroup.procs").write_text("0")
+
+    def kill(self) -> bool:
+        """Kill what is in the group; whether it is empty and gone. To be repeated until then."""
+        with suppress(OSError):
+            (self.path / "pids.max").write_text("0")  # nobody forks faster than we kill
+        with suppress(OSError):
+            (self.path / "cgroup.kill").write_text("1")
+        with suppress(OSError):
+            for pid in (self.path / "cgroup.procs").read_text().split():
+                with suppress(OSError):
+                    os.kill(int(pid), signal.SIGKILL)
+        try:
+            self.path.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+
+class Groups:
+    """The directory of cgroups of one fork server, which holds a lock on it while it lives.
+
+    Its name begins with the pid of the daemon, by which peers/ancestry.py knows who is in it.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def find(cls, daemon: int) -> Groups | None:
+        """Make a directory for hosts' cgroups, or None where that is not permitted.
+
+        Preferably one whose cgroups count processes. In v2 our own cannot give that controller on
+        while there are processes in it, the daemon for one; the top can.
+        """
+        for must_count in (True, False):
+            for base in _bases():
+                with suppress(OSError):
+                    groups = cls._make(base, daemon)
+                    if groups.count or not must_count:
+                        return groups
+                    groups.remove()
+        return None
+
+    @classmethod
+    def _make(cls, base: Path, daemon: int) -> Groups:
+        _clear(base)
+        path = base / f"{PREFIX}{daemon}.{os.getpid()}"
+        lock = _claimed(path)
+        for controllers in (base, path):
+            with suppress(OSError):  # v1 has no such file; v2 may not let us
+                (controllers / "cgroup.subtree_control").write_text("+pids")
+        return cls(path, lock)
+
+    @property
+    def count(self) -> bool:
+        """Whether these cgroups limit the number of processes."""
+        control = self.path / "cgroup.subtree_control"
+        return "pids" in control.read_text().split() if control.exists() else True
+
+    def create(self, host: int, processes: int) -> Group:
+        return Group.create(self.path, host, processes)
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            self.path.rmdir()
+        os.close(self._lock)
+
+
+def _bases() -> Iterator[Path]:
+    """Cgroup directories that may take ours: our own, then the top, of v1 pids, then of v2."""
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    own = {kind: path.lstrip("/") for _, kinds, path in lines for kind in kinds.split(",")}
+    for kind, mount in hierarchies():
+        if kind in own:
+            yield mount / own[kind]
+            yield mount
+
+
+def hierarchies() -> list[tuple[str, Path]]:
+    """Kind (as in /proc/PID/cgroup; empty for v2) and place of the mounted ones that could serve."""
+    found = []
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, options, *_ = line.split()
+        if kind == "cgroup" and "pids" in options.split(","):
+            found.append(("pids", Path(place)))
+        elif kind == "cgroup2":
+            found.append(("", Path(place)))
+    return sorted(found, key=lambda each: not each[0])
+
+
+def _claimed(path: Path) -> int:
+    """Make the directory and lock it. Between both, a fork server that starts beside this one may take it
+    for a stale one; then it is made again."""
+    for _ in range(_CLEARINGS):
+        with suppress(FileExistsError):
+            path.mkdir()
+        with suppress(FileNotFoundError, BlockingIOError):
+            return _locked(path)
+        time.sleep(KILLING_SECONDS)
+    raise TimeoutError(f"{path} is held by somebody else")
+
+
+def _locked(path: Path) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(fd), os.stat(path)):
+            raise FileNotFoundError(f"{path} was removed before it could be locked")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _clear(base: Path) -> None:
+    """End what fork servers left that were killed; a living one holds the lock on its directory."""
+    for stale in base.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            lock = _locked(stale)
+            try:
+                _end(stale)
+            finally:
+                os.close(lock)  # not before it is gone, or its maker could lock what is then removed
+
+
+def _end(stale: Path) -> None:
+    groups = [Group(path) for path in stale.iterdir() if path.is_dir()]
+    for _ in range(_CLEARINGS):
+        if all([group.kill() for group in groups]):
+            break
+        time.sleep(KILLING_SECONDS)
+    stale.rmdir()
+
+
+def kill_strays(known: Collection[int]) -> bool:
+    """Kill our children that are not `known` and all below them; whether there were none.
+
+    To be repeated until then. They are stopped before they are killed, as a fork bomb that is only
+    killed fills the places of the dead. A process that does nothing but fork and exit can outrun
+    this for a while, which is what cgroups are for.
+    """
+    try:
+        return _kill_strays(known)
+    except OSError:  # no descriptors left to look: some will come free
+        return False
+
+
+def _kill_strays(known: Collection[int]) -> bool:
+    strays = _strays(known)
+    for _ in range(_STOPS):
+        running = {pid for pid, (_, state) in strays.items() if state not in b"Tt"}
+        if not running:
+            break
+        for pid in running:
+            _signal(pid, strays[pid][0], signal.SIGSTOP)
+        strays = _strays(known)
+    for pid, (parent, _) in strays.items():
+        _signal(pid, parent, signal.SIGKILL)
+    return not strays
+
+
+def _strays(known: Collection[int]) -> dict[int, tuple[int, bytes]]:
+    """(parent, state) by pid of our living descendants, without the known and what is below them."""
+    processes = {pid: seen for pid in pids() if (seen := _parent_and_state(pid))}
+    below: dict[int, list[int]] = {}
+    for pid, (parent, state) in processes.items():
+        if state not in b"ZX":
+            below.setdefault(parent, []).append(pid)
+    found = [pid for pid in below.get(os.getpid(), ()) if pid not in known]
+    for pid in found:  # grows while it is walked
+        found += below.get(pid, ())
+    return {pid: processes[pid] for pid in found}
+
+
+def _parent_and_state(pid: int) -> tuple[int, bytes] | None:
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    return int(parent), state
+
+
+def _signal(pid: int, parent: int, number: signal.Signals) -> None:
+    """Send a signal to `pid` if it still is that child, and not a stranger with its number."""
+    with suppress(ProcessLookupError, PermissionError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            seen = _parent_and_state(pid)
+            if seen is not None and seen[0] == parent:
+                signal.pidfd_send_signal(pidfd, number)
+        finally:
+            os.close(pidfd)
+
+
+def pids() -> list[int]:
+    """All processes that this one can see."""
+    return [int(name) for name in os.listdir("/proc") if re.fullmatch(r"\d+", name)]

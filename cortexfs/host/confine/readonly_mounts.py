@@ -1,0 +1,113 @@
+"""A mount namespace in which nothing can be changed but below the paths that a view lets be written.
+
+Landlock confines neither chmod(2), chown(2), utime(2) and setxattr(2) nor changes of a file's flags. A mount
+that is read-only refuses them all. So a confined host has mounts of its own: all of them are read-only, and
+copies of the writable paths, with the flags that these had, lie over them.
+
+Rules: `enter` comes first and takes powers over mounts; a user without any gets them from a user namespace of
+its own, in which no other user exists. Paths are opened as the caller, and a path that is a link by now is
+not what the view was made for. No descriptor from another mount namespace may get in: what it is of is
+writable.
+This file must never know what an agent, a host or a plugin is.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.value_formats import is_below
+from cortexfs.linux import syscalls
+
+
+def enter() -> None:
+    """Take a mount namespace of this process's own, to which nothing propagates. Raises OSError where the
+    system gives none, and Fault EACCES where it gives only half of it."""
+    mounts = syscalls.NAMESPACES["mnt"]
+    if syscalls.permitted() >> syscalls.CAP_SYS_ADMIN & 1:
+        syscalls.unshare(mounts)
+    else:
+        uid, gid = os.geteuid(), os.getegid()
+        syscalls.unshare(mounts | syscalls.NAMESPACES["user"])
+        _map(uid, gid)
+    with opened("/") as root:
+        syscalls.make_private(root)
+
+
+def _map(uid: int, gid: int) -> None:
+    """Be the same user and group in a user namespace that has no other (user_namespaces(7))."""
+    # Without "deny" the kernel lets nobody without powers outside say which groups there are.
+    for name, text in ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"):
+        try:
+            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+                file.write(text)
+        except OSError as error:
+            why = f"a user namespace cannot be set up: {error.strerror}"
+            raise Fault("EACCES", f"an agent's tool cannot be confined here: {why}") from error
+
+
+def keep(view: Iterable[tuple[str, str]]) -> None:
+    """Let nothing be changed but below the paths of `view` that have a "w": of two views, what both let."""
+    paths = sorted({path for path, letters in view if "w" in letters}, key=lambda path: path.split("/"))
+    if "/" in paths:
+        return
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one a path; limits.restrict comes later
+    copies: dict[str, int] = {}
+    try:
+        for path in _outermost(paths):
+            with _writable(path) as place:
+                if place is not None:
+                    copies[path] = syscalls.copy_mount(place)
+        with opened("/") as root:
+            syscalls.make_read_only(root)
+        for path, mount in copies.items():
+            with _writable(path) as place:
+                if place is not None:
+                    syscalls.put_mount(mount, place)
+    finally:
+        for mount in copies.values():
+            os.close(mount)
+
+
+def _outermost(paths: list[str]) -> Iterator[str]:
+    """Yields the paths that are not below the one before."""
+    last = None
+    for path in paths:
+        if last is None or not is_below(path, last):
+            yield path
+            last = path
+
+
+@contextmanager
+def _writable(path: str) -> Iterator[int | None]:
+    """Yields the path, opened; None where it is not there, is closed to the caller, or is a link by now."""
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    try:
+        is_same = os.readlink(f"/proc/self/fd/{place}") == path
+        yield place if is_same and _is_stored(place) else None
+    finally:
+        os.close(place)
+
+
+def _is_stored(place: int) -> bool:
+    """Devices and pipes can be written through a mount that is read-only."""
+    mode = os.fstat(place).st_mode
+    return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

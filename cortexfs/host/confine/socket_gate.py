@@ -1,0 +1,98 @@
+"""Who in a confined host may have a Unix socket: the runner, when it runs an object of this daemon's mount.
+
+What listens at a path (a session's D-Bus, a container engine, a terminal multiplexer, another CortexFS)
+executes commands for whoever connects, and Landlock refuses that from its version 9 on at most. So the
+filter of a confined host (linux/seccomp.py) asks the fork server about each new Unix socket; those that are
+made in pairs lead nowhere and are not asked about.
+
+Rules: what decides is which program asks, and what it has opened, as nobody can change either while it
+waits; never an address, which can change after it was looked at. The runner counts only if it is linked
+statically: a dynamic linker would execute whatever LD_PRELOAD names in its place. It connects to what is
+beside its object, which elsewhere than in a mount could be a link to anywhere. A mount is known by its
+device, which bind mounts and mount namespaces do not change and which no other file system has. Its type says
+nothing, as another daemon takes the caller for a person. Nothing here waits, and no path of a caller's is
+touched.
+This file must never know what a call or a tool is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from cortexfs.linux import syscalls
+
+NAME = "cortexfs-object-runner"
+# Where it is, as the mount's objects may name it: the system's, and that of this package.
+RUNNERS = (Path("/usr/bin") / NAME, Path(sysconfig.get_path("scripts")) / NAME)
+
+_MOST = 64  # descriptors are looked at; a runner that was given more is not served
+_PT_INTERP = 3
+_ELF = struct.Struct("=32xQ14xHH")  # place, size and number of the program headers
+_HEAD = 4096
+
+
+def answer(listener: int, device: int) -> None:
+    """Answer the one question that `listener` is readable for. `device` is that of the daemon's mount."""
+    # The process may end at any time; then there is nobody to answer.
+    with suppress(OSError):
+        question, pid = syscalls.seccomp_question(listener)
+        syscalls.seccomp_answer(listener, question, allow=_is_runner(pid) and _runs_ours(pid, device))
+
+
+def _is_runner(pid: int) -> bool:
+    try:
+        program = syscalls.device_and_inode(b"/proc/%d/exe" % pid)
+    except OSError:
+        return False
+    return any(_is(runner, program) for runner in RUNNERS)
+
+
+def _is(runner: Path, program: tuple[int, int]) -> bool:
+    try:
+        # Looked at each time, as the package may have been installed again.
+        return syscalls.device_and_inode(bytes(runner)) == program and is_static(runner)
+    except OSError:
+        return False
+
+
+def _runs_ours(pid: int, device: int) -> bool:
+    try:
+        return set(_opened(pid)) == {device}
+    except (OSError, LookupError, ValueError):  # it has ended, or has too many files
+        return False
+
+
+def _opened(pid: int) -> Iterator[int]:
+    """The devices of what a program has opened itself without reading it, as the runner opens its object.
+
+    What it was given by whoever executed it is not close-on-exec: it would have been closed.
+    """
+    with os.scandir(f"/proc/{pid}/fd") as found:
+        numbers = [entry.name for entry in itertools.islice(found, _MOST)]
+    if len(numbers) == _MOST:
+        raise ValueError("there may be more")
+    for number in numbers:
+        text = Path(f"/proc/{pid}/fdinfo/{number}").read_text()
+        fields = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+        flags = int(fields["flags"], 8)
+        if flags & os.O_PATH and flags & os.O_CLOEXEC:
+            yield syscalls.device_and_inode(b"/proc/%d/fd/%b" % (pid, number.encode()))[0]
+
+
+def is_static(program: Path) -> bool:
+    """Whether an executable is loaded without a dynamic linker."""
+    with open(program, "rb") as file:
+        head = file.read(_HEAD)
+    if head[:6] != b"\x7fELF\x02\x01" or len(head) < _ELF.size:  # of 64 bits, the low ones first
+        return False
+    start, size, count = _ELF.unpack_from(head)
+    if not size or start + size * count > len(head):
+        return False
+    kinds = (int.from_bytes(head[at : at + 4], "little") for at in range(start, start + size * count, size))
+    return _PT_INTERP not in kinds

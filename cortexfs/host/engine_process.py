@@ -1,0 +1,160 @@
+"""The embedded engine, in a process of its own: llama.cpp's HTTP server for one GGUF file.
+
+Main path: `main` reads a `Load` from its standard input, opens the file, gives up what it does not need,
+loads, and answers with the port. Then llama.cpp's threads serve, and ours wait for the daemon to hang up.
+
+Rules: it answers nobody who does not know the key. Under root it becomes nobody before it reads a byte
+of the file, which may be anybody's. It never outlives the daemon: the socket's end, or the kernel, ends
+it. It ends by _exit, as the server's own way to stop deadlocks before its first request.
+This file must never know what a frame, a session or a caller is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from types import ModuleType
+from typing import Any, NoReturn
+
+from cortexfs.core.models import engine_protocol
+from cortexfs.linux.syscalls import (
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
+    prctl,
+    take_turns_of,
+)
+
+NOBODY = 65534
+OPEN_FILES = 256  # a connection a request, and a few for itself
+# Tokens of a prompt that are read before other streams, and the daemon's question whether it lives, get
+# their turn.
+BATCH = 512
+# Of conversations that another one has taken the place of, so that their next message finds them read.
+KEPT_MIB = 256
+HTTP_THREADS = 4  # beside those that hold a stream each: requests that wait, and the daemon's question
+# Whom the kernel ends first when memory is short: the engine can be started again, the daemon is a mount.
+OOM_SCORE = b"500"
+# Nanoseconds of a turn on a core: more than those of others (3 ms), so that who wakes goes first. A delta
+# on its way out waited up to 4 ms for the core on which the next one was computed.
+TURN = 20_000_000
+ERRORS_ONLY = 1
+
+
+class Unusable(Exception):
+    """Why the file cannot be served, as a sentence."""
+
+
+def main() -> NoReturn:
+    daemon = socket.socket(fileno=0)
+    load = engine_protocol.decode_load(daemon.makefile("rb").readline(engine_protocol.MAX_LINE))
+    watch = threading.Thread(target=_end_with, args=[daemon])
+    watch.start()
+    try:
+        port = _served(load)
+    except Unusable as why:
+        daemon.sendall(engine_protocol.encode(engine_protocol.Failed(str(why)[: engine_protocol.MAX_WHY])))
+        os._exit(1)
+    daemon.sendall(engine_protocol.encode(engine_protocol.Loaded(port)))
+    watch.join()
+    os._exit(0)
+
+
+def _end_with(daemon: socket.socket) -> NoReturn:
+    """The daemon says nothing more. It goes, and so do we."""
+    with suppress(OSError):
+        while daemon.recv(1):
+            pass
+    os._exit(0)
+
+
+def _served(load: engine_protocol.Load) -> int:
+    """Load and serve; the port. What is imported is the installation's, and so is imported as it."""
+    try:
+        xllamacpp = importlib.import_module("xllamacpp")
+    except ImportError as problem:
+        raise Unusable(f"xllamacpp cannot be imported: {problem}; see: ctx provider add-local") from None
+    try:
+        weights = os.open(load.weights, os.O_RDONLY)
+    except OSError as problem:
+        raise Unusable(f"{load.weights} cannot be read: {problem.strerror}") from None
+    try:
+        _give_up()
+        # By its descriptor: the folders above it may be closed to nobody.
+        path = f"/proc/self/fd/{weights}"
+        os.close(os.open(path, os.O_RDONLY))
+    except PermissionError as problem:
+        mend = f"chmod o+r {load.weights}"
+        raise Unusable(f"the engine may not read {load.weights} ({problem.strerror}); {mend}") from None
+    except OSError as problem:
+        raise Unusable(f"the engine cannot be confined: {problem.strerror}") from None
+    params = _parameters(xllamacpp, load, path)
+    try:
+        global _server  # never collected: its end deadlocks
+        _server = xllamacpp.Server(params)
+    except RuntimeError as problem:
+        raise Unusable(f"llama.cpp does not load {load.weights}: {problem}") from None
+    return int(_server.listening_address.rpartition(":")[2])
+
+
+_server: Any = None
+
+
+def _parameters(xllamacpp: ModuleType, load: engine_protocol.Load, path: str) -> Any:
+    params = xllamacpp.CommonParams()
+    params.model.path = path
+    params.model_alias = {load.name}
+    params.api_keys = [load.key]
+    params.hostnames = ["127.0.0.1"]
+    params.port = 0
+    params.cors_origins = ""
+    params.ui = False
+    params.n_parallel = load.streams
+    params.n_ctx = load.context * load.streams  # each stream has all of its own: none can starve another
+    params.n_batch = BATCH
+    params.n_threads_http = load.streams + HTTP_THREADS
+    params.cache_ram_mib = KEPT_MIB
+    # One fewer for answers: a thread that shares its core with whoever takes the answer holds up all others.
+    params.cpuparams.n_threads = max(1, load.threads - 1)
+    params.cpuparams_batch.n_threads = load.threads
+    params.warmup = False  # the first prompt warms as well, and somebody waits for it
+    params.verbosity = ERRORS_ONLY
+    params.offline = True
+    return params
+
+
+def _give_up() -> None:
+    """Keep nothing but the file and the loopback. An order that matters: a change of user clears the
+    signal of the parent's death (prctl(2)), and closes /proc/self to us."""
+    with suppress(OSError):
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(fd, OOM_SCORE)
+        os.close(fd)
+    with suppress(OSError):  # a container's filter may not know the call
+        take_turns_of(TURN)
+    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    _limit(resource.RLIMIT_CORE, 0)  # it would hold the key and what was said
+    _limit(resource.RLIMIT_FSIZE, 0)
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_DUMPABLE, 0)  # others of this user do not look into it
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # one that died before this, the other thread will notice
+
+
+def _limit(which: int, most: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(which, (most, most))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""One Deno process of an ESM plugin: requests and answers in lines, told apart by ids, over two pipes.
+
+Main path: `Process.ask` writes a request and waits for what is sorted by ids, as host/process/persistent.py
+has it. js/bootstrap.js is the other side and lists the lines.
+
+Rules: a line counts only with the secret that the process was given before any of the plugin's code ran; a
+plugin that writes to the channel itself ends its process. Where it does not let go of a cancelled call,
+those of which it has not even heard, as its one thread is stuck, are told EAGAIN.
+This file must never know what tools or hooks are, nor what a plugin may do.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+from cortexfs.host.call.runtime import sentence, shielded
+from cortexfs.host.esm.calls import OUTPUT_BYTES, Call, Said
+from cortexfs.host.esm.state import Refused
+from cortexfs.host.process import persistent
+from cortexfs.host.process.wake_affinity import OneCore
+from cortexfs.linux import syscalls
+
+_LINE = OUTPUT_BYTES + persistent.ROOM
+_CLONE_FS = 0x200  # unshare(2)
+
+Answer: TypeAlias = Callable[[str, tuple[Any, ...]], Any]
+
+_decode = msgspec.json.Decoder(Said).decode
+
+
+class Start(NamedTuple):
+    """How the process comes to be. `confine` is what the thread that starts it gives up before."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    directory: str
+    umask: int
+    confine: Callable[[], None]
+    has_children: bool = False  # it may start programs
+
+
+class Process(persistent.Warm[Call]):
+    BACKLOG = 64 << 20  # for a process that does not read
+
+    def __init__(self, start: Start, answer: Answer, who: str) -> None:
+        self._core = OneCore(is_used=not start.has_children)
+        super().__init__(_LINE)
+        self._how = start
+        self._answer = answer
+        self._who = who
+        self._secret = secrets.token_hex(32).encode()
+        self._heard_of: set[int] = set()  # of the owed calls, those whose cancel was heard
+        self._fatal = ""
+
+    # -- from threads of calls
+
+    def start(self) -> None:
+        error = self._start()
+        if isinstance(error, Fault):
+            raise error
+        if error is not None:
+            raise Fault("EHOSTDOWN", f"{self._who}: Deno does not start: {sentence(error)}")
+
+    def ask(self, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None = None) -> Any:
+        """The result; `Failed` with what the plugin threw, `Fault` where there is no answer.
+
+        None of it was done where that is EAGAIN.
+        """
+        until = time.monotonic() + seconds
+        call = Call(self._leading.nudge)
+        if runtime is not None:
+            runtime.on_cancel(call.cancel)
+        try:
+            if runtime is None:  # the thread may be another call's, which is not to be shielded for this one
+                self._ask(call, request)
+            else:
+                with shielded(runtime):
+                    self._leading.lead(call.waits, until, partial(self._ask, call, request))
+            return call.follow(runtime, until, self._leading)
+        finally:
+            try:
+                self._leave(call)
+            finally:
+                self._leave(call)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """What wants no answer."""
+        with self._lock:
+            if self.is_open:
+                self._put(message)
+
+    def _ask(self, call: Call, request: dict[str, Any]) -> None:
+        if not self._begin(call, request):
+            raise Fault("EAGAIN", f"{self._who} ends")
+
+    def _put(self, message: dict[str, Any]) -> None:
+        if len(self._calls) == 1:  # with others it is awake
+            self._core.wake(self._child.pid, partial(super()._put, message))
+        else:
+            super()._put(message)
+
+    # -- the process's thread
+
+    def _spawn(self) -> None:
+        """In a thread of its own, as what it gives up is gone for good, and goes on to what it starts."""
+        started: list[OSError | Fault] = []
+        thread = threading.Thread(target=self._spawn_confined, args=(started,), daemon=True)
+        thread.start()
+        thread.join()
+        if started:
+            raise started[0]
+        self._outbox += self._secret + b"\n"
+
+    def _spawn_confined(self, started: list[OSError | Fault]) -> None:
+        try:
+            syscalls.unshare(_CLONE_FS)
+            os.umask(self._how.umask)
+            os.chdir(self._how.directory or "/")
+            self._how.confine()
+            self._child.start(self._how.argv, self._how.environment)
+        except (OSError, Fault) as error:
+            started.append(error)
+
+    def _give_up(self, overdue: list[int]) -> None:
+        """Lines are read in their order: what came after one that it has not heard of was not begun."""
+        stuck = min((call for call in overdue if call not in self._heard_of), default=self._last)
+        for call in self._calls.values():
+            if call.id > stuck and not call.ended:
+                call.ended = True
+                call.put(Fault("EAGAIN", f"{self._who} has not begun with it"))
+
+    # -- from whoever reads
+
+    def _hear(self, line: bytes) -> None:
+        if not line.startswith(self._secret):
+            raise Fault("EPROTO", "wrote to the channel of its host")
+        try:
+            said = _decode(line[len(self._secret) :])
+        except (ValueError, RecursionError) as error:
+            raise Fault("EPROTO", f"said a line that is none: {sentence(error)}") from None
+        if said.ask:
+            self._reply(said)
+        elif said.fatal is not None:
+            self._fatal = said.fatal
+        else:
+            with self._lock:
+                self._heard(said, len(line))
+
+    def _heard(self, said: Said, size: int) -> None:
+        if said.ack:
+            self._heard_of |= {said.ack} & self._owed.keys()
+            return
+        self._sort(said.id, said, size, said.is_last)
+        if said.is_last:
+            self._heard_of.discard(said.id)
+
+    def _reply(self, said: Said) -> None:
+        answer: dict[str, Any] = {"answer": said.ask}
+        try:
+            answer["value"] = self._answer(said.what, said.args)
+        except Refused as refused:
+            answer["error"] = str(refused)
+        with self._lock:
+            self._put(answer)
+
+    def _tell(self, why: str, left: list[Call]) -> None:
+        if self._fatal:
+            why = f"{why}: {self._fatal}"
+        for call in left:
+            call.put(Fault("EPROTO", f"{self._who} {why}"))
+        if left or self._fatal:
+            print(f"{self._who} {why}", file=sys.stderr)

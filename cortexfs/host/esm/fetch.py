@@ -1,0 +1,234 @@
+"""Fetches what the module of a JavaScript plugin imports: Deno reads, follows and runs nothing.
+
+Main path: `fetch` writes the plugin's files to a directory of its own, has Deno fill a cache there, and gives
+back the files of that cache, with the lock file that says where they are from and what their hashes are.
+
+Rules: Deno is confined as any plugin (Landlock), sees that directory alone, and has one way out
+(host/net/egress_proxy.py). Time, bytes and files are bounded while it works. No lifecycle script of a
+package runs: there is no node_modules for one. The catalogues of a registry (registry.json) are left out,
+so that a plugin finds what its lock file names and nothing else, and so are types.
+This file must never know where a plugin will lie, nor whether it may be installed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import clipped
+from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRIES, REGISTRY_VARIABLES
+from cortexfs.host.confine import landlock
+from cortexfs.host.confine.view import SHOWN
+from cortexfs.host.esm import permissions
+from cortexfs.host.net.egress_proxy import Outlet
+from cortexfs.linux import syscalls
+
+SECONDS = 300.0
+# Of what comes, before what no run needs is left out: a plugin has 128 MiB and 10,000 files at most.
+MAX_BYTES = 256 << 20
+MAX_FILES = 30_000
+KEPT = ("npm", "remote")  # of a cache: the rest are databases, which each process would make anew
+_NEVER_RUN = (
+    ".d.ts",
+    ".d.mts",
+    ".d.cts",
+    ".map",
+)  # types, and where code is from: half of what is in packages
+_TRUST = ("SSL_CERT_FILE", "SSL_CERT_DIR", "DENO_CERT")  # whose certificates whoever installs trusts
+LOOK_SECONDS = 0.2
+_MAX_SAID = 1 << 16
+_SHOWN = 600  # characters of what Deno says
+_SHELL = "/bin/sh"
+_START = f'ulimit -d {permissions.DATA_KIB}; ulimit -f {MAX_BYTES >> 9}; exec "$0" "$@"'
+
+Tell: TypeAlias = Callable[[int, int], None]  # connections and bytes so far
+
+
+class Wanted(NamedTuple):
+    files: Mapping[str, bytes]  # of the plugin
+    root: str  # its entry point: a path among them, or an address
+    lock: bytes | None  # what is fetched has to be what this says
+
+
+def registries() -> dict[str, str]:
+    """Those that whoever installs has chosen."""
+    chosen = {name: os.environ[name] for name in REGISTRY_VARIABLES if os.environ.get(name)}
+    for name, address in chosen.items():
+        parts = urllib.parse.urlsplit(address)
+        if parts.scheme != "https" or parts.username or parts.password:
+            raise Fault("EINVAL", f"{name} is no https address without a password; change or unset it")
+    return chosen
+
+
+def fetch(wanted: Wanted, private: Sequence[str], tell: Tell) -> dict[str, bytes]:
+    """The files by their paths: LOCK, and below CACHE. `private`: networks that may be fetched from, too."""
+    chosen = registries()
+    with tempfile.TemporaryDirectory(prefix="ctx-fetch-") as made, Outlet(private, MAX_BYTES) as outlet:
+        base = Path(os.path.realpath(made))
+        _write(base, wanted)
+        told = _Deno(base, wanted.root, outlet, chosen).run(tell)
+        if told is not None:
+            raise Fault("EIO", f"what it imports cannot be fetched: {_sentence(told, base, outlet)}")
+        found = {f"{CACHE}/{path}": data for path, data in kept(base / CACHE, chosen)}
+        if (lock := base / LOCK).is_file():
+            found[LOCK] = lock.read_bytes()
+        return {**found, REGISTRIES: msgspec.json.encode(chosen)} if chosen else found
+
+
+def _write(base: Path, wanted: Wanted) -> None:
+    for folder in ("empty", "plugin", CACHE):
+        (base / folder).mkdir()
+    for name, data in wanted.files.items():
+        path = base / "plugin" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    if wanted.lock is not None:
+        (base / LOCK).write_bytes(wanted.lock)
+
+
+class _Deno:
+    """One run of it."""
+
+    def __init__(self, base: Path, root: str, outlet: Outlet, chosen: Mapping[str, str]) -> None:
+        self._registries = chosen
+        self._base = base
+        self._root = root if _is_address(root) else str(base / "plugin" / root)
+        self._outlet = outlet
+        self._process: subprocess.Popen[bytes] | None = None
+        self._fault: OSError | None = None
+
+    def run(self, tell: Tell) -> str | None:
+        """What it says where it fails, and else None."""
+        with open(self._base / "said", "w+b") as said:
+            thread = threading.Thread(target=self._start, args=(said.fileno(),))
+            thread.start()
+            thread.join()
+            if self._process is None:
+                raise Fault("EHOSTDOWN", f"Deno does not start: {self._fault}")
+            try:
+                status = self._watched(self._process, tell)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+            said.seek(0)
+            text = said.read(_MAX_SAID).decode(errors="replace")
+        return text or "it ended without a word" if status else None
+
+    def _start(self, said: int) -> None:
+        """In a thread of its own: what it gives up is gone for good, and goes on to what it starts."""
+        try:
+            syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+            with suppress(Fault):  # a kernel without it: the outlet is what Deno is told to use
+                landlock.restrict(self._view(), network=False, port=self._outlet.port)
+            self._process = subprocess.Popen(
+                self._command(),
+                env=self._environment(),
+                cwd=self._base / "empty",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._fault = error
+
+    def _command(self) -> list[str]:
+        own = (f"--lock={self._base / LOCK}", f"--import-map={permissions.SCRIPTS / 'imports.json'}")
+        flags = ("--no-config", "--node-modules-dir=none", "--vendor=false", "--allow-import", *own)
+        return [_SHELL, "-c", _START, permissions.found(), "cache", *flags, self._root]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in _TRUST if os.environ.get(name)}
+        proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), self._outlet.address)
+        own = {
+            "DENO_DIR": str(self._base / CACHE),
+            "TMPDIR": str(self._base),
+            "DENO_TLS_CA_STORE": "mozilla,system",
+        }
+        return {**kept, **self._registries, **proxies, **own, **permissions.QUIET}
+
+    def _view(self) -> list[tuple[str, str]]:
+        trusted = [os.path.realpath(os.environ[name]) for name in _TRUST if os.environ.get(name)]
+        shown = [*trusted, os.path.realpath(permissions.SCRIPTS)]
+        shown += [os.path.realpath(path) for path, _ in permissions.NETWORK]
+        programs = (os.path.realpath(_SHELL), permissions.found())
+        return [
+            *SHOWN,
+            *((path, "rx") for path in programs),
+            *((path, "r") for path in shown),
+            (str(self._base), "rw"),
+        ]
+
+    def _watched(self, process: subprocess.Popen[bytes], tell: Tell) -> int:
+        """Its exit status; a Fault where it goes beyond what it may."""
+        end = time.monotonic() + SECONDS
+        while True:
+            try:
+                return process.wait(LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                tell(self._outlet.connections, self._outlet.arrived)
+            for _ in _found(self._base / CACHE):  # which are bounded
+                pass
+            if time.monotonic() > end:
+                raise Fault("ETIMEDOUT", f"what it imports did not arrive within {SECONDS:g} s")
+
+
+def _found(cache: Path) -> Iterator[tuple[str, str]]:
+    """Paths below the cache and their files; a Fault beyond what there may be."""
+    room, files = MAX_BYTES, MAX_FILES
+    for above, _, names in os.walk(cache):
+        for name in names:
+            path = os.path.join(above, name)
+            with suppress(FileNotFoundError):  # a draft of Deno's
+                room -= os.lstat(path).st_size
+            files -= 1
+            if room < 0 or files < 0:
+                what = f"{MAX_BYTES >> 20} MiB" if room < 0 else f"{MAX_FILES} files"
+                raise Fault("EMSGSIZE", f"what it imports is over {what}")
+            yield path[len(str(cache)) + 1 :], path
+
+
+def kept(cache: Path, chosen: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    """What of a cache is the plugin's from now on; `chosen` are the registries that it is from."""
+    # npm/HOST, and as many folders as the registry's address has: below it lies NAME, or @SCOPE/NAME
+    path = urllib.parse.urlsplit(chosen.get("NPM_CONFIG_REGISTRY", "")).path
+    above = 2 + len([*filter(None, path.split("/"))])
+    for path, file in _found(cache):
+        parts = path.split("/")
+        is_run = parts[0] != "npm" or not (path.endswith(_NEVER_RUN) or _is_catalogue(parts[above:]))
+        if parts[0] in KEPT and is_run:
+            with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
+                yield path, opened.read()
+
+
+def _is_catalogue(parts: Sequence[str]) -> bool:
+    """NAME/registry.json, or @SCOPE/NAME/registry.json; deeper, it is a package's own."""
+    is_scoped = bool(parts) and parts[0].startswith("@")
+    return len(parts) == 2 + is_scoped and parts[-1] == "registry.json"
+
+
+def _is_address(root: str) -> bool:
+    return root.startswith(("https:", "npm:", "jsr:"))
+
+
+def _sentence(said: str, base: Path, outlet: Outlet) -> str:
+    """Why it failed: what was refused on the way out, or what Deno says."""
+    if outlet.refusals:
+        return "; ".join(outlet.refusals)
+    _, _, error = f"\n{said}".rpartition("\nerror: ")
+    lines = [line.strip() for line in (error or said).splitlines() if line.strip()]
+    told = " ".join(lines).replace(f"file://{base}/plugin/", "").replace(f"{base}/plugin/", "")
+    return clipped(told, _SHOWN)

@@ -1,0 +1,163 @@
+"""What the daemon asks of an ESM plugin beside its tools: events, middleware, commands, and the last hook.
+
+Each is a tool of the host under a name that no tool can have, so that a call of it has an identity, a
+deadline and a cancel like any other. Hosts describe the commands, and none of the others.
+
+Rules: what a plugin has no capability for, or did not declare, is not there. Middleware fails closed: an
+error or a late answer is one to whoever asked, and never an empty result.
+This file must never know when the daemon asks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import EVENT, LISTENER, POST, PRE, STAGES, HookResult
+from cortexfs.core.manifestjson.fields import Argument, Command, Option
+from cortexfs.core.manifestjson.rules import of_commands
+from cortexfs.host.esm.calls import Failed
+
+UNINSTALL, COMMAND = ":uninstall", ":command "
+EXPORTS = {PRE: "middlewarePre", POST: "middlewarePost"}
+HOOK_SECONDS = 5.0
+COMMAND_SECONDS = 600
+# Of the last hooks: a process that has to be started, and three that may take their time each.
+UNINSTALL_SECONDS = 40
+
+
+class Plugin(Protocol):
+    def ask(
+        self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
+    ) -> Any: ...
+    def ready(self, directory: str, runtime: sdk.ToolRuntime | None) -> None: ...
+    def tell(self, message: dict[str, Any], runtime: sdk.ToolRuntime | None) -> None: ...
+    def uninstall(self) -> list[str]: ...
+
+
+class Hidden(sdk.Tool):
+    """One of these; `does` gets the input and the runtime."""
+
+    description = ""
+    input_schema: Mapping[str, Any] = {"type": "object"}
+
+    def __init__(
+        self, name: str, does: Callable[[dict[str, Any], sdk.ToolRuntime], object], seconds: float
+    ) -> None:
+        self.name = name
+        self.timeout_secs = int(seconds)
+        self._does = does
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> object:
+        try:
+            return self._does(input, runtime)
+        except Failed as failed:
+            return sdk.ToolResult.error(str(failed))
+
+
+class CommandTool(Hidden):
+    """A command of `cortex`, which is described as it was declared."""
+
+    def __init__(self, plugin: Plugin, command: Command) -> None:
+        super().__init__(COMMAND + command.name, _command(plugin, command.name), COMMAND_SECONDS)
+        self.description = command.description
+        self.input_schema = _schema(command)
+        self._declared = command
+
+    def facts(self) -> dict[str, Any]:
+        return {"command": msgspec.to_builtins(self._declared)}
+
+
+def hidden(
+    plugin: Plugin, has: Collection[str], events: Collection[str], commands: Iterable[Command]
+) -> Iterator[Hidden]:
+    yield Hidden(UNINSTALL, lambda input, runtime: _uninstall(plugin), UNINSTALL_SECONDS)
+    if LISTENER in has:
+        yield Hidden(EVENT, _delivery(plugin, events), HOOK_SECONDS)
+    for stage, export in EXPORTS.items():
+        if stage in has:
+            yield Hidden(STAGES[stage], _middleware(plugin, export), HOOK_SECONDS)
+    if "cli:commands" in has:
+        yield from (CommandTool(plugin, command) for command in commands)
+
+
+def _delivery(plugin: Plugin, events: Collection[str]) -> Callable[[dict[str, Any], sdk.ToolRuntime], None]:
+    """seed 004: "Must also list subscribed types in manifest events field"."""
+
+    def does(event: dict[str, Any], runtime: sdk.ToolRuntime) -> None:
+        if event.get("type") in events:
+            plugin.tell({"event": event}, runtime)
+
+    return does
+
+
+def _middleware(plugin: Plugin, export: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
+    def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
+        request = {"do": "hook", "hook": export, "args": [input], "bare": True}
+        directory = os.getcwd()
+        plugin.ready(directory, runtime)  # loading has a limit of its own
+        said = plugin.ask(directory, request, HOOK_SECONDS, runtime)
+        try:
+            result = msgspec.convert({} if said is None else said, HookResult)
+        except msgspec.ValidationError as error:
+            raise Fault("EPROTO", f"{export} gave no result: {error}") from None
+        return msgspec.json.encode(result).decode()
+
+    return does
+
+
+def _uninstall(plugin: Plugin) -> sdk.ToolResult:
+    said = plugin.uninstall()
+    return sdk.ToolResult.error("; ".join(said)) if said else sdk.ToolResult.success("")
+
+
+def commands_of(declared: Iterable[Command], exported: object) -> tuple[Command, ...]:
+    """What the manifest declares, and what else the module does: seed 004, "cliCommands or named handler"."""
+    try:
+        more = msgspec.convert(exported, tuple[Command, ...])
+    except msgspec.ValidationError as error:
+        raise Fault("EPROTO", f"its module exports no cliCommands: {error}") from None
+    for problem in of_commands(more):
+        raise Fault("EPROTO", f"its module exports what is no command: {problem.told('cliCommands')}")
+    return tuple({command.name: command for command in (*more, *declared)}.values())
+
+
+def context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
+    """What a ToolContext says of the call, beside what the process knows itself."""
+    seen = runtime.invocation
+    return {
+        **({"dryRun": True} if seen.dry_run else {}),
+        "toolName": seen.tool_name,
+        "sessionId": seen.session_id,
+        "agentId": seen.actor,
+        "source": seen.source,
+        "workingDir": directory,
+        "workspaceDir": directory,
+    }
+
+
+def _command(plugin: Plugin, name: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
+    def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
+        directory = os.getcwd()
+        seen = context(runtime, directory) | {"toolName": name}
+        request = {"do": "command", "command": name, "args": input, "context": seen}
+        said = plugin.ask(directory, request, COMMAND_SECONDS, runtime)
+        return said if isinstance(said, str) else ""
+
+    return does
+
+
+def _schema(command: Command) -> dict[str, Any]:
+    """seed 004: "It receives args: Record<string, unknown> where keys are option/arg names"."""
+    every: tuple[Argument | Option, ...] = (*command.args, *command.options)
+    return {
+        "type": "object",
+        "properties": {one.name: {"type": one.type, "description": one.description} for one in every},
+        "required": [one.name for one in command.args if one.required],
+        "additionalProperties": False,
+    }

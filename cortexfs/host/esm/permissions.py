@@ -1,0 +1,221 @@
+"""What an ESM plugin's Deno may do: its flags, its environment and limits, and what the kernel shows it.
+
+Main path: `command` is how it is started, `confine` what the thread that starts it gives up before. Deno's
+permissions decide first and say a sentence; Landlock holds also where Deno follows a link.
+
+Rules: what counts are the effective capabilities, and of them those within the caller's directory and the
+plugin's own folder. Deno keeps nothing on disk: its directory is none, so there is no storage that two
+plugins could share, and no cache that one could write for the next. Whoever may run commands may do what its
+caller may, and is not shut in.
+This file must never know what a tool is asked to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import socket
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import IPv6Address
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.core import networks
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson.capabilities import deno_permissions
+from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRY_VARIABLES
+from cortexfs.host.confine import landlock
+from cortexfs.host.confine.view import SHOWN, View
+from cortexfs.host.process import children
+from cortexfs.linux import seccomp
+
+SCRIPTS = Path(__file__).parent / "js"
+HEAP_MIB = 256  # of JavaScript; beyond it Deno ends
+# Of all data; V8 does not start with less than some 800 MiB.
+DATA_KIB = 1_200_000
+MAX_FILES = 20_000  # of a plugin's folder
+_SHELL = "/bin/sh"
+# Deno's channel is not its standard input and output, as those are any module's.
+_START = f'ulimit -d {DATA_KIB} && exec 3<&0 4>&1 </dev/null >&2 && exec "$0" "$@"'
+_SEALED = ("--no-prompt", "--no-config", "--cached-only", "--quiet")
+_ALONE = ("--no-lock", "--no-remote", "--no-npm")
+# Packages look for variables of the environment as a matter of course: there are none, which is no error.
+_FETCHED = ("--frozen", "--node-modules-dir=none", "--allow-import", "--ignore-env")
+QUIET = {"DENO_NO_UPDATE_CHECK": "1", "DENO_NO_PACKAGE_JSON": "1", "NO_COLOR": "1"}
+# No directory can be made there; Deno would try that for 150 ms with each TypeScript file that it has read.
+_KEPT_NOWHERE = {"DENO_DIR": "/dev/null/none", "DENO_EMIT_CACHE_MODE": "disable"}
+# Both are this machine. Deno takes networks of IPv4 alone, and of IPv6 single addresses.
+_LOOPBACK = (IPv6Address("::1"), IPv6Address("::"))
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK)  # the last to ask what addresses there are
+NETWORK: View = tuple(
+    (path, "r")
+    for path in (
+        "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf", "/etc/ssl",
+        "/usr/share/ca-certificates", "/run/systemd/resolve",
+    )
+)  # fmt: skip
+_MISSING = "this is a JavaScript plugin, and there is no deno: pip install 'cortexfs[esm]'"
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """What was fetched for a plugin when it was installed."""
+
+    folder: str
+    registries: dict[str, str] = {}
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return (f"--lock={os.path.join(self.folder, LOCK)}", *_FETCHED)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        chosen = {name: self.registries[name] for name in REGISTRY_VARIABLES if name in self.registries}
+        return {"DENO_DIR": os.path.join(self.folder, CACHE), **chosen}
+
+
+@functools.cache
+def found() -> str:
+    """Deno, as the package of that name brings it, or on PATH."""
+    from importlib import metadata  # 20 ms, in hosts of other kinds for nothing
+
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("deno") or ():
+            path = os.path.realpath(str(file.locate()))
+            if file.name == "deno" and os.access(path, os.X_OK) and os.path.isfile(path):
+                return path
+    if (path := shutil.which("deno") or "") == "":
+        raise Fault("EHOSTDOWN", _MISSING)
+    return os.path.realpath(path)
+
+
+def is_scoped(capabilities: Sequence[str]) -> bool:
+    """Whether what the plugin may do depends on its caller's directory."""
+    return not {"read", "write", "run"}.isdisjoint(deno_permissions(capabilities))
+
+
+def may_run(capabilities: Sequence[str]) -> bool:
+    return "run" in deno_permissions(capabilities)
+
+
+def command(
+    folder: str,
+    directory: str,
+    capabilities: Sequence[str],
+    private: Sequence[str],
+    hidden: Sequence[str],
+    fetched: Fetched | None = None,
+) -> list[str]:
+    """`hidden` are files that it may not open wherever it may open others."""
+    given = deno_permissions(capabilities)
+    read = [folder, str(SCRIPTS / "plugins.js"), *([directory] if directory and "read" in given else ())]
+    flags = [f"--allow-read={_listed(read)}"]
+    if write := _written(folder, directory, capabilities, fetched):
+        flags.append(f"--allow-write={_listed(write)}")
+    if hidden:
+        flags.append(f"--deny-read={_listed(hidden)}")
+    if closed := [*hidden, *([fetched.folder] if fetched else ())]:
+        flags.append(f"--deny-write={_listed(closed)}")
+    if "run" in given:
+        flags += ["--allow-run", "--allow-ffi"]  # the second for bootstrap.js alone, which gives it up
+    if "net" in given:
+        flags += ["--allow-net", *_closed(private)]
+    flags += fetched.flags if fetched else _ALONE
+    scripts = (f"--import-map={SCRIPTS / 'imports.json'}", *flags, str(SCRIPTS / "bootstrap.js"))
+    engine = f"--v8-flags=--max-old-space-size={HEAP_MIB}"
+    return [_SHELL, "-c", _START, found(), "run", *_SEALED, engine, *scripts]
+
+
+def environment(
+    capabilities: Sequence[str], caller: Mapping[str, str], fetched: Fetched | None = None
+) -> dict[str, str]:
+    """Returns the variables of Deno. The module sees none: the caller's are for programs that it runs."""
+    own = {**QUIET, **(fetched.environment if fetched else _KEPT_NOWHERE)}
+    if may_run(capabilities):  # a hook has no caller whose variables it could have
+        return {"PATH": os.defpath, **children.variables_of_user(), **caller, **own}
+    return own
+
+
+def _written(folder: str, directory: str, capabilities: Sequence[str], fetched: Fetched | None) -> list[str]:
+    """Where it may write. Its own folder holds what was fetched, and nobody can close a part of it again."""
+    if "write" not in deno_permissions(capabilities):
+        return []
+    return [*([] if fetched else [folder]), *([directory] if directory else [])]
+
+
+def _listed(paths: Sequence[str]) -> str:
+    for path in paths:
+        if "," in path:
+            told = "Deno takes no comma in the name of a directory that it gives access to"
+            raise Fault("EINVAL", f"{told}; rename it, or work in another: {path}")
+    return ",".join(dict.fromkeys(paths))
+
+
+def _closed(private: Sequence[str]) -> Iterator[str]:
+    """Every network that is not public, but those that the administrator gives."""
+    given = networks.granted(private)
+    own = [f"[{each}]" for each in _LOOPBACK if not any(each in network for network in given)]
+    if closed := [*map(str, networks.closed_4(given)), *own]:
+        yield f"--deny-net={','.join(closed)}"
+
+
+def _families(private: Sequence[str]) -> tuple[int, ...]:
+    """What sockets it may have: those of IPv6 only with a grant of some, as nobody could tell apart by their
+    addresses which of them are public."""
+    has_6 = any(each.version == 6 for each in networks.granted(private))
+    return (*_FAMILIES, socket.AF_INET6) if has_6 else _FAMILIES
+
+
+# -- the kernel's side
+
+
+def confine(
+    folder: str,
+    directory: str,
+    capabilities: Sequence[str],
+    private: Sequence[str],
+    fetched: Fetched | None = None,
+) -> None:
+    """Close to this thread, and to what it starts, all that its Deno has no business with."""
+    given = deno_permissions(capabilities)
+    if "run" in given:
+        return
+    writes = _written(folder, directory, capabilities, fetched)
+    _show(folder, directory, given, writes)
+    seccomp.close(network="net" in given, unix=True, families=_families(private))
+
+
+def _show(folder: str, directory: str, given: Sequence[str], writes: Sequence[str]) -> None:
+    view: list[tuple[str, str]] = [
+        *SHOWN,
+        (os.path.realpath(_SHELL), "rx"),
+        (found(), "rx"),
+        (os.path.realpath(SCRIPTS), "r"),
+        (os.path.realpath(folder), "r" + "w" * (folder in writes)),
+    ]
+    if directory and {"read", "write"} & set(given):
+        access = "r" * ("read" in given) + "w" * (directory in writes)
+        view.append((os.path.realpath(directory), access))
+    if "net" in given:
+        view += [(os.path.realpath(path), access) for path, access in NETWORK]
+    try:
+        landlock.restrict(view, network="net" in given)
+    except Fault:  # a kernel without it: Deno's own permissions remain
+        return
+
+
+def check(folder: str) -> None:
+    """Refuse a folder from which a link leads out: Deno follows it."""
+    seen = 0
+    for place, directories, files in os.walk(folder):
+        for name in (*directories, *files):
+            path = os.path.join(place, name)
+            mode = os.lstat(path)
+            seen += 1
+            if stat.S_ISLNK(mode.st_mode) or (stat.S_ISREG(mode.st_mode) and mode.st_nlink > 1):
+                raise Fault("EPROTO", f"{path} is a link; a plugin's folder holds files and folders alone")
+            if seen > MAX_FILES:
+                raise Fault("EPROTO", f"its folder holds over {MAX_FILES} files")

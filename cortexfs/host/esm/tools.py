@@ -1,0 +1,381 @@
+"""ESM plugins: tools that are functions of a JavaScript or TypeScript module, in a Deno process of its own.
+
+Main path: `tools` starts the plugin and asks what its tools are; `EsmTool` gives a call to the process that
+its caller's directory has (child.py). What a process may do is permissions.py, what it keeps state.py.
+
+Rules: a plugin that may touch files has one process for each directory of its callers, as Deno's permissions
+are given when a process starts; any other has one. A process that ends takes nothing with it but its own
+calls and what was in its memory: the next call starts another. What a plugin answers is checked like
+anything from outside.
+This file must never know how a call arrives, nor what a manifest looks like.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import CONFIG_CHANGE, LISTENER
+from cortexfs.core.manifestjson import capabilities as permissions
+from cortexfs.core.manifestjson.fields import Command, ToolParam
+from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
+from cortexfs.core.manifestjson.tools import input_schema, tool_result
+from cortexfs.host.call import plugin_state, programs
+from cortexfs.host.call.runtime import sentence
+from cortexfs.host.esm import calls as esmcalls
+from cortexfs.host.esm import child, hooks
+from cortexfs.host.esm import permissions as esmrights
+from cortexfs.host.esm.models import EsmModel
+from cortexfs.host.esm.processes import ANYWHERE, Place, Started, place_of
+from cortexfs.host.esm.state import State
+
+KIND = "esm"  # calls.Plugin.kind
+TOOL_SECONDS = 30
+HOOK_SECONDS = hooks.HOOK_SECONDS
+LOAD_SECONDS = 14.0  # less than the daemon waits for a description
+MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
+# The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
+EARLY_SECONDS = 0.05
+_TRIES = 3  # to meet a process that has not just ended
+
+
+class Module(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plugin of this kind, as `calls.Plugin.target` says it."""
+
+    path: str  # of the entry, or its address where it was fetched
+    folder: str  # all of the plugin's files
+    stamp: str = ""  # of these: with another one, it is another plugin to the pool of hosts
+    capabilities: tuple[str, ...] = ()  # the effective ones
+    config: dict[str, Any] = {}  # what is set, and else the defaults
+    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
+    events: tuple[str, ...] = ()  # what the manifest subscribes to
+    commands: tuple[Command, ...] = ()  # that the manifest declares
+    providers: dict[str, str] = {}  # kinds, and the default model of each
+    labels: dict[str, str] = {}  # of these kinds, for people
+    dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
+    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
+    timeout: int = TOOL_SECONDS
+    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
+    fetched: esmrights.Fetched | None = None  # when it was installed
+
+    @property
+    def entry(self) -> str:
+        return Path(self.path).as_uri() if self.path.startswith("/") else self.path
+
+
+def module(path: str, folder: str = "", **fields: Any) -> Module:
+    """The files that are there now. `folder` is where `path` is, unless it is said."""
+    place = Path(folder or os.path.dirname(path))
+    found = sorted(each for each in place.rglob("*") if each.is_file())
+    stamps = (f"{each.relative_to(place)} {programs.stamp_of(str(each))}\n" for each in found)
+    stamp = hashlib.sha256("".join(stamps).encode(errors="surrogateescape")).hexdigest()
+    return Module(path, str(place), stamp, **fields)
+
+
+target = cast(Callable[[Module], str], programs.target)  # it takes any Struct
+_declared = cast(Callable[[hostcalls.Plugin, type[Module]], Module], programs.declared)
+
+
+class _Definition(msgspec.Struct, frozen=True):
+    """Of a tool; what else is there in the wild is ignored."""
+
+    name: str
+    description: str
+    params: tuple[ToolParam, ...] = ()
+    capabilities: tuple[str, ...] | None = None
+
+
+class _Loaded(msgspec.Struct, frozen=True):
+    exports: dict[str, str]
+    providers: tuple[str, ...] = ()
+    commands: Any = ()
+
+
+_plugins: list[_Plugin] = []
+_leaving = threading.Lock()
+
+
+def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
+    """Start the plugin and ask it. One bad tool fails the plugin, one that wants too much is left out."""
+    declared = _declared(plugin, Module)
+    if own := plugin_state.place(plugin):
+        declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite")
+    made = _Plugin(plugin.name, declared)
+    _plugins.append(made)
+    found = made.described()
+    has = permissions.effective(declared.capabilities, (), ())
+    tools = _admitted(made, found, has) if has.has("tools") else ()
+    models = _models(made) if has.has("config:provider") else ()
+    commands = made.commands() if has.has("cli:commands") else ()
+    hidden = hooks.hidden(made, has.capabilities, declared.events, commands)
+    return [*tools, *models, *hidden]
+
+
+def _models(plugin: _Plugin) -> Iterable[sdk.Tool]:
+    """seed 004: the kind of a provider "matches key in module 'providers' export"."""
+    for kind, model in plugin.declared.providers.items():
+        if kind in plugin.providers:
+            yield EsmModel(plugin.ask, kind, model, plugin.declared.labels.get(kind, kind))
+        else:
+            print(f"{plugin.name}: its module exports no provider {kind}", file=sys.stderr)
+
+
+def _admitted(plugin: _Plugin, found: Iterable[_Definition], has: permissions.Effective) -> Iterable[EsmTool]:
+    for tool in found:
+        wants = has.capabilities if tool.capabilities is None else tool.capabilities
+        if (why := permissions.tool_fault(tool.name, wants, has)) is None:
+            known = [each for each in wants if each in permissions.CAPABILITIES]
+            yield EsmTool(plugin, tool, permissions.effects(known))
+        else:
+            print(f"{plugin.name}: {why}", file=sys.stderr)
+
+
+class EsmTool(sdk.Tool):
+    def __init__(self, plugin: _Plugin, tool: _Definition, effects: tuple[hostcalls.Effect, ...]) -> None:
+        self._plugin = plugin
+        self.name = tool.name
+        self.description = tool.description
+        self.input_schema = input_schema(tool.params)
+        self.timeout_secs = self._seconds = plugin.declared.timeout
+        self.dry_run_flag = tool.name in plugin.declared.dry_runs
+        shown = programs.effects_of(effects, are_shown=self.dry_run_flag)
+        self.capabilities = sdk.ToolCapabilities(emits_progress=True, effects=shown)
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        directory = os.getcwd()
+        request = {
+            "do": "call",
+            "call": self.name,
+            "args": input,
+            "context": hooks.context(runtime, directory),
+        }
+        try:
+            said = self._plugin.ask(directory, request, self._seconds - EARLY_SECONDS, runtime)
+        except esmcalls.Failed as failed:  # "Throw from execute": a failed result
+            return sdk.ToolResult.error(str(failed))
+        result = tool_result(said, self.name)
+        if result.success:
+            return sdk.ToolResult.success(result.output)
+        return sdk.ToolResult.error(
+            result.error or result.output or f"{self.name} failed and does not say why"
+        )
+
+
+class _Plugin:
+    """One plugin in this host, and its processes by the directory of their callers."""
+
+    def __init__(self, name: str, declared: Module) -> None:
+        self.name = name
+        self.declared = declared
+        self._who = f'ESM plugin "{name}"'
+        self.providers: tuple[str, ...] = ()  # that the module has
+        self._exported: Any = ()  # its cliCommands
+        self._lock = threading.Lock()
+        self._places: dict[Place, Started] = {}  # the one that was used last is the last
+        self._scoped = esmrights.is_scoped(declared.capabilities)
+        try:
+            esmrights.check(declared.folder)
+            self._state = State(declared.state, name)
+        except Fault as fault:
+            raise self._fault(fault.code, fault.message) from None
+        except sqlite3.Error as error:
+            raise self._fault("EIO", f"its state cannot be read or written: {error}") from None
+
+    def ask(
+        self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
+    ) -> Any:
+        until = time.monotonic() + seconds
+        for _ in range(_TRIES):
+            process = self._process(self._place(directory), runtime)
+            try:
+                return process.ask(request, until - time.monotonic(), runtime)
+            except Fault as fault:
+                if fault.code != "EAGAIN":
+                    raise
+            except sdk.ExecutionFailed as failed:
+                raise sdk.ExecutionFailed(f"{self._who} {failed.args[0]}", failed.code) from None
+        raise self._fault("EPROTO", "its process ends as soon as it is started")
+
+    def described(self) -> list[_Definition]:
+        process = self._process(ANYWHERE, None)
+        said = self._told(process, {"do": "list"}, HOOK_SECONDS)
+        try:
+            return msgspec.convert(said, list[_Definition])
+        except msgspec.ValidationError as error:
+            raise self._fault("EPROTO", f"one of its tools is not described: {error}") from None
+
+    def commands(self) -> tuple[Command, ...]:
+        try:
+            return hooks.commands_of(self.declared.commands, self._exported)
+        except Fault as fault:
+            raise self._fault(fault.code, fault.message) from None
+
+    def ready(self, directory: str, runtime: sdk.ToolRuntime | None) -> None:
+        """Wait until there is a process for calls from there."""
+        self._process(self._place(directory), runtime)
+
+    def tell(self, message: dict[str, Any], runtime: sdk.ToolRuntime | None) -> None:
+        """Once for this user: to the one process that is there whatever the directory."""
+        self._process(ANYWHERE, runtime).send(message)
+
+    def uninstall(self) -> list[str]:
+        """The last hooks, once for this user, and what went wrong in them; the next call would begin anew."""
+        self._process(ANYWHERE, None)
+        with self._lock:
+            last = self._places.pop(ANYWHERE)
+        self.leave(HOOK_SECONDS)
+        said = self._end(last, HOOK_SECONDS, "remove")
+        self._state.forget("config")
+        if self.declared.state:
+            plugin_state.leave(os.path.dirname(self.declared.state))
+        return said
+
+    def leave(self, seconds: float) -> None:
+        with self._lock:
+            left, self._places = [*self._places.values()], {}
+        threads = [threading.Thread(target=self._end, args=(each, seconds), daemon=True) for each in left]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(seconds * len(LIFECYCLE["disable"]))
+
+    # -- processes
+
+    def _place(self, directory: str) -> Place:
+        return place_of(directory) if self._scoped else ANYWHERE
+
+    def _process(self, place: Place, runtime: sdk.ToolRuntime | None) -> child.Process:
+        with self._lock:
+            found = self._places.pop(place, None)
+            if found is None or not found.is_open:
+                found = Started()
+                environ = runtime.environ if runtime else {}
+                threading.Thread(target=self._start, args=(found, place, environ), daemon=True).start()
+            self._places[place] = found
+            over = [self._places.pop(each) for each in [*self._places][:-MAX_PROCESSES]]
+        for each in over:
+            threading.Thread(target=self._end, args=(each, HOOK_SECONDS), daemon=True).start()
+        return found.process(runtime)
+
+    def _start(self, started: Started, place: Place, environ: Mapping[str, str]) -> None:
+        """In a thread of its own, so that whoever waits can leave."""
+        try:
+            started.end(self._begun(place, environ), None)
+        except Fault as fault:
+            started.end(None, fault)
+        except Exception as error:  # the thread has nobody above it; whoever waits for the process is told
+            started.end(None, self._fault("EIO", f"its process does not start: {sentence(error)}"))
+
+    def _begun(self, place: Place, environ: Mapping[str, str]) -> child.Process:
+        declared = self.declared
+        may = declared.capabilities
+        hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
+        start = child.Start(
+            esmrights.command(
+                declared.folder, place.directory, may, declared.private, hidden, declared.fetched
+            ),
+            esmrights.environment(may, environ, declared.fetched),
+            place.directory,
+            place.umask,
+            lambda: esmrights.confine(
+                declared.folder, place.directory, may, declared.private, declared.fetched
+            ),
+            esmrights.may_run(may),
+        )
+        process = child.Process(start, self._state.answer, self._who)
+        try:
+            process.start()
+            self._load(process)
+        except BaseException:  # a cancellation, too, goes on; no process stays that nobody has
+            process.close()
+            raise
+        return process
+
+    def _load(self, process: child.Process) -> None:
+        """The hooks of a start, and then what has changed meanwhile."""
+        declared = self.declared
+        config = {**declared.config, **self._state.settings()}
+        request = {
+            "do": "load",
+            "load": declared.entry,
+            "plugin": {"pluginId": self.name, "pluginDir": declared.folder},
+            "config": config,
+            "commands": "cli:commands" in declared.capabilities,
+        }
+        said = self._told(process, request, declared.loading)
+        loaded = msgspec.convert(said, _Loaded)
+        exports, self.providers, self._exported = loaded.exports, loaded.providers, loaded.commands
+        before = self._state.told("config")
+        for name in LIFECYCLE["install" if before is None else "enable"]:
+            self._hook(process, exports, name)
+        if config != before:
+            self._state.tell("config", config)
+            if declared.state:
+                plugin_state.begin(os.path.dirname(declared.state))
+            for key in _changed(before or config, config):
+                for name in LIFECYCLE["config"]:
+                    self._hook(process, exports, name, key, config.get(key))
+                self._say_changed(process, key, config.get(key))
+
+    def _say_changed(self, process: child.Process, key: str, value: Any) -> None:
+        """The event of a setting: known here, where the user's own settings are."""
+        if CONFIG_CHANGE in self.declared.events and LISTENER in self.declared.capabilities:
+            process.send({"event": {"type": CONFIG_CHANGE, "key": key, "value": value}})
+
+    def _hook(self, process: child.Process, exports: Mapping[str, str], name: str, *args: Any) -> None:
+        if exports.get(name) == "function":
+            try:
+                self._told(process, {"do": "hook", "hook": name, "args": args}, HOOK_SECONDS)
+            except Fault as fault:
+                raise Fault(fault.code, f"{fault.message} (in {name})") from None
+
+    def _end(self, started: Started, seconds: float, why: str = "disable") -> list[str]:
+        """Whatever the hooks do, it ends; what went wrong in them."""
+        said: list[str] = []
+        with suppress(Fault):
+            process = started.process(None)
+            for name in LIFECYCLE[why]:
+                try:
+                    process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
+                except (Fault, esmcalls.Failed, sdk.ExecutionFailed) as error:
+                    told = error.args[0] if isinstance(error, sdk.ExecutionFailed) else error
+                    said.append(f"{name}: {told}")
+                    print(f"{self._who}: {said[-1]}", file=sys.stderr)
+            process.close()
+        return said
+
+    def _told(self, process: child.Process, request: dict[str, Any], seconds: float) -> Any:
+        """The answer where only the plugin can be at fault."""
+        try:
+            return process.ask(request, seconds)
+        except esmcalls.Failed as failed:
+            raise self._fault("EPROTO", str(failed)) from None
+        except sdk.ExecutionFailed as failed:
+            raise self._fault(failed.code, f"{request['do']} {failed.args[0]}") from None
+
+    def _fault(self, code: str, message: str) -> Fault:
+        return Fault(code, f"{self._who}: {message}")
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [key for key in {**before, **after} if before.get(key) != after.get(key)]
+
+
+def drop_all() -> None:
+    """Call onDeactivate and onUnload of what runs, before the process ends."""
+    with _leaving:  # whoever asks second waits for the first
+        while _plugins:
+            _plugins.pop().leave(HOOK_SECONDS)  # less at the end of the daemon, which kills its hosts

@@ -1,0 +1,113 @@
+"""A plugin's tools, whatever kind it is of, and what the daemon is told of them.
+
+Rules: a plugin's faults are its own: whatever goes wrong in here says which plugin is broken and why. All
+kinds end as tools of the SDK, so that a host describes, checks and runs them alike.
+This file must never know what a call is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
+from cortexfs.host.call import programs
+from cortexfs.host.call.runtime import Cancelled, sentence
+from cortexfs.host.call.validation import Validator
+from cortexfs.host.esm import tools
+from cortexfs.host.mcp import manifest_rpc
+from cortexfs.host.mcp import tools as mcptools
+from cortexfs.host.native import library
+from cortexfs.host.process import jsonl, one_shot
+from cortexfs.host.wasm import tools as wasm
+
+
+def loaded(
+    plugin: hostcalls.Plugin, environment: Mapping[bytes, bytes] | None = None
+) -> dict[str, tuple[sdk.Tool, Validator]]:
+    """The plugin's tools by name. Of two with one name the later counts. `environment` is that of the first
+    call, and of all where it decides about the host (calls.of_call)."""
+    try:
+        if plugin.kind == hostcalls.NATIVE and environment is not None:
+            os.environb.clear()
+            os.environb.update(environment)
+        load = _LOADERS[plugin.kind]
+        return {tool.name: (tool, Validator(tool.input_schema)) for tool in load(plugin)}
+    except (Fault, Cancelled):
+        raise
+    except BaseException as error:  # a plugin's code may raise anything, SystemExit too; it is its fault
+        raise Fault("EPROTO", f"the plugin {plugin.name} does not load: {sentence(error)}") from None
+
+
+def _python(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
+    if plugin.path and plugin.path not in sys.path:
+        sys.path.insert(0, plugin.path)
+    module, _, attribute = plugin.target.partition(":")
+    target: Any = importlib.import_module(module)
+    for part in filter(None, attribute.split(".")):
+        target = getattr(target, part)
+    return sdk.tools_of(target)[1]
+
+
+def _programs(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
+    declared = programs.declared(plugin, programs.Programs)
+    if declared.protocol == "jsonl":
+        companions = jsonl.Companions()
+        return [jsonl.StreamingTool(program, companions) for program in declared.tools]
+    return [one_shot.ProcessTool(program) for program in declared.tools]
+
+
+# How names begin of what only the daemon calls: no tool is called so, and of these only commands are told.
+HIDDEN = ":"
+
+_LOADERS: Mapping[str, Callable[[hostcalls.Plugin], Iterable[sdk.Tool]]] = {
+    "python": _python,
+    programs.PROCESS: _programs,
+    programs.NATIVE: library.tools,
+    wasm.KIND: wasm.tools,
+    tools.KIND: tools.tools,
+    MCP_SERVER: mcptools.tools,
+    manifest_rpc.KIND: manifest_rpc.tools,
+}
+
+
+def has_changed(plugin: hostcalls.Plugin) -> bool:
+    """Whether it has other tools now than when it was loaded."""
+    return plugin.kind == MCP_SERVER and mcptools.has_changed(plugin)
+
+
+def await_change(plugin: hostcalls.Plugin, runtime: sdk.ToolRuntime) -> None:
+    """Wait for other tools; it may return without."""
+    if plugin.kind != MCP_SERVER:
+        raise Fault("EINVAL", f"the tools of the plugin {plugin.name} do not change")
+    mcptools.await_change(plugin, runtime)
+
+
+def is_described(tool: sdk.Tool) -> bool:
+    return not tool.name.startswith(HIDDEN) or "command" in tool.facts()
+
+
+def described(tool: sdk.Tool) -> bytes:
+    try:
+        return msgspec.json.encode(sdk.descriptor(tool))
+    except Exception as error:  # a schema may hold anything
+        raise Fault("EPROTO", f"the tool {tool.name} cannot be described: {sentence(error)}") from None
+
+
+def leave() -> NoReturn:
+    """End this host in good order: the daemon wants no more of it."""
+    try:
+        library.drop_all()
+        wasm.drop_all()
+        tools.drop_all()
+        mcptools.drop_all()
+    finally:
+        os._exit(os.EX_OK)

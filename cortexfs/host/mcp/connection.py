@@ -1,0 +1,340 @@
+"""One connection to an MCP server, in a thread of its own that runs the SDK's client.
+
+Main path: `Link.open` has greeted the server and listed its tools when it returns. `Link.call` asks a program
+in the tool's own thread; a call on HTTP is put to the connection's thread, and what comes of it is followed.
+
+Rules: whatever goes wrong is a Fault that names the server, and ends the calls that it concerns. Nobody can
+be asked anything in a run, so the client offers no elicitation, sampling or roots, and servers are told so.
+This file must never know how a tool is called in the tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
+
+import anyio
+import httpx2
+from mcp import Client, ClientSession, MCPError
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    CallToolResult,
+    Implementation,
+    InputRequiredResult,
+    ListToolsResult,
+    Tool,
+    ToolListChangedNotification,
+)
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.host.mcp import direct, http
+from cortexfs.host.mcp.limits import Judge
+from cortexfs.host.mcp.stdio import MAX_PROGRESS, Pipe
+from cortexfs.linux import syscalls
+
+START_SECONDS = 12.0  # to greet and to list its tools; whoever describes plugins waits for 15
+CLOSE_SECONDS = 1.5
+MAX_TOOLS = 1000
+MAX_PAGES = 100
+HEAR_SECONDS = 5.0  # to show that it still hears us, when a call was given up
+LIST_PAUSE = 0.2  # between lists, of a server that changes all the time
+_CLONE_FS = 0x200  # unshare(2)
+_ANSWERS = (INVALID_PARAMS, METHOD_NOT_FOUND)
+
+
+class _Over:
+    """Nothing else comes of a call."""
+
+
+_Item: TypeAlias = CallToolResult | Fault | _Over | str | None  # a text is progress, None a cancellation
+
+
+class Link:
+    """Open from `open` to `close`, or to the server's end."""
+
+    def __init__(self, told: Told, changed: Callable[[list[Tool]], None]) -> None:
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log
+        self._told = told
+        self._info = Implementation(name="cortexfs", version=told.client)
+        self._changed = changed
+        self._opened: Future[list[Tool]] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Client | None = None
+        self._judge = Judge()
+        self._pipe: Pipe | None = None
+        self._direct: ClientSession | None = None
+        self._closing: asyncio.Event | None = None
+        self._relist: asyncio.Event | None = None
+        self._busy = 0  # calls that are under way in the thread
+        self._trial: Future[None] | None = None
+        self.is_open = True
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    # -- from the threads of calls
+
+    def open(self) -> list[Tool]:
+        self._thread.start()
+        try:
+            return self._opened.result(START_SECONDS)
+        except TimeoutError:
+            self.close()
+            raise self._fault("EHOSTDOWN", f"did not greet within {START_SECONDS:g} s") from None
+
+    def call(self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime) -> CallToolResult:
+        try:
+            result = self._asked(name, input, runtime)
+            return result if isinstance(result, CallToolResult) else self._put(name, input, runtime, result)
+        finally:
+            if runtime.cancelled:
+                self._doubt()
+
+    def _asked(
+        self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime
+    ) -> CallToolResult | InputRequiredResult | None:
+        """What a program answers. More of its questions, and all of HTTP, are for the SDK's client."""
+        if self._pipe is None or self._direct is None:
+            return None
+
+        def hear(*progress: Any) -> None:
+            runtime.emit_progress(_told(*progress))
+
+        work = self._direct.call_tool(name, input, allow_input_required=True)
+        try:
+            return direct.driven(work, partial(self._pipe.ask, runtime, hear))
+        except sdk.ExecutionFailed:
+            raise
+        except Exception as error:  # the SDK raises what it likes; the call that waits is told
+            raise self._failure(error) from None
+
+    def _put(
+        self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime, first: InputRequiredResult | None
+    ) -> CallToolResult:
+        state = first.request_state if first is not None else None
+        items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        assert self._loop is not None
+        try:
+            work = asyncio.run_coroutine_threadsafe(self._call(name, input, state, items), self._loop)
+        except RuntimeError:  # its loop has ended just now
+            raise self._lost() from None
+        runtime.on_cancel(lambda: items.put(None))
+        work.add_done_callback(lambda _: items.put(_Over()))  # the last word, if there was no other
+        try:
+            while isinstance(item := items.get(), str):
+                runtime.emit_progress(item)
+        finally:
+            work.cancel()
+        if item is None:
+            raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+        if isinstance(item, _Over):
+            raise self._lost()
+        if isinstance(item, Fault):
+            raise item
+        return item
+
+    def _doubt(self) -> None:
+        """Whoever gave up a call may have waited for a program that hangs."""
+        if self._pipe is not None and self._loop is not None:
+            with suppress(RuntimeError):
+                self._trial = asyncio.run_coroutine_threadsafe(self._try(), self._loop)
+
+    def settle(self) -> None:
+        """Wait until it is known whether the server still hears us, if that is in doubt."""
+        if self._trial is not None:
+            with suppress(TimeoutError, CancelledError):
+                self._trial.result(HEAR_SECONDS + 1)
+
+    def close(self) -> None:
+        self.is_open = False
+        if self._loop is not None and self._closing is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._closing.set)
+
+    def join(self) -> None:
+        self._thread.join(CLOSE_SECONDS)
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        try:
+            syscalls.unshare(_CLONE_FS)  # it was begun by a call, whose directory and umask are not its own
+            os.chdir("/")
+            os.umask(0o077)
+            asyncio.run(self._main())
+        except BaseException as error:  # nobody above would tell the callers
+            self._refuse(error)
+        finally:
+            self.is_open = False
+            if not self._opened.done():
+                self._opened.set_exception(self._lost())
+
+    def _refuse(self, error: BaseException) -> None:
+        """Tell who waits for the connection that there is none, and nobody before that it is closed: the next
+        who asks would take it for one to a server without tools."""
+        if not self._opened.done():
+            self.is_open = False
+            self._opened.set_exception(self._failure(error))
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._closing, self._relist = asyncio.Event(), asyncio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._serve)
+            if self.is_open:  # else it was closed before there was a loop to tell
+                await self._closing.wait()
+            self.is_open = False
+            tasks.cancel_scope.cancel()
+
+    async def _serve(self) -> None:
+        assert self._closing is not None
+        try:
+            async with self._connected() as client:
+                tools = await self._list(client)
+                self._client = client
+                self._opened.set_result(tools)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._follow, client)
+                    if client.protocol_version >= "2026":
+                        tasks.start_soon(self._listen, client)
+                    if self._pipe is not None:
+                        await self._pipe.ended.wait()
+                        self.is_open = False
+                        await asyncio.sleep(0)  # the calls hear of it first
+                    else:
+                        await anyio.sleep_forever()
+                    tasks.cancel_scope.cancel()
+        except Exception as error:  # the SDK raises what it likes; whoever waits for a connection is told
+            self._refuse(error)
+        finally:
+            self._closing.set()
+
+    def _connected(self) -> Client:
+        self._pipe = Pipe(self._told, self._judge) if self._told.command else None
+        return Client(
+            self._pipe or http.transport(self._told, self._judge),
+            message_handler=self._heard,
+            client_info=self._info,
+            cache=None,
+        )
+
+    async def _list(self, client: Client) -> list[Tool]:
+        found: list[Tool] = []
+        pages: list[ListToolsResult] = []
+        cursor = None
+        for _ in range(MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            pages.append(page)
+            found += page.tools
+            cursor = page.next_cursor
+            if cursor is None or len(found) > MAX_TOOLS:
+                break
+        if cursor is not None or len(found) > MAX_TOOLS:
+            raise self._fault("EPROTO", f"has over {MAX_TOOLS} tools, or {MAX_PAGES} pages of them")
+        if self._pipe is not None:
+            agreed = client.session.initialize_result or client.session.discover_result
+            assert agreed is not None
+            self._direct = direct.session(agreed, self._info, pages)
+        return found
+
+    async def _heard(self, message: object) -> None:
+        if isinstance(message, ToolListChangedNotification) and self._relist is not None:
+            self._relist.set()
+
+    async def _listen(self, client: Client) -> None:
+        """As of 2026-07-28, changes are told to those who listen for them."""
+        with suppress(Exception):  # a server that does not serve it never changes
+            async with client.listen(tools_list_changed=True) as events:
+                async for _ in events:
+                    assert self._relist is not None
+                    self._relist.set()
+
+    async def _follow(self, client: Client) -> None:
+        assert self._relist is not None
+        while True:
+            await self._relist.wait()
+            self._relist.clear()
+            with suppress(MCPError, Fault):  # the former list counts
+                self._changed(await self._list(client))
+            await asyncio.sleep(LIST_PAUSE)
+
+    async def _call(
+        self, name: str, input: dict[str, Any], state: str | None, items: queue.SimpleQueue[_Item]
+    ) -> None:
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            if items.qsize() < MAX_PROGRESS:
+                items.put(_told(progress, total, message))
+
+        assert self._client is not None
+        self._busy += 1
+        try:
+            work = self._client.call_tool(name, input, progress_callback=progress, request_state=state)
+            items.put(await work)
+        except Exception as error:  # the SDK raises what it likes; the call that waits is told
+            items.put(self._failure(error))
+        finally:
+            self._busy -= 1
+
+    async def _try(self) -> None:
+        """End a server that hears nothing any more, unless calls of others may be what keeps it."""
+        assert self._client is not None
+        assert self._closing is not None
+        with anyio.move_on_after(HEAR_SECONDS) as clock, suppress(Exception):  # any answer is one
+            await self._client.list_tools()  # ping is gone from the protocol
+        if clock.cancelled_caught and not (self._busy or (self._pipe and self._pipe.is_busy)):
+            self._judge.why = "does not answer any more"
+            self.is_open = False
+            self._closing.set()
+
+    # -- sentences
+
+    def _failure(self, error: BaseException) -> Fault:
+        if isinstance(error, BaseExceptionGroup):
+            return self._failure(error.exceptions[0])
+        if isinstance(error, Fault):
+            return Fault(error.code, f"the MCP server {self._told.name}: {error.message}")
+        if self._judge.refused:
+            self.is_open = False
+            return self._fault("EACCES", f"answers HTTP {self._judge.refused}; see its headers and secrets")
+        if isinstance(error, MCPError):
+            return self._refusal(error)
+        if isinstance(error, httpx2.HTTPError | OSError):
+            self.is_open = False
+            return self._fault("EHOSTDOWN", f"cannot be reached: {error or type(error).__name__}")
+        if self._judge.why:
+            return self._lost()
+        return self._fault("EPROTO", f"does not speak the protocol: {type(error).__name__}: {error}")
+
+    def _refusal(self, error: MCPError) -> Fault:
+        if error.code == CONNECTION_CLOSED:
+            return self._lost()
+        if self._pipe is None and error.code not in _ANSWERS:
+            self.is_open = (
+                False  # of a session that has ended nothing else is told; the next call begins another
+            )
+        code = "EINVAL" if error.code == INVALID_PARAMS else "EIO"
+        return self._fault(code, f"says: {error}")
+
+    def _lost(self) -> Fault:
+        self.is_open = False
+        if self._pipe is None and not self._judge.why:
+            return self._fault("EHOSTDOWN", "cannot be reached any more")
+        return self._fault("EPROTO", self._judge.why or "ended the connection")
+
+    def _fault(self, code: str, what: str) -> Fault:
+        return Fault(code, f"the MCP server {self._told.name} {what}")
+
+
+def _told(progress: float, total: float | None, message: str | None) -> str:
+    done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+    return f"{message} ({done})" if message and total else message or done

@@ -1,0 +1,96 @@
+"""HTTP to an MCP server, whose answers have a bound.
+
+The SDK bounds the events of a stream, and reads everything else as a whole.
+This file must never know what is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+
+from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.host.mcp.limits import Broken, Judge
+
+CONNECT_SECONDS = 30.0  # answers have the time of their call
+
+REFUSALS = (401, 403)
+MAX_ANSWER = 32 << 20  # as a line of a program's
+
+
+@asynccontextmanager
+async def transport(told: Told, judge: Judge) -> AsyncIterator[Any]:
+    """The SDK's transport, with somebody who judges what comes."""
+    timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
+    client = httpx2.AsyncClient(
+        headers=told.headers, timeout=timeout, transport=Bounded(judge), trust_env=False
+    )
+    async with client, streamable_http_client(told.url, http_client=client) as (heard, said):
+        out, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        write, asked = anyio.create_memory_object_stream[SessionMessage](0)
+
+        async def hear() -> None:
+            with out, suppress(anyio.BrokenResourceError):
+                try:
+                    async for each in heard:
+                        if isinstance(each, Exception):
+                            await out.send(each)
+                        elif judge.is_wanted(each.message):
+                            refusal = judge.refusal(each.message)
+                            await (said.send(SessionMessage(refusal)) if refusal else out.send(each))
+                except Broken as broken:
+                    judge.why = str(broken)
+
+        async def say() -> None:
+            async for each in asked:
+                judge.sent(each.message)
+                await said.send(each)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hear)
+            tasks.start_soon(say)
+            with read, write, asked:
+                yield read, write
+            tasks.cancel_scope.cancel()
+
+
+class TooLong(httpx2.ReadError):
+    """The server goes on and on."""
+
+
+class Bounded(httpx2.AsyncHTTPTransport):
+    def __init__(self, judge: Judge) -> None:
+        super().__init__()
+        self._judge = judge
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.headers["Accept-Encoding"] = "identity"
+        response = await super().handle_async_request(request)
+        self._judge.refused = response.status_code if response.status_code in REFUSALS else 0
+        response.headers.pop("Content-Encoding", None)  # nor is anything unpacked, to be larger than it came
+        if response.headers.get("content-type", "").partition(";")[0].strip() != "text/event-stream":
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _Counted(response.stream)
+        return response
+
+
+class _Counted(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for data in self._stream:
+            size += len(data)
+            if size > MAX_ANSWER:
+                raise TooLong(f"an answer of over {MAX_ANSWER >> 20} MiB")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

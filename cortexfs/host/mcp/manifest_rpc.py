@@ -1,0 +1,133 @@
+"""Plugins of kind mcp of manifest.json: one tool that passes calls on to a JSON-RPC server by HTTP.
+
+    POST <entryPoint>   {"jsonrpc":"2.0","id":1,"method":...,"params":{...}}
+
+It is not the Model Context Protocol (tools.py is): there is no greeting, and no list of tools.
+
+Rules: an answer counts when its status is 2xx, its id is the request's, and it has a result or an error.
+Requests go where the manifest says and nowhere else: no redirect is followed, and what is no public address
+is refused unless the manifest names this machine, or somebody has granted it.
+This file must never know how a call arrives, nor what a manifest looks like.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import is_loopback
+from cortexfs.core.manifestjson import capabilities as permissions
+from cortexfs.host.call import programs
+from cortexfs.host.net import fetch
+
+KIND = "mcp"  # calls.Plugin.kind
+TOOL_SECONDS = 30
+MAX_ANSWER = 16 << 20
+NETWORK = ("network:fetch", "net:outbound")
+_LOOPBACK = ("127.0.0.0/8", "::1/128")
+_ID = 1  # the seed's: each request has a connection of its own
+_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
+
+
+class Endpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plugin of this kind, as `calls.Plugin.target` says it."""
+
+    url: str
+    description: str = ""
+    methods: tuple[str, ...] = ()  # the tools that the manifest names; empty: any
+    capabilities: tuple[str, ...] = ()  # the effective ones
+    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to
+
+
+target = cast(Callable[[Endpoint], str], programs.target)  # it takes any Struct
+_declared = cast(Callable[[hostcalls.Plugin, type[Endpoint]], Endpoint], programs.declared)
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str
+    code: int = 0
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    jsonrpc: str
+    id: int
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: _Error | None = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
+    return [RpcTool(plugin.name, _declared(plugin, Endpoint))]
+
+
+class RpcTool(sdk.Tool):
+    timeout_secs = TOOL_SECONDS
+
+    def __init__(self, plugin: str, endpoint: Endpoint) -> None:
+        self._plugin = plugin
+        self._endpoint = endpoint
+        self.name = f"mcp_{plugin}"
+        self.description = endpoint.description or f"MCP plugin: {plugin}"
+        self.input_schema = schema(endpoint.methods)
+        effects = programs.effects_of(permissions.effects(endpoint.capabilities))
+        self.capabilities = sdk.ToolCapabilities(effects=effects)
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        if not set(NETWORK) & set(self._endpoint.capabilities):
+            raise Fault("EACCES", f"{self._plugin} has none of the capabilities {' and '.join(NETWORK)}")
+        wake: queue.SimpleQueue[fetch.Answer | None] = queue.SimpleQueue()
+        runtime.on_cancel(lambda: wake.put(None))
+        asked = {"jsonrpc": "2.0", "id": _ID, "method": input["method"], "params": input.get("params", {})}
+        request = fetch.Request("POST", self._endpoint.url, _HEADERS, msgspec.json.encode(asked))
+        answer = fetch.fetch(request, self._private(), wake, most=MAX_ANSWER + 1, redirects=0)
+        if answer is None:
+            raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+        return self._result(answer)
+
+    def _private(self) -> tuple[str, ...]:
+        here = is_loopback(urlsplit(self._endpoint.url).hostname or "")
+        return (*self._endpoint.private, *(_LOOPBACK if here else ()))
+
+    def _result(self, answer: fetch.Answer) -> sdk.ToolResult:
+        who = f"the server of {self._plugin}"
+        if not answer.reached:
+            code = {403: "EACCES", 408: "ETIMEDOUT"}.get(answer.status, "EHOSTDOWN")
+            why = answer.body.decode(errors="replace").removeprefix("host: ")
+            raise sdk.ExecutionFailed(f"{who}: {why}", code)
+        if not 200 <= answer.status < 300:
+            raise sdk.ExecutionFailed(f"{who} answers HTTP {answer.status}", "EREMOTEIO")
+        if len(answer.body) > MAX_ANSWER:
+            raise sdk.ExecutionFailed(f"{who} answers more than {MAX_ANSWER >> 20} MiB", "EMSGSIZE")
+        try:
+            said = _decode(answer.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise sdk.ExecutionFailed(f"{who} does not answer in JSON-RPC: {error}", "EPROTO") from None
+        if said.jsonrpc != "2.0" or said.id != _ID:
+            raise sdk.ExecutionFailed(f"{who} answers another request than this one", "EPROTO")
+        if said.error is not None:
+            return sdk.ToolResult.error(said.error.message)
+        if said.result is msgspec.UNSET:
+            raise sdk.ExecutionFailed(f"{who} answers with neither a result nor an error", "EPROTO")
+        return sdk.ToolResult.success(msgspec.json.format(bytes(said.result), indent=-1).decode())
+
+
+def schema(methods: tuple[str, ...]) -> dict[str, Any]:
+    method: dict[str, Any] = {"type": "string", "description": "The method to call."}
+    if methods:
+        method["enum"] = list(methods)
+    params = {"type": "object", "description": "Its parameters."}
+    return {
+        "type": "object",
+        "properties": {"method": method, "params": params},
+        "required": ["method"],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,96 @@
+"""The process of a program that is an MCP server.
+
+Rules: it leads a session and so a process group, which is killed whole. It is the user's program, in his
+home, with no more of the environment than its file says.
+This file must never know what is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import Process
+from contextlib import suppress
+from io import FileIO
+from typing import Literal, NamedTuple
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.host.process.children import variables_of_user
+
+
+class Started(NamedTuple):
+    process: Process
+    stdin: FileIO
+    stdout: FileIO
+
+
+async def started(told: Told) -> Started:
+    hears, stdin = _pipe(1)
+    says, stdout = _pipe(0)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *told.command,
+            stdin=hears,
+            stdout=says,
+            cwd=_directory(told.cwd),
+            env=_environment(told.environment),
+            start_new_session=True,
+        )
+    except BaseException as error:
+        stdin.close()
+        stdout.close()
+        if not isinstance(error, OSError):
+            raise
+        where = error.filename or told.command[0]
+        raise Fault("EHOSTDOWN", f"it cannot be started: {where}: {error.strerror}") from None
+    finally:
+        hears.close()
+        says.close()
+    return Started(process, stdin, stdout)
+
+
+async def ended(process: Process) -> None:
+    """Not `wait`, which also waits for whoever holds its pipes."""
+    while process.returncode is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def end_of(process: Process) -> str:
+    status = process.returncode
+    if status is None:
+        return "closed its output"
+    if status >= 0:
+        return f"exited with status {status}"
+    known = {each.value: each.name for each in signal.Signals}
+    return f"was killed by {known.get(-status, 'a signal')}"
+
+
+def kill(process: Process) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def close(process: Process) -> None:
+    """What asyncio keeps of it."""
+    transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
+    transport.close()
+
+
+def _environment(told: dict[str, str]) -> dict[str, str]:
+    """Whose program it is, and what its file says."""
+    return variables_of_user() | told
+
+
+def _directory(wanted: str) -> str:
+    home = variables_of_user().get("HOME", "/")
+    return wanted or (home if os.access(home, os.R_OK | os.X_OK) else "/")
+
+
+def _pipe(ours: Literal[0, 1]) -> tuple[FileIO, FileIO]:
+    """The end of a child, and ours, which does not block."""
+    ends = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(ends[ours], False)
+    modes = ("r", "w")
+    return FileIO(ends[1 - ours], modes[1 - ours]), FileIO(ends[ours], modes[ours])

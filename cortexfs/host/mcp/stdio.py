@@ -1,0 +1,382 @@
+"""A program that is an MCP server: its lines as messages for the SDK, and as answers to calls.
+
+Main path: the SDK's client greets and listens by streams, as with every transport. A call goes by `ask`: its
+own thread writes the request, and reads the answer where no other call reads (host/process/pipe_reader.py).
+While none does, the loop reads.
+
+Rules: lines, and how much is no message, are bounded; what they say is judged (limits.py). Nothing of a
+server is left when it is closed (process.py).
+This file must never know tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import queue
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import anyio
+import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp import MCPError
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    CONNECTION_CLOSED,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+
+from cortexfs import sdk
+from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.host.call.runtime import shielded
+from cortexfs.host.mcp import process
+from cortexfs.host.mcp.limits import Broken, Judge
+from cortexfs.host.process.child_lines import ChildLines
+from cortexfs.host.process.pipe_reader import Leading
+
+CHUNK = 64 << 10
+MAX_LINE = 32 << 20  # an answer with some pictures in it
+MAX_NOISE = 200  # lines in a row that are no messages: a stray print is no reason to end it
+MAX_PROGRESS = 1000  # what waits for a caller who is slow to read
+LEAVE_SECONDS = 0.3  # to end by itself when its input has ended
+_FIRST = 1 << 24  # numbers of calls; those of the SDK's client begin at 1, and it asks little
+_LONG = 1e6  # seconds: a call has its own limit
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+
+
+class _Answer(msgspec.Struct):
+    """Most of what is said. Everything else, and what is wrong, is for the SDK to understand."""
+
+    id: int
+    result: dict[str, Any]
+    jsonrpc: Literal["2.0"]
+
+
+class Progress(NamedTuple):
+    progress: float
+    total: float | None
+    message: str | None
+
+
+class _Cancelled(NamedTuple):
+    pass
+
+
+_Item: TypeAlias = dict[str, Any] | ErrorData | Progress | _Cancelled
+_CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+class _Waiting:
+    """A call that waits for its answer."""
+
+    def __init__(self, nudge: Callable[[], None]) -> None:
+        self.id = 0
+        self.items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._nudge = nudge
+
+    def waits(self) -> bool:
+        return self.items.empty()
+
+    def cancel(self) -> None:
+        self.items.put(_Cancelled())
+        self._nudge()
+
+
+class Pipe:
+    """A transport of the SDK's, and a way past its streams."""
+
+    def __init__(self, told: Told, judge: Judge) -> None:
+        self._told = told
+        self._judge = judge
+        self.ended = asyncio.Event()
+        self._gone = asyncio.Event()  # nothing more comes, or is listened to
+        self._noise = 0
+        self._lines = ChildLines()
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._last = _FIRST
+        self._calls: dict[int, _Waiting] = {}
+        self._outbox = bytearray()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._calls)
+
+    # -- from the threads of calls, which a cancellation may strike at any instruction
+
+    def ask(
+        self, runtime: sdk.ToolRuntime, hear: Callable[..., object], method: str, params: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The result; MCPError where it is an error or there is none."""
+        call = _Waiting(self._leading.nudge)
+        runtime.on_cancel(call.cancel)
+        begin: Callable[[], object] = partial(self._begin, call, method, params)
+        try:
+            while True:
+                if call.waits():
+                    with shielded(runtime):
+                        self._leading.lead(call.waits, time.monotonic() + _LONG, begin)
+                    begin = _nothing
+                item = call.items.get()
+                if isinstance(item, Progress):
+                    hear(*item)
+                else:
+                    return _answered(item)
+        finally:
+            try:
+                self._leave(call)
+            finally:
+                self._leave(call)
+
+    def _begin(self, call: _Waiting, method: str, params: dict[str, Any]) -> None:
+        with self._lock:
+            if not self._is_open:
+                return call.items.put(_CLOSED)
+            self._last += 1
+            call.id = self._last
+            self._calls[call.id] = call
+        meta = params.get("_meta", {}) | {"progressToken": call.id}
+        self._request(method, params | {"_meta": meta}, id=call.id)
+
+    def _leave(self, call: _Waiting) -> None:
+        """Nobody waits for its answer any more. May be repeated."""
+        with self._lock:
+            if call.id not in self._calls:
+                return
+            self._judge.gave_up(call.id)
+            del self._calls[call.id]
+        self._request("notifications/cancelled", {"requestId": call.id, "reason": "caller cancelled"})
+
+    def _request(self, method: str, params: dict[str, Any], **more: int) -> None:
+        self._say(_encode({"jsonrpc": "2.0", "method": method, "params": params, **more}))
+
+    def _say(self, message: bytes) -> None:
+        line = message + b"\n"
+        with self._lock:
+            if not self._outbox and len(line) <= select.PIPE_BUF:  # which is taken whole or not at all
+                try:
+                    os.write(self._stdin.fileno(), line)
+                    return
+                except BlockingIOError:
+                    pass
+                except (BrokenPipeError, ValueError):  # it ends, which its output tells
+                    return
+            self._outbox += line
+        self._soon(self._write)
+
+    def _soon(self, work: Callable[..., object], *args: object) -> None:
+        with suppress(RuntimeError):  # its loop has ended just now
+            self._loop.call_soon_threadsafe(work, *args)
+
+    # -- from whoever reads
+
+    def _taken(self) -> bool:
+        try:
+            return not self._gone.is_set() and self._read()
+        except Broken as broken:
+            self._judge.why = str(broken)
+        self._soon(self._gone.set)
+        return False
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._stdout.fileno(), CHUNK)
+        except BlockingIOError:
+            return False
+        for line in self._lines.ended_by(data):
+            self._hear(line)
+        if self._lines.held > MAX_LINE:
+            raise Broken(f"said a line of over {MAX_LINE >> 20} MiB")
+        if not data:
+            self._soon(self._gone.set)
+        return bool(data)
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            answer = _decode(line)
+        except (ValueError, RecursionError):
+            self._understand(line)
+        else:
+            if not self._answer(answer.id, answer.result):
+                self._understand(line)
+
+    def _understand(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            self._noise += 1
+            if self._noise > MAX_NOISE:
+                raise Broken("says what is no protocol") from None
+            return
+        self._noise = 0
+        if not self._is_for_a_call(message) and self._judge.is_wanted(message):
+            self._soon(self._pass, message)
+
+    def _is_for_a_call(self, message: JSONRPCMessage) -> bool:
+        match message:
+            case JSONRPCResponse(id=int() as number, result=result):
+                return self._answer(number, result)
+            case JSONRPCError(id=int() as number, error=error):
+                return self._answer(number, error)
+            case JSONRPCNotification(method="notifications/progress", params=dict(params)):
+                return self._progress(message, params)
+        return False
+
+    def _answer(self, number: int, outcome: dict[str, Any] | ErrorData) -> bool:
+        """Whether a call has asked for it."""
+        with self._lock:
+            call = self._calls.pop(number, None)
+        if call is None:
+            return False
+        self._noise = 0
+        call.items.put(outcome)
+        return True
+
+    def _progress(self, message: JSONRPCNotification, params: dict[str, Any]) -> bool:
+        try:
+            said = msgspec.convert(params, _Progress)
+        except msgspec.ValidationError:
+            return False
+        call = self._calls.get(said.progressToken)
+        if call is not None and self._judge.is_wanted(message) and call.items.qsize() < MAX_PROGRESS:
+            call.items.put(Progress(said.progress, said.total, said.message))
+        return call is not None
+
+    # -- in the loop
+
+    async def __aenter__(self) -> Streams:
+        self._loop = asyncio.get_running_loop()
+        self._process, self._stdin, self._stdout = await process.started(self._told)
+        # Without a bound, as who reads does not wait; the judge bounds what comes unasked.
+        self._out, read = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
+        write, self._in = anyio.create_memory_object_stream[SessionMessage](0)
+        self._ours = (read, write)
+        self._look = select.epoll()
+        self._look.register(self._stdout, select.EPOLLIN)
+        self._leading = Leading(self._stdout, self._look, self._taken)
+        self._loop.add_reader(self._look, self._leading.turn)
+        self._is_open = True
+        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._carry())]
+        return read, write
+
+    async def __aexit__(
+        self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            self._end_calls()
+            self._loop.remove_writer(self._stdin)
+            with self._lock:
+                self._stdin.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.ended(self._process), LEAVE_SECONDS)
+            process.kill(self._process)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._listen_no_more()
+            for file in (*self._ours, self._out, self._in, self._look, self._stdout):
+                file.close()
+            await process.ended(self._process)
+            process.close(self._process)
+
+    def _end_calls(self) -> None:
+        """Calls there are, and new ones, that it answers no more."""
+        with self._lock:
+            self._is_open = False
+            left = [*self._calls.values()]
+            self._calls.clear()
+        for call in left:
+            call.items.put(_CLOSED)
+        self._leading.nudge()
+
+    def _listen_no_more(self) -> None:
+        self._loop.remove_reader(self._look)
+        self._leading.stop()
+
+    async def _follow(self) -> None:
+        """Until it ends, or is ended for what it does."""
+        await self._gone.wait()
+        self._listen_no_more()
+        if not self._judge.why:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.ended(self._process), LEAVE_SECONDS)
+            self._judge.why = process.end_of(self._process)
+        process.kill(self._process)
+        self.ended.set()
+        self._out.close()
+        self._end_calls()
+
+    def _pass(self, message: JSONRPCMessage) -> None:
+        if refusal := self._judge.refusal(message):
+            self._send(refusal)
+        else:
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                self._out.send_nowait(SessionMessage(message))
+
+    def _send(self, message: JSONRPCMessage) -> None:
+        self._say(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+
+    async def _carry(self) -> None:
+        async for each in self._in:
+            self._judge.sent(each.message)
+            self._send(each.message)
+
+    def _write(self) -> None:
+        """What it takes now of what waits."""
+        with self._lock:
+            if self._stdin.closed:
+                return
+            try:
+                while self._outbox:
+                    del self._outbox[: os.write(self._stdin.fileno(), self._outbox[:CHUNK])]
+            except BlockingIOError:
+                return self._loop.add_writer(self._stdin, self._write)
+            except BrokenPipeError:  # it ends, which its output tells
+                self._outbox.clear()
+        self._loop.remove_writer(self._stdin)
+
+
+class _Progress(msgspec.Struct):
+    """The parameters of a notification."""
+
+    progressToken: int
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+def _answered(item: dict[str, Any] | ErrorData | _Cancelled) -> dict[str, Any]:
+    if isinstance(item, ErrorData):
+        raise MCPError(code=item.code, message=item.message, data=item.data)
+    if isinstance(item, _Cancelled):
+        raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+    return item
+
+
+def _encode(message: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(message)
+    except (UnicodeEncodeError, OverflowError):  # half a surrogate pair; a number of over 64 bits
+        return json.dumps(message).encode()
+
+
+def _nothing() -> None:
+    """It has begun."""

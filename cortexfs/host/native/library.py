@@ -1,0 +1,369 @@
+"""The native ABI, version 1: a shared library whose tools run in this process.
+
+Main path: `tools` opens the library, checks its table and asks what its tools are; `NativeTool` calls one.
+A library that crashes or hangs takes this host along and nothing else, which is why it is called nowhere but
+in a host.
+
+Rules: what a library returns is a stranger's word: bounded, copied, then parsed. Every buffer that it
+returns goes back exactly once through its own `buffer_free`, also one that is empty or refused. There is one
+state for each library and host, which all threads share; it is dropped once, when no call uses it any more,
+and the library stays mapped. Inbound buffers are lent for the call.
+This file must never know how a call arrives, nor what a manifest looks like.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.toml import Effect
+from cortexfs.host.call.programs import Library, declared, effects_of, stamp_of
+from cortexfs.host.call.runtime import sentence
+
+ABI = sdk.NATIVE_ABI_VERSION
+MAX_TOOLS = 10_000
+MAX_DESCRIPTION = 1 << 20  # of the plugin or of one tool, with its schema
+MAX_RESULT = 64 << 20
+DROP_SECONDS = 0.3  # for plugin_drop; a host is ended soon after it was asked to leave
+# Of zeroes around the structs, so that a library that believes them to be larger is told so.
+_MARGIN = 4096
+# The texts in which the SDK wraps a ToolError: the ABI has no other sign of one.
+_ERRORS: tuple[tuple[str, type[sdk.ToolError]], ...] = (
+    ("tool error: invalid input: ", sdk.InvalidInput),
+    ("tool error: execution failed: ", sdk.ExecutionFailed),
+)
+
+
+class Buffer(ctypes.Structure):
+    """What the library returns."""
+
+    _fields_ = (("ptr", ctypes.c_void_p), ("len", ctypes.c_size_t), ("cap", ctypes.c_size_t))
+
+
+class _Lent(ctypes.Structure):
+    """What it is given: `ptr` keeps the bytes alive, and must not be read back."""
+
+    _fields_ = (("ptr", ctypes.c_char_p), ("len", ctypes.c_size_t), ("cap", ctypes.c_size_t))
+
+
+_STATE = ctypes.c_void_p
+_FUNCTIONS: dict[str, Any] = {
+    "plugin_info": ctypes.CFUNCTYPE(Buffer, _STATE),
+    "tool_count": ctypes.CFUNCTYPE(ctypes.c_size_t, _STATE),
+    "tool_descriptor": ctypes.CFUNCTYPE(Buffer, _STATE, ctypes.c_size_t),
+    "tool_execute": ctypes.CFUNCTYPE(Buffer, _STATE, _Lent, _Lent, _Lent),
+    "plugin_drop": ctypes.CFUNCTYPE(None, _STATE),
+    "buffer_free": ctypes.CFUNCTYPE(None, Buffer),
+}
+
+
+class Host(ctypes.Structure):
+    _fields_ = (("abi_version", ctypes.c_uint32), ("margin", ctypes.c_ubyte * _MARGIN))
+
+
+class Table(ctypes.Structure):
+    """CortexPluginApi, its functions as addresses, and the margin behind it."""
+
+    _fields_ = (
+        ("abi_version", ctypes.c_uint32),
+        ("plugin", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in _FUNCTIONS),
+        ("margin", ctypes.c_ubyte * _MARGIN),
+    )
+
+
+class _Info(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    description: str
+
+
+class _Capabilities(msgspec.Struct, frozen=True):
+    emits_progress: bool = False
+    emits_observer_text: bool = False
+    background_safe: bool = False
+    effects: tuple[Effect, ...] = ()
+
+
+class _Descriptor(msgspec.Struct, frozen=True):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    description: Annotated[str, msgspec.Meta(min_length=1)]
+    input_schema: dict[str, Any]
+    timeout_secs: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    capabilities: _Capabilities = _Capabilities()
+    dry_run_flag: bool = False
+
+
+class _Medium(msgspec.Struct, frozen=True):
+    media_type: str
+    mime_type: str
+    url: str
+    caption: str | None = None
+    size: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class _Result(msgspec.Struct, frozen=True):
+    output: str
+    media: tuple[_Medium, ...]
+    is_error: bool
+
+
+_infos = msgspec.json.Decoder(_Info)
+_descriptors = msgspec.json.Decoder(_Descriptor)
+_results = msgspec.json.Decoder(_Result)
+_encode = msgspec.json.Encoder().encode
+
+
+def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
+    """Open the library and ask it. One bad descriptor fails the plugin."""
+    opening = _Opening(plugin)
+    opening.start()
+    opening.join()
+    if opening.error is not None:
+        raise opening.error
+    return opening.tools
+
+
+class _Opening(threading.Thread):
+    """In a thread of its own: a call that is cancelled meanwhile would leave a state that nobody knows."""
+
+    def __init__(self, plugin: hostcalls.Plugin) -> None:
+        super().__init__(daemon=True)
+        self._plugin = plugin
+        self.tools: list[NativeTool] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        plugin = self._plugin
+        try:
+            with _opening:
+                if plugin not in _opened:
+                    _opened[plugin] = Opened(plugin.name, declared(plugin, Library))
+                opened = _opened[plugin]
+            opened.check_info(plugin)
+            self.tools = [NativeTool(opened, descriptor) for descriptor in opened.descriptors()]
+        except BaseException as error:  # the thread has nobody above it; whoever waits for it raises this
+            self.error = error
+
+
+class NativeTool(sdk.Tool):
+    def __init__(self, opened: Opened, descriptor: _Descriptor) -> None:
+        self._opened = opened
+        self._name = descriptor.name.encode()
+        self.name = descriptor.name
+        self.description = descriptor.description
+        self.input_schema = descriptor.input_schema
+        self.timeout_secs = descriptor.timeout_secs
+        self.dry_run_flag = descriptor.dry_run_flag
+        has = descriptor.capabilities
+        self.capabilities = sdk.ToolCapabilities(
+            has.emits_progress, has.emits_observer_text, has.background_safe, effects_of(has.effects)
+        )
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        seen = runtime.invocation._asdict()
+        if not seen["dry_run"]:  # the originals' ABI does not know the word
+            del seen["dry_run"]
+        invocation = _encode(seen)
+        said = self._opened.execute(self._name, _encode(input), invocation)
+        try:
+            result = _results.decode(said)
+        except (ValueError, RecursionError) as error:  # of text that is not UTF-8, too
+            told = f"native tool '{self.name}' returned invalid result JSON: {sentence(error)}"
+            raise sdk.ExecutionFailed(told, "EPROTO") from None
+        if result.is_error:
+            for prefix, kind in _ERRORS:
+                if result.output.startswith(prefix):
+                    raise kind(result.output.removeprefix(prefix))
+        media = tuple(sdk.Attachment(*msgspec.structs.astuple(medium)) for medium in result.media)
+        return sdk.ToolResult(result.output, media, result.is_error)
+
+
+class Opened:
+    """A library with its state."""
+
+    def __init__(self, plugin: str, library: Library) -> None:
+        self._who = f"plugin '{plugin}'"
+        self._users = 0
+        self._dropped = False
+        self._lock = threading.Lock()
+        table = self._initialized(self._open(library))
+        self._state = table.plugin
+        functions = {name: kind(getattr(table, name)) for name, kind in _FUNCTIONS.items()}
+        self._info: Callable[..., Buffer] = functions["plugin_info"]
+        self._count: Callable[..., int] = functions["tool_count"]
+        self._descriptor: Callable[..., Buffer] = functions["tool_descriptor"]
+        self._execute: Callable[..., Buffer] = functions["tool_execute"]
+        self._drop: Callable[..., None] = functions["plugin_drop"]
+        self._free: Callable[..., None] = functions["buffer_free"]
+
+    # -- the sequence
+
+    def _open(self, library: Library) -> ctypes.CDLL:
+        try:
+            if library.stamp and stamp_of(library.path) != library.stamp:
+                told = f"{self._who} has had its library replaced; it is loaded when that has been checked"
+                raise Fault("EAGAIN", told)
+            return ctypes.CDLL(library.path)
+        except OSError as error:
+            raise Fault(
+                "EPROTO", f"{self._who} has a library that does not load: {sentence(error)}"
+            ) from None
+
+    def _initialized(self, library: ctypes.CDLL) -> Table:
+        try:
+            init = library.cortex_plugin_init
+        except AttributeError as error:
+            wanted = "required stable native symbol cortex_plugin_init"
+            raise self._fault(f"does not export {wanted}: {error}") from None
+        host, table = Host(ABI), Table()
+        init.restype, init.argtypes = ctypes.c_int32, (ctypes.c_void_p, ctypes.c_void_p)
+        if status := init(ctypes.byref(host), ctypes.byref(table)):
+            raise self._fault(f"rejected native ABI initialization with status {status}")
+        if table.abi_version != ABI:
+            raise self._fault(f"initialized native ABI version {table.abi_version} but daemon requires {ABI}")
+        if not table.plugin:
+            raise self._fault("returned a null native plugin state")
+        if any(bytes(table.margin)) or any(bytes(host.margin)) or host.abi_version != ABI:
+            raise self._fault("wrote beyond the native ABI table; build it with the header of version 1")
+        self._check_functions(table)
+        return table
+
+    def _check_functions(self, table: Table) -> None:
+        code = _executable()
+        for name in _FUNCTIONS:
+            address = getattr(table, name)
+            if not address:
+                raise self._fault(f"native ABI table is missing {name}")
+            if code and not any(address in part for part in code):
+                raise self._fault(f"native ABI table has no code at {name}; is the struct that of version 1?")
+
+    def check_info(self, plugin: hostcalls.Plugin) -> None:
+        """What it says of itself. A name or version that is not the manifest's is worth a line of the log."""
+        said = self._said(self._info, (self._state,), MAX_DESCRIPTION, "plugin_info")
+        try:
+            info = _infos.decode(said)
+        except (ValueError, RecursionError) as error:
+            raise self._fault(f"returned invalid plugin info JSON: {sentence(error)}") from None
+        for what, own, manifest in (
+            ("name", info.name, plugin.name),
+            ("version", info.version, plugin.version),
+        ):
+            if own != manifest:
+                told = f"the library says that its {what} is {own[:100]!r}, its manifest {manifest!r}"
+                print(f"{self._who}: {told}", file=sys.stderr)
+
+    def descriptors(self) -> Iterator[_Descriptor]:
+        count = self._count(self._state)
+        if count > MAX_TOOLS:
+            raise self._fault(f"says that it has {count} tools, over the limit of {MAX_TOOLS}")
+        for index in range(count):
+            said = self._said(self._descriptor, (self._state, index), MAX_DESCRIPTION, "tool_descriptor")
+            if not said:
+                raise self._fault(f"native ABI returned an empty descriptor for tool index {index}")
+            try:
+                yield _descriptors.decode(said)
+            except (ValueError, RecursionError) as error:
+                told = f"returned an invalid descriptor for tool index {index}: {sentence(error)}"
+                raise self._fault(told) from None
+
+    def _fault(self, what: str) -> Fault:
+        return Fault("EPROTO", f"{self._who} {what}")
+
+    # -- calls
+
+    def execute(self, name: bytes, input: bytes, invocation: bytes) -> bytes:
+        arguments = (self._state, _lent(name), _lent(input), _lent(invocation))
+        with self._used():
+            return self._said(self._execute, arguments, MAX_RESULT, "tool_execute")
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        with self._lock:
+            if self._dropped:
+                raise self._fault("is being unloaded")
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+
+    def _said(
+        self, function: Callable[..., Buffer], arguments: tuple[Any, ...], most: int, name: str
+    ) -> bytes:
+        """Call it and copy what it returns, which goes back whatever happens."""
+        held: list[Buffer] = []
+        try:
+            # One C call, so that a cancellation cannot come between a buffer and its owner.
+            held.extend(map(function, *((argument,) for argument in arguments)))
+            buffer = held[0]
+            if buffer.len > most:
+                raise self._fault(f"returned {buffer.len} bytes from {name}, over the limit of {most}")
+            return ctypes.string_at(buffer.ptr, buffer.len) if buffer.ptr and buffer.len else b""
+        finally:
+            try:
+                self._give_back(held)
+            finally:
+                self._give_back(held)
+
+    def _give_back(self, held: list[Buffer]) -> None:
+        with suppress(IndexError):  # it is empty
+            deque(map(self._free, iter(held.pop, None)), maxlen=0)
+
+    def drop(self) -> None:
+        """Once, unless a call still uses the state: then it goes with the process."""
+        with self._lock:
+            if self._users or self._dropped:
+                return
+            self._dropped = True
+        self._drop(self._state)
+
+
+_opening = threading.Lock()
+_opened: dict[hostcalls.Plugin, Opened] = {}
+_leaving = threading.Lock()
+
+
+def drop_all() -> None:
+    """Drop every state, before the process ends. Whoever asks second waits for the first."""
+    with _leaving:
+        if _opened:
+            # In a thread, as a library may hang in this, too.
+            thread = threading.Thread(target=_drop_each, daemon=True)
+            thread.start()
+            thread.join(DROP_SECONDS)
+
+
+def _drop_each() -> None:
+    for opened in [*_opened.values()]:
+        opened.drop()
+
+
+def _lent(data: bytes) -> _Lent:
+    return _Lent(data, len(data), 0)
+
+
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ..x")
+
+
+def _executable() -> list[range]:
+    """Where this process has code; empty where /proc does not tell."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    found = filter(None, map(_MAPPING.match, lines))
+    return [range(int(part[1], 16), int(part[2], 16)) for part in found]

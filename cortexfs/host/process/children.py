@@ -1,0 +1,216 @@
+"""Processes that a host starts for its plugin, and that nothing of them is left.
+
+Rules: a child leads a session and so a process group of its own, which is killed whole while its leader is
+not reaped, so that the number cannot have become another's. What left the group becomes the host's child when
+its parent ends (the host is a subreaper), and is killed as soon as no child runs that it could belong to.
+Cleanup may be repeated: a host raises its cancellation at any instruction, but only once.
+This file must never know what a tool or a request is.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from io import FileIO
+from itertools import chain, starmap
+from pathlib import Path
+
+from cortexfs.linux import syscalls
+from cortexfs.tools.support.paths import owned
+
+CHUNK = 64 << 10  # what a pipe holds
+REAP_SECONDS = 5.0  # to wait for a killed process; longer only if the kernel holds it
+_SHELL = "/bin/sh"
+_ROUNDS = 100  # of killing what was left; each ends one generation of who forks and exits
+_PAUSE = 0.002
+_DEFAULTS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+_lock = threading.Lock()
+_leaders: set[int] = set()
+
+
+class Child:
+    """One process and our ends of its pipes, none of which blocks."""
+
+    def __init__(self, *, with_errors: bool) -> None:
+        self._pids: list[int] = []
+        self.status = 0  # once it was reaped, as os.waitstatus_to_exitcode
+        self.process: FileIO | None = None  # its pidfd
+        self._their_input, self.stdin = _pipe()
+        self.stdout, self._their_output = _pipe()
+        # Without, its errors are the host's: the daemon's log.
+        self.stderr: FileIO | None = None
+        self._their_errors: FileIO | None = None
+        if with_errors:
+            self.stderr, self._their_errors = _pipe()
+        for ours in (self.stdin, self.stdout, self.stderr):
+            if ours is not None:
+                os.set_blocking(ours.fileno(), False)
+
+    def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> FileIO:
+        """Start it in this thread's working directory; its pidfd."""
+        errors = 2 if self._their_errors is None else self._their_errors.fileno()
+        actions = [
+            (os.POSIX_SPAWN_DUP2, self._their_input.fileno(), 0),
+            (os.POSIX_SPAWN_DUP2, self._their_output.fileno(), 1),
+            (os.POSIX_SPAWN_DUP2, errors, 2),
+        ]
+        # Not subprocess, which leaves ignored and blocked signals as the host has them.
+        spawn = partial(
+            os.posix_spawn,
+            argv[0],
+            [*argv],
+            file_actions=actions,
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_DEFAULTS,
+        )
+        with _lock:
+            _keep_to_ourselves()
+            # One C call, so that a cancellation cannot come between the process and its number.
+            self._pids.extend(map(spawn, [environment]))
+            _leaders.update(self._pids)
+        for theirs in (self._their_input, self._their_output, self._their_errors):
+            if theirs is not None:
+                theirs.close()
+        self.process = owned(os.pidfd_open, self._pids[0])
+        return self.process
+
+    @property
+    def pid(self) -> int:
+        """Once it was started."""
+        return self._pids[0]
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended by itself by then."""
+        assert self.process is not None
+        look = select.poll()
+        look.register(self.process, select.POLLIN)
+        return bool(look.poll(seconds * 1000))
+
+    def kill(self) -> None:
+        """Its whole group; only until `end`."""
+        for pid in self._pids:
+            with suppress(ProcessLookupError, PermissionError):  # what we may not signal is not ours to end
+                os.killpg(pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Leave no process and no descriptor. May be called again after an interruption."""
+        while self._pids:
+            with suppress(ProcessLookupError, ChildProcessError):  # it was reaped already
+                self._reap(self._pids[0])
+            _leaders.discard(self._pids[0])
+            self._pids.clear()
+        every = (self.stdin, self.stdout, self.stderr, self.process)
+        for file in (*every, self._their_input, self._their_output, self._their_errors):
+            if file is not None:
+                file.close()
+        _sweep()
+
+    def _reap(self, pid: int) -> None:
+        self.kill()
+        with owned(os.pidfd_open, pid) as process:
+            look = select.poll()
+            look.register(process, select.POLLIN)
+            look.poll(REAP_SECONDS * 1000)
+        reaped, status = os.waitpid(pid, os.WNOHANG)
+        if reaped:
+            self.status = os.waitstatus_to_exitcode(status)
+
+
+def limited(argv: Sequence[str], memory_bytes: int | None, cpu_seconds: int | None) -> Sequence[str]:
+    """The command behind a shell that takes the limits first: they must hold before its first line.
+
+    As upstream's they are hard and soft (RLIMIT_AS, RLIMIT_CPU).
+    """
+    steps = []
+    for which, flag, value, unit in (
+        (resource.RLIMIT_AS, "-v", memory_bytes, 1 << 10),
+        (resource.RLIMIT_CPU, "-t", cpu_seconds, 1),
+    ):
+        hard = resource.getrlimit(which)[1]
+        if value is not None:
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            steps.append(f"ulimit {flag} {value // unit} || exit")
+    return [_SHELL, "-c", "; ".join([*steps, 'exec "$0" "$@"']), *argv] if steps else argv
+
+
+def _pipe() -> tuple[FileIO, FileIO]:
+    # In one C call, as in `owned`.
+    reading, writing = list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()]))))
+    return reading, writing
+
+
+def _keep_to_ourselves() -> None:
+    """Let no descriptor through but the three: code of plugins may have opened some that are inheritable."""
+    try:
+        syscalls.close_on_exec(3)
+    except OSError:  # before Linux 5.11
+        _keep_one_by_one()
+
+
+def _keep_one_by_one() -> None:
+    try:
+        numbers: Iterable[int] = map(int, os.listdir("/proc/self/fd"))
+    except OSError:  # a root directory without /proc
+        numbers = range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    for number in numbers:
+        with suppress(OSError):  # the listing's own is closed by now
+            if number > 2 and os.get_inheritable(number):
+                os.set_inheritable(number, False)
+
+
+def _sweep() -> None:
+    """Reap what ended children left behind, and kill it when no child runs that it could belong to."""
+    for _ in range(_ROUNDS):
+        with _lock:
+            if not _has_children():
+                return
+            strays = _children() - _leaders
+            alone = not _leaders
+            for pid in strays:
+                if alone:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+        if not alone:
+            return
+        time.sleep(_PAUSE)
+    # Whoever forks faster than this is ended by the fork server, with all of this host.
+    print("a tool's processes could not be ended one by one; their host ends", file=sys.stderr)
+    os._exit(os.EX_SOFTWARE)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _children() -> set[int]:
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def variables_of_user() -> dict[str, str]:
+    """Returns the variables that login(1) would set; none for a user whom the system does not know."""
+    try:
+        user = pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return {}
+    return {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}

@@ -1,0 +1,190 @@
+"""The persistent protocol: one warm child that answers many calls, told apart by their ids, in JSON lines.
+
+    host  -> child   {"id":1,"tool":...,"input":{...},"cwd":"/..."}   {"cancel":1}
+    child -> host    {"id":1,"delta":...}  {"id":1,"progress":...}  {"id":1,"media":{...}}
+                     {"id":1,"observer":{"source":...,"content":...}}
+                     and, to end the call,  {"id":1,"output":...,"is_error":false}
+
+Main path: `StreamingTool.execute_with_runtime` puts a request in and takes what is sorted by ids, as
+persistent.py has it. A call piles up no more than its limit.
+
+Rules: a child that breaks the protocol or dies ends its calls with EPROTO; the next call starts another.
+This file must never know how a call arrives, nor what a manifest looks like.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault, is_code
+from cortexfs.host.call.programs import Program
+from cortexfs.host.call.runtime import sentence
+from cortexfs.host.process import children, one_shot, persistent
+from cortexfs.linux import syscalls
+
+_TRIES = 3  # to meet a child that has not just ended
+_CLONE_FS = 0x200  # unshare(2)
+MAX_CHILDREN = 4  # of one command line; a caller may have variables without end
+_Command: TypeAlias = tuple[tuple[str, ...], str]
+_Variables: TypeAlias = frozenset[tuple[str, str]]
+
+
+class _Note(msgspec.Struct, frozen=True):
+    content: str
+    source: str | None = None
+
+
+class _Medium(msgspec.Struct, frozen=True):
+    media_type: str
+    mime_type: str
+    url: str
+    caption: str | None = None
+    size: int | None = None
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """One line of the child. What it does not know of, it may add: unknown fields are ignored."""
+
+    id: int
+    delta: str | None = None
+    progress: str | None = None
+    observer: _Note | None = None
+    media: _Medium | None = None
+    output: str | None = None
+    is_error: bool = False
+    code: str | None = None  # of an error: an errno name
+
+
+_decode = msgspec.json.Decoder(_Said).decode
+
+
+class StreamingTool(one_shot.ProcessTool):
+    def __init__(self, program: Program, companions: Companions) -> None:
+        super().__init__(program)
+        self._companions = companions
+        self.capabilities = self.capabilities._replace(emits_progress=True, emits_observer_text=True)
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        call = _Call(self._program)
+        runtime.on_cancel(call.cancel)
+        deadline = one_shot.deadline(self._program)
+        for _ in range(_TRIES):
+            child = self._companions.child(self._program, runtime.environ)
+            try:
+                asked = {"input": input, "cwd": os.getcwd()} | one_shot.dry_run(runtime)
+                if child.begin(call, asked):
+                    return call.follow(runtime, deadline)
+            finally:
+                try:
+                    child.leave(call)
+                finally:
+                    child.leave(call)
+        raise Fault("EPROTO", f"the child of the tool {self.name} ends as soon as it is started")
+
+
+class _Call(persistent.Call[_Said]):
+    def __init__(self, program: Program) -> None:
+        who, limit = f"process-isolated tool '{program.name}'", program.output_bytes
+        over, late = f"exceeded output limit of {limit} bytes", f"timed out after {program.timeout}s"
+        super().__init__(limit, f"{who} {over}", f"{who} {late}")
+        self.program = program
+
+    def follow(self, runtime: sdk.ToolRuntime, deadline: float | None) -> sdk.ToolResult:
+        media: list[sdk.Attachment] = []
+        while True:
+            said = self.next(deadline)
+            if said.progress is not None:
+                runtime.emit_progress(said.progress)
+            if said.observer is not None:
+                runtime.emit_observer(said.observer.source, said.observer.content)
+            if said.media is not None:
+                media.append(sdk.Attachment(*msgspec.structs.astuple(said.media)))
+            if said.delta is not None:
+                runtime.emit(said.delta)
+            if said.output is not None:
+                if said.is_error and said.code is not None and is_code(said.code):
+                    raise sdk.ExecutionFailed(said.output, said.code)
+                return sdk.ToolResult(said.output, tuple(media), said.is_error)
+
+
+class Companions:
+    """The warm children of one host: by command line, and by environment, as a child has its own for good."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._children: dict[_Command, dict[_Variables, Companion]] = {}  # the oldest first
+
+    def child(self, program: Program, caller: Mapping[str, str]) -> Companion:
+        """The child for this tool and these variables, which is started where there is none."""
+        environment = one_shot.environment(program, caller)
+        # Each request says its caller's directory, so that one is no reason for another child.
+        variables = frozenset(pair for pair in environment.items() if pair[0] != hostcalls.CALLER_DIRECTORY)
+        with self._lock:
+            same = self._children.setdefault((tuple(program.argv), program.working_dir), {})
+            found = same.get(variables)
+            if found is None or not found.is_open:
+                found = same[variables] = Companion(program, environment)
+                try:
+                    found.start()
+                except BaseException:  # a cancelled call, too: it goes on, and no child stays
+                    found.close()
+                    raise
+            for each in [*same][:-MAX_CHILDREN]:
+                same[each].close()
+                del same[each]
+        return found
+
+
+class Companion(persistent.Warm[_Call]):
+    """One warm child."""
+
+    BLAME = "broke the protocol: it "
+
+    def __init__(self, program: Program, environment: dict[str, str]) -> None:
+        super().__init__(program.output_bytes + persistent.ROOM)
+        self._program = program
+        self._environment = environment
+
+    def start(self) -> None:
+        error = self._start()
+        if isinstance(error, OSError):
+            raise one_shot.failed_to_spawn(self._program.name, error)
+        if error is not None:
+            raise error
+
+    def begin(self, call: _Call, asked: dict[str, Any]) -> bool:
+        return self._begin(call, {"tool": call.program.name} | asked)
+
+    def leave(self, call: _Call) -> None:
+        self._leave(call)
+
+    def _spawn(self) -> None:
+        program = self._program
+        argv = children.limited(program.argv, program.memory_bytes, program.cpu_seconds)
+        syscalls.unshare(_CLONE_FS)  # the directory is that of the call's thread, too
+        os.chdir(program.working_dir)
+        self._child.start(argv, self._environment)
+        os.chdir("/")
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            said = _decode(line)
+        except (ValueError, RecursionError) as error:
+            raise Fault("EPROTO", f"said a line that is none: {sentence(error)}") from None
+        with self._lock:
+            if not 0 < said.id <= self._last:
+                raise Fault("EPROTO", f"answered the call {said.id}, which there never was")
+            self._sort(said.id, said, len(line), said.output is not None)
+
+    def _tell(self, why: str, left: list[_Call]) -> None:
+        for call in left:
+            call.put(Fault("EPROTO", f"the child of the tool {call.program.name} {why}"))
+        print(f"{self._program.argv[0]}: the warm child {why}", file=sys.stderr)

@@ -1,0 +1,243 @@
+"""Process JSON: a tool that is a program, one child for each call.
+
+The child gets `{"tool":...,"input":...}` and a newline on standard input, and says its answer on standard
+output. Main path: `ProcessTool.execute_with_runtime`; `decided` is what an ended child amounts to.
+
+Rules: both pipes are read while the request is written, so no size deadlocks; a child that does not read its
+request is a normal one. The limit on output holds while reading. The answer is what was said until the child
+itself ended: processes that it left are killed, not waited for.
+This file must never know how a call arrives, nor what a manifest looks like.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from io import FileIO
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import code_of
+from cortexfs.host.call.programs import Program, effects_of
+from cortexfs.host.call.runtime import sentence
+from cortexfs.host.process import children
+from cortexfs.tools.support.paths import owned
+
+# The daemon ends the call at its timeout, from when it passed it on. The child ends a little before, so that
+# it is upstream's sentence that is said, unless the machine is very busy.
+EARLY_SECONDS = 0.05
+_LOGGED = 900  # bytes of standard error, for one line of the daemon's log
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ProcessTool(sdk.Tool):
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.name = program.name
+        self.description = program.description
+        self.input_schema = program.input_schema
+        self.timeout_secs = program.timeout
+        self.dry_run_flag = program.dry_run_flag
+        self.capabilities = sdk.ToolCapabilities(effects=effects_of(program.effects))
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        program = self._program
+        asked = {"tool": program.name, "input": input} | dry_run(runtime)
+        request = _encode(asked) + b"\n"
+        exchange = _Exchange(request, program.output_bytes)
+        runtime.on_cancel(exchange.wake)
+        try:
+            exchange.start(program, environment(program, runtime.environ))
+            exchange.follow(deadline(program))
+        finally:
+            try:
+                exchange.end()
+            finally:
+                exchange.end()
+        ended = exchange.ended()
+        if said := ended.errors.strip():
+            print(f"{program.name}: {said[-_LOGGED:].decode(errors='replace')}", file=sys.stderr)
+        return decided(program, ended)
+
+
+def dry_run(runtime: sdk.ToolRuntime) -> dict[str, bool]:
+    """Returns the rest of a request: nothing to a program that did not opt in."""
+    return {"dry_run": True} if runtime.invocation.dry_run else {}
+
+
+def deadline(program: Program) -> float | None:
+    return None if program.timeout is None else time.monotonic() + program.timeout - EARLY_SECONDS
+
+
+def environment(program: Program, caller: Mapping[str, str]) -> dict[str, str]:
+    """Nothing but what the manifest inherits or sets."""
+    inherited = {name: caller[name] for name in program.inherited if name in caller}
+    if hostcalls.CALLER_DIRECTORY in program.inherited:
+        inherited[hostcalls.CALLER_DIRECTORY] = os.getcwd()
+    return inherited | program.environment
+
+
+# -- what it amounts to
+
+
+class Ended(NamedTuple):
+    """A child that has ended, or was."""
+
+    status: int  # negative for a signal
+    output: bytes
+    errors: bytes
+    timed_out: bool = False
+
+
+def decided(program: Program, ended: Ended) -> sdk.ToolResult:
+    """The answer, in the order in which upstream decides it."""
+    who = f"process-isolated tool '{program.name}'"
+    if ended.timed_out:
+        raise sdk.ExecutionFailed(f"{who} timed out after {program.timeout}s", "ETIMEDOUT")
+    if len(ended.output) + len(ended.errors) > program.output_bytes:
+        return sdk.ToolResult.error(f"{who} exceeded output limit of {program.output_bytes} bytes")
+    if ended.status:
+        said = ended.errors.decode(errors="replace").strip()
+        told = said or f"{who} exited with status {status_text(ended.status)}"
+        if ended.status < 0:  # abi.md 4: a crash is EPROTO
+            raise sdk.ExecutionFailed(told, "EPROTO")
+        return sdk.ToolResult.error(told)
+    text = ended.output.decode(errors="replace").strip()
+    return _answer(who, text) if text else sdk.ToolResult.success("")
+
+
+def _answer(who: str, text: str) -> sdk.ToolResult:
+    try:
+        value = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:  # msgspec's own and those of long numbers are ValueErrors
+        told = f"{who} returned invalid JSON: {sentence(error)}"
+        raise sdk.ExecutionFailed(told, "EPROTO") from None
+    if isinstance(value, str):
+        return sdk.ToolResult.success(value)
+    if isinstance(value, dict) and isinstance(output := value.get("output"), str):
+        return sdk.ToolResult(output, is_error=value.get("is_error") is True)
+    told = f"{who} must return a JSON string or object with string field 'output'"
+    raise sdk.ExecutionFailed(told, "EPROTO")
+
+
+def status_text(status: int) -> str:
+    if status >= 0:
+        return f"exit status: {status}"
+    known = {number.value: number.name for number in signal.Signals}
+    return f"signal: {-status}" + (f" ({known[-status]})" if -status in known else "")
+
+
+def failed_to_spawn(name: str, error: OSError) -> sdk.ExecutionFailed:
+    told = f"failed to spawn process-isolated tool '{name}': {sentence(error)}"
+    return sdk.ExecutionFailed(told, code_of(error.errno))
+
+
+# -- the child
+
+
+class _Exchange:
+    """One child, the request on its way in, and what it says."""
+
+    def __init__(self, request: bytes, limit: int) -> None:
+        self._waking = threading.Lock()
+        self._waker = owned(os.eventfd, 0)
+        self._child = children.Child(with_errors=True)
+        self._left = memoryview(request)
+        self._limit = limit
+        self._output, self._errors = bytearray(), bytearray()
+        self._poller = select.poll()
+        self._steps: dict[int, Callable[[], None]] = {}
+        self._over = self._timed_out = False
+
+    def wake(self) -> None:
+        """Called on cancel, from another thread, at any time."""
+        with self._waking:
+            if not self._waker.closed:
+                os.eventfd_write(self._waker.fileno(), 1)
+
+    def start(self, program: Program, environment: dict[str, str]) -> None:
+        argv = children.limited(program.argv, program.memory_bytes, program.cpu_seconds)
+        try:
+            os.chdir(program.working_dir)  # of this thread alone
+            process = self._child.start(argv, environment)
+        except OSError as error:
+            raise failed_to_spawn(program.name, error) from None
+        errors = self._child.stderr
+        assert errors is not None
+        self._expect(self._waker, select.POLLIN, self._cancel)
+        self._expect(process, select.POLLIN, self._finish)
+        self._expect(self._child.stdin, select.POLLOUT, self._write)
+        self._expect(self._child.stdout, select.POLLIN, partial(self._read, self._child.stdout, self._output))
+        self._expect(errors, select.POLLIN, partial(self._read, errors, self._errors))
+
+    def _expect(self, file: FileIO, events: int, step: Callable[[], None]) -> None:
+        self._poller.register(file, events)
+        self._steps[file.fileno()] = step
+
+    def _forget(self, file: FileIO) -> None:
+        self._poller.unregister(file)
+        del self._steps[file.fileno()]
+        file.close()
+
+    def follow(self, deadline: float | None) -> None:
+        """Until the child has ended, said too much or used its time up."""
+        while not self._over:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            for fd, _ in self._poller.poll(None if left is None else left * 1000):
+                if not self._over and fd in self._steps:
+                    self._steps[fd]()
+            if not self._over and deadline is not None and time.monotonic() >= deadline:
+                self._timed_out = self._over = True
+
+    def _cancel(self) -> None:
+        raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+
+    def _write(self) -> None:
+        try:
+            self._left = self._left[os.write(self._child.stdin.fileno(), self._left) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # it does not want to know
+            self._left = self._left[:0]
+        if not self._left:
+            self._forget(self._child.stdin)
+
+    def _read(self, file: FileIO, kept: bytearray) -> None:
+        try:
+            data = os.read(file.fileno(), children.CHUNK)
+        except BlockingIOError:
+            return
+        kept += data
+        if len(self._output) + len(self._errors) > self._limit:
+            self._over = True
+        if not data:
+            self._forget(file)
+
+    def _finish(self) -> None:
+        """The child has ended: what it wrote is in the pipes; nobody else is waited for."""
+        self._child.kill()
+        for file, kept in ((self._child.stdout, self._output), (self._child.stderr, self._errors)):
+            before = -1
+            while not self._over and file is not None and not file.closed and len(kept) != before:
+                before = len(kept)
+                self._read(file, kept)
+        self._over = True
+
+    def end(self) -> None:
+        """Leave nothing. May be called again after an interruption."""
+        self._child.end()
+        with self._waking:
+            self._waker.close()
+
+    def ended(self) -> Ended:
+        return Ended(self._child.status, bytes(self._output), bytes(self._errors), self._timed_out)

@@ -1,0 +1,353 @@
+"""A warm child: one process that answers many calls, told apart by ids, in lines over two pipes.
+
+Main path: `_begin` writes a request, in its caller's thread where the pipe takes it at once. What the child
+says is sorted by ids into its calls: by the child's own thread (`_serve`), or by a call that waits and leads
+(pipe_reader.py). So no reader waits for another.
+
+Rules: ids are never used again, so late words for a call that has ended are known as such, and bounded. A
+child that does not end a call that nobody wants any more within LET_GO_SECONDS gets no new ones, and is
+killed when its others have ended. What is wrong about a line ends the child and its calls, not who read it.
+This file must never know what a line says, nor what a call is for.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core.errors import Fault
+from cortexfs.host.call.runtime import sentence
+from cortexfs.host.process import children
+from cortexfs.host.process.child_lines import ChildLines
+from cortexfs.host.process.one_shot import status_text
+from cortexfs.host.process.pipe_reader import Leading
+from cortexfs.tools.support.paths import owned
+
+LET_GO_SECONDS = 0.5  # a cancelled run must end within one
+ROOM = 64 << 10  # of JSON around a text, and of characters that it writes as six
+_ATOMIC = select.PIPE_BUF  # what a pipe takes whole or not at all
+_END_SECONDS = 0.2  # from the end of its output to its own, for one that exits
+_LAST_READS = 16  # what a pipe of 1 MiB holds, the largest that a user may have
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Cancelled(NamedTuple):
+    pass
+
+
+S = TypeVar("S")  # a line, as it was understood
+
+
+class Call(Generic[S]):
+    """One call, and what the child has said to it that was not yet passed on."""
+
+    def __init__(self, most: int, over: str, late: str, nudge: Callable[[], None] = lambda: None) -> None:
+        """`most` bytes are kept, or it ends with the words of `over`; `late` is what a timeout says."""
+        self.id = 0
+        self.is_sent = False
+        self.ended = False  # the child has said its last word to it
+        self._most, self._over, self._late = most, over, late
+        self._nudge = nudge
+        self._items: queue.SimpleQueue[S | Fault | Cancelled] = queue.SimpleQueue()
+        self._heard = 0
+
+    def cancel(self) -> None:
+        """Called from another thread, at any time."""
+        self._items.put(Cancelled())
+        self._nudge()
+
+    def waits(self) -> bool:
+        return self._items.empty()
+
+    def put(self, item: S | Fault, size: int = 0) -> None:
+        """From who reads the child. What is over the limit is not kept."""
+        if self._heard > self._most:
+            return
+        self._heard += size
+        self._items.put(Fault("EIO", self._over) if self._heard > self._most else item)
+
+    def next(self, until: float | None) -> S:
+        try:
+            item = self._items.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            raise sdk.ExecutionFailed(self._late, "ETIMEDOUT") from None
+        if isinstance(item, Fault):
+            raise item
+        if isinstance(item, Cancelled):
+            raise sdk.ExecutionFailed("cancelled", "ECANCELED")
+        return item
+
+
+C = TypeVar("C", bound=Call[Any])
+Start: TypeAlias = "queue.SimpleQueue[OSError | Fault | None]"
+
+
+class Warm(ABC, Generic[C]):
+    """The process, its thread, and the calls that it has yet to answer. A kind of them says how one starts
+    (`_spawn`), what its lines are (`_hear`), and what its calls are told when it ends (`_tell`)."""
+
+    BLAME: ClassVar[str] = ""  # what stands before why it was ended
+    BACKLOG: ClassVar[int | None] = None  # bytes that may wait until it reads; None: what its calls may have
+
+    def __init__(self, most: int) -> None:
+        """`most` bytes may be in a line, and in late words."""
+        self._most = most
+        self._lock = threading.Lock()
+        self._running = self._closing = False
+        self._calls: dict[int, C] = {}
+        self._owed: dict[int, float] = {}  # calls that nobody wants any more, and when they must have ended
+        self._last = 0
+        self._outbox = bytearray()
+        self._lines = ChildLines()
+        self._ignored = 0
+        self._broken = ""  # why what it says is not read any more
+        self._is_mute = False
+        self._waker = owned(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._child = children.Child(with_errors=False)
+        self._look = select.epoll()
+        self._leading = Leading(self._child.stdout, self._look, self._taken)
+        self._ended = threading.Event()
+
+    @abstractmethod
+    def _spawn(self) -> None:
+        """Start it, in its thread; OSError or Fault where it does not."""
+
+    @abstractmethod
+    def _hear(self, line: bytes) -> None:
+        """A line of it; a Fault with what is wrong about it."""
+
+    @abstractmethod
+    def _tell(self, why: str, left: list[C]) -> None:
+        """It has ended, and these calls have not."""
+
+    def _give_up(self, overdue: list[int]) -> None:
+        """It did not let go of these in time."""
+
+    # -- from threads of calls, which a cancellation may strike at any instruction
+
+    @property
+    def is_open(self) -> bool:
+        return self._running and not self._closing
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._calls
+
+    def close(self) -> None:
+        """It ends when its calls have."""
+        with self._lock:
+            self._closing = True
+            self._wake()
+
+    def wait(self, seconds: float) -> None:
+        self._ended.wait(seconds)
+
+    def _start(self) -> OSError | Fault | None:
+        """Why it does not start."""
+        answer: Start = queue.SimpleQueue()
+        threading.Thread(target=self._run, args=(answer,), daemon=True).start()
+        return answer.get()
+
+    def _begin(self, call: C, request: dict[str, Any]) -> bool:
+        """Whether it takes the call; it may have ended since it was looked at."""
+        with self._lock:
+            if not self.is_open:
+                return False
+            self._last += 1
+            call.id = self._last
+            self._calls[call.id] = call
+            call.is_sent = True
+            self._put({"id": call.id} | request)
+            return True
+
+    def _put(self, message: dict[str, Any]) -> None:
+        line = _encode(message) + b"\n"
+        if not self._outbox and len(line) <= _ATOMIC:
+            try:
+                os.write(self._child.stdin.fileno(), line)
+            except BlockingIOError:
+                pass
+            except OSError:  # it ends, which its thread tells
+                return
+            else:
+                return
+        self._outbox += line
+        self._wake()
+
+    def _leave(self, call: C) -> None:
+        """The call is over for its caller. May be repeated."""
+        with self._lock:
+            if call.id not in self._calls:
+                return
+            if call.is_sent and not call.ended:
+                self._owed[call.id] = time.monotonic() + LET_GO_SECONDS
+                self._put({"cancel": call.id})
+            if not call.ended or self._closing:
+                self._wake()
+            del self._calls[call.id]
+
+    def _wake(self) -> None:
+        if not self._waker.closed:
+            os.eventfd_write(self._waker.fileno(), 1)
+
+    # -- the child's thread
+
+    def _run(self, answer: Start) -> None:
+        try:
+            self._spawn()
+        except (OSError, Fault) as error:
+            self._leading.stop()
+            self._close()
+            self._ended.set()
+            answer.put(error)
+            return
+        process = self._child.process
+        assert process is not None
+        for file in (self._child.stdout, process, self._waker):
+            self._look.register(file, select.EPOLLIN)
+        self._running = True
+        answer.put(None)
+        why = "ended"
+        try:
+            why = self._serve()
+        except Fault as fault:
+            why = self.BLAME + fault.message
+        except Exception as error:  # a bug of ours: it ends this child and its calls, not the host
+            why = f"could not be served: {sentence(error)}"
+        finally:
+            self._end(why)
+
+    def _serve(self) -> str:
+        """Sort what it says, until it is no more use; why that is."""
+        while not self._broken:
+            readable, gone = self._wait()
+            if readable:
+                self._leading.turn()
+            if self._is_mute:
+                return "ended" if gone or self._child.ends_within(_END_SECONDS) else "closed its output"
+            if gone:
+                self._leading.stop()
+                self._child.kill()  # who else holds its output is not listened to
+                for _ in range(_LAST_READS):
+                    if not self._read():
+                        break
+                return "ended"
+            with self._lock:
+                self._write()
+                self._look_for_the_overdue()
+                if self._closing and not self._calls:
+                    return "was not wanted any more"
+        return self._broken
+
+    def _wait(self) -> tuple[bool, bool]:
+        """Whether it has said something, and whether it is gone."""
+        process = self._child.process
+        assert process is not None
+        with self._lock:
+            waits = bool(self._outbox)
+            due = min(self._owed.values(), default=None)
+        if waits:
+            self._look.register(self._child.stdin, select.EPOLLOUT)
+        left = None if due is None else max(0.0, due - time.monotonic()) + 0.001
+        ready = {fd for fd, _ in self._look.poll(left)}
+        if waits:
+            self._look.unregister(self._child.stdin)
+        if self._waker.fileno() in ready:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._waker.fileno())
+        return self._child.stdout.fileno() in ready, process.fileno() in ready
+
+    def _write(self) -> None:
+        """What it takes now."""
+        if self.BACKLOG is not None and len(self._outbox) > self.BACKLOG:
+            raise Fault("EPROTO", "does not read what it is asked")
+        try:
+            while self._outbox:
+                with memoryview(self._outbox) as view, view[: children.CHUNK] as some:
+                    taken = os.write(self._child.stdin.fileno(), some)
+                del self._outbox[:taken]
+        except BlockingIOError:
+            return
+        except OSError:  # it does not read any more; its end tells the calls
+            self._outbox.clear()
+
+    def _look_for_the_overdue(self) -> None:
+        now = time.monotonic()
+        if overdue := [call for call, due in self._owed.items() if due <= now]:
+            self._closing = True
+            self._give_up(overdue)
+            self._owed.clear()
+            self._leading.nudge()
+
+    # -- from whoever reads
+
+    def _taken(self) -> bool:
+        try:
+            return self._read()
+        except Fault as fault:
+            self._broken = self.BLAME + fault.message
+        except Exception as error:  # a bug of ours: it ends this child and its calls, not the host
+            self._broken = f"could not be served: {sentence(error)}"
+        with self._lock:
+            self._wake()
+        return False
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._child.stdout.fileno(), children.CHUNK)
+        except BlockingIOError:
+            return False
+        for line in self._lines.ended_by(data):
+            self._hear(line)
+        if self._lines.held > self._most:
+            raise Fault("EPROTO", "said a line that is over the limit of its output")
+        self._is_mute = not data
+        return bool(data)
+
+    def _sort(self, id_: int, said: object, size: int, is_last: bool) -> None:
+        """With the lock held."""
+        call = self._calls.get(id_)
+        if call is not None and not call.ended:
+            call.ended = is_last
+            call.put(said, size)
+        else:
+            self._ignore(id_, size, is_last)
+
+    def _ignore(self, id_: int, size: int, is_last: bool) -> None:
+        """Words for a call that is over. While it has time to let go there may be any; later, no flood."""
+        if id_ not in self._owed:
+            self._ignored += size
+        if is_last:
+            self._owed.pop(id_, None)
+            if not self._owed:
+                self._ignored = 0
+        if self._ignored > self._most:
+            raise Fault("EPROTO", "goes on about calls that were cancelled")
+
+    def _end(self, why: str) -> None:
+        self._child.kill()
+        self._leading.stop()
+        with self._lock:
+            self._closing = True
+            left, self._calls = [*self._calls.values()], {}
+            self._close()
+        if why == "ended":
+            why = f"ended with {status_text(self._child.status)}"
+        self._tell(why, [call for call in left if not call.ended])
+        self._ended.set()
+
+    def _close(self) -> None:
+        self._child.end()
+        self._waker.close()
+        self._look.close()

@@ -1,0 +1,120 @@
+"""What a host does between fork and its first call: it becomes its caller, confines itself, and reports.
+
+Rules: it keeps nothing of the fork server's but what it was given. Until it has reported, no code of anybody
+else's runs in it, and nobody can get into it. It never returns into the fork server's code.
+This file must never know what a call or a tool is.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import socket
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+import msgspec
+
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.host.call import plugin_state
+from cortexfs.host.confine import identity, limits, sandbox, view
+
+Serve = Callable[[socket.socket, hostcalls.Plugin], NoReturn]
+
+# What a host that starts says on its status socket.
+MOVED = b"p"  # and a pid in decimal: it goes on in another process; wants one byte in answer
+ASKS = b"a"  # and a descriptor: there is something that host/confine/socket_gate.py is to decide
+READY = b"k"
+FAILED = b"f"  # and msgpack (code, message)
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+def start(
+    spawn: hostcalls.Spawn,
+    rights: list[int],
+    status: socket.socket,
+    group: limits.Group | None,
+    serve: Serve,
+    ground: view.Ground,
+) -> NoReturn:
+    """Become the caller, tell the parent, serve. Never returns into the parent's code."""
+    try:
+        control, pidfd, root_fd = _settle(rights, status)
+        try:
+            # Both before /proc and /sys become the caller's.
+            if group is not None:
+                group.enter()
+            counted = group is not None and group.counts
+            tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
+            plugin_state.prepare(spawn.plugin, spawn.identity)
+            confinement = view.Confinement(spawn.identity, spawn.plugin, ground)
+            enclosed = hostcalls.is_enclosed(spawn.plugin, spawn.identity)
+            enclose = confinement.enclose if enclosed else None
+            become = sandbox.without_powers(spawn)
+            identity.become(become, pidfd, root_fd, lambda pid: _hand_over(status, pid), enclose)
+            limits.restrict(spawn.limits, None if counted else tasks)
+            asks = confinement.close()
+            if enclosed:
+                _let_go_of_null()
+            if asks is not None:
+                socket.send_fds(status, [ASKS], [asks])
+                os.close(asks)
+        except Fault as fault:
+            status.send(FAILED + _pack((fault.code, fault.message)))
+            os._exit(os.EX_NOPERM)
+        except OSError as error:
+            status.send(FAILED + _pack(("EHOSTDOWN", f"no host can start: {error.strerror}")))
+            os._exit(os.EX_OSERR)
+        for fd in (pidfd, root_fd):
+            if fd is not None:
+                os.close(fd)
+        # Fails when the fork server died before PR_SET_PDEATHSIG was set; then this must end, too.
+        status.send(READY)
+        status.close()
+        if spawn.identity.label != hostcalls.DESCRIBER:
+            identity.open_up()
+        gc.enable()
+        serve(control, spawn.plugin)
+    except BaseException:  # a fork must not unwind into its parent's loop; the log has it
+        traceback.print_exc()
+    finally:
+        os._exit(os.EX_SOFTWARE)
+
+
+def _settle(rights: list[int], status: socket.socket) -> tuple[socket.socket, int | None, int | None]:
+    """Keep standard error, what this host was given, and nothing else of the fork server's."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):  # the C library keeps two for itself
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python does at its start
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    kept = sorted({2, status.fileno(), *rights})
+    for low, high in zip(kept, [*kept[1:], resource.getrlimit(resource.RLIMIT_NOFILE)[1]], strict=True):
+        os.closerange(low + 1, high)
+    control, pidfd, root_fd = (*rights, None, None)[:3]
+    return socket.socket(fileno=control), pidfd, root_fd
+
+
+def _let_go_of_null() -> None:
+    """Have an empty pipe as standard input: through a descriptor of the fork server, its file could be
+    changed."""
+    empty, end = os.pipe()
+    os.dup2(empty, 0)
+    os.dup2(2, 1)
+    os.close(empty)
+    os.close(end)
+
+
+def _hand_over(status: socket.socket, pid: int) -> None:
+    status.send(MOVED + str(pid).encode())
+    status.recv(1)

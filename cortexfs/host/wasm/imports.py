@@ -1,0 +1,212 @@
+"""What a WebAssembly plugin may ask of its host: the functions of env.
+
+Rules: a length is a stranger's word. Every buffer that is written to is in/out: its length word holds the
+room there is (0: 64 KiB) and then what was written, and what is longer is cut. Python is not interrupted by
+the engine's clock, so nothing here takes long: what waits can be woken, what repeats is counted.
+This file must never know how tools are called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from cortexfs.host.net import fetch
+from cortexfs.host.wasm import code as wasmcode
+from cortexfs.host.wasm.instance import ABI, Broken, HostFunction, Instance
+from cortexfs.host.wasm.state import MAX_KEY, Full, State
+
+ROOM = 65536  # where a length word says 0
+MAX_RANDOM = 65536
+MAX_LINE = 4 << 10
+MAX_LINES = 1000  # of the log, for a call
+NETWORK = ("network:fetch", "net:outbound")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class Turn:
+    """One call of the plugin's, and whether anybody still wants it."""
+
+    def __init__(self) -> None:
+        self.ended = ""  # the code of why it is to end
+        self.wake: queue.SimpleQueue[fetch.Answer | None] = queue.SimpleQueue()
+        self.lines = 0
+
+    def end(self, code: str) -> None:
+        self.ended = self.ended or code
+        self.wake.put(None)
+
+
+class Ended(Exception):
+    """Nobody wants the call any more."""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the plugin is told, and what it may do."""
+
+    name: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, str]
+    capabilities: tuple[str, ...]
+    private: tuple[str, ...]  # networks
+
+
+def spelled(text: str) -> str:
+    """As it stands in the name of a variable."""
+    return re.sub(r"[^A-Z0-9_]", "_", text.upper())
+
+
+def variables(plugin: str, key: str) -> tuple[str, ...]:
+    """Where the environment may hold a setting, the first that is there."""
+    own = (f"CORTEX_PLUGIN_{plugin.upper()}_{key.upper()}", f"CORTEX_PLUGIN_{spelled(plugin)}_{spelled(key)}")
+    return (*own, f"CORTEX_WASM_{key.upper()}", f"CORTEX_WASM_{spelled(key)}")
+
+
+class Host:
+    """The functions, for one instance at a time. `turn` is the call that is under way."""
+
+    def __init__(self, facts: Facts, state: State) -> None:
+        self._facts = facts
+        self._state = state
+        self.turn = Turn()
+
+    def functions(self, instance: Instance) -> Mapping[str, HostFunction]:
+        self._instance = instance
+        return {name: getattr(self, name.removeprefix("host_")) for name in wasmcode.IMPORTS}
+
+    def admit(self) -> None:
+        if self.turn.ended:
+            raise Ended
+
+    # -- memory, time and chance
+
+    def alloc(self, size: int) -> int:
+        return self._instance.alloc(size)
+
+    def free(self, at: int) -> None:
+        self._instance.heap.free(at)
+
+    def get_abi_version(self) -> int:
+        return ABI
+
+    def get_time_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def random(self, at: int, length: int) -> None:
+        self._instance.memory.check(at, length)
+        if length > MAX_RANDOM:
+            raise Broken(f"host_random gives {MAX_RANDOM} bytes at a time, not {length}")
+        self._instance.memory.write(at, os.urandom(length))
+
+    # -- the log
+
+    def log(self, at: int, length: int) -> None:
+        text = self._instance.memory.read(at, length, MAX_LINE).decode(errors="replace")
+        self.turn.lines += 1
+        if self.turn.lines <= MAX_LINES:
+            print(f"{self._facts.name}: {_CONTROL.sub(' ', text)}", file=sys.stderr)
+        elif self.turn.lines == MAX_LINES + 1:
+            print(
+                f"{self._facts.name}: over {MAX_LINES} lines in one call; the others are lost",
+                file=sys.stderr,
+            )
+
+    # -- what it is configured to and remembers
+
+    def get_config(self, key: int, key_length: int, out: int, out_length: int) -> int:
+        name = self._instance.memory.read(key, key_length, MAX_KEY + 1)
+        return self._give(self._setting(name), out, out_length)
+
+    def _setting(self, name: bytes) -> bytes | None:
+        try:
+            key = name.decode()
+        except UnicodeDecodeError:
+            return None
+        if not key or len(name) > MAX_KEY:
+            return None
+        value = self._facts.config.get(key)
+        if value is None:
+            has = self._facts.environment
+            value = next((has[each] for each in variables(self._facts.name, key) if has.get(each)), None)
+        if value is None:
+            return None
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return text.encode(errors="replace") or None
+
+    def set_state(self, key: int, key_length: int, value: int, value_length: int) -> None:
+        memory = self._instance.memory
+        try:
+            self._state.set(memory.read(key, key_length), memory.read(value, value_length))
+        except Full as full:
+            raise Broken(str(full)) from None
+
+    def get_state(self, key: int, key_length: int, out: int, out_length: int) -> int:
+        name = self._instance.memory.read(key, key_length, MAX_KEY + 1)
+        return self._give(self._state.get(name), out, out_length)
+
+    def _give(self, data: bytes | None, out: int, out_length: int) -> int:
+        """0, or -1 and the length 0 where there is nothing."""
+        memory = self._instance.memory
+        room = memory.word(out_length) or ROOM
+        memory.write(out, given := _cut(data or b"", room))
+        memory.set_word(out_length, len(given))
+        return -1 if data is None else 0
+
+    # -- the network
+
+    def http_request(
+        self,
+        method: int, method_length: int,
+        url: int, url_length: int,
+        body: int, body_length: int,
+        headers: int, headers_length: int,
+        out_status: int, out: int, out_length: int,
+    ) -> int:  # fmt: skip
+        memory = self._instance.memory
+        room = min(memory.word(out_length) or ROOM, fetch.MAX_BODY)
+        memory.check(out, room)
+        memory.check(out_status, 4)  # before anything is sent
+        texts = ((method, method_length), (url, url_length), (body, body_length), (headers, headers_length))
+        said = [memory.read(*each, most=fetch.MAX_REQUEST + 1) for each in texts]
+        answer = self._answered(*said)
+        memory.set_word(out_status, answer.status)
+        memory.write(out, given := answer.body[:room])
+        memory.set_word(out_length, len(given))
+        return 0 if answer.reached else -1
+
+    def _answered(self, method: bytes, url: bytes, body: bytes, headers: bytes) -> fetch.Answer:
+        if not any(each in self._facts.capabilities for each in NETWORK):
+            return fetch.Answer(403, b"host: network:fetch permission denied", False)
+        if not url:
+            return fetch.Answer(400, b"host: empty URL", False)
+        if max(len(url), len(body), len(headers)) > fetch.MAX_REQUEST:
+            return fetch.Answer(400, b"host: the request has over 1 MiB", False)
+        try:
+            named = fetch.headers_of(msgspec.json.decode(headers or b"{}"))
+            request = fetch.Request(method.decode() or "GET", url.decode(), named or {}, body)
+        except (ValueError, RecursionError):  # of text that is not UTF-8, too
+            named = None
+        if named is None:
+            return fetch.Answer(400, b"host: the headers are no JSON object of strings", False)
+        self.turn.wake = queue.SimpleQueue()
+        self.admit()  # after that: whoever ends the turn wakes the one, or is seen by the other
+        if (answer := fetch.fetch(request, self._facts.private, self.turn.wake)) is None:
+            raise Ended
+        return answer
+
+
+def _cut(data: bytes, room: int) -> bytes:
+    """No more than there is room for, and no half of a character."""
+    if len(data) <= room:
+        return data
+    while room and data[room] & 0xC0 == 0x80:
+        room -= 1
+    return data[:room]

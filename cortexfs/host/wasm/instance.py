@@ -1,0 +1,245 @@
+"""One instance of a WebAssembly plugin: its memory, the heap in it that is the host's, calls into it.
+
+Main path: `Instance.execute`. Numbers that come from the plugin are unsigned 32-bit ones, and nothing is
+read or written before all of it is known to lie in the memory.
+
+Rules: the host's own buffers are blocks of the heap like any other, from its low end, and given back after
+the call. Whatever ends a call early (a trap, a deadline, a host function that was misused) leaves an
+instance in the middle of something: whoever owns it replaces it.
+This file must never know which tools there are, nor what a host function does.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import struct
+from collections.abc import Callable, Mapping
+
+import wasmtime
+
+from cortexfs.core.errors import Fault
+from cortexfs.host.wasm import call as wasmcall
+from cortexfs.host.wasm import code
+
+ABI = 1
+PAGE = 64 << 10
+PAGES = (256, 512)  # of the memory that the host offers
+HEAP = range(0x20000, 0x100000)
+# What C and Rust put between: a module needs some hundreds; each element takes 8 bytes.
+MAX_TABLE, MAX_TABLES = 100_000, 8
+OUTPUT = 65536
+CAPABILITIES = 65528
+_U32 = struct.Struct("<I")
+_MASK = 0xFFFFFFFF
+_KINDS = {"i": wasmtime.ValType.i32, "I": wasmtime.ValType.i64}
+
+HostFunction = Callable[..., int | None]
+
+
+class Broken(Exception):
+    """The plugin has broken the contract; for it, this is a trap."""
+
+
+class Memory:
+    def __init__(self, store: wasmtime.Store, memory: wasmtime.Memory) -> None:
+        self._store = store
+        self._memory = memory
+
+    @property
+    def size(self) -> int:
+        return self._memory.data_len(self._store)
+
+    def _address(self, at: int, length: int) -> int:
+        at, length = at & _MASK, length & _MASK
+        if at + length > self.size:
+            raise Broken(f"{length} bytes at {at:#x} are outside of the memory")
+        return ctypes.addressof(self._memory.data_ptr(self._store).contents) + at
+
+    def check(self, at: int, length: int) -> None:
+        self._address(at, length)
+
+    def read(self, at: int, length: int, most: int = _MASK) -> bytes:
+        """All of it must be there, though no more than `most` is wanted."""
+        return ctypes.string_at(self._address(at, length), min(length & _MASK, most))
+
+    def write(self, at: int, data: bytes) -> None:
+        ctypes.memmove(self._address(at, len(data)), data, len(data))
+
+    def word(self, at: int) -> int:
+        number: int = _U32.unpack(self.read(at, 4))[0]
+        return number
+
+    def set_word(self, at: int, value: int) -> None:
+        self.write(at, _U32.pack(value))
+
+    def reach(self, size: int) -> None:
+        """Grow to `size`, where the plugin's own memory is smaller than the layout."""
+        missing = (size - self.size + PAGE - 1) // PAGE
+        if missing > 0:
+            try:
+                self._memory.grow(self._store, missing)
+            except wasmtime.WasmtimeError:
+                told = f"its memory has {self.size // PAGE} pages and cannot grow to the {size // PAGE}"
+                raise Fault("EPROTO", f"{told} of the ABI's layout") from None
+
+
+class Heap:
+    """host_alloc and host_free. What is where is kept here, out of the plugin's reach."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
+
+    def alloc(self, size: int, top: int) -> int:
+        """The lowest gap that fits, 8-aligned; 0 if there is none."""
+        if size <= 0:
+            return 0
+        at, limit = HEAP.start, min(HEAP.stop, top)
+        for start in self._starts:
+            if start - at >= size:
+                break
+            at = self._ends[start]
+        end = at + (size + 7 & ~7)
+        if end > limit:
+            return 0
+        bisect.insort(self._starts, at)
+        self._ends[at] = end
+        return at
+
+    def free(self, at: int) -> None:
+        """What is no block is left alone."""
+        if self._ends.pop(at, None):
+            del self._starts[bisect.bisect_left(self._starts, at)]
+
+
+class Instance:
+    """`functions` are the host's, by name; `admit` is asked before each, and raises if the call is over."""
+
+    def __init__(
+        self,
+        module: wasmtime.Module,
+        engine: wasmtime.Engine,
+        functions: Callable[[Instance], Mapping[str, HostFunction]],
+        admit: Callable[[], None],
+    ) -> None:
+        self.heap = Heap()
+        self.store = wasmtime.Store(engine)
+        self.store.set_limits(PAGES[1] * PAGE, MAX_TABLE, 1, MAX_TABLES, 1)
+        self._memory: Memory | None = None
+        self._admit = admit
+        try:
+            self._begin(module, functions(self))
+        except BaseException:  # a cancelled call, too: it goes on, and the store is given back
+            self.close()
+            raise
+
+    def _begin(self, module: wasmtime.Module, functions: Mapping[str, HostFunction]) -> None:
+        imports = [self._import(one.name or "", functions) for one in module.imports]
+        self._wind()  # for a start function
+        try:
+            instance = wasmtime.Instance(self.store, module, imports)
+        except wasmtime.WasmtimeError as error:
+            told = " ".join(str(error).split())[:500]
+            raise Fault("EPROTO", f"its module does not link: {told}") from None
+        self._exports = instance.exports(self.store)
+        self._called: dict[str, Callable[..., int]] = {}
+        own = self._exports.get("memory")
+        if isinstance(own, wasmtime.Memory):
+            self._memory = Memory(self.store, own)
+        self.memory.reach(HEAP.stop)
+        version = self.call("plugin_get_abi_version")
+        if version != ABI:
+            raise Fault("EPROTO", f"its ABI version {version} is not supported (supported: {ABI})")
+        if "plugin_init" in self._exports:
+            self.call("plugin_init")
+
+    def _import(self, name: str, functions: Mapping[str, HostFunction]) -> wasmtime.Func | wasmtime.Memory:
+        if name == "memory":
+            memory = wasmtime.Memory(self.store, wasmtime.MemoryType(wasmtime.Limits(*PAGES)))
+            self._memory = Memory(self.store, memory)
+            return memory
+        function = functions[name]
+        takes, returns = ([_KINDS[letter]() for letter in side] for side in code.IMPORTS[name])
+
+        def called(caller: wasmtime.Caller, *numbers: int) -> int | None:
+            if self._memory is None:  # a start function, before anybody could see what is exported
+                memory = caller.get("memory")
+                assert isinstance(memory, wasmtime.Memory)
+                self._memory = Memory(self.store, memory)
+            self._admit()
+            return function(*numbers)
+
+        return wasmtime.Func(self.store, wasmtime.FuncType(takes, returns), called, access_caller=True)
+
+    @property
+    def memory(self) -> Memory:
+        assert self._memory is not None
+        return self._memory
+
+    def alloc(self, size: int) -> int:
+        return self.heap.alloc(size, self.memory.size)
+
+    # -- calls
+
+    def call(self, name: str, *numbers: int) -> int:
+        function = self._called.get(name) or self._function(name)
+        self._wind()
+        return function(*numbers)
+
+    def _function(self, name: str) -> Callable[..., int]:
+        function = self._exports[name]
+        assert isinstance(function, wasmtime.Func)
+        takes, returns = map(len, code.EXPORTS[name])
+        self._called[name] = wasmcall.function(self.store, function, takes, returns)
+        return self._called[name]
+
+    def _wind(self) -> None:
+        """The next tick ends what runs. In this order: a tick that came before has left its reason."""
+        self.store.set_epoch_deadline(1)
+        self._admit()
+
+    def execute(self, name: bytes, arguments: bytes) -> tuple[int, bytes]:
+        """One block: the length word, the name, the arguments and room for the output."""
+        start = 8
+        second = start + (len(name) + 8 & ~7)
+        third = second + (len(arguments) + 8 & ~7)
+        block = self._block(third + OUTPUT)
+        try:
+            given = name.ljust(second - start, b"\0") + arguments.ljust(third - second, b"\0")
+            self.memory.write(block, _U32.pack(OUTPUT) + b"\0\0\0\0" + given)
+            numbers = (block + start, len(name), block + second, len(arguments), block + third, block)
+            status = self.call("plugin_execute_tool", *numbers)
+            return status, self._said(block + third, block, OUTPUT)
+        finally:
+            self.heap.free(block)
+
+    def capabilities(self) -> tuple[int, bytes]:
+        block = self._block(8 + CAPABILITIES)
+        try:
+            self.memory.set_word(block, CAPABILITIES)
+            status = self.call("plugin_get_capabilities", block + 8, block)
+            return status, self._said(block + 8, block, CAPABILITIES)
+        finally:
+            self.heap.free(block)
+
+    def _said(self, at: int, length_at: int, room: int) -> bytes:
+        length = self.memory.word(length_at)
+        if length > room:
+            raise Broken(f"it says that it wrote {length} bytes where there is room for {room}")
+        return self.memory.read(at, length)
+
+    def _block(self, size: int) -> int:
+        if not (block := self.alloc(size)):
+            if size > len(HEAP):
+                told = f"args too large: with the output, {size} bytes of {len(HEAP)}"
+                raise Fault("EMSGSIZE", told)
+            raise Fault("ENOMEM", "it has kept so much of the host's heap that no call fits")
+        return block
+
+    def destroy(self) -> None:
+        if "plugin_destroy" in self._exports:
+            self.call("plugin_destroy")
+
+    def close(self) -> None:
+        self.store.close()

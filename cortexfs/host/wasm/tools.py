@@ -1,0 +1,395 @@
+"""WebAssembly plugins: tools that are functions of a module, by ABI version 1 of manifest.json.
+
+Main path: `tools` starts a `_Worker`, which compiles the module and asks what its tools are; `WasmTool` gives
+it one call. Where nobody else wants the instance, the call uses it in its own thread, shielded, as a
+cancellation between two steps of the library's Python would break it; the worker's thread is the clock then.
+Else that thread does the call, and who waits is the clock. It ends a call by a tick of the engine's epoch.
+
+Rules: one thread at a time has what is the library's (`_holding`). One instance holds the plugin's state, and
+calls take turns. After a trap, a deadline or a broken promise the next call gets a new one. What was checked
+is what runs: the module is named by its hash.
+This file must never know how a call arrives, nor what a manifest looks like.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.arguments import dryrun
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import capabilities as permissions
+from cortexfs.core.manifestjson.fields import ToolParam
+from cortexfs.core.manifestjson.tools import input_schema
+from cortexfs.host.call import plugin_state, programs
+from cortexfs.host.call.runtime import sentence, shielded
+from cortexfs.linux import syscalls
+
+if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothing
+    from cortexfs.host.wasm.imports import Turn
+    from cortexfs.host.wasm.instance import Instance
+
+KIND = "wasm"  # calls.Plugin.kind
+TOOL_SECONDS = 120
+LOAD_SECONDS = 14.0  # less than the daemon waits for a description
+DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
+# The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
+EARLY_SECONDS = 0.05
+_CLONE_FS = 0x200  # unshare(2)
+_LOOK_SECONDS = 0.2  # after which the clock sees that a call runs in its own thread; shorter than any timeout
+
+
+class Module(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plugin of this kind, as `calls.Plugin.target` says it."""
+
+    path: str
+    sha256: str = ""  # of the file, in hex; empty: whichever is there
+    capabilities: tuple[str, ...] = ()  # the effective ones
+    config: dict[str, Any] = {}  # what is set, and else the defaults
+    environment: dict[str, str] = {}  # of the daemon's what `environment_of` picks
+    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
+    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
+    cache: str = ""  # a directory for compiled modules; empty: none
+    dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
+    timeout: int = TOOL_SECONDS
+    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
+
+
+def module(path: str, **fields: Any) -> Module:
+    """The file that is there now; one that takes its place is another plugin to the pool of hosts."""
+    return Module(path, hashlib.sha256(Path(path).read_bytes()).hexdigest(), **fields)
+
+
+def environment_of(plugin: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the daemon's environment answers host_get_config."""
+    mapped = plugin.upper().replace("-", "_")
+    ours = (f"CORTEX_PLUGIN_{plugin.upper()}_", f"CORTEX_PLUGIN_{mapped}_", "CORTEX_WASM_")
+    return {name: value for name, value in environ.items() if name.startswith(ours)}
+
+
+target = cast(Callable[[Module], str], programs.target)  # it takes any Struct
+_declared = cast(Callable[[hostcalls.Plugin, type[Module]], Module], programs.declared)
+
+
+class _Tool(msgspec.Struct, frozen=True):
+    name: str
+    description: str
+    params: tuple[ToolParam, ...] = ()
+
+
+class _Capabilities(msgspec.Struct, frozen=True):
+    tools: tuple[_Tool, ...]
+    abi_version: int = 1
+
+
+_capabilities = msgspec.json.Decoder(_Capabilities)
+_encode = msgspec.json.Encoder().encode
+_workers: list[_Worker] = []
+_leaving = threading.Lock()
+
+
+def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
+    """Start the plugin and ask it. One bad tool fails the plugin."""
+    declared = _declared(plugin, Module)
+    if own := plugin_state.place(plugin):
+        declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite", cache=str(own))
+    worker = _Worker(plugin.name, declared)
+    try:
+        worker.start()
+        said = worker.ask(worker.described, declared.loading, None)
+        _workers.append(worker)
+    except BaseException:  # a cancelled call, too: it goes on, and the thread is not left waiting
+        worker.leave()
+        raise
+    if "tools" not in declared.capabilities:
+        return []
+    return [WasmTool(worker, tool, declared) for tool in said.tools]
+
+
+class WasmTool(sdk.Tool):
+    def __init__(self, worker: _Worker, tool: _Tool, declared: Module) -> None:
+        self._worker = worker
+        self.name = tool.name
+        self.description = tool.description
+        self.input_schema = input_schema(tool.params)
+        self.timeout_secs = self._seconds = declared.timeout
+        self.dry_run_flag = tool.name in declared.dry_runs
+        effects = permissions.effects(declared.capabilities)
+        shown = programs.effects_of(effects, are_shown=self.dry_run_flag)
+        self.capabilities = sdk.ToolCapabilities(effects=shown)
+
+    def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
+        # The ABI has no other place for it, and a tool with an argument of that name has no dry run.
+        given = input | {dryrun.PROPERTY: True} if runtime.invocation.dry_run else input
+        execute = partial(self._worker.executed, self.name.encode(), _encode(given))
+        status, data = self._worker.ask(execute, self._seconds - EARLY_SECONDS, runtime)
+        if status:
+            return sdk.ToolResult.error(data.decode(errors="replace") or "WASM tool execution failed")
+        try:
+            return sdk.ToolResult.success(data.decode())
+        except UnicodeDecodeError:
+            raise sdk.ExecutionFailed(f"{self.name} answered text that is not UTF-8", "EPROTO") from None
+
+
+class _Job:
+    """What the worker is to do, and the place where it says what came of it."""
+
+    def __init__(self, work: Callable[[Instance], Any], turn: Turn) -> None:
+        self.work = work
+        self.turn = turn
+        self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+
+class _Look(NamedTuple):
+    """Wakes the clock."""
+
+
+class _Worker(threading.Thread):
+    def __init__(self, plugin: str, declared: Module) -> None:
+        super().__init__(daemon=True)
+        try:
+            from cortexfs.host.wasm import code as wasmcode
+            from cortexfs.host.wasm import imports
+            from cortexfs.host.wasm import instance as wasminstance
+            from cortexfs.host.wasm import state as wasmstate
+        except ImportError:
+            told = "this is a WebAssembly plugin, and there is no wasmtime: pip install 'cortexfs[wasm]'"
+            raise Fault("EHOSTDOWN", f"{plugin}: {told}") from None
+        self._who = f'WASM plugin "{plugin}"'
+        self._declared = declared
+        self._name = plugin
+        self._code, self._hosts, self._instances, self._states = (
+            wasmcode, imports, wasminstance, wasmstate
+        )  # fmt: skip
+        self._jobs: queue.SimpleQueue[_Job | _Look | None] = queue.SimpleQueue()
+        self._holding = threading.Lock()  # the instance, and all that the library has
+        self._holding.acquire()
+        self._turning = threading.Lock()  # what follows
+        self._current: _Job | None = None
+        self._until: float | None = None  # of a call in its own thread
+        self._was_used = False  # by such calls, since the clock has looked
+        self._sleeps = False  # the clock
+        self._serves = False  # the worker's thread has a job
+        self._instance: Instance | None = None
+
+    # -- from other threads
+
+    def ask(self, work: Callable[[Instance], Any], seconds: float, runtime: sdk.ToolRuntime | None) -> Any:
+        """What `work` makes of the instance, when it is this call's turn."""
+        job = _Job(work, self._hosts.Turn())
+        if runtime is not None:
+            runtime.on_cancel(partial(self.end, job, "ECANCELED"))
+            with shielded(runtime):
+                if self._holds(job, time.monotonic() + seconds):
+                    return self._done_here(job)
+        self._jobs.put(job)
+        try:
+            value, error = job.done.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            self._end_aside(job)
+            value, error = job.done.get()
+        if error is not None:
+            raise error
+        return value
+
+    def _holds(self, job: _Job, until: float) -> bool:
+        """Whether it is this job's turn at once, in this thread; then the clock runs."""
+        with self._turning:
+            others = self._serves or not self._jobs.empty()
+            if others or not self._holding.acquire(blocking=False):
+                return False
+            self._current, self._until, self._was_used = job, until, True
+            if self._sleeps:
+                self._sleeps = False
+                self._jobs.put(_Look())
+        return True
+
+    def _done_here(self, job: _Job) -> Any:
+        try:
+            return self._turned(job)
+        except BaseException as error:  # the caller is told what came of it, whatever it was
+            raise self._failure(job, error) from None
+        finally:
+            self._holding.release()
+
+    def _end_aside(self, job: _Job) -> None:
+        """In a thread, as a cancellation must not hit whoever holds the lock."""
+        try:
+            threading.Thread(target=self.end, args=(job, "ETIMEDOUT"), daemon=True).start()
+        except RuntimeError:  # no more threads
+            self.end(job, "ETIMEDOUT")
+
+    def end(self, job: _Job, code: str) -> None:
+        """Nobody wants it any more, or its time is over."""
+        job.turn.end(code)
+        with self._turning:
+            if self._current is job:
+                self._engine.increment_epoch()
+            else:  # it waits, maybe long
+                job.done.put((None, self._failure(job, self._hosts.Ended())))
+
+    def leave(self) -> None:
+        self._jobs.put(None)
+
+    def destroy(self) -> None:
+        if self._instance is not None:
+            job = _Job(lambda instance: instance.destroy(), self._hosts.Turn())
+            self._jobs.put(job)
+            with suppress(queue.Empty):
+                job.done.get(timeout=DESTROY_SECONDS)
+
+    # -- in its own thread
+
+    def run(self) -> None:
+        opened: BaseException | None = None
+        try:
+            syscalls.unshare(_CLONE_FS)  # it was begun by a call, whose directory and umask are not its own
+            os.chdir("/")
+            os.umask(0o077)
+            self._open()
+        except BaseException as error:  # nobody above would tell the callers; each job is answered with it
+            opened = error
+        else:
+            self._holding.release()
+        while (job := self._next()) is not None:
+            if opened is not None:
+                job.done.put((None, self._failure(job, opened)))
+                continue
+            self._serves = True
+            while not self._holding.acquire(timeout=self._left()):
+                self._look_at_the_clock()
+            try:
+                job.done.put((self._turned(job), None))
+            except BaseException as error:  # the thread must serve on; the job is answered with it
+                job.done.put((None, self._failure(job, error)))
+            finally:
+                self._holding.release()
+
+    def _next(self) -> _Job | None:
+        """The next job. Meanwhile this is the clock, which sleeps when there was nothing to look at."""
+        self._serves = False
+        while True:
+            with self._turning:
+                self._sleeps, self._was_used = not self._was_used and self._until is None, False
+            try:
+                job = self._jobs.get(timeout=None if self._sleeps else self._left())
+            except queue.Empty:
+                self._look_at_the_clock()
+                continue
+            if not isinstance(job, _Look):
+                return job
+
+    def _left(self) -> float:
+        until = self._until
+        return _LOOK_SECONDS if until is None else max(0.0, min(_LOOK_SECONDS, until - time.monotonic()))
+
+    def _look_at_the_clock(self) -> None:
+        with self._turning:
+            job, until = self._current, self._until
+            if job is None or until is None or until > time.monotonic():
+                return
+            self._until = None
+        self.end(job, "ETIMEDOUT")
+
+    def _open(self) -> None:
+        declared = self._declared
+        self._engine = self._code.engine()
+        data = self._code.read(declared.path, declared.sha256)
+        self._module = self._code.compiled(self._engine, data, declared.cache)
+        state = self._states.State(declared.state, self._name)
+        facts = self._hosts.Facts(
+            self._name, declared.config, declared.environment, declared.capabilities, declared.private
+        )
+        self._host = self._hosts.Host(facts, state)
+        self._state = state
+
+    def _turned(self, job: _Job) -> Any:
+        with self._turning:
+            self._current = job
+        try:
+            if job.turn.ended:
+                raise self._hosts.Ended
+            return self._worked(job)
+        finally:
+            with self._turning:
+                self._current = self._until = None
+            self._state.keep()
+
+    def _worked(self, job: _Job) -> Any:
+        self._host.turn = job.turn
+        try:
+            self._instance = self._instance or self._fresh()
+            return job.work(self._instance)
+        except Fault as fault:
+            if fault.code == "ENOMEM" and self._instance is not None:  # it has kept the heap for itself
+                self._drop()
+                self._instance = self._fresh()
+                return job.work(self._instance)
+            raise
+        except BaseException:  # it struck amid the guest's code: its memory is not to be trusted
+            self._drop()
+            raise
+
+    def _fresh(self) -> Instance:
+        host = self._host
+        return self._instances.Instance(self._module, self._engine, host.functions, host.admit)
+
+    def _drop(self) -> None:
+        if self._instance is not None:
+            self._instance.close()
+            self._instance = None
+
+    def _failure(self, job: _Job, error: BaseException) -> BaseException:
+        """What is to be told, and whose fault it is."""
+        if job.turn.ended:
+            told = {"ETIMEDOUT": "timed out", "ECANCELED": "cancelled"}[job.turn.ended]
+            return sdk.ExecutionFailed(f"{self._who} {told}", job.turn.ended)
+        if isinstance(error, Fault):
+            return Fault(error.code, f"{self._who}: {error.message}")
+        if isinstance(error, sqlite3.Error):
+            return Fault("EIO", f"{self._who}: its state cannot be read or written: {error}")
+        text = str(error) if isinstance(error, self._instances.Broken) else _trap(error)
+        return sdk.ExecutionFailed(f"WASM trap: {text}", "EPROTO")
+
+    # -- the work
+
+    def described(self, instance: Instance) -> _Capabilities:
+        status, data = instance.capabilities()
+        if status:
+            raise Fault("EPROTO", f"plugin_get_capabilities failed with status {status}")
+        try:
+            said = _capabilities.decode(data.decode())
+        except (ValueError, RecursionError) as error:
+            raise Fault("EPROTO", f"Failed to parse WASM capabilities JSON: {sentence(error)}") from None
+        if said.abi_version != self._instances.ABI:
+            raise Fault("EPROTO", f"its capabilities are of ABI version {said.abi_version}, not 1")
+        return said
+
+    def executed(self, name: bytes, arguments: bytes, instance: Instance) -> tuple[int, bytes]:
+        return instance.execute(name, arguments)
+
+
+def _trap(error: BaseException) -> str:
+    """The sentence of a trap, without the addresses below it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].partition("wasm trap: ")[2] or lines[-1] if lines else type(error).__name__
+
+
+def drop_all() -> None:
+    """Call plugin_destroy once of each instance that there is, before the process ends."""
+    with _leaving:  # whoever asks second waits for the first
+        while _workers:
+            _workers.pop().destroy()

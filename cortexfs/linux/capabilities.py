@@ -1,0 +1,41 @@
+"""A process's capabilities (capabilities(7)), given up for good.
+
+This file must never know who gives them up, or why.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+from cortexfs.linux import syscalls
+
+CHOWN, DAC_OVERRIDE, SETPCAP, SYS_PTRACE, SYS_ADMIN = 0, 1, 8, 19, 21
+
+
+def mask(*numbers: int) -> int:
+    return sum(1 << number for number in numbers)
+
+
+def keep(kept: int) -> None:
+    """Keep at most these, for this thread and whatever it forks and executes. Raises OSError."""
+    held = syscalls.permitted()
+    syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
+    # The bounding set first, as dropping from it takes CAP_SETPCAP. It is what a process of
+    # uid 0 gets at exec, so that SECBIT_NOROOT has nothing left to forbid.
+    if held >> SETPCAP & 1:
+        for number in _known():
+            if not kept >> number & 1:
+                syscalls.prctl(syscalls.PR_CAPBSET_DROP, number)
+    syscalls.set_capabilities(held & kept)
+    if syscalls.permitted() & ~kept:
+        raise OSError(errno.EPERM, "some of them stayed")
+
+
+def _known() -> Iterator[int]:
+    for number in range(64):
+        try:
+            syscalls.prctl(syscalls.PR_CAPBSET_READ, number)
+        except OSError:
+            return
+        yield number

@@ -1,0 +1,339 @@
+"""System calls that a confined process may not make: a filter in the kernel's classic BPF.
+
+It closes what Landlock leaves open and what a tool has no honest use for: ways into other processes, powers
+over the kernel, namespaces and mounts in which a view would mean something else, setuid and setgid bits, and
+sockets that lead where it may not go.
+
+Rules: the filter is data, made from the tables below. A call of another architecture (int 0x80, x32)
+ends the process, as its numbers mean other calls. Where arguments decide, they are numbers: what is
+behind a pointer can change after the filter has looked.
+This file must never know what an agent, a host or a plugin is.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import itertools
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from cortexfs.core.errors import Fault
+from cortexfs.linux import syscalls
+
+
+class _Machine(NamedTuple):
+    arch: int  # AUDIT_ARCH_* of <linux/audit.h>
+    column: int  # of the tables below
+
+
+MACHINES = {"x86_64": _Machine(0xC000003E, 0), "aarch64": _Machine(0xC00000B7, 1)}
+
+# By name, the numbers on x86_64 and on aarch64. All of these are EPERM.
+REFUSED = {
+    # into other processes: Landlock refuses those outside its domain, and this in it as well
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    # into the kernel: large, rarely needed, and where its holes have been
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),  # does what this filter refuses, past it
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    # keys of the user's
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    # other places: paths are what a view is made of
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "move_mount": (429, 429),
+    "mount_setattr": (442, 442),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "setns": (308, 268),
+    "open_by_handle_at": (304, 265),
+}
+# Refused besides where no mounts keep what a view does not let be written
+# (host/confine/readonly_mounts.py). -1: there is none.
+METADATA = {
+    "chmod": (90, -1),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, -1),
+    "fchown": (93, 55),
+    "lchown": (94, -1),
+    "fchownat": (260, 54),
+    "utime": (132, -1),
+    "utimes": (235, -1),
+    "futimesat": (261, -1),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+}
+# Refused to the daemon besides, once it serves (daemon/selfconfinement.py): what no capability stands before.
+OF_DAEMON = {
+    # new programs and processes; CLONE without CLONE_THREAD, too
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "fork": (57, -1),
+    "vfork": (58, -1),
+    # others of root's processes; tgkill of its own threads alone, and pidfd_send_signal of no signal
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    # names for sockets, by which the fork server knows connections that were accepted
+    "bind": (49, 200),
+}
+TGKILL, PIDFD_SEND_SIGNAL = (234, 131), (424, 424)
+# What could bring descriptors from anybody but the starter, or something else in that channel's place.
+RECVMSG, RECVMMSG, CLOSE, CLOSE_RANGE = (47, 212), (299, 243), (3, 57), (436, 436)
+DUP2, DUP3 = (33, -1), (292, 24)
+IOCTL = (16, 29)
+# All of them take a descriptor that was opened for reading.
+METADATA_REQUESTS = (
+    *(0x40086602, 0x40087602, 0x401C5820),  # FS_IOC_SETFLAGS, _SETVERSION, _FSSETXATTR
+    *(0x40806685, 0x800C6613),  # FS_IOC_ENABLE_VERITY, _SET_ENCRYPTION_POLICY
+    # of btrfs, to make and destroy subvolumes and snapshots
+    *(0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x5000943F),
+)
+# Which argument is the mode, in which a setuid or setgid bit is EPERM; mkdir(2) takes none of either.
+MODES = {
+    "chmod": ((90, -1), 1),
+    "fchmod": ((91, 52), 1),
+    "fchmodat": ((268, 53), 2),
+    "fchmodat2": ((452, 452), 2),
+    "creat": ((85, -1), 1),
+    "mknod": ((133, -1), 1),
+    "mknodat": ((259, 33), 2),
+}
+# The same of calls whose mode counts where the flags, one argument before it, make a file.
+MODES_BY_FLAGS = {"open": ((2, -1), 2), "openat": ((257, 56), 3)}
+OPENAT2 = (437, 437)
+CLONE, CLONE3, UNSHARE, PRLIMIT = (56, 220), (435, 435), (272, 97), (302, 261)
+SOCKET, SOCKETPAIR = (41, 198), (53, 199)
+
+# Every CLONE_NEW*, the time namespace being what is the exit signal's place for clone(2).
+_NAMESPACES = sum(syscalls.NAMESPACES.values())
+_TIME_NAMESPACE = 0x80
+_CLONE_THREAD = 0x10000
+_X32 = 0x40000000  # __X32_SYSCALL_BIT
+
+_ALLOW, _ASK, _KILL, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x80000000, 0x00050000
+_REFUSE = _ERRNO | errno.EACCES
+_NUMBER, _ARCH, _FIRST = 0, 4, 16  # offsets in struct seccomp_data; the low word of an argument comes first
+_ARGUMENT, _TYPE_MASK = 8, 0xF
+_LOAD, _RETURN, _AND, _SKIP = 0x20, 0x06, 0x54, 0x05
+_EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
+
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+_MAKES = os.O_CREAT | (os.O_TMPFILE & ~os.O_DIRECTORY)
+
+Instruction = tuple[int, int, int, int]  # code, instructions to skip if true, if false, operand
+_INSTRUCTION = struct.Struct("=HBBI")
+_GO_ON: Instruction = (_RETURN, 0, 0, _ALLOW)
+
+
+class Choice(NamedTuple):
+    """The choices of a filter."""
+
+    network: bool  # without it there are no sockets but Unix ones
+    unix: int = _REFUSE  # what becomes of Unix sockets, other than pairs
+    metadata: bool = True  # whether modes, owners, times and attributes of files can be changed
+    families: tuple[int, ...] = ()  # with a network, the families of sockets that there are; none named: all
+
+
+def restrict(*, network: bool, metadata: bool) -> int | None:
+    """Filter the calls of this process and of whatever it forks and executes.
+
+    Returns a descriptor: whoever listens to it decides about Unix sockets that are not pairs
+    (host/confine/socket_gate.py). None where somebody else listens already: then there are no such sockets.
+    Raises Fault EACCES on a machine whose calls are not known.
+    """
+    machine = _machine()
+    with suppress(OSError):  # EBUSY: there is a listener around us, in a container say
+        return syscalls.filter_syscalls(program(machine, Choice(network, _ASK, metadata)), asks=True)
+    syscalls.filter_syscalls(program(machine, Choice(network, metadata=metadata)))
+    return None
+
+
+def close(*, network: bool, unix: bool, metadata: bool = True, families: tuple[int, ...] = ()) -> None:
+    """The same for good, with nobody who decides: Unix sockets, other than pairs, only with `unix`."""
+    choice = Choice(network, _ALLOW if unix else _REFUSE, metadata, families)
+    syscalls.filter_syscalls(program(_machine(), choice))
+
+
+def guard(channel: int | None) -> None:
+    """Filter the calls of the daemon. `channel` is the descriptor by which alone others may come; None where
+    the kernel or the C library leaves no choice."""
+    machine = _machine()
+    instructions = [*_of_machine(machine.arch), *_of_daemon(machine.column, os.getpid())]
+    if channel is not None:
+        instructions += _one_way(machine.column, channel)
+    instructions += _confining(machine.column, Choice(network=True, families=_FAMILIES))
+    syscalls.filter_syscalls(b"".join(_INSTRUCTION.pack(*each) for each in instructions))
+
+
+_FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # getaddrinfo(3) asks for addresses there
+
+
+def _of_daemon(column: int, pid: int) -> Iterator[Instruction]:
+    no = _failing(errno.EPERM)
+    for numbers in OF_DAEMON.values():
+        yield from _if_called(numbers[column], [no])
+    yield from _if_called(CLONE[column], _where(_ANY_BIT, _CLONE_THREAD, _GO_ON, no))
+    yield from _if_called(TGKILL[column], _where(_EQUAL, pid, _GO_ON, no))
+    yield from _if_called(PIDFD_SEND_SIGNAL[column], [_look(1), (_EQUAL, 0, 1, 0), _GO_ON, no])
+
+
+def _one_way(column: int, channel: int) -> Iterator[Instruction]:
+    no = _failing(errno.EPERM)
+    for numbers in (RECVMMSG, CLOSE_RANGE):
+        yield from _if_called(numbers[column], [no])
+    yield from _if_called(RECVMSG[column], _where(_EQUAL, channel, _GO_ON, no))
+    yield from _if_called(CLOSE[column], _where(_EQUAL, channel, no, _GO_ON))
+    for numbers in (DUP2, DUP3):
+        yield from _if_called(numbers[column], [_look(1), (_EQUAL, 0, 1, channel), no, _GO_ON])
+
+
+def allow_only(numbers: Sequence[int]) -> None:
+    """Have all other calls fail with ENOSYS, beside what other filters refuse."""
+    syscalls.filter_syscalls(listed(_machine(), numbers))
+
+
+def listed(machine: _Machine, numbers: Sequence[int]) -> bytes:
+    known = (line for number in numbers for line in _if_called(number, [_GO_ON]))
+    return b"".join(
+        _INSTRUCTION.pack(*each) for each in (*_of_machine(machine.arch), *known, _failing(errno.ENOSYS))
+    )
+
+
+def _machine() -> _Machine:
+    name = os.uname().machine
+    if name not in MACHINES:
+        raise Fault("EACCES", f"nothing can be confined here: the system calls of {name} are not known")
+    return MACHINES[name]
+
+
+@functools.cache
+def program(machine: _Machine, choice: Choice) -> bytes:
+    return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine.column, machine.arch, choice))
+
+
+def _instructions(column: int, arch: int, choice: Choice) -> Iterator[Instruction]:
+    """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
+    yield from _of_machine(arch)
+    yield from _confining(column, choice)
+
+
+def _confining(column: int, choice: Choice) -> Iterator[Instruction]:
+    refused = REFUSED if choice.metadata else REFUSED | METADATA
+    for numbers in refused.values():
+        yield from _if_called(numbers[column], [_failing(errno.EPERM)])
+    yield from _modes(column)
+    if not choice.metadata:
+        requests = [_look(1), *_any_of(METADATA_REQUESTS, _failing(errno.EPERM)), _GO_ON]
+        yield from _if_called(IOCTL[column], requests)
+    # Its flags are behind a pointer. The C library takes ENOSYS for an old kernel, and uses clone(2).
+    yield from _if_called(CLONE3[column], [_failing(errno.ENOSYS)])
+    spaces = _NAMESPACES | _TIME_NAMESPACE
+    yield from _if_called(CLONE[column], _where(_ANY_BIT, _NAMESPACES, _failing(errno.EPERM), _GO_ON))
+    yield from _if_called(UNSHARE[column], _where(_ANY_BIT, spaces, _failing(errno.EPERM), _GO_ON))
+    # Of others of the same user: a process whose RLIMIT_CPU is 0 is a dead one.
+    yield from _if_called(PRLIMIT[column], _where(_EQUAL, 0, _GO_ON, _failing(errno.EPERM)))
+    yield from _sockets(column, choice)
+    yield _GO_ON
+
+
+def _of_machine(arch: int) -> Iterator[Instruction]:
+    yield from [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL)]
+    yield from [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+
+
+def _modes(column: int) -> Iterator[Instruction]:
+    """No file becomes a program that gives its owner's or group's powers to whoever executes it."""
+    has_bit = [(_ANY_BIT, 0, 1, _SET_ID), _failing(errno.EPERM), _GO_ON]
+    for numbers, at in MODES.values():
+        yield from _if_called(numbers[column], [_look(at), *has_bit])
+    for numbers, at in MODES_BY_FLAGS.values():
+        makes = [_look(at - 1), (_ANY_BIT, 1, 0, _MAKES), _GO_ON]
+        yield from _if_called(numbers[column], [*makes, _look(at), *has_bit])
+    # Its mode is behind a pointer. Who gets ENOSYS uses openat(2).
+    yield from _if_called(OPENAT2[column], [_failing(errno.ENOSYS)])
+
+
+def _sockets(column: int, choice: Choice) -> Iterator[Instruction]:
+    network, unix, families = choice.network, choice.unix, choice.families
+    other = _GO_ON if network else (_RETURN, 0, 0, _REFUSE)
+    sockets = _where(_EQUAL, socket.AF_UNIX, (_RETURN, 0, 0, unix), other)
+    yield from _if_called(SOCKET[column], _among(families, sockets) if network and families else sockets)
+    is_unix = [_look(0), (_EQUAL, 1, 0, socket.AF_UNIX), other]
+    yield from _if_called(SOCKETPAIR[column], [*is_unix, *_pairs(unix)])
+
+
+def _any_of(values: tuple[int, ...], then: Instruction) -> list[Instruction]:
+    """`then` where the accumulator holds one of them, and else the next instruction."""
+    last = len(values)
+    return [*((_EQUAL, last - at, 0, value) for at, value in enumerate(values)), (_SKIP, 0, 0, 1), then]
+
+
+def _among(families: tuple[int, ...], then: list[Instruction]) -> list[Instruction]:
+    """Sockets of other families are what a kernel without these says."""
+    known = [(_EQUAL, len(families) - at, 0, family) for at, family in enumerate(families)]
+    return [_look(0), *known, _failing(errno.EAFNOSUPPORT), *then]
+
+
+def _pairs(unix: int) -> list[Instruction]:
+    """Pairs that stay pairs: one that sends datagrams could send them elsewhere, too."""
+    if unix == _ALLOW:
+        return [_GO_ON]
+    kind = [_look(1), (_AND, 0, 0, _TYPE_MASK)]
+    lasting = [(_EQUAL, 1, 0, socket.SOCK_STREAM), (_EQUAL, 0, 1, socket.SOCK_SEQPACKET)]
+    return [*kind, *lasting, _GO_ON, (_RETURN, 0, 0, _REFUSE)]
+
+
+def _if_called(number: int, then: list[Instruction]) -> list[Instruction]:
+    return [(_EQUAL, 0, len(then), number), *then] if number >= 0 else []
+
+
+def _where(test: int, operand: int, then: Instruction, other: Instruction) -> list[Instruction]:
+    """By the first argument."""
+    return [_look(0), (test, 0, 1, operand), then, other]
+
+
+def _look(argument: int) -> Instruction:
+    """Its low word, which is all of what is a number here."""
+    return (_LOAD, 0, 0, _FIRST + argument * _ARGUMENT)
+
+
+def _failing(error: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | error)
+
+
+if os.uname().machine in MACHINES:  # made once, before any host is forked
+    for _choice in itertools.product((False, True), (_ALLOW, _ASK, _REFUSE), (False, True)):
+        program(_machine(), Choice(*_choice))

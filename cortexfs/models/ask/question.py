@@ -1,0 +1,300 @@
+"""What a model is asked: an input, whoever it came from, in the words that every driver reads.
+
+    {"messages":[{"role":"user","content":[{"type":"text","text":"what is this?"},
+                 {"type":"image","media_type":"image/png","data":"iVBOR..."}]}],
+     "system":"be terse", "schema":{...}, "tools":[{"name","description","schema"}], "temperature":0}
+
+Rules: what is wrong is EINVAL with its path. Images and files come as base64 or as a URL for the provider
+to read: nothing here touches a file. What is no field of ours is a parameter, and passed on as it is.
+This file must never know how a provider wants to be asked.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from cortexfs.core import jsontext
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Message
+from cortexfs.core.talk.requests import Input
+
+MAX_TOOLS = 1000
+MAX_PARAMETERS = 100
+
+# What only the request itself may say.
+RESERVED = ("model", "stream", "stream_options", "n", "response_format", "functions", "input_file")
+
+_DATA_URL = re.compile(r"data:([A-Za-z0-9.+/-]+)?(?:;[A-Za-z0-9=-]+)*;base64,")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
+
+
+class Text(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Media(msgspec.Struct, frozen=True):
+    """An image or a file: base64, or a URL."""
+
+    kind: Literal["image", "file"]
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+    name: str = ""
+
+    @property
+    def data_url(self) -> str:
+        return self.url or f"data:{self.media_type};base64,{self.data}"
+
+
+Part: TypeAlias = Text | Media
+
+
+class Called(msgspec.Struct, frozen=True):
+    """A call that the model asked for earlier."""
+
+    call: str
+    name: str
+    input: Any = {}
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One message of the conversation."""
+
+    role: Literal["user", "assistant", "tool"]
+    parts: tuple[Part, ...] = ()
+    calls: tuple[Called, ...] = ()  # of an assistant
+    call: str = ""  # of a tool: which call this answers
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+
+class Tool(msgspec.Struct, frozen=True):
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+class Asked(msgspec.Struct, frozen=True):
+    said: tuple[Said, ...]
+    system: str = ""
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = ""  # "", auto, none, required, or a tool's name
+    schema: dict[str, Any] | None = None
+    parameters: dict[str, Any] = {}
+    effort: str | None = None
+    whole: bool = False  # the messages are the whole conversation: nothing comes before them
+
+
+class _Call(msgspec.Struct):
+    call: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: Any = None
+    function: dict[str, Any] | None = None
+
+
+class _Turn(msgspec.Struct):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[dict[str, Any]] | None = None
+    tool_calls: list[_Call] = []
+    call: str | None = None
+    tool_call_id: str | None = None
+    is_error: bool = False
+
+
+class _Tool(msgspec.Struct):
+    name: str
+    description: str = ""
+    schema: dict[str, Any] | None = None
+    input_schema: dict[str, Any] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _Fields(msgspec.Struct):
+    messages: list[_Turn] | None = None
+    content: str | list[dict[str, Any]] | None = None
+    input: Any = None
+    task: Any = None
+    system: str = ""
+    tools: list[dict[str, Any]] = []
+    tool_choice: str = ""
+    schema: dict[str, Any] | None = None
+    effort: Literal["auto", "low", "medium", "high", "xhigh"] | None = None
+    role: str | None = None  # {"role":"user","content":...}: the seed's short form of one message
+
+
+def asked(value: Input, history: Sequence[Message] = ()) -> Asked:
+    """What is asked, with what was said before; EINVAL where its shape is wrong."""
+    before = tuple(filter(None, map(remembered, history)))
+    if isinstance(value, str):
+        return Asked(said=(*before, Said("user", (Text(value),))))
+    fields: _Fields = jsontext.converted(value, _Fields)
+    system, said = _conversation(fields)
+    if not any(each.parts or each.calls for each in said):
+        raise Fault("EINVAL", "the prompt is empty; messages, input or task must hold something")
+    whole = any(each.role == "assistant" for each in said)
+    return Asked(
+        said=said if whole else (*before, *said),
+        system=system,
+        tools=tuple(_tool(tool, f"tools[{n}]") for n, tool in enumerate(fields.tools[: MAX_TOOLS + 1])),
+        tool_choice=_choice(fields),
+        schema=fields.schema,
+        parameters=_parameters(value),
+        effort=fields.effort,
+        whole=whole,
+    )
+
+
+def _conversation(fields: _Fields) -> tuple[str, tuple[Said, ...]]:
+    if fields.messages is None:
+        content = fields.content
+        if content is None:
+            given = fields.task if fields.input is None else fields.input
+            content = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+        return fields.system, (Said("user", _parts(content, "content")),)
+    systems = [fields.system] if fields.system else []
+    said = []
+    for number, turn in enumerate(fields.messages):
+        path = f"messages[{number}]"
+        parts = _parts(turn.content, f"{path}.content")
+        if turn.role in ("system", "developer"):
+            systems.append("".join(part.text for part in parts if isinstance(part, Text)))
+        else:
+            said.append(_said(turn, parts, path))
+    return "\n\n".join(systems), tuple(said)
+
+
+def _said(turn: _Turn, parts: tuple[Part, ...], path: str) -> Said:
+    assert turn.role not in ("system", "developer")
+    call = turn.call or turn.tool_call_id or ""
+    if turn.role == "tool" and not call:
+        raise Fault("EINVAL", f"{path}.call: a tool's message says which call it answers")
+    calls = tuple(_called(each, f"{path}.tool_calls[{n}]") for n, each in enumerate(turn.tool_calls))
+    return Said(turn.role, parts, calls, call, turn.is_error)  # type: ignore[arg-type]
+
+
+def _called(call: _Call, path: str) -> Called:
+    """A call as our frames have it, or as OpenAI has it."""
+    function = call.function or {}
+    name, given = call.name or function.get("name"), call.input
+    if given is None and isinstance(text := function.get("arguments"), str):
+        given = jsontext.decode(text, f"{path}.function.arguments") if text.strip() else {}
+    if not isinstance(name, str) or not (call.call or call.id):
+        raise Fault("EINVAL", f"{path}: a call has call, name and input")
+    return Called(call.call or call.id or "", name, {} if given is None else given)
+
+
+def _parts(content: str | list[dict[str, Any]] | None, path: str) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (Text(content),) if content else ()
+    return tuple(_part(part, f"{path}[{number}]") for number, part in enumerate(content or ()))
+
+
+def _part(part: dict[str, Any], path: str) -> Part:
+    kind = part.get("type")
+    read = _PARTS.get(kind) if isinstance(kind, str) else None
+    if read is None:
+        raise Fault("EINVAL", f"{path}.type: expected text, image or file; got {jsontext.shown(kind)}")
+    return read(part, path)
+
+
+def _text_part(part: dict[str, Any], path: str) -> Part:
+    return Text(_string(part, "text", path))
+
+
+def _media_part(part: dict[str, Any], path: str) -> Part:
+    kind: Literal["image", "file"] = "image" if part["type"] == "image" else "file"
+    if "path" in part:
+        mend = "send its bytes in base64 as data"
+        raise Fault("EINVAL", f"{path}.path: a model reads no files of yours; {mend}")
+    name = _string(part, "name", path, "")
+    if "url" in part:
+        return _linked(kind, _string(part, "url", path), name, f"{path}.url")
+    media_type = _string(part, "media_type", path, "" if kind == "image" else "application/pdf")
+    if "/" not in media_type:
+        raise Fault("EINVAL", f"{path}.media_type: expected a media type such as image/png")
+    data = _string(part, "data", path)
+    _check_base64(data, 0, f"{path}.data")
+    return Media(kind, media_type, data, "", name)
+
+
+def _image_url(part: dict[str, Any], path: str) -> Part:
+    """As OpenAI's chat has it."""
+    given = part.get("image_url")
+    url = given.get("url") if isinstance(given, dict) else given
+    return _linked("image", _string({"url": url}, "url", path), "", f"{path}.image_url.url")
+
+
+def _linked(kind: Literal["image", "file"], url: str, name: str, path: str) -> Part:
+    if found := _DATA_URL.match(url):
+        _check_base64(url, found.end(), path)
+        return Media(kind, found[1] or "application/octet-stream", url[found.end() :], "", name)
+    if not url.startswith(("https://", "http://")):
+        raise Fault("EINVAL", f"{path}: expected an http or https address, or a data: URL in base64")
+    return Media(kind, "", "", url, name)
+
+
+_PARTS = {
+    "text": _text_part,
+    "input_text": _text_part,
+    "image": _media_part,
+    "file": _media_part,
+    "image_url": _image_url,
+}
+
+
+def _check_base64(text: str, start: int, path: str) -> None:
+    try:
+        binascii.a2b_base64(text[start:].encode("ascii"), strict_mode=True)
+    except (binascii.Error, UnicodeEncodeError) as problem:
+        raise Fault("EINVAL", f"{path}: is not base64: {str(problem)[:100]}") from None
+
+
+def _string(part: dict[str, Any], field: str, path: str, default: str | None = None) -> str:
+    value = part.get(field, default)
+    if not isinstance(value, str):
+        raise Fault("EINVAL", f"{path}.{field}: expected a string, got {jsontext.type_name(value)}")
+    return value
+
+
+def _tool(given: dict[str, Any], path: str) -> Tool:
+    """A tool as we have it, or as one of the vendors has it."""
+    function = given.get("function")
+    tool: _Tool = jsontext.converted(function if isinstance(function, dict) else given, _Tool, path)
+    if not _TOOL_NAME.fullmatch(tool.name):
+        raise Fault("EINVAL", f"{path}.name: {jsontext.shown(tool.name)} is no name of a tool")
+    schema = tool.schema or tool.input_schema or tool.parameters or {"type": "object", "properties": {}}
+    return Tool(tool.name, tool.description, schema)
+
+
+def _choice(fields: _Fields) -> str:
+    if len(fields.tools) > MAX_TOOLS:
+        raise Fault("EINVAL", f"tools: {len(fields.tools)} are over the limit of {MAX_TOOLS}")
+    return fields.tool_choice
+
+
+def _parameters(value: dict[str, Any]) -> dict[str, Any]:
+    own = set(_Fields.__struct_fields__)
+    found = {key: each for key, each in value.items() if key not in own}
+    for key in found:
+        if key in RESERVED:
+            raise Fault("EINVAL", f"{key}: is not for you to say here; see docs/models.md, Input")
+    if len(found) > MAX_PARAMETERS:
+        raise Fault("EINVAL", f"the input has {len(found)} parameters, over the limit of {MAX_PARAMETERS}")
+    return found
+
+
+def remembered(message: Message) -> Said | None:
+    """A message of the log. Empty ones, which providers refuse, say nothing."""
+    text = "".join(part.text for part in message.content)
+    if message.role not in ("user", "assistant") or not text.strip():
+        return None
+    return Said(message.role, (Text(text),))  # type: ignore[arg-type]

@@ -1,0 +1,234 @@
+"""What went wrong at a provider: statuses and bodies turned into codes, and what may be tried next.
+
+    400, 422  EINVAL, or EMSGSIZE when the context overflows    429  EAGAIN; EDQUOT when the money has run out
+    401, 403  EACCES                                            404  ENOENT
+    402       EDQUOT                                            5xx, 408, 409, 425  EREMOTEIO
+
+Rules: a sentence names the provider and what to do. What a provider says in its own words comes last, on
+one line, clipped and without the key, whatever it wrote; of a refused key it says nothing.
+This file must never know connections or clocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cortexfs.core.safe_text import one_line
+
+MAX_WORDS = 300  # characters of a provider's own words
+MAX_BODY = 64 << 10
+
+OVERLOADED = 529  # Anthropic's own status for it
+HIDDEN = "[key]"
+
+_RETRIED = frozenset((408, 409, 425))
+_ABOUT_CONTEXT = re.compile(
+    r"context.{0,20}(length|window|size|exceed)|maximum context|prompt is too long|too many (input )?tokens"
+    r"|input token count|tokens exceed|exceed_context_size|token limit|input is too long",
+    re.IGNORECASE,
+)
+_ABOUT_MONEY = re.compile(
+    r"insufficient_quota|insufficient.{0,12}(balance|credit)|billing|credit balance", re.I
+)
+_MOST = (
+    re.compile(r"(?:maximum|max)[^.;]{0,60}?(?:is|of|allowed|:)\D{0,12}(\d[\d,]*)", re.IGNORECASE),
+    re.compile(r">\s*(\d[\d,]*)"),
+    re.compile(r"context (?:size|length|window)\D{0,12}(\d[\d,]*)", re.IGNORECASE),
+    re.compile(r"limit\D{0,12}(\d[\d,]*)", re.IGNORECASE),
+)
+_NUMBER = re.compile(r"\d[\d,]{2,}")
+
+
+class Failure(NamedTuple):
+    code: str
+    message: str
+    again: bool = False  # the same request may do better in a moment
+    delay: float | None = None  # seconds that the server wants to be left alone
+    hop: bool = False  # another model may do better
+    most: int | None = None  # tokens, of an overflow
+
+
+class _Body(msgspec.Struct):
+    error: Any = None
+    message: Any = None
+    detail: Any = None
+
+
+def of_status(
+    provider: str, status: int, headers: Mapping[str, str], body: bytes, key: str, now: float
+) -> Failure:
+    """A response that is no answer; `now` is the time since the epoch, for dates in headers."""
+    body = body[:MAX_BODY]
+    said = words(body, key)
+    if status == 401 or (status == 403 and not said):
+        return _denied(provider, status, key)
+    if status == 403:
+        return Failure("EACCES", _says(f"{provider} does not let its key do this (403)", said))
+    if status == 429:
+        return _limited(provider, body, said, _delay(headers, now))
+    if status == 402:
+        return Failure("EDQUOT", _says(f"{provider} wants to be paid first (402)", said), hop=True)
+    if status == 413 or (status in (400, 422) and _ABOUT_CONTEXT.search(body.decode("utf-8", "replace"))):
+        return _overflow(provider, body, said)
+    if status == 404:
+        mend = "see which models it has: ctx provider models NAME"
+        return Failure("ENOENT", _says(f"{provider} does not know this model or address (404); {mend}", said))
+    if status >= 500 or status in _RETRIED:
+        return Failure(
+            "EREMOTEIO", _says(f"{provider} failed ({status})", said), True, _delay(headers, now), True
+        )
+    if 300 <= status < 400:
+        mend = "write the final address into its base_url"
+        return Failure("EREMOTEIO", f"{provider} answered with a redirection ({status}); {mend}")
+    return Failure("EINVAL", _says(f"{provider} refuses the request ({status})", said))
+
+
+def in_stream(provider: str, status: int, body: bytes, key: str) -> Failure:
+    """An error that came in the midst of a stream that had begun well."""
+    text = body.decode("utf-8", "replace").lower()
+    if status < 400:
+        known = (
+            ("overloaded", OVERLOADED), ("rate_limit", 429), ("insufficient_quota", 429),
+            ("authentication", 401), ("permission", 403), ("invalid_request", 400),
+            ("context_length", 400), ("exceed_context", 400), ("not_found", 404),
+        )  # fmt: skip
+        status = next((number for word, number in known if word in text), 500)
+    return of_status(provider, status, {}, body, key, 0)
+
+
+def no_key(provider: str) -> Failure:
+    return Failure("EACCES", f"{provider} has no key; set one with: ctx provider secret set {provider}")
+
+
+def unreachable(provider: str, why: str) -> Failure:
+    mend = f"see: ctx provider test {provider}"
+    return Failure("EHOSTDOWN", f"{provider} cannot be reached: {why}; {mend}", again=True, hop=True)
+
+
+def slow(provider: str, seconds: float, begun: bool) -> Failure:
+    what = "sent nothing more" if begun else "did not begin to answer"
+    return Failure("ETIMEDOUT", f"{provider} {what} within {seconds:g} s", hop=True)
+
+
+def broken(provider: str, why: str) -> Failure:
+    """It answered, and what it said is of no use."""
+    return Failure("EREMOTEIO", f"{provider}: {why}", again=True, hop=True)
+
+
+def no_stream(provider: str, content_type: str) -> Failure:
+    kind = one_line(content_type)[:60] or "nothing"
+    why = f"{provider} answered with {kind}, not with a stream of events; is its base_url right?"
+    return Failure("EREMOTEIO", why)
+
+
+def _denied(provider: str, status: int, key: str) -> Failure:
+    if not key:
+        return no_key(provider)
+    mend = f"set another with: ctx provider secret set {provider}"
+    return Failure("EACCES", f"{provider} refuses its key ({status}); {mend}")
+
+
+def _limited(provider: str, body: bytes, said: str, delay: float | None) -> Failure:
+    if _ABOUT_MONEY.search(body.decode("utf-8", "replace")):
+        return Failure("EDQUOT", _says(f"the quota at {provider} is used up (429)", said), hop=True)
+    later = f"; it says to wait {delay:g} s" if delay else ""
+    return Failure("EAGAIN", _says(f"{provider} limits the rate (429){later}", said), True, delay, True)
+
+
+def _overflow(provider: str, body: bytes, said: str) -> Failure:
+    size, most = numbers(body)
+    if size and most:
+        why = f"the input is {size} tokens and {provider} takes {most}"
+        return Failure("EMSGSIZE", f"{why}; send less, or choose a model with a larger limit", most=most)
+    return Failure("EMSGSIZE", _says(f"the input is too long for {provider}", said), most=most)
+
+
+def numbers(body: bytes) -> tuple[int | None, int | None]:
+    """The size of the input and the most that is taken, as far as the error has them."""
+    fields = _numbers_in_fields(body)
+    if all(fields):
+        return fields
+    text = one_line(body.decode("utf-8", "replace"))
+    most = next((_int(found[1]) for each in _MOST if (found := each.search(text))), None)
+    others = [number for each in _NUMBER.findall(text) if (number := _int(each)) != most]
+    size = max((each for each in others if most is None or each > most), default=None)
+    return size, most
+
+
+class _Sizes(msgspec.Struct):
+    n_prompt_tokens: int | None = None  # llama.cpp
+    n_ctx: int | None = None
+
+
+class _Sized(msgspec.Struct):
+    error: _Sizes | None = None
+
+
+def _numbers_in_fields(body: bytes) -> tuple[int | None, int | None]:
+    try:
+        error = msgspec.json.decode(body, type=_Sized).error or _Sizes()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None, None
+    return error.n_prompt_tokens, error.n_ctx
+
+
+def _int(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def words(body: bytes, key: str) -> str:
+    """What a provider said, in its own words: one line, clipped, without the key."""
+    text = _message_in(body)
+    text = one_line(scrubbed(text, key)).strip()
+    return text if len(text) <= MAX_WORDS else text[:MAX_WORDS] + "..."
+
+
+def _message_in(body: bytes) -> str:
+    try:
+        said = msgspec.json.decode(body, type=_Body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # A page, or a gateway's text: its first words are better than none.
+        return "" if b"<" in body[:100] else body.decode("utf-8", "replace")
+    for found in (said.error, said.message, said.detail):
+        if isinstance(found, dict) and isinstance(found.get("message"), str):
+            return str(found["message"])
+        if isinstance(found, str):
+            return found
+    return ""
+
+
+def scrubbed(text: str, key: str) -> str:
+    """A text without the key, and without the longer parts of it that providers show as a hint."""
+    if not key:
+        return text
+    text = text.replace(key, HIDDEN)
+    for size in range(len(key) - 1, max(7, len(key) // 4), -1):
+        text = text.replace(key[:size], HIDDEN).replace(key[-size:], HIDDEN)
+    return text
+
+
+def _says(what: str, said: str) -> str:
+    return f"{what}: {said}" if said else what
+
+
+def _delay(headers: Mapping[str, str], now: float) -> float | None:
+    """How long the server wants to be left alone (RFC 9110, 10.2.3; OpenAI's own in milliseconds)."""
+    found = {name.lower(): value for name, value in headers.items()}
+    if (given := _number(found.get("retry-after-ms"))) is not None:
+        return given / 1000
+    after = found.get("retry-after", "")
+    if (given := _number(after)) is not None:
+        return given
+    try:
+        return max(0.0, parsedate_to_datetime(after).timestamp() - now)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text and re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text.strip()) else None

@@ -1,0 +1,49 @@
+"""Everything that the providers of a configuration come to: objects, sources, and what is wrong.
+
+Rules: files are read here and now, in a thread; nobody is asked over the network. A provider's models are
+as old as its file.
+This file must never know a mount.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cortexfs.core.registry import Object
+from cortexfs.models.exchange import sources
+from cortexfs.models.exchange.sources import Source
+from cortexfs.models.providers.files import Providers
+from cortexfs.models.providers.objects import Offer, objects, offers
+from cortexfs.models.providers.provider import Provider
+from cortexfs.models.providers.secrets import Secrets
+
+
+class Served(NamedTuple):
+    objects: list[Object]
+    sources: dict[str, Source]
+    broken: dict[str, str]  # by provider
+
+
+def served(files: Providers, secrets: Secrets) -> Served:
+    found = files.load()
+
+    def has_key(name: str) -> bool:
+        return found.providers[name].key is not None or secrets.has(name)
+
+    made = [
+        each
+        for name, provider in found.providers.items()
+        for each in objects(_offers(files, name, provider), provider, files.since(name), has_key(name))
+    ]
+    return Served(made, sources.sources(found.providers, secrets), found.broken)
+
+
+def every_offer(files: Providers) -> list[Offer]:
+    """What all providers have, those that come first before others."""
+    providers = files.load().providers
+    return [offer for name, provider in providers.items() for offer in _offers(files, name, provider)]
+
+
+def _offers(files: Providers, name: str, provider: Provider) -> list[Offer]:
+    listing = files.listing(name, provider) if provider.listed else None
+    return offers(name, provider, listing.models if listing else ())

@@ -1,0 +1,189 @@
+"""The format openai.chat: /chat/completions, as OpenAI and many others speak it.
+
+Rules: pure, as format.py says. Servers differ: some leave out `[DONE]`, or the last finish_reason; one of
+the two says that the answer is whole. Reasoning comes as `reasoning_content` or `reasoning`.
+This file must never know connections.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cortexfs.core.frames import Delta, Frame, ReasoningDelta
+from cortexfs.core.models.sse import Event
+from cortexfs.models.ask.model import Model
+from cortexfs.models.ask.question import Asked, Part, Said, Text
+from cortexfs.models.ask.structured import is_strict
+from cortexfs.models.formats.format import (
+    Answer,
+    Format,
+    Refused,
+    broken_off,
+    decoded,
+    filtered,
+    garbage,
+    merged,
+    written,
+)
+from cortexfs.models.formats.tool_names import renaming
+
+
+def request(model: Model, asked: Asked) -> dict[str, Any]:
+    messages = [{"role": "system", "content": asked.system}] if asked.system else []
+    messages += [_message(said) for said in asked.said]
+    body: dict[str, Any] = {"model": model.id, "messages": messages}
+    if asked.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": t.name, "description": t.description, "parameters": t.schema},
+            }
+            for t in asked.tools
+        ]
+    if asked.tool_choice:
+        body["tool_choice"] = _choice(asked.tool_choice)
+    if asked.schema is not None:
+        named = {"name": "answer", "schema": asked.schema, "strict": is_strict(asked.schema)}
+        body["response_format"] = {"type": "json_schema", "json_schema": named}
+    if (effort := asked.effort or model.effort) != "auto":
+        body["reasoning_effort"] = effort
+    body["stream_options"] = {"include_usage": True}
+    return merged(body, model.default, asked.parameters)
+
+
+def _choice(choice: str) -> Any:
+    if choice in ("auto", "none", "required"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _message(said: Said) -> dict[str, Any]:
+    if said.role == "tool":
+        return {"role": "tool", "tool_call_id": said.call, "content": said.text}
+    message: dict[str, Any] = {"role": said.role}
+    if all(isinstance(part, Text) for part in said.parts):
+        message["content"] = said.text if said.parts or not said.calls else None
+    else:
+        message["content"] = [_part(part) for part in said.parts]
+    if said.calls:
+        message["tool_calls"] = [
+            {
+                "id": each.call,
+                "type": "function",
+                "function": {"name": each.name, "arguments": written(each.input)},
+            }
+            for each in said.calls
+        ]
+    return message
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if part.kind == "image":
+        return {"type": "image_url", "image_url": {"url": part.data_url}}
+    return {"type": "file", "file": {"filename": part.name or "file", "file_data": part.data_url}}
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_chunks = msgspec.json.Decoder(_Chunk)
+
+
+class Reader:
+    """One stream of chunks."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._answer = Answer()
+        self._reason = ""
+        self._done = False
+
+    @property
+    def ended(self) -> bool:
+        return self._done or bool(self._reason)
+
+    @property
+    def text(self) -> str:
+        return self._answer.text
+
+    def read(self, event: Event) -> list[Frame]:
+        if event.data == b"[DONE]":
+            self._done = True
+            return []
+        chunk = decoded(_chunks, event)
+        if chunk.error is not None or event.name == "error":
+            raise Refused(event.data)
+        if chunk.usage:
+            self._answer.input_tokens = chunk.usage.prompt_tokens
+            self._answer.output_tokens = chunk.usage.completion_tokens
+        elif chunk.choices is None:
+            raise garbage()
+        for choice in chunk.choices or ():
+            if choice.index == 0 and not self._done:
+                return self._choice(choice)
+        return []
+
+    def _choice(self, choice: _Choice) -> list[Frame]:
+        said: list[Frame] = []
+        if delta := choice.delta or choice.message:
+            if thought := delta.reasoning_content or delta.reasoning:
+                self._answer.bound(len(thought))
+                said.append(ReasoningDelta(text=thought))
+            if text := delta.content or delta.refusal:
+                self._answer.add(text)
+                said.append(Delta(text=text))
+            for number, call in enumerate(delta.tool_calls or ()):
+                function = call.function or _Function()
+                key = number if call.index is None else call.index
+                self._answer.call(key, call.id or "", function.name or "", function.arguments or "")
+        self._reason = choice.finish_reason or self._reason
+        if choice.finish_reason == "tool_calls":
+            said += self._answer.calls()
+        return said
+
+    def end(self) -> list[Frame]:
+        if not self.ended:
+            raise broken_off()
+        if self._reason == "content_filter":
+            raise filtered("its content filter")
+        return self._answer.end(cut=self._reason == "length")
+
+
+FORMAT = renaming(Format(request, Reader))

@@ -1,0 +1,192 @@
+"""The format openai.responses: /responses, OpenAI's newer one.
+
+Rules: pure, as format.py says. Nothing is kept at the provider (`store` is false): a session's history is
+ours. Events carry a sequence number: what comes twice counts once, and a gap is a stream that broke off.
+This file must never know connections.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from cortexfs.core.frames import Delta, Frame, ReasoningDelta
+from cortexfs.core.models.sse import Event
+from cortexfs.models.ask.model import Model
+from cortexfs.models.ask.question import Asked, Part, Said, Text
+from cortexfs.models.ask.structured import is_strict
+from cortexfs.models.formats.format import (
+    Answer,
+    Format,
+    Refused,
+    broken_off,
+    decoded,
+    filtered,
+    merged,
+    renamed,
+    written,
+)
+from cortexfs.models.formats.tool_names import renaming
+
+RENAMED = {"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"}
+
+
+def request(model: Model, asked: Asked) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": model.id, "store": False}
+    if asked.system:
+        body["instructions"] = asked.system
+    body["input"] = [item for said in asked.said for item in _items(said)]
+    if asked.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.schema,
+                "strict": False,
+            }
+            for tool in asked.tools
+        ]
+    if asked.tool_choice:
+        plain = asked.tool_choice in ("auto", "none", "required")
+        body["tool_choice"] = asked.tool_choice if plain else {"type": "function", "name": asked.tool_choice}
+    if asked.schema is not None:
+        named = {"name": "answer", "schema": asked.schema, "strict": is_strict(asked.schema)}
+        body["text"] = {"format": {"type": "json_schema", **named}}
+    if (effort := asked.effort or model.effort) != "auto":
+        body["reasoning"] = {"effort": effort, "summary": "auto"}
+    return merged(body, renamed(model.default, RENAMED), renamed(asked.parameters, RENAMED))
+
+
+def _items(said: Said) -> list[dict[str, Any]]:
+    if said.role == "tool":
+        return [{"type": "function_call_output", "call_id": said.call, "output": said.text}]
+    items: list[dict[str, Any]] = []
+    if said.parts:
+        items.append({"role": said.role, "content": [_part(part, said.role) for part in said.parts]})
+    for each in said.calls:
+        named = {"call_id": each.call, "name": each.name, "arguments": written(each.input)}
+        items.append({"type": "function_call", **named})
+    return items
+
+
+def _part(part: Part, role: str) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "output_text" if role == "assistant" else "input_text", "text": part.text}
+    if part.kind == "image":
+        return {"type": "input_image", "image_url": part.data_url, "detail": "auto"}
+    if part.url:
+        return {"type": "input_file", "file_url": part.url}
+    return {"type": "input_file", "filename": part.name or "file", "file_data": part.data_url}
+
+
+class _Item(msgspec.Struct):
+    type: str = ""
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Incomplete(msgspec.Struct):
+    reason: str | None = None
+
+
+class _Response(msgspec.Struct):
+    usage: _Usage | None = None
+    error: Any = None
+    incomplete_details: _Incomplete | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    sequence_number: int | None = None
+    delta: Any = None
+    output_index: int | None = None
+    item: _Item | None = None
+    response: _Response | None = None
+
+
+_events = msgspec.json.Decoder(_Event)
+_TEXT = ("response.output_text.delta", "response.refusal.delta")
+_REASONING = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+_LAST = ("response.completed", "response.incomplete")
+
+
+class Reader:
+    """One stream of events."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._answer = Answer()
+        self._number: int | None = None
+        self._ended = False
+        self._why = ""
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    @property
+    def text(self) -> str:
+        return self._answer.text
+
+    def read(self, event: Event) -> list[Frame]:
+        if event.data == b"[DONE]":
+            return []
+        said = decoded(_events, event)
+        if self._ended or self._is_repeated(said.sequence_number):
+            return []
+        if said.type in ("error", "response.failed"):
+            raise Refused(_error(event.data, said))
+        if said.type in _TEXT and isinstance(said.delta, str):
+            self._answer.add(said.delta)
+            return [Delta(text=said.delta)] if said.delta else []
+        if said.type in _REASONING and isinstance(said.delta, str):
+            self._answer.bound(len(said.delta))
+            return [ReasoningDelta(text=said.delta)] if said.delta else []
+        if said.type == "response.output_item.done" and said.item and said.item.type == "function_call":
+            item = said.item
+            self._answer.call(said.output_index, item.call_id or "", item.name or "", item.arguments or "")
+            return self._answer.calls()
+        if said.type in _LAST:
+            self._end(said.response or _Response())
+        return []
+
+    def _is_repeated(self, number: int | None) -> bool:
+        """Whether it was there before; a number that was left out means that something is lost."""
+        if number is None:
+            return False
+        before, self._number = self._number, number if self._number is None else max(self._number, number)
+        if before is not None and number > before + 1:
+            raise broken_off()
+        return before is not None and number <= before
+
+    def _end(self, response: _Response) -> None:
+        self._ended = True
+        if response.usage:
+            self._answer.input_tokens = response.usage.input_tokens
+            self._answer.output_tokens = response.usage.output_tokens
+        if response.incomplete_details:
+            self._why = response.incomplete_details.reason or ""
+
+    def end(self) -> list[Frame]:
+        if not self._ended:
+            raise broken_off()
+        if self._why == "content_filter":
+            raise filtered("its content filter")
+        return self._answer.end(cut=self._why == "max_output_tokens")
+
+
+def _error(data: bytes, said: _Event) -> bytes:
+    """The body that the same error has as a response of its own."""
+    if said.response is not None and said.response.error is not None:
+        return msgspec.json.encode({"error": said.response.error})
+    return data
+
+
+FORMAT = renaming(Format(request, Reader))

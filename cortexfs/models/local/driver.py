@@ -1,0 +1,67 @@
+"""The driver `local`: asks the embedded engine, in the format openai.chat, over a connection of our own.
+
+A vendor's SDK would say the same, a third of a second of importing later, and the embedded model would
+need the extra of the providers. Everything else is as with a provider: models/exchange/answering.py.
+
+Rules: what the engine cannot do is refused before anybody waits for it.
+This file must never know which process an engine is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
+from cortexfs.models.ask.driver import Driver, Turn
+from cortexfs.models.ask.model import Model, model_of
+from cortexfs.models.ask.question import Asked, Media
+from cortexfs.models.exchange.answering import Attempts, Terms
+from cortexfs.models.exchange.sources import Source
+from cortexfs.models.formats import openai_chat
+from cortexfs.models.formats.format import Format
+from cortexfs.models.local.engine import Engines, Weights
+from cortexfs.models.local.weights import DRIVER, Local
+
+
+def request(model: Model, asked: Asked) -> dict[str, Any]:
+    if asked.tools:
+        raise Fault("EINVAL", f"{model.name} has no tool calls of its own; its cap says what it has")
+    if any(isinstance(part, Media) for said in asked.said for part in said.parts):
+        raise Fault("EINVAL", f"{model.name} reads text only; its cap says what it takes")
+    return openai_chat.request(model, asked)
+
+
+FORMAT = Format(request, openai_chat.Reader)
+
+
+class Locals:
+    """The models of this machine, and what answers for them."""
+
+    def __init__(self, engines: Engines, control: Callable[[Object, str], str]) -> None:
+        self._engines = engines
+        self._control = control
+        self._weights: dict[str, Weights] = {}
+
+    def apply(self, found: Iterable[Local]) -> None:
+        self._weights = {each.object.name: each.weights for each in found}
+
+    def driver(self, object_: Object) -> Driver | None:
+        """What answers for a model that has weights here."""
+        if (weights := self._weights.get(object_.name)) is None:
+            return None
+
+        async def answer(turn: Turn) -> None:
+            if object_.status != "ready":
+                raise Fault("EHOSTDOWN", f"{object_.name} is {object_.status}")
+            from cortexfs.models.local.loopback import Loopback  # h11 is of the extra [local]
+
+            engine = self._engines.engine(weights)
+            # No deadlines: a prompt may wait for its turn, and the engine is watched by whoever started it.
+            source = Source(object_.name, engine, DRIVER, first=math.inf, silence=math.inf)
+            model = model_of(object_, self._control)
+            await Attempts(model, FORMAT, source, Loopback(), turn, Terms()).answer()
+
+        return answer

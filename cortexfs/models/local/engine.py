@@ -1,0 +1,326 @@
+"""Engines, from the daemon's side: one child process per GGUF file, there while it is used.
+
+Main path: `Engine.serving` gives the address and the key of a loaded server, starting the process if need be;
+`_Process.run` is that process's whole life. `Engines.run` is the nursery of all of them.
+
+Rules: the child is not trusted: what it says is bounded, and it is killed when it does not load, does not
+answer or is not needed. One that ends takes the answers that it was making with it, as a fault that says
+how. Nothing is started again but by the next use. The key goes down a socket, and nowhere else.
+This file must never know what is asked of a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeAlias
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.models import engine_protocol
+from cortexfs.core.safe_text import one_line
+from cortexfs.models.exchange.clients import Lost
+
+# What is said of a broken connection is said while the child dies; the better sentence comes after.
+DYING = ("EREMOTEIO", "EHOSTDOWN", "EPROTO")
+DYING_SECONDS = 0.5
+REAP_SECONDS = 5.0  # a process that was killed may wait for a disk
+KEPT_LINES = 5  # of what it printed, for the sentence that says why it ended
+MAX_SAID = 4 << 10
+
+log = logging.getLogger("cortexfs")
+
+
+class Child(Protocol):
+    """A process that somebody else has started: starter.Child."""
+
+    pid: int
+    status: int | None
+    ended: trio.Event
+
+    def kill(self) -> None: ...
+
+
+# Starts a process; also the socket that is its standard input, and what it prints.
+Start: TypeAlias = Callable[[], Awaitable[tuple[Child, list[int]]]]
+
+
+class Terms(NamedTuple):
+    """How long an engine may take, in seconds, and how much it may make at a time."""
+
+    idle: float = 300.0
+    load: float = 300.0  # a file of many GB from a slow disk
+    silence: float = 120.0  # one batch of a prompt on a busy machine
+    watch: float = 5.0
+    streams: int = 2
+    threads: int = 0  # 0: as many as there are cores for us
+
+
+class Served(NamedTuple):
+    """Where a loaded engine is, and what it wants to hear."""
+
+    port: int
+    key: str
+    is_alive: Callable[[], bool]
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def __repr__(self) -> str:
+        return f"<served at {self.base_url}>"  # without the key
+
+
+class Weights(NamedTuple):
+    """What an engine serves."""
+
+    name: str
+    path: Path
+    context: int
+
+
+class Engines:
+    """All engines of a daemon; a file has one, whatever names it has."""
+
+    def __init__(self, terms: Terms, start: Start) -> None:
+        self._terms = terms
+        self._start = start
+        self._nursery: trio.Nursery | None = None
+        self._by_file: dict[Path, Engine] = {}
+
+    def __len__(self) -> int:
+        """How many are running."""
+        return sum(engine.pid is not None for engine in self._by_file.values())
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def engine(self, weights: Weights) -> Engine:
+        found = self._by_file.get(weights.path)
+        if found is None or found.weights.context != weights.context:
+            found = self._by_file[weights.path] = Engine(weights, self._terms, self)
+        return found
+
+    def start(self, weights: Weights) -> _Process:
+        if self._nursery is None:
+            raise Fault("EHOSTDOWN", "the daemon is not ready to start engines; try again")
+        process = _Process(weights, self._terms, self._start)
+        self._nursery.start_soon(process.run)
+        return process
+
+
+class Engine:
+    """The engine of one file, running or not."""
+
+    def __init__(self, weights: Weights, terms: Terms, engines: Engines) -> None:
+        self.weights = weights
+        self.terms = terms
+        self._engines = engines
+        self._process: _Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process and not self._process.fault else None
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Served]:
+        """The loaded server, for as long as it is used. When its process ends meanwhile, whoever uses it
+        is cancelled, and the fault that leaves this context says how it ended."""
+        if self._process is None or self._process.fault:
+            self._process = self._engines.start(self.weights)
+        process, broken = self._process, False
+        with process.used() as scope:
+            served = await process.loaded()
+            try:
+                yield served
+            except Fault as fault:
+                if fault.code not in DYING:
+                    raise
+                with trio.move_on_after(DYING_SECONDS):
+                    await process.ended.wait()
+                if process.fault is None:
+                    raise
+                broken = True
+        if process.fault and (broken or scope.cancelled_caught):
+            raise process.fault
+
+
+class _Process:
+    """One child, from its start to its end."""
+
+    def __init__(self, weights: Weights, terms: Terms, start: Start) -> None:
+        self._weights = weights
+        self._terms = terms
+        self._start = start
+        self._child: Child | None = None
+        self._said: deque[str] = deque(maxlen=KEPT_LINES)
+        self._users: set[trio.CancelScope] = set()
+        self._idle_since = trio.current_time()
+        self._ready = trio.Event()
+        self._served: Served | None = None
+        self.ended = trio.Event()
+        self.fault: Fault | None = None  # why it is of no use any more
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[trio.CancelScope]:
+        """Count a user; the scope is cancelled when the process ends."""
+        with trio.CancelScope() as scope:
+            self._users.add(scope)
+            try:
+                yield scope
+            finally:
+                self._users.discard(scope)
+                self._idle_since = trio.current_time()
+
+    async def loaded(self) -> Served:
+        await self._ready.wait()
+        if self._served is None:
+            raise self.fault or self._fault("EHOSTDOWN", "ended")
+        return self._served
+
+    async def run(self) -> None:
+        """Until it has ended, by itself or by us; then its users are told."""
+        try:
+            child, rights = await self._start()
+        except OSError as problem:
+            why = f"no engine can be started now: {problem.strerror}"
+            self._over(Fault("EHOSTDOWN", why))
+            return
+        self._child = child
+        ours = socket.socket(fileno=rights[0])
+        ours.setblocking(False)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        async with stream as channel, trio.lowlevel.FdStream(rights[1]) as output:
+            await self._serve(child, channel, output)
+
+    async def _serve(self, child: Child, channel: trio.SocketStream, output: trio.abc.ReceiveStream) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._overhear, output)
+                nursery.start_soon(self._live, channel)
+                await child.ended.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._end(child)
+
+    async def _live(self, channel: trio.SocketStream) -> None:
+        with trio.move_on_after(self._terms.load) as clock:
+            self._served = await self._load(channel)
+        if clock.cancelled_caught:
+            self._kill("EHOSTDOWN", f"did not load within {self._terms.load:g} s")
+        if self._served is None:
+            return
+        self._idle_since = trio.current_time()
+        self._ready.set()
+        while True:
+            await trio.sleep(min(self._terms.watch, self._terms.idle))
+            if self._users:
+                await self._look(self._served)
+            elif trio.current_time() - self._idle_since >= self._terms.idle:
+                self._kill("EHOSTDOWN", "ended, as nobody needed it")
+
+    async def _load(self, channel: trio.SocketStream) -> Served | None:
+        """Tell it what to serve; None when it will not."""
+        key = secrets.token_urlsafe(32)
+        load = engine_protocol.Load(
+            weights=str(self._weights.path),
+            name=self._weights.name,
+            context=self._weights.context,
+            streams=self._terms.streams,
+            threads=self._terms.threads or len(os.sched_getaffinity(0)),
+            key=key,
+        )
+        try:
+            await channel.send_all(engine_protocol.encode(load))
+            answer = engine_protocol.decode_answer(await _line(channel))
+        except trio.BrokenResourceError:
+            return None  # it has died, and its status says more
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self._kill("EPROTO", "does not say what an engine says")
+            return None
+        if isinstance(answer, engine_protocol.Failed):
+            self._kill("EHOSTDOWN", f"cannot load: {one_line(answer.why)}")
+            return None
+        return Served(answer.port, key, self._is_alive)
+
+    async def _look(self, served: Served) -> None:
+        """Whether it lives: its slots are told by the thread that makes the answers, between two batches."""
+        from cortexfs.models.local.loopback import request  # h11 is of the extra [local]
+
+        with trio.move_on_after(self._terms.silence) as clock:
+            try:
+                async with request(served, "GET", "/slots") as reply:
+                    await reply.body()
+            except Lost as lost:
+                log.warning("the engine of %s was asked whether it lives: %s", self._weights.name, lost.why)
+        if clock.cancelled_caught:
+            self._kill("EPROTO", f"said nothing for {self._terms.silence:g} s and was ended")
+
+    async def _overhear(self, output: trio.abc.ReceiveStream) -> None:
+        """All that it prints is read. What it prints after it has loaded may quote what users said."""
+        while said := await output.receive_some(MAX_SAID):
+            if self._served is None:
+                lines = [one_line(line) for line in said.decode(errors="replace").splitlines() if line]
+                self._said.extend(lines)
+                log.info("engine of %s: %s", self._weights.name, lines)
+
+    def _is_alive(self) -> bool:
+        return self._child is not None and self._child.status is None
+
+    def _kill(self, code: str, why: str) -> None:
+        self.fault = self.fault or self._fault(code, why)
+        if self._child:
+            self._child.kill()
+
+    async def _end(self, child: Child) -> None:
+        if child.status is None:
+            self._kill("EHOSTDOWN", "was ended, as the daemon ends")
+            with trio.move_on_after(REAP_SECONDS):
+                await child.ended.wait()
+        code = "EPROTO" if self._served else "EHOSTDOWN"
+        self._over(self._fault(code, self._ending(child.status)))
+
+    def _over(self, fault: Fault) -> None:
+        self.fault = self.fault or fault
+        log.info("%s", self.fault.message.partition("; ")[0])
+        self._ready.set()
+        self.ended.set()
+        for scope in self._users:
+            scope.cancel()
+
+    def _ending(self, status: int | None) -> str:
+        last = f"; its last words: {self._said[-1]}" if self._said and self._served is None else ""
+        if status is not None and status < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            return f"was killed by {names.get(-status, f'signal {-status}')}{last}"
+        return f"exited with status {status}{last}"
+
+    def _fault(self, code: str, why: str) -> Fault:
+        mend = "ask again, which starts another" if code == "EPROTO" else "see: ctx doctor"
+        return Fault(code, f"the engine of {self._weights.name} {why}; {mend}")
+
+
+async def _line(channel: trio.SocketStream) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < engine_protocol.MAX_LINE:
+        if not (data := await channel.receive_some(engine_protocol.MAX_LINE)):
+            raise trio.BrokenResourceError
+        line += data
+    return line

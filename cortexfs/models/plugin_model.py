@@ -1,0 +1,220 @@
+"""The driver `plugin`: asks a model that a plugin provides, in the plugin's host, as the person who asks.
+
+Main path: `answer` takes a host from the pool, sends what is asked (models/ask/question.py, with as much of
+the session as the model's limit holds), and says what the host says until it is done. In a host,
+cortexfs.sdk turns the request into a ModelRequest and the model's pieces into messages (sdk/models.py).
+
+Rules: it runs as the turn's identity says, confined where an agent asks. What a host says is a stranger's
+word: bounded, checked, and said as frames that are made here. One that broke the protocol, or does not let go
+of a call that is given up, is replaced.
+This file must never know sockets, sessions or runners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import trio
+
+from cortexfs.core import hostcalls, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, Text, ToolCall, Usage
+from cortexfs.core.registry import Object
+from cortexfs.core.talk.requests import Input
+from cortexfs.models.ask.driver import Driver, Turn
+from cortexfs.models.ask.model import Model, Unanswered, model_of
+from cortexfs.models.ask.question import Asked, Media, Said, asked
+from cortexfs.models.ask.structured import Schema
+from cortexfs.models.ask.window import Window
+from cortexfs.pool.call import HostCall
+from cortexfs.pool.host_queue import Turnstile
+from cortexfs.pool.pool import Host, Pool
+
+DRIVER = "plugin"
+UMASK = 0o077  # of files that a model makes, for whoever asked
+MAX_REQUEST = 16 << 20
+# Bytes of an input, and messages of a history, from which on a thread makes the request of it.
+LARGE, MANY = 256 << 10, 1000
+MAX_ANSWER = 8 << 20  # bytes of text that are kept for the message
+MAX_CALLS = 1000
+MAX_WORD = 256  # characters of a call's id and a tool's name
+MAX_TOKENS = 1 << 53
+# What another model may do better, while nothing has been said (docs/models.md, "Failure").
+ELSEWHERE = frozenset(("EHOSTDOWN", "EREMOTEIO", "ETIMEDOUT", "EAGAIN", "EDQUOT"))
+
+Say: TypeAlias = Callable[..., Awaitable[None]]
+
+_Event: TypeAlias = ReasoningDelta | ToolCall | Usage
+_events: msgspec.json.Decoder[_Event] = msgspec.json.Decoder(_Event)
+
+
+class PluginModels:
+    """The models of plugins, and what answers for them."""
+
+    def __init__(self, pool: Pool, control: Callable[[Object, str], str], default_seconds: float) -> None:
+        self._pool = pool
+        self._turnstile = Turnstile(pool)
+        self._control = control
+        self._seconds = default_seconds
+
+    def driver(self, object_: Object) -> Driver | None:
+        """What answers for a model that a plugin provides."""
+        if (plugin := object_.plugin) is None:
+            return None
+
+        async def answer(turn: Turn) -> None:
+            await self._answer(object_, plugin, turn)
+
+        return answer
+
+    async def _answer(self, object_: Object, plugin: hostcalls.Plugin, turn: Turn) -> None:
+        who = turn.who.identity
+        if who.namespaces or who.root != (0, 0):
+            why = f"{object_.name} runs in a process of yours, and none is made in containers for models"
+            raise Fault("EACCES", f"{why}; call it from outside")
+        what, data = await self._asked(model_of(object_, self._control), turn)
+        schema = None if what.schema is None else Schema(what.schema)
+        invocation = hostcalls.Invocation(object_.name, turn.who.session or None, str(turn.uid), "model")
+        asked_ = hostcalls.Call("", invocation, None, data, UMASK, {}, turn.who.cwd or "/")
+        said = _Said()
+        try:
+            await self._run(plugin, who, asked_, object_.timeout or self._seconds, said, turn.say)
+        except Fault as fault:
+            if fault.code in ELSEWHERE and not said.anything:
+                raise Unanswered(fault.code, fault.message) from None
+            raise
+        if schema is not None:
+            await trio.to_thread.run_sync(schema.check, said.text, abandon_on_cancel=True)
+        await turn.say(*said.end())
+
+    async def _asked(self, model: Model, turn: Turn) -> tuple[Asked, bytes]:
+        window, used = Window(model.limit, None), len(msgspec.json.encode(turn.input))
+        room = window.room(used)
+        before = window.stable(await turn.history(room)) if room else []
+        if used > LARGE or len(before) > MANY:
+            return await trio.to_thread.run_sync(_prepared, model, turn.input, before)
+        return _prepared(model, turn.input, before)
+
+    async def _run(
+        self,
+        plugin: hostcalls.Plugin,
+        who: hostcalls.Identity,
+        asked_: hostcalls.Call,
+        seconds: float,
+        said: _Said,
+        say: Say,
+    ) -> None:
+        async def heard(*frames: Frame) -> None:
+            await say(*frames)
+            if said.is_too_long:
+                raise Fault("EFBIG", f"the answer is over {MAX_ANSWER >> 20} million characters")
+
+        one = HostCall(said.hear, heard)
+        try:
+            await one.run(self._pool, await self._host(plugin, who), asked_, seconds)
+        finally:
+            self._turnstile.freed(who.uid)
+        if one.fault is not None:
+            # The words are those of tools, which is what hosts run.
+            raise Fault(one.fault.code, one.fault.message.replace("the tool", "the model", 1))
+
+    async def _host(self, plugin: hostcalls.Plugin, who: hostcalls.Identity) -> Host:
+        """An agent waits for one as its tools do; a person hears at once that he has too many at work."""
+        if who.view is None:
+            return await self._pool.acquire(plugin, who)
+        return await self._turnstile.host(plugin, who)
+
+
+class _Said:
+    """An answer as far as it has come."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._size = 0
+        self._calls: set[str] = set()
+        self._usage: Usage | None = None
+        self.anything = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def hear(self, kind: int, payload: bytes) -> Frame | None:
+        """One message of a host as a frame; raises one of GARBAGE."""
+        if kind == wire.DELTA:
+            return self._delta(payload.decode())
+        if kind == wire.PROGRESS:
+            return Progress(message=payload.decode())
+        return self._event(_events.decode(payload)) if kind == wire.EVENT else None
+
+    def end(self) -> list[Frame]:
+        frames: list[Frame] = []
+        if self._texts or not self._calls:
+            frames.append(Message(role="assistant", content=[Text(self.text)]))
+        return [*frames, self._usage] if self._usage else frames
+
+    @property
+    def is_too_long(self) -> bool:
+        return self._size > MAX_ANSWER
+
+    def _delta(self, text: str) -> Frame:
+        self.anything = True
+        self._texts.append(text)
+        self._size += len(text)
+        return Delta(text=text)
+
+    def _event(self, event: _Event) -> Frame | None:
+        match event:
+            case Usage(input_tokens=given, output_tokens=made):
+                if not (0 <= given < MAX_TOKENS and 0 <= made < MAX_TOKENS):
+                    raise Fault("EPROTO", f"it counts {given} and {made} tokens")
+                self._usage = Usage(input_tokens=given, output_tokens=made)
+                return None
+            case ReasoningDelta(text=text):
+                self.anything = True
+                return ReasoningDelta(text=text)
+            case ToolCall(call=call, name=name, input=input_):
+                return self._call(call, name, input_)
+
+    def _call(self, call: str, name: str, input_: Any) -> Frame:
+        if not 0 < len(call) <= MAX_WORD or not 0 < len(name) <= MAX_WORD:
+            raise Fault("EPROTO", "a tool call has a call and a name, each of 1 to 256 characters")
+        if call in self._calls or len(self._calls) >= MAX_CALLS:
+            raise Fault("EPROTO", f"a tool call of that name was made already, or {MAX_CALLS} others")
+        self._calls.add(call)
+        self.anything = True
+        return ToolCall(call=call, name=name, input=input_)
+
+
+def _prepared(model: Model, given: Input, before: Sequence[Message]) -> tuple[Asked, bytes]:
+    what = asked(given, before)
+    data = msgspec.json.encode(_request(model, what))
+    if len(data) > MAX_REQUEST:
+        raise Fault("EMSGSIZE", f"what {model.name} is asked is over {MAX_REQUEST >> 20} MiB")
+    return what, data
+
+
+def _request(model: Model, what: Asked) -> dict[str, Any]:
+    """The fields of sdk.ModelRequest."""
+    return {
+        "messages": [_message(each) for each in what.said],
+        "system": what.system,
+        "tools": what.tools,
+        "tool_choice": what.tool_choice,
+        "schema": what.schema,
+        "parameters": model.default | what.parameters,
+        "effort": what.effort or model.effort,
+    }
+
+
+def _message(said: Said) -> dict[str, Any]:
+    return {
+        "role": said.role,
+        "text": said.text,
+        "media": [part for part in said.parts if isinstance(part, Media)],
+        "calls": said.calls,
+        "call": said.call,
+        "is_error": said.is_error,
+    }

@@ -1,0 +1,144 @@
+"""The providers of a configuration directory, and what the state keeps of them.
+
+    <config>/providers/NAME.toml       the provider (models/providers/provider.py)
+    <state>/providers/NAME.json        what it listed last
+
+Rules: a file that is wrong is a sentence in `broken`, and the others work. What is written is there as a
+whole or not at all. These calls block: in the daemon they belong in a thread.
+This file must never know connections.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.models.providers import provider as files
+from cortexfs.models.providers.listing import Listed, Listing
+from cortexfs.models.providers.provider import Declared, Provider
+from cortexfs.state import believed
+
+FOLDER = "providers"
+SUFFIX = ".toml"
+MAX_FILE = 1 << 20
+MAX_LISTING = 32 << 20  # as long as an answer may be
+RESERVED = ("local", "debug")  # providers of this machine
+
+
+class Found(NamedTuple):
+    """All of them, in the order in which they count."""
+
+    providers: dict[str, Provider]
+    broken: dict[str, str]
+
+
+class Providers:
+    """Those of one configuration and one state."""
+
+    def __init__(self, config: Path, state: Path) -> None:
+        self._folder = config / FOLDER
+        self._listings = state / FOLDER
+
+    def path(self, name: str) -> Path:
+        return self._folder / f"{names.check(name)}{SUFFIX}"
+
+    def load(self) -> Found:
+        providers: dict[str, Provider] = {}
+        broken: dict[str, str] = {}
+        for path in self._paths():
+            try:
+                providers[check_name(path.stem)] = self.read(path.stem)
+            except Fault as fault:
+                broken[path.stem] = fault.message
+        ordered = sorted(providers.items(), key=lambda item: (item[1].order, item[0]))
+        return Found(dict(ordered), broken)
+
+    def _paths(self) -> list[Path]:
+        try:
+            entries = sorted(self._folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as problem:
+            raise _unreadable(self._folder, problem) from None
+        return [entry for entry in entries if entry.suffix == SUFFIX and not entry.name.startswith(".")]
+
+    def read(self, name: str) -> Provider:
+        """One of them; ENOENT where there is none."""
+        path = self.path(name)
+        try:
+            data = believed.read(path, MAX_FILE)
+        except FileNotFoundError:
+            raise Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list") from None
+        except OSError as problem:
+            raise _unreadable(path, problem) from None
+        if len(data) > MAX_FILE:
+            raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no provider is")
+        return files.decode(data, str(path))
+
+    def add(self, name: str, provider: Provider) -> None:
+        path = self.path(check_name(name))
+        if path.exists():
+            mend = f"edit {path}, or: ctx provider remove {name}"
+            raise Fault("EEXIST", f"there is a provider {name!r} already; {mend}")
+        known = self.load().providers.values()
+        order = max((each.order for each in known), default=0) + 1
+        self._put(path, files.encode(msgspec.structs.replace(provider, order=order)))
+
+    def declare(self, name: str, model: Declared) -> None:
+        """Append a model to a provider's file, which stays as its owner wrote it."""
+        path = self.path(name)
+        data = believed.read(path, MAX_FILE)
+        data += b"" if data.endswith(b"\n") or not data else b"\n"
+        data += files.declaration(model).encode()
+        files.decode(data, str(path))
+        self._put(path, data)
+
+    def remove(self, name: str) -> None:
+        try:
+            self.path(name).unlink()
+        except FileNotFoundError:
+            raise Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list") from None
+        (self._listings / f"{name}.json").unlink(missing_ok=True)
+
+    def since(self, name: str) -> float:
+        """When its file was changed last."""
+        try:
+            return self.path(name).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    # Listings.
+
+    def listing(self, name: str, provider: Provider) -> Listing | None:
+        """What it listed last, if that was at the same address."""
+        try:
+            data = believed.read(self._listings / f"{names.check(name)}.json", MAX_LISTING)
+            listing = msgspec.json.decode(data, type=Listing)
+        except (OSError, Fault, msgspec.MsgspecError, UnicodeDecodeError):
+            return None  # it can be had again
+        return listing if listing.base_url == provider.base_url else None
+
+    def keep(self, name: str, provider: Provider, models: list[Listed], time: float) -> None:
+        listing = Listing(provider.base_url, time, tuple(models))
+        self._put(self._listings / f"{names.check(name)}.json", msgspec.json.encode(listing))
+
+    def _put(self, path: Path, data: bytes) -> None:
+        try:
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            believed.replace(path, data)
+        except OSError as problem:
+            raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
+
+
+def check_name(name: str) -> str:
+    if name in RESERVED:
+        raise Fault("EINVAL", f"the name {name!r} is that of this machine's own models; choose another")
+    return names.check(name)
+
+
+def _unreadable(path: Path, problem: OSError) -> Fault:
+    return Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}")

@@ -1,0 +1,145 @@
+"""What a provider says it has: its listing, read, kept, and turned into the models' names.
+
+Rules: a listing is a stranger's word: bounded, and what is no model is left out. A limit or an ability that
+it does not tell is unknown, never guessed. Names follow abi.md 2; the id stays what it is.
+This file must never know connections or objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+from cortexfs.core.safe_text import one_line
+
+MAX_BODY = 32 << 20  # OpenRouter's is half a MiB
+MAX_MODELS = 10_000
+MAX_DESCRIPTION = 300
+MAX_LIMIT = (1 << 32) - 1
+
+# Where listings have the tokens that a model takes, the strictest first.
+LIMITS = (
+    ("max_input_tokens",),  # Anthropic
+    ("inputTokenLimit",),  # Google
+    ("meta", "n_ctx"),  # llama.cpp: what is loaded now
+    ("max_model_len",),  # vLLM
+    ("loaded_context_length",),  # LM Studio
+    ("top_provider", "context_length"),  # OpenRouter
+    ("context_length",),  # OpenRouter, Together
+    ("context_window",),  # Groq
+    ("max_context_length",),  # Mistral, LM Studio
+    ("meta", "n_ctx_train"),
+)
+NATIVE = "tool_call_syntax"  # calls of its own
+# What listings call an ability, and our word for it.
+ABILITIES: dict[str, str] = {
+    "vision": "vision",
+    "image": "vision",
+    "image_input": "vision",
+    "audio": "audio_input",
+    "pdf_input": "pdf_input",
+    "file": "pdf_input",
+    "function_calling": NATIVE,
+    "tools": NATIVE,
+    "tool_use": NATIVE,
+    "structured_outputs": "json_schema",
+    "response_format": "json_schema",
+    "reasoning": "reasoning",
+    "thinking": "reasoning",
+    "effort": "reasoning",
+}
+BASIC = ("chat", "stream", "session")
+OTHERS = ("embedding", "embeddings", "rerank", "image", "audio", "moderation")  # types that hold no chat
+
+
+class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str
+    limit: int | None = None
+    cap: tuple[str, ...] = BASIC
+    description: str = ""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """As it is kept in the state."""
+
+    base_url: str  # whose it is: a provider that has moved is listed anew
+    time: float
+    models: tuple[Listed, ...]
+
+
+class _Page(msgspec.Struct):
+    data: list[dict[str, Any]] | None = None
+    models: list[dict[str, Any]] | None = None
+    has_more: bool = False
+    last_id: str | None = None
+
+
+def decode(body: bytes) -> tuple[list[Listed], str]:
+    """The models of one page, and the id that the next page comes after (or nothing)."""
+    try:
+        value = msgspec.json.decode(body)
+        page = _Page(data=value) if isinstance(value, list) else msgspec.convert(value, _Page)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Fault("EREMOTEIO", "its listing cannot be read; declare its models instead") from None
+    rows = page.data if page.data is not None else page.models or []
+    found = [listed for row in rows[:MAX_MODELS] if (listed := _listed(row))]
+    return found, (page.last_id or "") if page.has_more else ""
+
+
+def _listed(row: Mapping[str, Any]) -> Listed | None:
+    given = row.get("id") or row.get("name")
+    if not isinstance(given, str) or not given.strip() or not given.isprintable() or len(given) > 512:
+        return None
+    about = row.get("description") or row.get("display_name") or ""
+    description = one_line(about)[:MAX_DESCRIPTION] if isinstance(about, str) else ""
+    return Listed(given.removeprefix("models/"), _limit(row), _cap(row), description)
+
+
+def _limit(row: Mapping[str, Any]) -> int | None:
+    for path in LIMITS:
+        value: Any = row
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if type(value) is int and 0 < value <= MAX_LIMIT:
+            return value
+    return None
+
+
+def _cap(row: Mapping[str, Any]) -> tuple[str, ...]:
+    kind = row.get("type")
+    if kind in OTHERS or _given(row, "capabilities").get("completion_chat") is False:
+        return ("rerank",) if kind == "rerank" else ("embedding",) if "embed" in str(row) else ()
+    told = set(_true(_given(row, "capabilities")))
+    for source, key in ((row, "supported_parameters"), (_given(row, "architecture"), "input_modalities")):
+        told |= {word for word in _list(source.get(key)) if isinstance(word, str)}
+    told |= {word for word in _list(row.get("capabilities")) if isinstance(word, str)}
+    words = [word for name, word in ABILITIES.items() if name in told]
+    return tuple(dict.fromkeys((*BASIC, *words)))
+
+
+def _given(row: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = row.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _true(capabilities: Mapping[str, Any]) -> Iterable[str]:
+    """Names that are true, as Mistral has them, or {"supported": true}, as Anthropic has them."""
+    for name, value in capabilities.items():
+        if value is True or (isinstance(value, dict) and value.get("supported") is True):
+            yield name
+
+
+def tree_name(provider: str, id_: str) -> str:
+    """abi.md 2: an aggregator's `vendor/model` is vendor/model, other ids are the provider's own."""
+    vendor, slash, rest = id_.partition("/")
+    if slash and vendor and rest and "/" not in rest:
+        return f"{names.clean(vendor)}/{names.clean(rest)}"
+    return f"{provider}/{names.clean(id_)}"

@@ -1,0 +1,242 @@
+"""A provider's file: how to reach it, and what it serves (docs/models.md has every key).
+
+    base_url = "https://api.groq.com/openai/v1"
+    format = "openai.chat"
+    models = ["llama-3.3-70b-versatile"]
+
+    [[model]]
+    name = "groq/llama-terse"
+    id = "llama-3.3-70b-versatile"
+    default = {temperature = 0.2, max_tokens = 200}
+
+Rules: an unknown key is refused with the nearest known one. A key never stands in the file itself: it
+lies in state/secrets, or the file says where the daemon finds it. What is written is TOML that a person
+may go on with.
+This file must never know where the file lies, nor any secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from cortexfs.core import jsontext, names, value_formats
+from cortexfs.core.arguments.parse import nearest
+from cortexfs.core.errors import Fault
+from cortexfs.models.ask.model import EFFORTS
+
+FORMATS = ("openai.chat", "openai.responses", "anthropic.messages", "google")
+MAX_SECONDS = 86_400
+
+# The daemon is started with this variable, so it must be none that says which code is loaded.
+_VARIABLE = re.compile(r"(?!LD_|PYTHON|GLIBC|PATH$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
+
+
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the daemon finds the key, when it does not lie in state/secrets."""
+
+    env: str | None = None
+    command: tuple[str, ...] | None = None
+
+
+class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model that the file declares: one of its own, or more about a listed one."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=512)]
+    name: str | None = None  # default: as the id is named
+    description: str = ""
+    cap: tuple[str, ...] | None = None
+    limit: Annotated[int, Meta(ge=1, le=value_formats.U32)] | None = None
+    default: dict[str, Any] = {}
+    effort: str = "auto"
+    fallback: tuple[str, ...] = ()
+
+
+class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    base_url: str
+    format: str
+    models: tuple[str, ...] = ()  # ids that are declared beside those that the provider lists
+    listed: bool = True  # whether the provider is asked which models it has
+    order: int = 0  # of two providers with a model of the same name, the one with the lower order has it
+    keyless: bool = False  # it takes requests without a key
+    tools: bool = False  # its models take tools, where its listing does not say what they can
+    key: Key | None = None
+    headers: dict[str, str] = {}
+    connect_secs: Seconds = 10
+    first_secs: Seconds = 300  # until the answer begins: models that think say nothing for long
+    silence_secs: Seconds = 120
+    model: tuple[Declared, ...] = ()
+
+    @property
+    def needs_key(self) -> bool:
+        """A server of one's own asks for none, others always do."""
+        return not (self.keyless or self.base_url.startswith("http://"))
+
+
+class Preset(msgspec.Struct, frozen=True):
+    base_url: str
+    format: str = "openai.chat"
+    tools: bool = False
+
+
+# `tools`: vendors whose listings tell no abilities, and (all but) all of whose models for chat take tools.
+PRESETS: dict[str, Preset] = {
+    "openai": Preset("https://api.openai.com/v1", "openai.responses", tools=True),
+    "anthropic": Preset("https://api.anthropic.com", "anthropic.messages", tools=True),
+    "google": Preset("https://generativelanguage.googleapis.com/v1beta/openai", "google", tools=True),
+    "openrouter": Preset("https://openrouter.ai/api/v1"),
+    "groq": Preset("https://api.groq.com/openai/v1"),
+    "deepseek": Preset("https://api.deepseek.com/v1", tools=True),
+    "mistral": Preset("https://api.mistral.ai/v1"),
+    "together": Preset("https://api.together.xyz/v1"),
+    "fireworks": Preset("https://api.fireworks.ai/inference/v1"),
+    "xai": Preset("https://api.x.ai/v1", tools=True),
+    "moonshot": Preset("https://api.moonshot.ai/v1"),
+    "minimax": Preset("https://api.minimax.io/v1"),
+    "zhipu": Preset("https://open.bigmodel.cn/api/paas/v4"),
+    "qwen": Preset("https://dashscope.aliyuncs.com/compatible-mode/v1"),
+    "siliconflow": Preset("https://api.siliconflow.cn/v1"),
+    "volcengine": Preset("https://ark.cn-beijing.volces.com/api/v3"),
+    "cerebras": Preset("https://api.cerebras.ai/v1"),
+    "ollama": Preset("http://127.0.0.1:11434/v1"),
+    "lmstudio": Preset("http://127.0.0.1:1234/v1"),
+    "llama.cpp": Preset("http://127.0.0.1:8080/v1"),
+    "vllm": Preset("http://127.0.0.1:8000/v1"),
+}
+
+
+def decode(data: bytes, where: str) -> Provider:
+    """The provider that a file describes; every fault names the file and the key."""
+    try:
+        table = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise Fault("EINVAL", f"{where} is not TOML: {problem}") from None
+    _refuse_unknown(table, where)
+    try:
+        provider = msgspec.convert(table, Provider)
+    except msgspec.ValidationError as problem:
+        what, _, key = str(problem).partition(" - at `$")
+        key = key.strip("`.") or "the file"
+        raise Fault("EINVAL", f"{where}: {key}: {what[:1].lower()}{what[1:]}") from None
+    try:
+        _check(provider)
+    except Fault as fault:
+        raise Fault("EINVAL", f"{where}: {fault.message}") from None
+    return provider
+
+
+def _refuse_unknown(table: Mapping[str, Any], where: str) -> None:
+    if isinstance(table.get("key"), str) or "api_key" in table:
+        raise Fault("EINVAL", f"{where}: a key does not belong here; use: ctx provider secret set NAME")
+    models = table.get("model")
+    rows: list[tuple[str, type, Any]] = [("", Provider, table), ("key.", Key, table.get("key"))]
+    rows += [("model.", Declared, each) for each in models] if isinstance(models, list) else []
+    for above, struct, given in rows:
+        for key in given if isinstance(given, dict) else ():
+            if key not in struct.__struct_fields__:  # type: ignore[attr-defined]
+                known = struct.__struct_fields__  # type: ignore[attr-defined]
+                hint = nearest(key, known) or f"; known are {', '.join(sorted(known))}"
+                raise Fault("EINVAL", f"{where}: unknown key {above}{key}{hint}")
+
+
+def _check(provider: Provider) -> None:
+    check_base_url(provider.base_url)
+    check_format(provider.format)
+    if provider.key and (provider.key.env is None) == (not provider.key.command):
+        raise Fault("EINVAL", 'key: expected {env = "NAME"} or {command = ["program", "argument"]}')
+    if provider.key and provider.key.env is not None and not _VARIABLE.fullmatch(provider.key.env):
+        raise Fault("EINVAL", f"key.env: {provider.key.env!r} is no variable that may hold a key")
+    for name, value in provider.headers.items():
+        if name.lower() in ("authorization", "x-api-key", "api-key"):
+            raise Fault("EINVAL", f"headers: {name} holds a key; use: ctx provider secret set NAME")
+        if not (name + value).isascii() or not (name + value).isprintable() or not name:
+            raise Fault("EINVAL", f"headers: {name!r} is not one line of ASCII text")
+    for id_ in (*provider.models, *(declared.id for declared in provider.model)):
+        if not id_.strip() or not id_.isprintable():
+            raise Fault("EINVAL", f"models: {id_!r} is no id of a model")
+    for declared in provider.model:
+        _check_declared(declared)
+
+
+def _check_declared(declared: Declared) -> None:
+    if declared.name is not None:
+        names.check_object("model", declared.name)
+    if declared.effort not in ("auto", *EFFORTS):
+        raise Fault("EINVAL", f"model.effort: {declared.effort!r} is not one of auto, {', '.join(EFFORTS)}")
+    value_formats.fallback("\n".join(declared.fallback))
+    for key in declared.default:
+        value_formats.parameters(f"{key}=x\n")
+
+
+def check_format(name: str) -> str:
+    if name not in FORMATS:
+        raise Fault("EINVAL", f"format: {jsontext.shown(name)} is not one of {', '.join(FORMATS)}")
+    return name
+
+
+def check_base_url(url: str) -> str:
+    """An http or https address without credentials."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as problem:
+        raise Fault("EINVAL", f"base_url: {url!r} is no URL: {problem}") from None
+    if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable():
+        raise Fault("EINVAL", f"base_url: {url!r} is not of the form https://host/path")
+    if parts.username or parts.password:
+        raise Fault("EINVAL", "base_url: it holds a name or password; use: ctx provider secret set NAME")
+    if parts.query or parts.fragment:
+        raise Fault("EINVAL", f"base_url: {url!r} has more than an address and a path")
+    return url.rstrip("/")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a server is this machine's own, which no proxy leads to."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def encode(provider: Provider) -> bytes:
+    """The file of a provider; keys that have their default are left out."""
+    lines = []
+    fields = {field.name: field.default for field in msgspec.structs.fields(Provider)}
+    for name, default in fields.items():
+        value = getattr(provider, name)
+        if value != default and name != "model" and not (name == "headers" and not value):
+            lines.append(f"{name} = {_toml(msgspec.to_builtins(value))}")
+    text = "\n".join(lines) + "\n"
+    return (text + "".join(declaration(each) for each in provider.model)).encode()
+
+
+def declaration(model: Declared) -> str:
+    """A [[model]] table, which may be appended to any provider's file."""
+    given = {key: value for key, value in msgspec.to_builtins(model).items() if value}
+    lines = [f"{key} = {_toml(value)}" for key, value in given.items() if (key, value) != ("effort", "auto")]
+    return "\n".join(["", "[[model]]", *lines]) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    """A value in TOML's words; its strings are JSON's, but for DEL."""
+    if isinstance(value, dict):
+        rows = (f"{_key(key)} = {_toml(item)}" for key, item in value.items() if item is not None)
+        return f"{{{', '.join(rows)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -1,0 +1,143 @@
+"""The keys of providers, and what MCP servers are told: files of state/secrets, 0600, written once and never
+shown again.
+
+Rules: a key is one word of visible ASCII, and what is told to a server one line: anything else could not
+stand in a header, and would be shown by the error that says so. A file that others may read is not used.
+Nothing here prints or logs a key.
+This file must never know what a key is sent to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import trio
+
+from cortexfs.core import names, starts
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.models.providers.provider import Key
+from cortexfs.state import believed
+
+FOLDER = "secrets"
+MAX_KEY = 8192  # some are tokens with claims
+COMMAND_SECONDS = 30.0  # a password manager may ask somebody to confirm
+
+
+# Runs the command that a provider names for its key; what it prints, and its status.
+Run: TypeAlias = Callable[[str, tuple[str, ...]], Awaitable[tuple[bytes, int]]]
+
+
+async def printed(provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
+    """What the command prints, and its status."""
+    done = await trio.run_process(
+        command,
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+        stdin=b"",
+        env=starts.needed(os.environ),
+    )
+    return done.stdout, done.returncode
+
+
+class Secrets:
+    """The folder of one state directory."""
+
+    def __init__(self, state: Path, run: Run = printed) -> None:
+        """`run` runs the command that a provider names for its key."""
+        self._folder = state / FOLDER
+        self.run = run
+
+    def set(self, name: str, data: bytes, *, words: bool = False) -> None:
+        """Keep a key, durably; a reader sees the old one or the new one."""
+        key = checked(data, "the key", words=words)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+        draft = self._folder / f".{names.check(name)}.{os.getpid()}"
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(descriptor, "wb") as file:
+                os.fchmod(descriptor, 0o600)
+                file.write(key.encode() + b"\n")
+                file.flush()
+                os.fsync(descriptor)
+            draft.rename(self._folder / name)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def get(self, name: str, *, words: bool = False) -> str:
+        """The key, or nothing; EACCES where it has been open to others."""
+        path = self._folder / names.check(name)
+        try:
+            with believed.opened(path, others=0) as file:  # of which the mode says more, below
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                data = file.read(MAX_KEY + 2)
+        except FileNotFoundError:
+            return ""
+        except OSError as problem:
+            raise Fault(
+                code_of(problem.errno), f"the key of {name} cannot be read: {problem.strerror}"
+            ) from None
+        if mode & 0o077:
+            mend = f"put another one there with: ctx provider secret set {name}"
+            raise Fault("EACCES", f"the key of {name} was open to others (mode {mode:04o}); {mend}")
+        return checked(data, f"the key of {name}", words=words)
+
+    def names(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
+        return []
+
+    def has(self, name: str) -> bool:
+        return (self._folder / names.check(name)).exists()
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / names.check(name)).unlink()
+
+
+def checked(data: bytes, what: str, *, words: bool = False) -> str:
+    """A key as text, of one word or of several; EINVAL for what cannot be one, without showing it."""
+    text = data.decode("latin-1").strip("\r\n \t")
+    if not text:
+        raise Fault("EINVAL", f"{what} is empty")
+    if len(text) > MAX_KEY:
+        raise Fault("EINVAL", f"{what} is longer than {MAX_KEY} characters")
+    if not text.isascii() or not text.isprintable() or (" " in text and not words):
+        raise Fault("EINVAL", f"{what} is not one {'line' if words else 'word'} of visible ASCII characters")
+    return text
+
+
+def from_environment(provider: str, name: str) -> str:
+    if not (value := os.environ.get(name)):
+        raise Fault("EACCES", f"the key of {provider} is to be in the variable {name}, which is not set here")
+    return checked(os.fsencode(value), f"the variable {name}")
+
+
+async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> str:
+    """What the command prints first; what it says on standard error is its own affair and is dropped."""
+    what = f"the command that has the key of {provider} ({command[0]})"
+    try:
+        with trio.fail_after(COMMAND_SECONDS):
+            said, status = await run(provider, command)
+    except (trio.TooSlowError, TimeoutError):
+        raise Fault("EACCES", f"{what} took over {COMMAND_SECONDS:g} s") from None
+    except OSError as problem:
+        raise Fault("EACCES", f"{what} cannot be run: {problem.strerror}") from None
+    if status:
+        raise Fault("EACCES", f"{what} failed with status {status}")
+    return checked(said.partition(b"\n")[0], f"what {command[0]} prints")
+
+
+async def key_of(provider: str, reference: Key | None, secrets: Secrets) -> str:
+    """The key of a provider, or nothing when it has none."""
+    if reference and reference.env:
+        return from_environment(provider, reference.env)
+    if reference and reference.command:
+        return await _from_command(provider, reference.command, secrets.run)
+    return secrets.get(provider)

@@ -1,0 +1,326 @@
+"""What the mount offers: asks each plugin's host to describe itself and makes a Registry of it.
+
+Rules: plugin code runs in a host, never here, and under root as nobody. What a plugin says is a
+stranger's word: it is bounded and checked before it becomes an object. A plugin that cannot be
+described is a sentence in `broken`, and everything else works: a version of it that was served before goes
+on, and says so in its origin. Plugins have tools, models and commands. All of a plugin are there, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+import trio
+from msgspec.structs import replace
+
+from cortexfs.core import hostcalls, names, wire
+from cortexfs.core.arguments import dryrun
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import governance
+from cortexfs.core.manifest.mcp_server import KIND as FOLLOWED
+from cortexfs.core.registry import Key, Object, Registry
+from cortexfs.core.safe_text import one_line
+from cortexfs.host.call import programs
+from cortexfs.models import debug
+from cortexfs.peers import safe_sockets
+from cortexfs.plugins import command_object, model_object
+from cortexfs.plugins.description_cache import Descriptions
+from cortexfs.pool.pool import Host, Pool, announce
+from cortexfs.run.runner import receive, send
+from cortexfs.version import VERSION
+
+BUILTIN = hostcalls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin", trusted=True)
+DESCRIBE_SECONDS = 15.0
+OWN_TRIES = 3  # of the built-in tools: what keeps these from saying what they are is a busy machine
+AT_ONCE = 8  # plugins that are asked together, so that one that hangs keeps few waiting
+MAX_TIMEOUT = 604_800  # a week, as for limits in config.toml
+MAX_TOOLS = 10_000
+MAX_DESCRIPTION = 16 << 10
+MAX_SCHEMA = 256 << 10  # read by models, and turned into usage on the daemon's one thread
+MAX_WHY = 1000
+MAX_TOLD = 200  # of it, in an origin
+
+_WORD = re.compile(r"[A-Za-z_-]{1,64}", re.ASCII)
+_descriptors = msgspec.json.Decoder(list[hostcalls.Descriptor])
+_faults = msgspec.msgpack.Decoder(tuple[str, str])
+
+
+class Catalog:
+    """The registry as the enabled plugins make it, and what is wrong with the others."""
+
+    def __init__(
+        self, pool: Pool, kept: Descriptions | None = None, learned: Callable[[], object] = object
+    ) -> None:
+        """`learned` is called when a plugin has been asked, whatever it said."""
+        self._pool = pool
+        self._kept = kept
+        self._learned = learned
+        self._known: dict[hostcalls.Plugin, tuple[float, list[hostcalls.Descriptor]]] = {}
+        # Of those that are followed: at each reload, all would wait for one that does not answer.
+        self._failed: dict[hostcalls.Plugin, str] = {}
+        self._serving: dict[str, hostcalls.Plugin] = {}
+        self._models = debug.objects(time.time())
+        self.broken: dict[str, str] = {}
+        self.commands: dict[str, Object] = {}  # of `cortex`, by name; no registry has them
+
+    async def registry(
+        self,
+        plugins: Iterable[hostcalls.Plugin],
+        models: Iterable[Object] = (),
+        *,
+        consents: Collection[str] = (),
+        faults: Mapping[str, str] = MappingProxyType({}),
+        withdrawn: Collection[str] = (),
+    ) -> Registry:
+        """Built-in models and tools first, then those of providers, then the plugins, in their order.
+
+        `consents` names the plugins that may take names of others. `faults` says what is wrong with those
+        that cannot be asked: they go on as they were, as does one whose new version breaks here, unless
+        they are `withdrawn`.
+        """
+        objects: dict[tuple[str, str], Object] = {}
+        for model in (*self._models, *models):
+            objects.setdefault(model.key, model)  # abi.md 2: the one configured first wins
+        self.broken = dict(faults)
+        asked = (BUILTIN, *plugins)
+        if self._kept is not None:
+            await trio.to_thread.run_sync(self._kept.renew)
+        limit = trio.CapacityLimiter(AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for plugin in asked:
+                nursery.start_soon(self._learn, plugin, limit)
+        wanted = {plugin.name: plugin for plugin in asked}
+        serving = {}
+        for name in dict.fromkeys((*wanted, *faults)):
+            former = None if name in withdrawn else _former(self._serving.get(name), wanted.get(name))
+            for version in (None if name in self.broken else wanted[name], former):
+                if version is None:
+                    continue
+                if (why := self._add(objects, version, may_replace=name in consents)) is None:
+                    serving[name] = version
+                    break
+                self.broken.setdefault(name, why)
+        self._serving = serving
+        self._known = {plugin: known for plugin, known in self._known.items() if plugin in serving.values()}
+        self._failed = {plugin: why for plugin, why in self._failed.items() if plugin in asked}
+        if self._kept is not None:
+            await trio.to_thread.run_sync(self._kept.sweep, set(serving))
+        self.commands = {key[1]: objects.pop(key) for key in [*objects] if key[0] == command_object.CLASS}
+        return Registry(objects)
+
+    async def _learn(self, plugin: hostcalls.Plugin, limit: trio.CapacityLimiter) -> None:
+        async with limit:
+            try:
+                if plugin in self._failed:
+                    self.broken[plugin.name] = self._failed[plugin]
+                elif plugin not in self._known:
+                    self._known[plugin] = (time.time(), await self._said_in_time(plugin))
+            except Fault as fault:
+                self.broken[plugin.name] = fault.message[:MAX_WHY]
+                if plugin.kind == FOLLOWED:
+                    self._failed[plugin] = fault.message[:MAX_WHY]
+            self._learned()
+
+    async def _said_in_time(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
+        for _ in range(1, OWN_TRIES if plugin == BUILTIN else 1):
+            with contextlib.suppress(Fault):
+                return await self._said(plugin)
+            self._learned()
+        return await self._said(plugin)
+
+    async def _said(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
+        """What the plugin says of itself, or has said before."""
+        kept = self._kept
+        if kept is None or not (key := kept.key(plugin)):
+            return await self._describe(plugin)
+        if (said := await trio.to_thread.run_sync(kept.get, plugin.name, key)) is not None:
+            with contextlib.suppress(Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                return _checked(said)
+        descriptors = await self._describe(plugin)
+        await trio.to_thread.run_sync(kept.put, plugin.name, key, msgspec.json.encode(descriptors))
+        return descriptors
+
+    def _add(self, objects: dict[Key, Object], plugin: hostcalls.Plugin, *, may_replace: bool) -> str | None:
+        """Add a plugin's tools, all of them or none; why not."""
+        made = {object_.key: object_ for object_ in self._objects(plugin)}
+        taken = {key: objects[key].origin.split(" ")[0] for key in made if key in objects}
+        if taken and not may_replace:
+            (class_, name), holder = min(taken.items())
+            mend = f"to take that name: ctx plugin enable {plugin.name} --replace"
+            return f"its {class_} {name} is already one of {holder}; {mend}"
+        for key, holder in taken.items():
+            made[key] = replace(made[key], origin=f"{made[key].origin} (replaces that of {holder})")
+        objects |= made
+        return None
+
+    def _objects(self, plugin: hostcalls.Plugin) -> list[Object]:
+        registered, descriptors = self._known[plugin]
+        origin = "builtin" if plugin == BUILTIN else f"plugin:{plugin.name}@{plugin.version}"
+        if why := self.broken.get(plugin.name):  # a former version goes on
+            origin += f" (kept, as what is there now is refused: {one_line(why)[:MAX_TOLD]})"
+        return [_object(plugin, origin, registered, descriptor) for descriptor in descriptors]
+
+    @property
+    def plugins(self) -> dict[str, str]:
+        """Those that are served or broken, and what is wrong with them."""
+        return dict.fromkeys(self._serving, "") | self.broken
+
+    def serving(self, name: str) -> hostcalls.Plugin | None:
+        """The plugin of that name, as it is served now."""
+        return self._serving.get(name)
+
+    @property
+    def served(self) -> tuple[hostcalls.Plugin, ...]:
+        """The plugins that are served, in their order."""
+        return tuple(self._serving.values())
+
+    async def follow(self, plugin: hostcalls.Plugin, unlike: str) -> tuple[str, bool]:
+        """Wait until a plugin says other things of itself than those of this mark; the mark of what it says,
+        and whether the next registry will be another one."""
+        host = await self._pool.acquire(plugin, describer())
+        said = None
+        try:
+            said = await _asked(host, unlike)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Fault("EPROTO", f"its description cannot be read: {error}") from None
+        finally:
+            # One that has answered is followed on: another one would not know what this one has learnt.
+            if host.identity.label and said is None:
+                self._pool.retire(host)
+            self._pool.release(host)
+        if said is None:
+            raise Fault("EPROTO", f"its process {host.describe_end()}")
+        known = self._known.get(plugin)
+        self._failed.pop(plugin, None)
+        is_new = known is None or known[1] != said.descriptors
+        if is_new:
+            self._known[plugin] = (time.time(), said.descriptors)
+        return said.mark, is_new
+
+    def note(self, plugin: hostcalls.Plugin, why: str) -> None:
+        """Why one that is followed still cannot be asked."""
+        if plugin in self._failed and plugin.name in self.broken:
+            self._failed[plugin] = self.broken[plugin.name] = why[:MAX_WHY]
+
+    async def _describe(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
+        if plugin.kind == programs.PROCESS:  # its manifest has said it all
+            return _checked(msgspec.json.encode(programs.descriptors(plugin)))
+        host = await self._pool.acquire(plugin, describer())
+        descriptors = None
+        try:
+            with trio.move_on_after(DESCRIBE_SECONDS) as clock:
+                said = await _asked(host)
+                descriptors = said.descriptors if said else None
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Fault("EPROTO", f"its description cannot be read: {error}") from None
+        finally:
+            # One that is labelled is nobody's to call, and nobody's to look into: it has served. One
+            # that failed would say the same again when its plugin has been mended.
+            if host.identity.label:
+                self._pool.retire(host)
+            self._pool.release(host, stuck=descriptors is None)
+        if descriptors is None and clock.cancelled_caught:
+            raise Fault("ETIMEDOUT", f"it did not describe its tools within {DESCRIBE_SECONDS:g} s")
+        if descriptors is None:
+            raise Fault("EPROTO", f"it did not describe its tools; its process {host.describe_end()}")
+        return descriptors
+
+
+class _Said(NamedTuple):
+    mark: str
+    descriptors: list[hostcalls.Descriptor]
+
+
+async def _asked(host: Host, unlike: str = "") -> _Said | None:
+    """What the host says of its plugin; None when it breaks off."""
+    with safe_sockets.closing(host.call(None)) as call:
+        await send(call, announce(hostcalls.Describe(unlike)))
+        splitter = wire.Splitter(wire.MAX_STRINGS)
+        while data := await receive(call):
+            for kind, payload in splitter.feed(data):
+                if kind == wire.FAULT:
+                    raise Fault(*_faults.decode(payload))
+                if kind == wire.DESCRIPTORS:
+                    return _Said(hostcalls.mark(payload), _checked(payload))
+            await trio.lowlevel.checkpoint()
+    return None
+
+
+def _former(served: hostcalls.Plugin | None, wanted: hostcalls.Plugin | None) -> hostcalls.Plugin | None:
+    """What goes on where the wanted one is broken: of other files, and not what has lost a permission."""
+    same_files = served is not None and wanted is not None and "" != served.path == wanted.path
+    return None if same_files and served != wanted else served
+
+
+def describer() -> hostcalls.Identity:
+    """As whom plugins describe themselves: nobody under root (abi.md 4), else the daemon's user.
+
+    Processes of that uid may be anybody's, so the host is one that they cannot get into, and no
+    call of theirs finds it.
+    """
+    if os.geteuid() == 0:
+        return hostcalls.DESCRIBING
+    return hostcalls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
+
+
+def _checked(payload: bytes) -> list[hostcalls.Descriptor]:
+    descriptors = _descriptors.decode(payload)
+    if len(descriptors) > MAX_TOOLS:
+        raise Fault("EINVAL", f"it has {len(descriptors)} tools, over the limit of {MAX_TOOLS}")
+    for descriptor in descriptors:
+        if descriptor.command is not None:
+            command_object.check(descriptor.name, descriptor.command)
+        elif descriptor.model is None:
+            names.check_object("tool", descriptor.name)
+        else:
+            model_object.check(descriptor.name, descriptor.model)
+        timeout = descriptor.timeout_secs
+        if timeout is not None and not 0 < timeout <= MAX_TIMEOUT:
+            raise Fault("EINVAL", f"the timeout of {descriptor.name} is not within 1 to {MAX_TIMEOUT} s")
+        _check_effects(descriptor)
+        if len(msgspec.json.encode(descriptor.input_schema)) > MAX_SCHEMA:
+            raise Fault("EINVAL", f"the schema of {descriptor.name} is over {MAX_SCHEMA >> 10} KiB")
+        if len(descriptor.description) > MAX_DESCRIPTION:
+            raise Fault(
+                "EINVAL", f"the description of {descriptor.name} is over {MAX_DESCRIPTION} characters"
+            )
+    return descriptors
+
+
+def _check_effects(descriptor: hostcalls.Descriptor) -> None:
+    """They are lines of words, which policy relies on."""
+    for effect in descriptor.capabilities.effects:
+        words = (effect.kind, effect.reversibility, effect.confirmation, effect.dry_run)
+        if not all(map(_WORD.fullmatch, words)):
+            raise Fault("EINVAL", f"an effect of {descriptor.name} is not in words: {words}")
+
+
+def _object(
+    plugin: hostcalls.Plugin, origin: str, registered: float, descriptor: hostcalls.Descriptor
+) -> Object:
+    tool = Object(
+        class_="tool",
+        name=descriptor.name,
+        description=descriptor.description,
+        schema=msgspec.json.encode(descriptor.input_schema),
+        capabilities=descriptor.capabilities,
+        timeout=descriptor.timeout_secs,
+        dry_run_flag=dryrun.is_offered(descriptor.dry_run_flag, descriptor.input_schema),
+        plugin=plugin,
+        origin=origin,
+        status="ready",
+        registered=registered,
+    )
+    if descriptor.command is not None:
+        return command_object.command(tool, descriptor.command)
+    if descriptor.model is not None:
+        return model_object.model(tool, descriptor.model)
+    effects = governance.with_rights(tool.capabilities.effects, plugin.rights)
+    return replace(tool, capabilities=replace(tool.capabilities, effects=effects))

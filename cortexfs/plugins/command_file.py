@@ -1,0 +1,156 @@
+"""What `.commands` in the root says and runs: the commands that plugins add to `cortex`.
+
+It is one hidden file. `cortex NAME` finds a command in there, a JSON object a line, makes one JSON object of
+its arguments, and has the runner call it. Beside them stand the commands of plugins that are installed and
+not served, so that whoever asks for one hears why it is not there.
+
+Rules: commands are for people; what runs for an agent has tools. The last hooks of a plugin are called
+for its owner alone.
+This file must never know how a command line is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import trio
+
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifestjson import FILE
+from cortexfs.core.registry import Object
+from cortexfs.core.safe_text import one_line
+from cortexfs.host.esm.hooks import UNINSTALL, UNINSTALL_SECONDS
+from cortexfs.host.esm.tools import KIND
+from cortexfs.plugins.command_object import CALL, CLASS, DECLARED
+from cortexfs.plugins.package import directory, json_manifests
+
+DISABLED = "disabled"
+
+_Stamp: TypeAlias = tuple[int, int, int]
+_Declared: TypeAlias = tuple[str, tuple[str, ...]]  # the kind of a plugin, and the names of its commands
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """Of a command that is not served."""
+
+    name: str
+    plugin: str
+    status: str
+
+
+class Commands:
+    def __init__(
+        self,
+        state: Path,
+        serving: Callable[[str], hostcalls.Plugin | None],
+        one: Callable[[str], hostcalls.Plugin],
+    ) -> None:
+        self._base = state / directory.FOLDER
+        self._serving = serving
+        self._one = one  # which blocks: an installed plugin, served or not
+        self._served: Mapping[str, Object] = {}
+        self._missing: dict[str, _Line] = {}
+        self._read: dict[Path, tuple[_Stamp, _Declared]] = {}
+        self._text = b""
+
+    def text(self) -> bytes:
+        return self._text
+
+    def apply(self, served: Mapping[str, Object], plugins: Mapping[str, str]) -> None:
+        """Show these from now on; `plugins` says what is wrong with those that are enabled, if anything.
+
+        It reads the manifests of the others, so it blocks.
+        """
+        have = {one.plugin.name for one in served.values() if one.plugin}
+        missing = {
+            name: _Line(name, plugin, _status(plugin, kind, plugins))
+            for plugin, (kind, names) in self._idle(have).items()
+            for name in names
+            if name not in served
+        }
+        lines = [
+            *(_line(served[name]) for name in sorted(served)),
+            *map(msgspec.json.encode, missing.values()),
+        ]
+        self._served, self._missing = served, missing
+        self._text = b"".join(line + b"\n" for line in lines)
+
+    def _idle(self, served: Collection[str]) -> dict[str, _Declared]:
+        read = {}
+        for folder in directory.folders(self._base):
+            if folder.name not in served and (stamp := _stamp(folder / FILE)):
+                known = self._read.get(folder)
+                read[folder] = known if known and known[0] == stamp else (stamp, _declared(folder))
+        self._read = read
+        return {folder.name: declared for folder, (_, declared) in read.items()}
+
+    async def chosen(self, words: list[bytes], uid: int) -> tuple[Object, list[bytes]]:
+        """The command that is meant, and its arguments."""
+        name, *rest = [os.fsdecode(word) for word in words] or [""]
+        if name == UNINSTALL and rest:
+            return await self._last(rest[0], uid), [b"{}"]
+        if (found := self._served.get(name)) is None:
+            lost = self._missing.get(name)
+            raise Fault("EHOSTDOWN", f"its plugin {lost.plugin} is {lost.status}") if lost else _unknown(name)
+        if len(rest) != 1 or not rest[0].startswith("{"):
+            raise Fault("EINVAL", f"it takes one JSON object; run it with: cortex {name}")
+        return found, words[1:]
+
+    async def _last(self, name: str, uid: int) -> Object:
+        """A plugin's last hooks, as something to run."""
+        if uid not in (0, os.getuid()):
+            raise Fault("EPERM", f"only the owner of this mount uninstalls {name}")
+        plugin = self._serving(name)
+        if plugin is None:
+            plugin = await trio.to_thread.run_sync(self._one, name)
+        if plugin.kind != KIND:
+            raise Fault("EINVAL", f"{name} is no module, so it has no hooks")
+        return Object(
+            class_=CLASS,
+            name=name,
+            description="",
+            timeout=UNINSTALL_SECONDS,
+            plugin=plugin,
+            extra={CALL: UNINSTALL},
+        )
+
+
+def _status(plugin: str, kind: str, plugins: Mapping[str, str]) -> str:
+    if plugin not in plugins:
+        return DISABLED
+    denied = f"it may add no commands, see: ctx plugin permissions {plugin}"
+    unable = f"no plugin of kind {kind} runs commands"
+    return f"broken: {one_line(plugins[plugin]) or (denied if kind == KIND else unable)}"
+
+
+def _unknown(name: str) -> Fault:
+    return Fault("ENOENT", f"there is no command {name!r} of a plugin (any more)")
+
+
+def _line(served: Object) -> bytes:
+    assert served.plugin is not None
+    said = msgspec.json.decode(served.extra[DECLARED])
+    return msgspec.json.encode(said | {"plugin": served.plugin.name, "status": served.status})
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return (seen.st_ino, seen.st_size, seen.st_mtime_ns)
+
+
+def _declared(folder: Path) -> _Declared:
+    try:
+        manifest = directory.read(folder)
+    except Fault:  # nobody can tell what it has; `ctx plugin list` says why
+        return ("", ())
+    if not json_manifests.is_json(manifest):
+        return ("", ())
+    return (manifest.json.kind, tuple(command.name for command in manifest.json.cli_commands))

@@ -1,0 +1,105 @@
+"""What plugins have said of themselves, kept on the disk, so that a daemon which starts need not ask again.
+
+Of plugins that are code, whose files somebody has looked at (`calls.Plugin.files`): asking one costs a
+process and what its kind needs to load it, from ten milliseconds to a hundred, and there may be a thousand.
+A server is asked each time, as its tools are elsewhere.
+
+Rules: an answer is known by all that the host was told, which says what is in the plugin's files, and by
+what they ran in: this version of the program, the interpreter, the packages around it. Only what this user
+alone could have written counts, and whoever reads it checks it as if the plugin said it now. A file that is
+odd or missing is as if nobody had answered yet, and so is one that nobody may keep.
+This file must never know what an answer means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import stat
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.core import hostcalls
+from cortexfs.host.call import programs
+from cortexfs.host.esm import tools
+from cortexfs.host.wasm import tools as wasm
+from cortexfs.plugins.install import distributions
+from cortexfs.version import VERSION
+
+FOLDER = "descriptions"
+KINDS = ("python", programs.NATIVE, wasm.KIND, tools.KIND)
+MAX_FILE = 16 << 20
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    asked: str
+    said: msgspec.Raw
+
+
+class Descriptions:
+    def __init__(self, state: Path) -> None:
+        self._folder = state / FOLDER
+        self._around = _surroundings()
+
+    def renew(self) -> None:
+        """Look at what is around plugins now."""
+        self._around = _surroundings()
+
+    def key(self, plugin: hostcalls.Plugin) -> str:
+        """By which its answer is known; empty for one whose answer is not kept."""
+        if plugin.kind not in KINDS or not plugin.files:
+            return ""
+        return hashlib.sha256(self._around + b"\0" + msgspec.msgpack.encode(plugin)).hexdigest()
+
+    def get(self, name: str, key: str) -> bytes | None:
+        try:
+            answer = msgspec.json.decode(_read(self._folder / name), type=_Answer)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        return bytes(answer.said) if answer.asked == key else None
+
+    def put(self, name: str, key: str, said: bytes) -> None:
+        """Keep it, if that can be done; a disk that is full is in nobody's way."""
+        if _surroundings() != self._around:  # they changed while it was asked: nobody knows in which it spoke
+            return
+        data = msgspec.json.encode(_Answer(key, msgspec.Raw(said)))
+        if len(data) <= MAX_FILE:
+            with contextlib.suppress(OSError):
+                self._write(name, data)
+
+    def _write(self, name: str, data: bytes) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        draft = self._folder / f".{name}"
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, _WRITING, 0o600), "wb") as file:
+            file.write(data)
+        draft.replace(self._folder / name)
+
+    def sweep(self, names: Collection[str]) -> None:
+        """Forget the plugins that are not among these."""
+        for name in os.listdir(self._folder) if self._folder.is_dir() else ():
+            if name not in names:
+                with contextlib.suppress(OSError):
+                    (self._folder / name).unlink()
+
+
+def _read(path: Path) -> bytes:
+    """What nobody but this user can have written."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        seen = os.fstat(file.fileno())
+        if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o077:
+            raise PermissionError(path)
+        if seen.st_size > MAX_FILE:
+            raise OSError(path)
+        return file.read(MAX_FILE)
+
+
+def _surroundings() -> bytes:
+    words = (VERSION, sys.version, platform.machine(), str(os.geteuid()), distributions.every_mark())
+    return "\0".join(words).encode()

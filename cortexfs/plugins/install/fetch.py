@@ -1,0 +1,152 @@
+"""What a plugin has from elsewhere: a module of WebAssembly, or what one of JavaScript imports.
+
+It is fetched once, when the plugin is installed, and then lies with the files, in `.fetched`, so that what
+runs is what was installed and no server decides what it is from day to day. Of a JavaScript plugin it is a
+cache of Deno's, and the lock file that says what is in there.
+
+Rules: a signature cannot cover what was fetched later, so a signed plugin has to say the hashes: of a module
+of WebAssembly in its manifest (no OpenPGP signature covers that, docs/manifest-json.md, Hash), of what one of
+JavaScript imports in a deno.lock. A deno.lock that is there is kept to, signed or not. What is installed
+already is not fetched again, unless the files are others.
+This file must never know how Deno fetches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import shown
+from cortexfs.core.manifestjson import fetched
+from cortexfs.core.manifestjson.entry import REMOTE, entry_of, files_of
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.plugins.package import deno_lock, json_manifests, manifest_hash, package, records
+from cortexfs.plugins.package.filenames import check_names
+from cortexfs.plugins.package.package import File, Tree
+from cortexfs.plugins.package.tarball import MAX_ENTRIES, MAX_UNPACKED
+
+_LOCK = fetched.FOLDER + fetched.LOCK
+MAX_MODULE = 16 << 20  # what a host takes
+_CODE = (".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx")
+# A text of JavaScript that names something elsewhere. One that only looks like it costs a run of Deno.
+_NAMES_SOME = re.compile(rb"""["'`](?:npm|jsr|https?):""")
+
+
+class Modules(NamedTuple):
+    """What a JavaScript plugin consists of, for whoever fetches what it imports."""
+
+    files: dict[str, bytes]
+    root: str  # a path among them, or an address
+    lock: bytes | None
+
+
+Fetch: TypeAlias = Callable[[str, int], bytes]
+FetchModules: TypeAlias = Callable[[Modules], dict[str, bytes]]
+
+
+def address_of(manifest: Manifest) -> str | None:
+    entry = entry_of(manifest.entry_point)
+    return manifest.entry_point if manifest.kind == "wasm" and entry and entry.form == "https" else None
+
+
+def completed(
+    tree: Tree,
+    fetch: Fetch,
+    modules: FetchModules | None = None,
+    installed: Path | None = None,
+) -> Tree:
+    """The plugin with all that it needs; `installed` is where it would lie if it were installed already.
+
+    What lies in that place of the source is nobody's: no signature and no lock file is of these bytes.
+    """
+    manifest = tree.manifest
+    files = {name: file for name, file in tree.files.items() if not fetched.is_fetched(name)}
+    tree = msgspec.structs.replace(tree, files=files)
+    if not json_manifests.is_json(manifest):
+        return tree
+    if address := address_of(manifest.json):
+        _check_signed(manifest, address)
+        return _checked(tree, manifest.json, {fetched.MODULE: File(fetch(address, MAX_MODULE))})
+    if manifest.json.kind == "esm" and modules and (root := _root(manifest.json, files)):
+        found = _installed(tree, installed) if installed else {}
+        return _checked(tree, manifest.json, found or _modules(tree, manifest, root, modules))
+    return _checked(tree, manifest.json, {})
+
+
+def pins(tree: Tree) -> dict[str, str]:
+    """What was fetched for a JavaScript plugin, and the hash of each."""
+    lock = tree.files.get(_LOCK)
+    return deno_lock.pins(lock.data, _LOCK) if lock else {}
+
+
+def _check_signed(manifest: json_manifests.Declared, address: str) -> None:
+    if manifest.package.signature and manifest.json.hash is None:
+        mend = "its publisher has to write the hash of the module into manifest.json and sign it again"
+        raise Fault("EPERM", f"its signature does not cover {address}, from where its code comes; {mend}")
+    if manifest.json.signature is not None:
+        mend = "its publisher has to sign it with ctx plugin sign instead, or put the module into the package"
+        raise Fault("EPERM", f"its OpenPGP signature does not cover {address}; {mend}")
+
+
+def _checked(tree: Tree, manifest: Manifest, found: dict[str, File]) -> Tree:
+    files = {**tree.files, **found}
+    check_names([*files], set())
+    size = sum(len(file.data) for file in files.values())
+    if len(files) > MAX_ENTRIES or size > MAX_UNPACKED:
+        most = f"{MAX_ENTRIES} files and {MAX_UNPACKED >> 20} MiB"
+        raise Fault("EMSGSIZE", f"with what it imports it is over {most}; it has to do with less")
+    whole = msgspec.structs.replace(tree, files=files)
+    manifest_hash.check(manifest, whole.contents)
+    return whole
+
+
+# -- what a JavaScript plugin imports
+
+
+def _root(manifest: Manifest, files: dict[str, File]) -> str | None:
+    """Where Deno begins to read; None where nothing is named that is elsewhere."""
+    entry = entry_of(manifest.entry_point)
+    if entry is None or entry.form in REMOTE:
+        return entry.text if entry else None
+    named = any(_NAMES_SOME.search(file.data) for name, file in files.items() if name.endswith(_CODE))
+    return next((path for path in files_of(entry) if path in files), None) if named else None
+
+
+def _installed(tree: Tree, folder: Path) -> dict[str, File]:
+    """What was fetched for the very same files, if they are installed."""
+    try:
+        there = package.read(folder)
+        records.check(there, records.read(folder))
+    except Fault:
+        return {}
+    own = {name: file for name, file in there.files.items() if not fetched.is_fetched(name)}
+    return {name: file for name, file in there.files.items() if name not in own} if own == tree.files else {}
+
+
+def _modules(
+    tree: Tree, manifest: json_manifests.Declared, root: str, fetch: FetchModules
+) -> dict[str, File]:
+    shipped = tree.files.get(fetched.LOCK)
+    found = fetch(Modules(tree.contents, root, shipped and shipped.data))
+    lock = found.get(fetched.LOCK)
+    pinned = deno_lock.pins(lock, fetched.LOCK) if lock else {}
+    if not pinned:
+        return {}
+    if not shipped and (manifest.package.signature or manifest.json.signature):
+        mend = f"its publisher has to put a {fetched.LOCK} beside manifest.json and sign it again"
+        raise Fault("EPERM", f"its signature does not cover what it imports, {shown(min(pinned))}; {mend}")
+    if shipped:
+        _keep_to(deno_lock.pins(shipped.data, fetched.LOCK), pinned)
+    return {fetched.FOLDER + name: File(data) for name, data in found.items()}
+
+
+def _keep_to(shipped: dict[str, str], pinned: dict[str, str]) -> None:
+    for name, hash_ in pinned.items():
+        if shipped.get(name) != hash_:
+            mend = "its publisher has to write it anew with: deno cache --lock"
+            raise Fault("EPERM", f"{shown(name)}, which it imports, is not in its {fetched.LOCK}; {mend}")

@@ -1,0 +1,160 @@
+"""Puts a checked plugin into the plugins directory, as a whole or not at all.
+
+Rules: a plugin is written beside its place, under a hidden name, synced, and then exchanged with what is
+there in one step, so that whoever is killed leaves the old or the new one. What a killed one left is cleared
+by the next, under a lock. Where the file system cannot exchange (NFS, some FUSE), the old one is moved aside
+first, and `settle` moves it back should nothing have taken its place.
+This file must never know what is in a plugin, nor whether it may be installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.plugins.package.package import File
+
+LOCK = ".lock"
+_NEW, _OLD = ".new", ".old"
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2  # renameat2(2)
+_CANNOT = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Let two paths change places, at once; OSError where the kernel or the file system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):  # musl before 1.2.6
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if libc.renameat2(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(one))
+
+
+def install(
+    base: Path, name: str, files: Mapping[str, File], exchange: Callable[[Path, Path], None] = exchange
+) -> Path:
+    """Install or replace the plugin `name`; its directory."""
+    place = base / names.check(name)
+    draft = base / f".{name}{_NEW}"
+    with _locked(base):
+        try:
+            write(draft, files)
+            if os.path.lexists(place):
+                _swap(draft, place, exchange)
+            else:
+                draft.rename(place)
+            _sync(base)
+        finally:
+            _remove(draft)
+    return place
+
+
+def remove(base: Path, name: str) -> None:
+    """Remove the plugin `name`: gone at once, and never half."""
+    place = base / names.check(name)
+    with _locked(base):
+        if not os.path.lexists(place):
+            raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}; see: ctx plugin list")
+        aside = base / f".{name}{_NEW}"  # as something unfinished, which nobody will move back
+        place.rename(aside)
+        _sync(base)
+        _remove(aside)
+
+
+def settle(base: Path) -> None:
+    """Clear what killed installations left, and bring back what they had moved aside."""
+    if base.is_dir():
+        with _locked(base):
+            pass
+
+
+@contextlib.contextmanager
+def _locked(base: Path) -> Iterator[None]:
+    """Hold the directory alone; every fault of the disk becomes a sentence."""
+    try:
+        base.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with open(os.open(base / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _settle(base)
+            yield
+    except OSError as problem:
+        where = problem.filename or base
+        raise Fault(code_of(problem.errno), f"{where} cannot be changed: {problem.strerror}") from None
+
+
+def _settle(base: Path) -> None:
+    for name in os.listdir(base):
+        left = base / name
+        if name.startswith(".") and name.endswith(_OLD):
+            place = base / name.removeprefix(".").removesuffix(_OLD)
+            if not os.path.lexists(place):
+                left.rename(place)
+            else:
+                _remove(left)
+        elif name.startswith(".") and name.endswith(_NEW):
+            _remove(left)
+
+
+def _swap(draft: Path, place: Path, exchange: Callable[[Path, Path], None]) -> None:
+    """Put the draft in its place; what was there is then the draft, or gone."""
+    try:
+        return exchange(draft, place)
+    except OSError as problem:
+        if problem.errno not in _CANNOT:
+            raise
+    aside = place.with_name(f".{place.name}{_OLD}")
+    place.rename(aside)
+    _sync(place.parent)
+    draft.rename(place)
+    _sync(place.parent)
+    _remove(aside)
+
+
+def mode_of(file: File) -> int:
+    return 0o755 if file.executable else 0o644
+
+
+def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> None:
+    """Write a directory that nobody knows of yet; modes do not depend on a umask."""
+    folders = {
+        draft,
+        *(above for path in files for above in (draft / path).parents if draft in above.parents),
+    }
+    for folder in sorted(folders):
+        folder.mkdir(mode=0o755)
+        folder.chmod(0o755)
+    for path, file in files.items():
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(draft / path, flags, 0o600), "wb") as written:
+            written.write(file.data)
+            written.flush()
+            os.fchmod(written.fileno(), mode_of(file))
+            if durable:
+                os.fsync(written.fileno())
+    for folder in sorted(folders, reverse=True) if durable else ():
+        _sync(folder)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Remove what is there, if anything; a link is removed and not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

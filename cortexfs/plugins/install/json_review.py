@@ -1,0 +1,97 @@
+"""What a review says of a plugin with a manifest.json; review.py says it of the others.
+
+Rules: as there, nothing of the plugin runs. What a kind is held by is told to this, and not known here.
+This file must never know how a review is printed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import POST, PRE, hooks
+from cortexfs.core.manifestjson import FILE, read
+from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.plugins.install.review import Check, risk_row
+from cortexfs.plugins.package import manifest_hash
+from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.trust import signing
+
+_COVERS = {
+    "package": "hash of every file",
+    "entry": "hash of the entry point alone: it covers no other file",
+    "nothing": "no hash in the manifest",
+    "later": "its module is fetched when it is installed",
+}
+
+
+def errors(folder: Path) -> list[Check]:
+    """Everything that is wrong with a manifest that cannot be read, not only the first of it."""
+    try:
+        data = (folder / FILE).read_bytes()
+    except OSError:
+        return []
+    return [Check(FILE, problem.told(str(folder / FILE))) for problem in read(data).errors]
+
+
+def checks(manifest: Manifest, tree: Tree | None, kinds: tuple[str, ...]) -> list[Check]:
+    there = ", ".join(kinds)
+    is_run = manifest.kind in kinds
+    found = [
+        Check("manifest"),
+        Check(
+            f"kind {manifest.kind}", None if is_run else f"it does not run in this version; there is {there}"
+        ),
+    ]
+    if tree:
+        found.append(_hash(manifest, tree.contents))
+        verdict = signing.verify(tree)
+        found.append(Check("signature", verdict.text if verdict.status == "invalid" else None))
+    return found
+
+
+def _hash(manifest: Manifest, files: dict[str, bytes]) -> Check:
+    try:
+        return Check(_COVERS[manifest_hash.check(manifest, files)])
+    except Fault as fault:
+        return Check("hash", fault.message)
+
+
+def capabilities(manifest: Manifest) -> list[str]:
+    """What it asks for, in words."""
+    return [f"{name}: {CAPABILITIES[name].about}" for name in manifest.capabilities]
+
+
+_HOOKS = {
+    PRE: "each call of a tool, of whoever is its caller: it can refuse it, or change its input",
+    POST: "what each call of a tool puts out: it can keep it back, or change it",
+}
+
+
+def hooked(manifest: Manifest) -> list[str]:
+    """Where it hooks into what others do."""
+    if manifest.kind != "esm":
+        return []
+    return [_HOOKS.get(word, f"event {word}") for word in hooks(manifest.capabilities, manifest.events)]
+
+
+def needs(manifest: Manifest) -> list[str]:
+    """Which other plugins."""
+    wanted = [*manifest.dependencies.items(), *manifest.peer_dependencies.items()]
+    return [f"{name} {range_}" for name, range_ in wanted]
+
+
+def commands(manifest: Manifest) -> list[str]:
+    """What it would add to the program."""
+    return [f"cortex {command.name}: {command.description}" for command in manifest.cli_commands]
+
+
+def risks(manifest: Manifest) -> list[str]:
+    """A line for each tool that it names and each effect of its capabilities."""
+    return [
+        risk_row(tool.name, effect)
+        for tool in manifest.tools
+        for effect in effects(manifest.capabilities)
+        if effect.confirmation == "always"
+    ]

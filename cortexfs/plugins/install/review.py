@@ -1,0 +1,156 @@
+"""What a review says of a plugin: what it asks for, what holds it, and what is wrong with it.
+
+Rules: a review reads and runs nothing. A check that fails says what is wrong in the words of the fault that a
+daemon would give; warnings stand in nobody's way.
+This file must never know how a review is printed, nor where the plugin will lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import governance
+from cortexfs.core.manifest.governance import Mechanism
+from cortexfs.core.manifest.toml import Manifest, ProcessTool
+from cortexfs.core.policy import risk
+from cortexfs.plugins.install import sandboxes
+from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.package.program_paths import resolve
+from cortexfs.plugins.trust import signing
+
+
+class Check(msgspec.Struct, frozen=True):
+    name: str
+    fault: str | None = None
+
+    @property
+    def text(self) -> str:
+        return f"fail: {self.name} ({self.fault})" if self.fault else f"ok: {self.name}"
+
+
+def checks(
+    manifest: Manifest, tree: Tree | None, place: Path, available: frozenset[Mechanism]
+) -> list[Check]:
+    """Every check; `place` is where the plugin's files lie, and `tree` what was read of them."""
+    capabilities = manifest.capabilities
+    found = [
+        _tried("governance", lambda: governance.check(manifest, available)),
+        Check("manifest identity", None if manifest.name.strip() else "name is blank"),
+        Check("manifest version", None if manifest.version.strip() else "version is blank"),
+        _tried("cortex version target", lambda: governance.check_version(manifest)),
+        Check(
+            "capability declaration",
+            None if capabilities.provides else "capabilities.provides must not be empty",
+        ),
+        _tried("plugin boundary", lambda: governance.check_boundary(manifest)),
+    ]
+    if tree:
+        verdict = signing.verify(tree)
+        found.append(Check("signature", verdict.text if verdict.status == "invalid" else None))
+    for tool in manifest.native.tools if manifest.native else ():
+        found += _tool_checks(tool, place)
+    return found
+
+
+def _tool_checks(tool: ProcessTool, place: Path) -> Iterator[Check]:
+    who = f"tool {tool.name}"
+    yield _tried(f"{who} command and working_dir", lambda: resolve(tool, place))
+    command = place / tool.command
+    if command.is_file():
+        mend = f"it is not executable: chmod +x {tool.command}"
+        yield Check(f"{who} command is a program", None if command.stat().st_mode & 0o100 else mend)
+    yield Check(f"{who} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
+    yield Check(f"{who} timeout", "timeout_secs is 0, which means none" if tool.timeout_secs == 0 else None)
+    is_object = isinstance(tool.input_schema, dict)
+    yield Check(f"{who} input_schema", None if is_object else "it is no table")
+    yield Check(f"{who} env allowlist", _not_inherited(tool))
+
+
+def _not_inherited(tool: ProcessTool) -> str | None:
+    """Why a program would never get what it wants of its caller's environment."""
+    missing = [name for name in tool.inherit_env if not hostcalls.is_passed_on(name.encode())]
+    if not (missing := [name for name in missing if name != hostcalls.CALLER_DIRECTORY]):
+        return None
+    known = " ".join(sorted(name.decode() for name in hostcalls.ENVIRONMENT))
+    told = f"inherit_env names {', '.join(missing)}, which no caller passes on"
+    return f"{told}; it may name {known} LC_* {hostcalls.CALLER_DIRECTORY}; a fixed value goes under env"
+
+
+def _tried(name: str, check: Callable[[], object]) -> Check:
+    try:
+        check()
+    except Fault as fault:
+        return Check(name, fault.message)
+    return Check(name)
+
+
+def capabilities(manifest: Manifest) -> list[str]:
+    """What it asks for, in words."""
+    has = manifest.capabilities
+    lists = {"read files": has.file_read, "write files": has.file_write, "network": has.network}
+    said = [f"{what}: {', '.join(which)}" for what, which in lists.items() if which]
+    said += ["spawn subprocesses"] if has.process else []
+    said.append("access host secrets" if has.secrets else "does not request host secrets")
+    return said + (["run in background"] if has.background else [])
+
+
+def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
+    """Returns lines on what it reads, writes, reaches and runs, and on each claim, with the layer that holds
+    it. Where the claims are refused, returns that."""
+    claims = governance.claims(manifest.sandbox)
+    try:
+        held = _held(sandboxes.sandbox(manifest, Path("its own folder")) or hostcalls.Sandbox())
+    except Fault:  # a path that cannot be held: a check says so
+        held = []
+    return held + [
+        each.text if each.kept(available) else f"{each.key} = {each.value}: REFUSED, {each.refusal}"
+        for each in claims
+    ]
+
+
+_ALL = "all that its caller may, as its caller: held by nothing"
+
+
+def _held(sandbox: hostcalls.Sandbox) -> list[str]:
+    rows = []
+    for what, letter in (("reads", "r"), ("writes", "w"), ("runs", "x")):
+        paths = ", ".join(path for path, letters in sandbox.view or () if letter in letters)
+        rows.append(
+            f"{what}: " + (_ALL if sandbox.view is None else f"{paths or 'nothing'}: held by Landlock")
+        )
+    rows.insert(2, f"reaches: {_ALL if sandbox.network else 'nothing: held by Landlock and seccomp'}")
+    return rows
+
+
+def risks(manifest: Manifest) -> list[str]:
+    """The profile that its effects recommend: a line for each that is more than a look."""
+    return [
+        risk_row(tool.name, each)
+        for tool in (manifest.native.tools if manifest.native else ())
+        for each in governance.tool_effects(manifest, tool)
+        if risk.floor(each).level > risk.ALLOW
+    ]
+
+
+def risk_row(tool: str, effect: hostcalls.Effect) -> str:
+    kind, floor = _camel(effect.kind), _camel(risk.floor(effect).level.word)
+    target = f' target = "{effect.target}"' if effect.target else ""
+    return f"[risk.tools.{tool}] effect = {kind}{target} floor = {floor}"
+
+
+def _camel(words: str) -> str:
+    return "".join(part.capitalize() for part in words.split("_"))
+
+
+def conformance(manifest: Manifest, passed: bool) -> str:
+    package = manifest.package.conformance
+    if package is None:
+        said = "no package certificate"
+    else:
+        said = f"package certificate {'passed' if package.passed else 'failed'}"
+    return f"local checks {'passed' if passed else 'failed'}; {said}"

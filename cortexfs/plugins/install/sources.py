@@ -1,0 +1,145 @@
+"""Where a plugin comes from: a directory, a .cpx, an address, or a release of a repository.
+
+Rules: whatever is fetched is bounded in size and time, and held against its .sha256 where one lies beside
+it. What is not a directory is a package, which has to be signed.
+This file must never know where plugins are installed, nor whom to trust.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.jsontext import clipped, shown
+from cortexfs.plugins.package import package
+from cortexfs.plugins.package.package import SUFFIX, Tree
+from cortexfs.plugins.package.tarball import MAX_PACKED
+from cortexfs.version import VERSION
+
+CHECKSUM = ".sha256"
+RELEASES = "https://api.github.com/repos"
+OWNER, PREFIX = "by-scott", "cortex-plugin-"  # of a plugin that is named by its name alone
+CONNECT_SECONDS = 30.0
+FETCH_SECONDS = 300.0
+_MAX_TOLD = 4 << 20  # of a checksum, or what is said of a release
+_CHUNK = 1 << 18
+_RELEASE = re.compile(r"(?:([\w.-]+)/)?([\w.-]+?)(?:@v?([\w.+-]+))?", re.ASCII)
+
+
+class Source(NamedTuple):
+    tree: Tree
+    packaged: bool
+    told: str  # where it came from, for a person
+
+
+class _Asset(msgspec.Struct, frozen=True):
+    name: str
+    browser_download_url: str
+
+
+class _Release(msgspec.Struct, frozen=True):
+    assets: tuple[_Asset, ...] = ()
+
+
+def read(source: str) -> Source:
+    path = Path(source)
+    if source.startswith(("http://", "https://")):
+        return _fetched(source)
+    if path.is_dir():
+        return Source(package.read(path), False, str(path.resolve()))
+    if source.endswith(SUFFIX) or path.exists():
+        return _file(path)
+    found = _RELEASE.fullmatch(source)
+    if not found or source.startswith((".", "/")):
+        forms = f"a directory, a {SUFFIX} file, an address, owner/repo[@version] or name[@version]"
+        raise Fault("ENOENT", f"there is no {source!r}; name {forms}")
+    owner, repo, version = found.groups()
+    if owner is None:
+        owner, repo = OWNER, PREFIX + repo.removeprefix(PREFIX)
+    return _fetched(_asset(owner, repo, version))
+
+
+def _file(path: Path) -> Source:
+    data = _bounded(path, MAX_PACKED)
+    beside = path.with_name(path.name + CHECKSUM)
+    if beside.exists():
+        package.check_checksum(_text(_bounded(beside, _MAX_TOLD)), data, path.name)
+    return Source(package.unpack(data, str(path)), True, str(path.resolve()))
+
+
+def _bounded(path: Path, most: int) -> bytes:
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return file.read(most + 1)
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+
+
+def _fetched(address: str) -> Source:
+    data = fetch(address, MAX_PACKED)
+    name = urllib.parse.unquote(urllib.parse.urlsplit(address).path).rpartition("/")[2]
+    parts = urllib.parse.urlsplit(address)
+    beside = urllib.parse.urlunsplit(parts._replace(path=parts.path + CHECKSUM))
+    try:
+        package.check_checksum(_text(fetch(beside, _MAX_TOLD)), data, name)
+    except Fault as fault:
+        if fault.code != "ENOENT":  # none is published
+            raise
+    return Source(package.unpack(data, address), True, address)
+
+
+def _asset(owner: str, repo: str, version: str | None) -> str:
+    """The address of a release's package for this system."""
+    which = f"tags/v{version}" if version else "latest"
+    said = fetch(f"{RELEASES}/{owner}/{repo}/releases/{which}", _MAX_TOLD)
+    try:
+        release = msgspec.json.decode(said, type=_Release)
+    except msgspec.MsgspecError:
+        raise Fault("EPROTO", f"what GitHub says of {owner}/{repo} is not a release; try again") from None
+    platform = package.platform()
+    fitting = [one for one in release.assets if one.name.endswith(f"-{platform}{SUFFIX}")]
+    fitting.sort(key=lambda one: not one.name.startswith(f"{repo}-v"))
+    if not fitting:
+        raise Fault("ENOENT", f"selected release for {owner}/{repo} has no {SUFFIX} asset for {platform}")
+    return fitting[0].browser_download_url
+
+
+def fetch(address: str, most: int) -> bytes:
+    """What is at an address; ENOENT where there is nothing."""
+    headers = {"User-Agent": f"cortexfs/{VERSION}", "Accept": "*/*"}
+    end = time.monotonic() + FETCH_SECONDS
+    try:
+        request = urllib.request.Request(address, headers=headers)
+        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as answer:
+            return _all(answer, address, most, end)
+    except urllib.error.HTTPError as problem:
+        code = "ENOENT" if problem.code in (404, 410) else "EIO"
+        raise Fault(code, f"{shown(address)} cannot be fetched: HTTP {problem.code}") from None
+    except (OSError, ValueError, http.client.HTTPException) as problem:
+        why = clipped(str(getattr(problem, "reason", problem)), 200)
+        raise Fault("EIO", f"{shown(address)} cannot be fetched: {why}") from None
+
+
+def _all(answer: http.client.HTTPResponse, address: str, most: int, end: float) -> bytes:
+    data = bytearray()
+    while part := answer.read1(_CHUNK):
+        data += part
+        if len(data) > most:
+            raise Fault("EMSGSIZE", f"{shown(address)} is over {most >> 20} MiB")
+        if time.monotonic() > end:
+            raise Fault("ETIMEDOUT", f"{shown(address)} did not arrive within {FETCH_SECONDS:g} s")
+    return bytes(data)
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")

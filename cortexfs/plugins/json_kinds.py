@@ -1,0 +1,227 @@
+"""Plugins with a manifest.json, as their hosts are told of them: a kind is one entry of `KINDS`.
+
+A kind's function takes what is known of the plugin and says what its loader (host/loaders.py, under the same
+name) is to be told. Everything else (installing, copies, names, order, hot changes) is the same for all.
+
+Rules: what may differ between two loads of a plugin stands in what the loader is told, so that another
+setting or capability is another plugin to the pool of hosts. A kind that is not in the table is refused.
+This file must never know how code runs, nor who calls it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import hooks
+from cortexfs.core.manifestjson import capabilities, fetched, settings
+from cortexfs.core.manifestjson.capabilities import Effective, effective
+from cortexfs.core.manifestjson.entry import REMOTE, Entry, entry_of, files_of
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.host.esm import permissions, tools
+from cortexfs.host.mcp import manifest_rpc
+from cortexfs.host.wasm import tools as wasm
+from cortexfs.plugins.install.decisions import NOTHING, Chosen
+
+
+class Given(NamedTuple):
+    """What is known of a plugin that is to be loaded."""
+
+    manifest: Manifest
+    place: Path  # where a copy of its files lies, which everybody may read
+    entry: Entry  # a relative one is below `place`
+    capabilities: Effective  # declared - denied + granted
+    settings: Mapping[str, Any]  # as somebody has set them, else their defaults
+    private: tuple[str, ...]  # networks without public addresses that it may talk to
+    environment: Mapping[str, str]  # the daemon's
+
+    @property
+    def file(self) -> Path:
+        """The entry point that is a file of the plugin's, or was fetched when it was installed."""
+        within = files_of(self.entry) or (fetched.MODULE,)
+        there = (path for path in within if (self.place / path).is_file())
+        return self.place / next(there, within[-1])
+
+
+class Told(NamedTuple):
+    """What the loader of a kind gets: `calls.Plugin.target`, and what holds the host."""
+
+    target: str
+    sandbox: hostcalls.Sandbox | None = None
+    hooks: tuple[str, ...] = ()
+    rights: tuple[hostcalls.Effect, ...] = ()
+
+
+def _esm(given: Given) -> Told:
+    found = _fetched(given.place)
+    is_file = given.entry.form not in REMOTE
+    if not is_file and not found:
+        told = f"its module is {given.entry.text} and is fetched when it is installed"
+        raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
+    module = tools.module(
+        os.path.normpath(given.file) if is_file else given.entry.text,
+        str(given.place),
+        capabilities=given.capabilities.capabilities,
+        config=dict(given.settings),
+        private=given.private,
+        events=given.manifest.events,
+        commands=given.manifest.cli_commands,
+        providers={one.kind: one.default_model for one in given.manifest.config.providers},
+        labels={one.kind: one.label for one in given.manifest.config.providers},
+        dry_runs=_dry_runs(given.manifest),
+        fetched=found,
+    )
+    has = given.capabilities.capabilities
+    return Told(
+        tools.target(module), hooks=hooks(has, given.manifest.events), rights=capabilities.process_rights(has)
+    )
+
+
+def _fetched(place: Path) -> permissions.Fetched | None:
+    folder = place / fetched.FOLDER
+    if not (folder / fetched.LOCK).is_file():
+        return None
+    chosen = folder / fetched.REGISTRIES
+    registries = msgspec.json.decode(chosen.read_bytes(), type=dict[str, str]) if chosen.is_file() else {}
+    return permissions.Fetched(str(folder), registries)
+
+
+def _wasm(given: Given) -> Told:
+    if not given.file.is_file():
+        told = f"its module is at {given.entry.text} and is fetched when it is installed"
+        raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
+    module = wasm.module(
+        str(given.file),
+        capabilities=given.capabilities.capabilities,
+        config=dict(given.settings),
+        environment=wasm.environment_of(given.manifest.name, given.environment),
+        private=given.private,
+        dry_runs=_dry_runs(given.manifest),
+    )
+    return Told(wasm.target(module))
+
+
+def _dry_runs(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(tool.name for tool in manifest.tools if tool.dry_run)
+
+
+def _mcp(given: Given) -> Told:
+    manifest = given.manifest
+    endpoint = manifest_rpc.Endpoint(
+        given.entry.text,
+        manifest.description,
+        tuple(tool.name for tool in manifest.tools),
+        given.capabilities.capabilities,
+        given.private,
+    )
+    return Told(manifest_rpc.target(endpoint))
+
+
+KINDS: Mapping[str, Callable[[Given], Told]] = {
+    tools.KIND: _esm,
+    manifest_rpc.KIND: _mcp,
+    wasm.KIND: _wasm,
+}
+
+
+def held(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> list[str]:
+    """Returns lines on what it reads, writes, reaches and runs, with all that it asks for, and its layers."""
+    return list(_HELD[manifest.kind](manifest, is_fetched, has_landlock)) if manifest.kind in _HELD else []
+
+
+def _held_esm(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+    given = capabilities.deno_permissions(manifest.capabilities)
+    by = "held by Deno and Landlock" if has_landlock else "held by Deno"
+    here = " and its caller's directory"
+    if "run" in given:
+        yield "runs: every program that its caller may run, as its caller: held by nothing"
+        yield "reads, writes and reaches: all that its caller may, by what it runs: held by nothing"
+    else:
+        written = "its caller's directory" if is_fetched else f"its own folder{here}"
+        yield "runs: no programs: held by Deno"
+        yield f"reads: its own folder{here if 'read' in given else ''}: {by}"
+        yield f"writes: {written if 'write' in given else 'nothing'}: {by}"
+        yield _reached("net" in given, "Deno", "Deno and seccomp")
+    yield "some 1 GiB of memory and 30 s a call: held by the host"
+    if is_fetched:
+        yield "imports: the modules that were fetched when it was installed: held by Deno and hashes"
+
+
+def _held_rpc(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+    is_asked = not set(manifest_rpc.NETWORK).isdisjoint(manifest.capabilities)
+    where = f"{manifest.entry_point} alone, without redirects" if is_asked else "nothing"
+    yield "reads, writes and runs: nothing, as it has no code here: held by the host"
+    yield f"reaches: {where}: held by the host"
+    yield "16 MiB and 30 s an answer: held by the host"
+
+
+def _held_wasm(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+    may_ask = not set(manifest_rpc.NETWORK).isdisjoint(manifest.capabilities)
+    yield "reads, writes and runs: no files, no programs and no system calls: held by the WebAssembly engine"
+    yield _reached(may_ask, "the host", "the host")
+    yield "32 MiB of memory and 120 s a call: held by the WebAssembly engine"
+
+
+def _reached(may: bool, by: str, closed_by: str) -> str:
+    public = f"public addresses, and networks that --private names: held by {by}"
+    return f"reaches: {public if may else f'nothing: held by {closed_by}'}"
+
+
+_HELD: Mapping[str, Callable[[Manifest, bool, bool], Iterator[str]]] = {
+    tools.KIND: _held_esm,
+    manifest_rpc.KIND: _held_rpc,
+    wasm.KIND: _held_wasm,
+}
+
+
+def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str = "") -> hostcalls.Plugin:
+    """The plugin as its host is told of it; `keeps` is where its users' state lies."""
+    if manifest.kind not in KINDS:
+        there = ", ".join(KINDS)
+        raise Fault("EINVAL", f"no plugin of kind {manifest.kind} runs in this version; there is {there}")
+    entry = entry_of(manifest.entry_point)
+    assert entry is not None  # a manifest that was read is sound
+    given = Given(
+        manifest,
+        place,
+        entry,
+        granted(manifest, chosen),
+        _values(manifest, chosen),
+        chosen.private,
+        os.environ,
+    )
+    told = KINDS[manifest.kind](given)
+    name, version, kind = manifest.name, manifest.version, manifest.kind
+    return hostcalls.Plugin(
+        name,
+        version,
+        kind,
+        told.target,
+        str(place),
+        told.sandbox,
+        keeps,
+        hooks=told.hooks,
+        rights=told.rights,
+    )
+
+
+def _values(manifest: Manifest, chosen: Chosen) -> dict[str, Any]:
+    """What counts of each setting. What was set for another version, and does not fit this one, does not."""
+    known = settings.settings_of(manifest)
+    fitting = {
+        key: value
+        for key, value in chosen.config.items()
+        if key not in known or settings.fault_of(known[key], value) is None
+    }
+    fitting |= {key: value for key, value in chosen.secrets.items() if key in known and known[key].is_secret}
+    return settings.values(known, fitting)
+
+
+def granted(manifest: Manifest, chosen: Chosen) -> Effective:
+    return effective(manifest.capabilities, chosen.decided("deny"), chosen.decided("grant"))

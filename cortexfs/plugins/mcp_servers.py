@@ -1,0 +1,227 @@
+"""The MCP servers of a configuration, as plugins for the catalog, and what they say of new tools.
+
+    <config>/mcp/NAME.toml        one server (core/manifest/mcp_server.py)
+    <state>/secrets/NAME          what its file names as secrets
+
+Main path: `Servers.load` reads the files; `Watch.run` keeps one call open to a host of each server, which is
+answered when the server lists other tools, and then has the daemon look again.
+
+Rules: a file that is wrong is a sentence in `faults`, and the others work. What a server says is judged by
+the catalog.
+This file must never know the protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tomllib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.manifest import mcp_server
+from cortexfs.core.manifest.mcp_server import KIND, Server, Told
+from cortexfs.models.providers.secrets import FOLDER as FOLDER_OF_SECRETS
+from cortexfs.models.providers.secrets import Secrets, checked
+from cortexfs.plugins.catalog import Catalog
+from cortexfs.state import believed
+from cortexfs.version import VERSION
+
+FOLDER = "mcp"
+SUFFIX = ".toml"
+PREFIX = "mcp:"  # of the plugin's name; no installed plugin can be called so
+MAX_FILE = 1 << 20
+RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by how often in a row a server could not be asked
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Found(NamedTuple):
+    plugins: list[hostcalls.Plugin]
+    faults: dict[str, str]  # by the names of the plugins
+
+
+class Servers:
+    """The files of one configuration, and how they are told to hosts."""
+
+    def __init__(self, config: Path, state: Path) -> None:
+        self._folder = config / FOLDER
+        self._secrets = Secrets(state)
+
+    def path(self, name: str) -> Path:
+        return self._folder / f"{mcp_server.check_name(name)}{SUFFIX}"
+
+    def load(self, environ: Mapping[str, str] = os.environ) -> Found:
+        found = Found([], {})
+        for path in self._paths():
+            name = path.name.removesuffix(SUFFIX)
+            try:
+                server = self._read(path)
+                if server.enabled:
+                    found.plugins.append(self._plugin(mcp_server.check_name(name), server, environ))
+            except Fault as fault:
+                found.faults[PREFIX + name] = fault.message
+        return found
+
+    def names(self) -> list[str]:
+        return [path.name.removesuffix(SUFFIX) for path in self._paths()]
+
+    def read(self, name: str) -> Server:
+        return self._read(self.path(name))
+
+    def write(self, drafts: Mapping[str, tuple[Server, dict[str, str]]], *, replace: bool) -> None:
+        """Keep these servers and their secrets (mcpserver.parted), or none of them."""
+        there = [name for name in drafts if self.path(name).exists()]
+        if there and not replace:
+            raise Fault("EEXIST", f"there is an MCP server {there[0]} already; --replace takes its place")
+        for _, kept in drafts.values():
+            for secret, value in kept.items():
+                checked(value.encode(), secret, words=True)
+        for name, (server, kept) in drafts.items():
+            for secret, value in kept.items():
+                self._secrets.set(secret, value.encode(), words=True)
+            self._write(self.path(name), server)
+            self._sweep(name)
+
+    def remove(self, name: str) -> None:
+        """The file, and the secrets that were made for it."""
+        self.path(name).unlink()
+        self._sweep(name)
+
+    def _sweep(self, name: str) -> None:
+        """Remove the secrets of a server that no file names any more."""
+        wanted = set()
+        for other in self.names():
+            with contextlib.suppress(Fault):
+                server = self._read(self._folder / f"{other}{SUFFIX}")
+                wanted |= {*server.secret_env.values(), *server.secret_headers.values()}
+        theirs = tuple(
+            mcp_server.secret_of(other, "") for other in self.names() if other.startswith(f"{name}.")
+        )
+        for secret in self._secrets.names():
+            own = secret.startswith(mcp_server.secret_of(name, "")) and not secret.startswith(theirs)
+            if own and secret not in wanted:
+                self._secrets.remove(secret)
+
+    def _write(self, path: Path, server: Server) -> None:
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        believed.replace(path, text(server).encode(), mode=0o600)
+
+    def _paths(self) -> list[Path]:
+        try:
+            names = sorted(os.listdir(self._folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as problem:
+            raise Fault(code_of(problem.errno), f"{self._folder}: {problem.strerror}") from None
+        return [self._folder / name for name in names if name.endswith(SUFFIX) and name[0] != "."]
+
+    def _read(self, path: Path) -> Server:
+        try:
+            data = believed.read(path, MAX_FILE)
+        except OSError as problem:
+            raise Fault(code_of(problem.errno), f"{path}: {problem.strerror}") from None
+        if len(data) > MAX_FILE:
+            raise Fault("EINVAL", f"{path} is no file of a server")
+        return parsed(data, str(path))
+
+    def _plugin(self, name: str, server: Server, environ: Mapping[str, str]) -> hostcalls.Plugin:
+        base = {key: environ[key] for key in ("LANG", "TZ") if key in environ}
+        base["PATH"] = environ.get("PATH", PATH)
+        told = Told(
+            name,
+            command=(server.command, *server.args) if server.command else (),
+            cwd=server.cwd,
+            environment=base | server.env | self._named(server.secret_env),
+            url=server.url,
+            headers=server.headers | self._named(server.secret_headers),
+            tools=server.tools,
+            timeout=server.timeout_secs,
+            client=VERSION,
+        )
+        return hostcalls.Plugin(PREFIX + name, "1", KIND, msgspec.json.encode(told).decode())
+
+    def _named(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        found = {key: self._secrets.get(secret, words=True) for key, secret in wanted.items()}
+        for key, secret in wanted.items():
+            if not found[key]:
+                mend = f"put it into {FOLDER_OF_SECRETS}/{secret} of the state directory, with mode 0600"
+                raise Fault("ENOENT", f"there is no secret {secret}; {mend}")
+        return found
+
+
+def parsed(data: bytes, where: str) -> Server:
+    try:
+        return mcp_server.checked(msgspec.convert(tomllib.loads(data.decode()), Server))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise Fault("EINVAL", f"{where}: {error}") from None
+    except Fault as fault:
+        raise Fault(fault.code, f"{where}: {fault.message}") from None
+
+
+def text(server: Server) -> str:
+    """The server as its file says it."""
+    said = msgspec.to_builtins(server)
+    tables = {key: said.pop(key) for key in list(said) if isinstance(said[key], dict)}
+    lines = [f"{key} = {_toml(value)}" for key, value in said.items()]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(f"{_toml(key)} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A JSON value is one of TOML, but for the one character that JSON leaves as it is."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+class Watch:
+    """Hears of the tools that servers have, while they are served."""
+
+    def __init__(self, catalog: Catalog, changed: Callable[[], Awaitable[None]]) -> None:
+        self._catalog = catalog
+        self._changed = changed
+        self._scopes: dict[hostcalls.Plugin, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
+        self._again = trio.Event()
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    def reconcile(self, plugins: Iterable[hostcalls.Plugin]) -> None:
+        """Watch these, and no others."""
+        assert self._nursery is not None
+        wanted = {plugin for plugin in plugins if plugin.kind == KIND}
+        for plugin in [*self._scopes]:
+            if plugin not in wanted:
+                self._scopes.pop(plugin).cancel()
+        for plugin in wanted - self._scopes.keys():
+            self._scopes[plugin] = trio.CancelScope()
+            self._nursery.start_soon(self._follow, plugin, self._scopes[plugin])
+
+    def again(self) -> None:
+        """Ask those that could not be asked before, as what is wrong with them may have been mended."""
+        self._again.set()
+        self._again = trio.Event()
+
+    async def _follow(self, plugin: hostcalls.Plugin, scope: trio.CancelScope) -> None:
+        with scope:
+            seen, failures = "", 0
+            while True:
+                try:
+                    seen, is_new = await self._catalog.follow(plugin, seen)
+                    failures = 0
+                    if is_new:
+                        await self._changed()
+                except Fault as fault:
+                    self._catalog.note(plugin, fault.message)
+                    with trio.move_on_after(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]):
+                        await self._again.wait()
+                    failures += 1

@@ -1,0 +1,73 @@
+"""Installed plugins as directories: which there are, what their manifests say, and what these have to fulfil.
+
+Rules: a directory whose name is hidden or that of a backup is none. A manifest that is no file holds nobody
+up.
+This file must never know how a tool runs, nor who decides which plugins are enabled.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.manifest import governance
+from cortexfs.core.manifest.governance import HOST_VERSION, Mechanism
+from cortexfs.core.manifest.toml import FILE, PACKAGE_FILE, Manifest
+from cortexfs.core.manifestjson import FILE as JSON_FILE
+from cortexfs.plugins.package import json_manifests, manifests
+from cortexfs.plugins.package.package import is_hidden
+
+FOLDER = "plugins"
+
+
+def folders(base: Path) -> list[Path]:
+    """The directories of installed plugins, by name; none where this user may not look."""
+    try:
+        names = sorted(os.listdir(base))
+    except (FileNotFoundError, PermissionError):
+        return []
+    return [base / name for name in names if not is_hidden(name) and (base / name).is_dir()]
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of one directory."""
+    package = _file(folder / PACKAGE_FILE)
+    if (manifest := _file(folder / FILE)) is not None:
+        return manifests.parse(manifest, package, str(folder))
+    if (manifest := _file(folder / JSON_FILE)) is not None:
+        return json_manifests.parse(manifest, package, str(folder))
+    raise Fault("ENOENT", f"{folder} has no {FILE} and no {JSON_FILE}, so it is no plugin")
+
+
+def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
+    """All that a plugin's manifest has to fulfil before it is installed or loaded."""
+    if json_manifests.is_json(manifest):  # which says nothing of these
+        return
+    _check_version(manifest)
+    governance.check(manifest, available)
+    governance.check_boundary(manifest)
+
+
+def _check_version(manifest: Manifest) -> None:
+    try:
+        governance.check_version(manifest)
+    except Fault as fault:
+        who = f"plugin '{manifest.name}' targets a different cortex version than {HOST_VERSION}"
+        raise Fault(fault.code, f"{who}: {fault.message}") from None
+
+
+def _file(path: Path) -> bytes | None:
+    """A regular file's bytes, a little more than the bound at most; None where there is no such file."""
+    try:
+        # A pipe or a device of that name would keep the reader for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise Fault("EINVAL", f"{path} is no file")
+            return file.read(manifests.MAX_FILE + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None

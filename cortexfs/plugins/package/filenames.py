@@ -1,0 +1,65 @@
+"""Which names the files of a plugin may have: what every system takes for one name, inside the plugin.
+
+This file must never know where a name comes from.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import shown
+from cortexfs.core.manifest.toml import FILE
+
+MAX_PATH = 1000  # of characters, well below PATH_MAX with a plugins directory in front
+MAX_PART = 255  # bytes: NAME_MAX
+
+
+def check_names(every: list[str], folders: set[str]) -> None:
+    """Refuse names that lead outside, or that some system cannot tell apart."""
+    seen: dict[str, str] = {}
+    for name in every:
+        if broken := name_fault(name):
+            raise Fault("EINVAL", f"the name {shown(name)} {broken}")
+        parts = name.split("/")
+        for end in range(1, len(parts) + 1):
+            _note("/".join(parts[:end]), end < len(parts) or name in folders, end == len(parts), seen)
+
+
+def _note(path: str, is_folder: bool, is_named: bool, seen: dict[str, str]) -> None:
+    """`seen` tells what stands at a folded path: its spelling, with a slash behind a directory's."""
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+    spelling = path + "/" if is_folder else path
+    known = seen.setdefault(folded, spelling)
+    if known.removesuffix("/") != path:
+        raise Fault(
+            "EINVAL", f"the names {shown(known)} and {shown(path)} are one to systems that fold letters"
+        )
+    if known != spelling:
+        raise Fault("EINVAL", f"the name {shown(path)} is that of a file and of a directory")
+    if is_named and not is_folder:
+        if f"\0{folded}" in seen:
+            raise Fault("EINVAL", f"the name {shown(path)} stands in it twice")
+        seen[f"\0{folded}"] = path
+
+
+def name_fault(name: str) -> str | None:
+    """The rule that a path breaks, as a phrase that completes "the name ..."."""
+    parts = name.split("/")
+    if name.startswith("/"):
+        return "is absolute"
+    if ".." in parts:
+        return "leads outside"
+    if parts[0] == ".":
+        return f"begins with ./ (cpx archive missing {FILE}); make one with: ctx plugin pack"
+    if "." in parts or "" in parts:
+        return "is not plain"
+    # Control characters would break the lines that are signed; the others cannot be seen.
+    kinds = {unicodedata.category(character) for character in name}
+    if "Cs" in kinds:  # how Python shows bytes that are no text
+        return "is not UTF-8"
+    if kinds & {"Cc", "Cf", "Zl", "Zp"}:
+        return "holds a control character"
+    if len(name) > MAX_PATH or any(len(part.encode()) > MAX_PART for part in parts):
+        return "is too long"
+    return None

@@ -1,0 +1,105 @@
+"""Whether a plugin's files are those that its manifest.json vouches for (docs/manifest-json.md, HASH).
+
+The package's digest is the SHA-256 over every file, sorted by path as UTF-8: the path, NUL, the number of
+bytes in decimal, NUL, the bytes. Of the manifest itself hash and signature are left out, for they could not
+say themselves; for the same reason package.toml is, which holds a publisher's signature.
+
+Rules: what is hashed is what is loaded: the bytes are given.
+This file must never know what a plugin does, nor where its files lie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from cortexfs.core import jsontext
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.toml import PACKAGE_FILE
+from cortexfs.core.manifestjson import FILE, MAX_BYTES, fetched
+from cortexfs.core.manifestjson.entry import LOCAL, entry_of, files_of
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.problems import Problem
+from cortexfs.plugins.package import deno_lock
+
+_LOCK = fetched.FOLDER + fetched.LOCK
+
+# What a matching hash says: all files, the entry point's alone, that the manifest has none, or that there is
+# nothing yet that it could be of.
+Covers: TypeAlias = Literal["package", "entry", "nothing", "later"]
+
+
+def check(manifest: Manifest, files: Mapping[str, bytes]) -> Covers:
+    """Refuse a package without its entry point, and one that is not what the manifest's hash says."""
+    entry = entry_of(manifest.entry_point)
+    is_file = entry is not None and entry.form in LOCAL
+    if entry and is_file and not any(path in files for path in files_of(entry)):
+        told = f"{jsontext.shown(entry.text)} is not among its files"
+        raise Fault("ENOENT", f"{FILE}: entryPoint: {told}; put it there, or name the file that is")
+    is_later = not is_file and manifest.kind != "mcp"
+    if is_later and fetched.MODULE not in files and _LOCK not in files:
+        return "later"
+    covers = verify(manifest.hash, package_digest(files), _entry(manifest, files))
+    is_locked = manifest.kind == "esm" and fetched.LOCK in files
+    if covers == "package" and is_later and not is_locked:
+        mend = "write the SHA-256 of what is there as its hash"
+        mend = mend if manifest.kind == "wasm" else f"put a {fetched.LOCK} beside it, and write the hash anew"
+        raise Fault("EBADMSG", f"{FILE}: hash: does not cover {manifest.entry_point}; {mend}")
+    return covers
+
+
+def _entry(manifest: Manifest, files: Mapping[str, bytes]) -> str | None:
+    """The digest of the entry point, where it is one file."""
+    entry = entry_of(manifest.entry_point)
+    within = files_of(entry) if entry else ()
+    data = next((files[path] for path in within or (fetched.MODULE,) if path in files), None)
+    if data is not None:
+        return entry_digest(data)
+    lock = files.get(_LOCK)
+    return deno_lock.entry(lock, manifest.entry_point, _LOCK) if lock else None
+
+
+def package_digest(files: Mapping[str, bytes]) -> str:
+    """sha256:... of the files, by their paths."""
+    digest = hashlib.sha256()
+    for path in sorted(files, key=str.encode):
+        if path != PACKAGE_FILE and not fetched.is_fetched(path):
+            data = _without_hash(files[path]) if path == FILE else files[path]
+            digest.update(b"%s\0%d\0" % (path.encode(), len(data)))
+            digest.update(data)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def entry_digest(data: bytes) -> str:
+    """sha256:... of an entry point's file."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def verify(claimed: str | None, package: str, entry: str | None = None) -> Covers:
+    """What the manifest's hash covers; EBADMSG if it is of other files. `entry`: None if it is no file."""
+    if claimed is None:
+        return "nothing"
+    said = claimed.lower().encode()
+    # both are compared whatever the first one says, and in a time that tells nothing about either
+    is_package = hmac.compare_digest(said, package.encode())
+    is_entry = hmac.compare_digest(said, (entry or package).encode())
+    if not is_package and not is_entry:
+        raise Fault(
+            "EBADMSG",
+            f"{FILE}: hash: says {claimed}, but the files are {package}; "
+            f"install the plugin again, or write the new hash if the change is yours",
+        )
+    return "package" if is_package else "entry"
+
+
+def _without_hash(data: bytes) -> bytes:
+    """The manifest as the digest has it: sorted keys, no white space, neither hash nor signature."""
+    value = jsontext.decode(data, FILE) if len(data) <= MAX_BYTES else None
+    if not isinstance(value, dict):
+        what = Problem("invalid_json", "", "is not one JSON object of at most 1 MiB", "write one")
+        raise Fault("EINVAL", what.told(FILE))
+    left = {key: item for key, item in value.items() if key not in ("hash", "signature")}
+    return json.dumps(left, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

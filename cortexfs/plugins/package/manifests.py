@@ -1,0 +1,51 @@
+"""A plugin's manifest.toml and package.toml, from bytes.
+
+Rules: files are bounded before they are parsed. A package.toml takes the place of [package] whole; one that
+cannot be read is a fault, never as if it were not there.
+This file must never know where the bytes came from: who checks a package and who uses it parse the same ones.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import msgspec
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.toml import FILE, PACKAGE_FILE, Manifest, Package, decode, decode_package
+
+MAX_FILE = 1 << 20  # schemas of many tools; a person wrote it
+
+
+def parse(manifest: bytes, package: bytes | None = None, folder: str = "") -> Manifest:
+    """The manifest with its package.toml merged; `folder` is where a person finds the files."""
+    where = f"manifest {folder}/{FILE}" if folder else FILE
+    found = decode(_table(manifest, where), where)
+    return found if package is None else msgspec.structs.replace(found, package=metadata(package, folder))
+
+
+def metadata(package: bytes, folder: str = "") -> Package:
+    """A package.toml."""
+    where = f"package metadata {folder}/{PACKAGE_FILE}" if folder else PACKAGE_FILE
+    return decode_package(_table(package, where), where)
+
+
+def quoted(value: str | bool) -> str:
+    """A value as TOML writes it: as JSON does, but for DEL, which TOML wants escaped."""
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+
+
+def _table(data: bytes, where: str) -> dict[str, Any]:
+    if len(data) > MAX_FILE:
+        raise Fault("EMSGSIZE", f"invalid {where}: is over {MAX_FILE >> 20} MiB")
+    try:
+        # Windows' line ends are TOML; tomllib takes them.
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as problem:
+        broken = f"it is not UTF-8, from byte {problem.start} on"
+    except RecursionError:
+        broken = "it is nested too deeply"
+    except ValueError as problem:  # of integers that are too long, too
+        broken = f"it is not TOML: {problem}"
+    raise Fault("EINVAL", f"invalid {where}: {broken}")

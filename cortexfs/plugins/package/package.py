@@ -1,0 +1,367 @@
+"""A plugin as a set of files in memory, from a directory or a .cpx and back to a .cpx.
+
+What belongs to a plugin: manifest.toml, package.toml, three more files, all of lib/, skills/, prompts/ and
+bin/, and the directory of every program that the manifest names. Nothing else is read, packed or installed;
+hidden files and backups are left out, and so are links. To a plugin with a manifest.json belongs every
+file of its directory, and it has no links.
+
+Rules: whoever checks, signs or installs a plugin does so with these bytes: no file is read twice, so that
+none can change in between. A package that holds a name which could lead outside, or two that some system
+takes for one, is refused as a whole before anything of it is used.
+This file must never know where plugins are installed, nor whom to trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.jsontext import shown
+from cortexfs.core.manifest import governance
+from cortexfs.core.manifest.toml import BACKUP, FILE, PACKAGE_FILE, Manifest
+from cortexfs.core.manifestjson import FILE as JSON_FILE
+from cortexfs.plugins.package import json_manifests, manifest_hash, manifests, tarball
+from cortexfs.plugins.package.filenames import check_names, name_fault
+from cortexfs.plugins.package.tarball import MAX_ENTRIES, MAX_UNPACKED
+
+SUFFIX = ".cpx"
+FILES = (FILE, PACKAGE_FILE, "sbom.spdx.json", "risk.toml", "conformance.toml")
+# Of these, upstream neither packs nor signs bin/, where its own templates put programs.
+FOLDERS = ("lib", "skills", "prompts", "bin")
+LIBRARIES = (".so", ".dylib")
+RECORD = ".installed.json"  # what lies with the files of an installed plugin
+# What is no part of a plugin with a manifest.json, where everything else is.
+BESIDE = (RECORD, ".git")
+BUILT = "target/release"  # where cargo leaves a library
+
+_SYSTEMS = {"Linux": "linux", "Darwin": "macos"}
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class File(NamedTuple):
+    data: bytes
+    executable: bool = False
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """The files of one plugin by their paths, the manifest that they hold, and what was left out."""
+
+    files: Mapping[str, File]
+    manifest: Manifest
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        return {name: file.data for name, file in self.files.items()}
+
+    @property
+    def manifest_file(self) -> str:
+        return FILE if FILE in self.files else JSON_FILE
+
+
+def order(path: str) -> tuple[str, ...]:
+    """Paths are sorted by their components: skills/a/x comes before skills/a-b/x."""
+    return tuple(path.split("/"))
+
+
+def library_of(manifest: Manifest) -> str | None:
+    """The path of the library among the plugin's files, if it has one and it may lie there."""
+    return _inside(governance.library_of(manifest) or "")
+
+
+def checksum(data: bytes, name: str) -> str:
+    """What sha256sum(1) prints of a file, which is published beside a package."""
+    return f"{hashlib.sha256(data).hexdigest()}  {name}\n"
+
+
+def check_checksum(text: str, data: bytes, name: str) -> None:
+    """Hold a package against its .sha256; lines about other files do not count."""
+    lines = [line.split(maxsplit=1) for line in text.splitlines()]
+    told = {line[1].removeprefix("*"): line[0].lower() for line in lines if len(line) == 2}
+    if name not in told:
+        raise Fault("EINVAL", f"the checksum file says nothing of {name}; ask its publisher")
+    if told[name] != hashlib.sha256(data).hexdigest():
+        raise Fault("EINVAL", f"{name} is not what its checksum file says; fetch it again")
+
+
+def archive_name(folder: str, manifest: Manifest) -> str:
+    """What a package of that directory is called, for this system."""
+    if not manifest.version.strip():
+        raise Fault("EINVAL", f"{FILE}: version is blank; give the plugin one")
+    return f"{folder}-v{manifest.version}-{platform()}{SUFFIX}"
+
+
+def platform() -> str:
+    """What packages call this system."""
+    host = os.uname()
+    system = _SYSTEMS.get(host.sysname, host.sysname.lower())
+    return f"{system}-{_MACHINES.get(host.machine, host.machine)}"
+
+
+def pack(tree: Tree) -> bytes:
+    """The .cpx of a plugin."""
+    first = [name for name in FILES if name in tree.files]
+    rest = sorted((name for name in tree.files if name not in FILES), key=order)
+    return tarball.write((name, *tree.files[name]) for name in (*first, *rest))
+
+
+def unpack(data: bytes, where: str) -> Tree:
+    """The plugin in a .cpx; `where` names the archive in the fault."""
+    try:
+        entries = tarball.read(tarball.inflate(data))
+        check_names([entry.name for entry in entries], {entry.name for entry in entries if entry.is_folder})
+        files = {
+            each.name: _file(each.name, each.data, each.executable) for each in entries if not each.is_folder
+        }
+        if FILE not in files and JSON_FILE not in files:
+            raise Fault("EINVAL", f"cpx archive missing {FILE}; make one with: ctx plugin pack")
+        manifest = _manifest(files)
+        if json_manifests.is_json(manifest):
+            return _whole(files, manifest, ())
+        wanted = _Wanted(manifest, files.__contains__)
+        kept = {name: file for name, file in files.items() if wanted.takes(name)}
+        return _whole(kept, manifest, tuple(name for name in files if name not in kept))
+    except Fault as fault:
+        raise Fault(fault.code, f"{where} is refused: {fault.message}") from None
+
+
+def read(folder: Path) -> Tree:
+    """The plugin in a directory, each file as it is now."""
+    try:
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{folder} cannot be read: {problem.strerror}") from None
+    try:
+        return _read(top)
+    except Fault as fault:
+        raise Fault(fault.code, f"{folder} is refused: {fault.message}") from None
+    finally:
+        os.close(top)
+
+
+def _read(top: int) -> Tree:
+    reader = _Reader()
+    first = {name: file for name in FILES if (file := reader.file(top, name, name))}
+    if FILE not in first and (found := reader.file(top, JSON_FILE, JSON_FILE)):
+        return _read_json(top, reader, first | {JSON_FILE: found})
+    if FILE not in first:
+        raise Fault("ENOENT", f"it has no {FILE} and no {JSON_FILE}, so it is no plugin")
+    manifest = _manifest(first)
+    wanted = _Wanted(manifest, lambda path: _is_file(top, path))
+    for name in sorted(os.listdir(top)):
+        if name not in FILES:
+            reader.walk(top, name, name, wanted)
+    files = first | reader.files
+    library = library_of(manifest)
+    if library and library not in files and (built := reader.built(top, library)):
+        files[library] = built
+    check_names([*files], set())
+    return _whole(files, manifest, tuple(reader.ignored))
+
+
+def _read_json(top: int, reader: _Reader, first: dict[str, File]) -> Tree:
+    """All that lies there: the hash of a manifest.json is of every file."""
+    for name in sorted(os.listdir(top)):
+        if name not in first and name not in BESIDE:
+            reader.walk(top, name, name, _Everything())
+    if reader.ignored:
+        odd = shown(reader.ignored[0])
+        mend = "ship a copy of what it leads to, or remove it"
+        raise Fault("EINVAL", f"{odd} is neither a file nor a directory; {mend}")
+    files = first | reader.files
+    check_names([*files], set())
+    beside = tuple(name for name in BESIDE[1:] if name in os.listdir(top))
+    return _whole(files, _manifest(files), beside)
+
+
+class _Reader:
+    """Reads below one directory, without following a link, and within the bounds of a package."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, File] = {}
+        self.ignored: list[str] = []
+        self._room = MAX_UNPACKED
+        self._entries = MAX_ENTRIES
+
+    def file(self, parent: int, name: str, path: str) -> File | None:
+        """A plain file, or None where there is none; links and the like are noted as ignored."""
+        try:
+            descriptor = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent
+            )
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            if _is_file(parent, name):
+                raise Fault(
+                    code_of(problem.errno), f"{shown(path)} cannot be read: {problem.strerror}"
+                ) from None
+            self._ignore(path)
+            return None
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                self._ignore(path)
+                return None
+            data = file.read(self._room + 1)
+        self._spend(len(data))
+        return _file(path, data, bool(found.st_mode & 0o100))
+
+    def walk(self, parent: int, name: str, path: str, wanted: _Wanted | _Everything) -> None:
+        """Take what is wanted at `path` and below."""
+        if not wanted.leads(path):
+            return self._ignore(path)
+        if broken := name_fault(path):
+            raise Fault("EINVAL", f"the name {shown(path)} {broken}")
+        try:
+            folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        except NotADirectoryError:
+            if not wanted.takes(path):
+                self._ignore(path)
+            elif found := self.file(parent, name, path):
+                self.files[path] = found
+            return
+        except OSError as problem:
+            raise Fault(code_of(problem.errno), f"{shown(path)} cannot be read: {problem.strerror}") from None
+        try:
+            for child in sorted(os.listdir(folder)):
+                self.walk(folder, child, f"{path}/{child}", wanted)
+        finally:
+            os.close(folder)
+
+    def built(self, top: int, library: str) -> File | None:
+        """The library that cargo built and nobody copied, as upstream packs it too."""
+        return self.file(top, f"{BUILT}/{posixpath.basename(library)}", library)
+
+    def _ignore(self, path: str) -> None:
+        self.ignored.append(path.encode(errors="backslashreplace").decode())
+
+    def _spend(self, size: int) -> None:
+        self._room -= size
+        self._entries -= 1
+        if self._room < 0:
+            raise Fault("EMSGSIZE", f"it has more than {MAX_UNPACKED >> 20} MiB")
+        if self._entries < 0:
+            raise Fault("EMSGSIZE", f"it holds more than {MAX_ENTRIES} files")
+
+
+class _Wanted:
+    """Which paths belong to a plugin."""
+
+    def __init__(self, manifest: Manifest, exists: Callable[[str], bool]) -> None:
+        self._files = {*FILES}
+        self._folders = {*FOLDERS}
+        for path in _programs(manifest, exists):
+            self._add(path)
+        for path in _working_dirs(manifest):
+            self._folders.add(path)
+        if library := library_of(manifest):
+            self._files.add(library)
+
+    def _add(self, path: str) -> None:
+        folder = posixpath.dirname(path)
+        if folder:
+            self._folders.add(folder)
+        else:  # a program beside the manifest does not make all that lies there a part of the plugin
+            self._files.add(path)
+
+    def takes(self, path: str) -> bool:
+        if any(is_hidden(part) for part in path.split("/")):
+            return False
+        return path in self._files or any(above in self._folders for above in _above(path))
+
+    def leads(self, path: str) -> bool:
+        """Whether it is taken, or something below it may be."""
+        below = f"{path}/"
+        everything = (*self._files, *self._folders)
+        return not is_hidden(posixpath.basename(path)) and (
+            path in everything
+            or any(above in self._folders for above in _above(path))
+            or any(each.startswith(below) for each in everything)
+        )
+
+
+class _Everything:
+    def takes(self, path: str) -> bool:
+        return True
+
+    leads = takes
+
+
+def is_hidden(name: str) -> bool:
+    """Names that editors and systems leave behind."""
+    return name.startswith(".") or name.endswith("~") or name.lower().endswith(BACKUP)
+
+
+def _above(path: str) -> Iterator[str]:
+    while path := posixpath.dirname(path):
+        yield path
+
+
+def _inside(path: str) -> str | None:
+    """A path of the manifest, if it stays in the plugin and names something there."""
+    plain = posixpath.normpath(path) if path else "."
+    return None if plain == "." or name_fault(plain) else plain
+
+
+def _programs(manifest: Manifest, exists: Callable[[str], bool]) -> Iterator[str]:
+    """Commands, and the scripts that interpreters get as arguments."""
+    for tool in manifest.native.tools if manifest.native else ():
+        if path := _inside(tool.command):
+            yield path
+        for argument in tool.args:
+            if (path := _inside(argument)) and exists(path):
+                yield path
+
+
+def _working_dirs(manifest: Manifest) -> Iterator[str]:
+    for tool in manifest.native.tools if manifest.native else ():
+        if tool.working_dir and (path := _inside(tool.working_dir)):
+            yield path
+
+
+def _manifest(files: Mapping[str, File]) -> Manifest:
+    package = files.get(PACKAGE_FILE)
+    parse, file = (
+        (manifests.parse, files[FILE]) if FILE in files else (json_manifests.parse, files[JSON_FILE])
+    )
+    return parse(file.data, package.data if package else None)
+
+
+def _file(path: str, data: bytes, executable: bool) -> File:
+    # Compilers make libraries executable, and loaders do not care.
+    return File(data, executable and not path.endswith(LIBRARIES))
+
+
+def _whole(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -> Tree:
+    """Refuse a plugin whose programs are not among its files: it would be broken where it is installed."""
+    if json_manifests.is_json(manifest):
+        manifest_hash.check(manifest.json, {name: file.data for name, file in files.items()})
+    missing = "is not among its files; links are not followed, and hidden files are left out: put it there"
+    for tool in manifest.native.tools if manifest.native else ():
+        path = _inside(tool.command)
+        if path and path not in files:
+            raise Fault("ENOENT", f"{shown(path)}, the command of the tool {shown(tool.name)}, {missing}")
+    library = library_of(manifest)
+    if library and "tools" in manifest.capabilities.provides and library not in files:
+        raise Fault("ENOENT", f"{shown(library)}, the library, {missing}, or build it")
+    return Tree({name: files[name] for name in sorted(files, key=order)}, manifest, tuple(sorted(ignored)))
+
+
+def _is_file(top: int, path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path, dir_fd=top, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

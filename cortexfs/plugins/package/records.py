@@ -1,0 +1,73 @@
+"""What was installed: a record that lies with a plugin's files, by which they are known again.
+
+Rules: the record names every file with its hash and whether it is a program. It is hidden, so it is no part
+of the plugin, and it comes and goes with the files in one step. A plugin without one was not installed.
+This file must never know whom to trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.jsontext import shown
+from cortexfs.plugins.package.filenames import MAX_PATH
+from cortexfs.plugins.package.package import RECORD, File, Tree
+from cortexfs.plugins.package.tarball import MAX_ENTRIES
+from cortexfs.state import believed
+
+FILE = RECORD
+MAX_FILE = 2 * MAX_ENTRIES * MAX_PATH
+_NAMED = 3  # files that a fault names
+
+
+class Record(msgspec.Struct, frozen=True):
+    source: str  # where it came from, for a person
+    files: dict[str, str]
+    publisher: str = ""
+    fingerprint: str = ""  # of the key that had signed it; empty: it was not signed
+    openpgp: str = ""  # and of an OpenPGP key, likewise
+
+
+def files_of(tree: Tree) -> dict[str, str]:
+    return {
+        name: f"{'program' if one.executable else 'file'} {one.sha256}" for name, one in tree.files.items()
+    }
+
+
+def digest(tree: Tree) -> str:
+    """One word for all that is in a plugin."""
+    return hashlib.sha256(msgspec.json.encode(sorted(files_of(tree).items()))).hexdigest()
+
+
+def file(record: Record) -> File:
+    return File(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+
+
+def read(folder: Path) -> Record:
+    """The record of an installed plugin."""
+    mend = f"install it with: ctx plugin install {folder}"
+    try:
+        believed.folder(folder.parent)
+        return msgspec.json.decode(believed.read(folder / FILE, MAX_FILE), type=Record)
+    except FileNotFoundError:
+        raise Fault("EPERM", f"{folder} was put there by hand; move it elsewhere and {mend}") from None
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{folder / FILE} cannot be read: {problem.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise Fault("EPERM", f"{folder / FILE} is damaged; install the plugin anew") from None
+
+
+def check(tree: Tree, record: Record) -> None:
+    """Refuse what is no longer what was installed."""
+    found = files_of(tree)
+    changed = sorted(
+        name for name in found.keys() | record.files if found.get(name) != record.files.get(name)
+    )
+    if changed:
+        more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+        names = ", ".join(map(shown, changed[:_NAMED]))
+        raise Fault("EPERM", f"it has changed since it was installed: {names}{more}; install it anew")

@@ -1,0 +1,73 @@
+"""Whose OpenPGP signature a manifest.json holds, by gpgv and the keys that an administrator trusts.
+
+Rules: gpgv is given copies of what is to be checked and no home of anybody's. Where it or the file is missing
+nothing is checked, and that is said. What is checked and does not hold refuses the plugin.
+This file must never know what follows from a signature.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from cortexfs.core import starts
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.plugins.package import manifest_hash
+from cortexfs.plugins.trust import manifest_signature
+from cortexfs.state import believed
+
+KEYS = "plugin-keys.gpg"  # of the configuration directory; what gpg --export writes
+MAX_KEYS = 32 << 20
+SECONDS = 10.0
+MAX_SAID = 1 << 20
+
+
+def unchecked(manifest: Manifest, keys: Path) -> str | None:
+    """Why the signature cannot be looked at; None if it can, or there is none."""
+    if manifest.signature is None:
+        return None
+    if _ring(keys) is None:
+        return f"its OpenPGP signature is not checked, as no keys are trusted in {keys}"
+    if shutil.which("gpgv") is None:
+        return "its OpenPGP signature is not checked, as there is no gpgv; install it"
+    return None
+
+
+def run(folder: Path) -> bytes:
+    """What gpgv says of the files in a folder."""
+    path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
+    words = starts.gpgv(str(folder))
+    try:
+        return subprocess.run(words, capture_output=True, env=path, timeout=SECONDS, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise Fault("EHOSTDOWN", f"gpgv cannot be run: {problem}; its signature stays unchecked") from None
+
+
+def signer(
+    manifest: Manifest, files: Mapping[str, bytes], keys: Path, run: Callable[[Path], bytes] = run
+) -> str:
+    """The fingerprint of the key that has signed these files; empty where nothing was checked. `run` runs
+    gpgv where this process may not."""
+    if manifest.signature is None or unchecked(manifest, keys) or (trusted := _ring(keys)) is None:
+        return ""
+    digest = manifest_hash.package_digest(files)
+    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+        Path(folder, starts.RING).write_bytes(trusted)
+        Path(folder, starts.SIGNED).write_bytes(manifest_signature.signature(manifest.signature))
+        Path(folder, starts.TEXT).write_bytes(manifest_signature.signed_text(digest))
+        return manifest_signature.signer(run(Path(folder)))
+
+
+def _ring(keys: Path) -> bytes | None:
+    """The keys that are trusted; None where there is no such file. Others' keys are a fault, so that nothing
+    is installed as if nobody were trusted."""
+    try:
+        return believed.read(keys, MAX_KEYS)
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{keys} cannot be read: {problem.strerror}") from None

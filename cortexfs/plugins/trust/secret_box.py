@@ -1,0 +1,85 @@
+"""Secret settings as they lie on the disk: encrypted, with a key of this state directory.
+
+Whoever gets a copy of the file with the settings, and not the key beside it, reads none of them.
+
+Rules: a sealed text holds for the plugin and setting that it was sealed for, and for nothing else. The key is
+made once, and only its owner may read it. Nothing here prints or logs a secret.
+This file must never know where sealed texts are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.plugins.trust.crypto import needed_for
+from cortexfs.state import believed
+
+KEY_FILE = "secrets/.plugin-settings"  # of the state directory
+KEY_BYTES = 32
+NONCE_BYTES = 12  # NIST SP 800-38D, of AES-GCM
+
+
+def seal(state: Path, plugin: str, setting: str, secret: str) -> str:
+    with needed_for("secret settings"):
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    nonce = os.urandom(NONCE_BYTES)
+    sealed = AESGCM(_key(state / KEY_FILE)).encrypt(nonce, secret.encode(), _place(plugin, setting))
+    return base64.b64encode(nonce + sealed).decode()
+
+
+def unseal(state: Path, plugin: str, setting: str, sealed: str) -> str:
+    """The secret; a Fault where it is not what was sealed here."""
+    with needed_for("secret settings"):
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    key = _key(state / KEY_FILE)
+    try:
+        data = base64.b64decode(sealed, validate=True)
+        return AESGCM(key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _place(plugin, setting)).decode()
+    except (InvalidTag, ValueError, binascii.Error):
+        mend = f"set it again: ctx plugin config {plugin} {setting} -"
+        raise Fault(
+            "EBADMSG", f"the secret {setting} was not encrypted with the key of this state; {mend}"
+        ) from None
+
+
+def _place(plugin: str, setting: str) -> bytes:
+    return f"{plugin}\0{setting}".encode()
+
+
+def _key(path: Path) -> bytes:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _make(path)
+        with believed.opened(path, others=0) as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            key = file.read(KEY_BYTES + 1)
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+    if mode & 0o077:
+        raise Fault("EACCES", f"{path} is open to others (mode {mode:04o}); close it with: chmod 600 {path}")
+    if len(key) != KEY_BYTES:
+        raise Fault("EINVAL", f"{path} is no key; remove it, and set the secrets of plugins again")
+    return key
+
+
+def _make(path: Path) -> None:
+    """Of two who make one at a time, the first one's counts."""
+    number, draft = tempfile.mkstemp("", f"{path.name}.", path.parent)  # which only its owner may read
+    try:
+        with open(number, "wb") as file:
+            file.write(os.urandom(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)

@@ -1,0 +1,336 @@
+"""Signatures of plugins: Ed25519 over a list of what is in them.
+
+Two payloads. Upstream's lists manifest.toml, the other files of that kind and all of lib/, skills/ and
+prompts/. What has more than that (bin/, programs elsewhere, files that are executable) is signed by the
+second, which lists every file and whether it is a program. A signature of the first kind counts only where
+nothing lies outside of it, so that no unsigned program travels under an old signature.
+
+Rules: what is verified is the tree of bytes that will be used. Text that stands in the payload holds no
+control characters, as lines and tabs divide it. Keys are 32 raw bytes in a file of mode 0600 from its first
+moment. The library that computes is asked for only when something is signed or verified.
+This file must never know whom to trust.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.jsontext import shown
+from cortexfs.core.manifest.toml import PACKAGE_FILE, Package
+from cortexfs.core.manifestjson.fetched import is_fetched
+from cortexfs.plugins.package.manifests import quoted
+from cortexfs.plugins.package.package import FILES, LIBRARIES, File, Tree, library_of, order
+from cortexfs.plugins.trust.crypto import needed_for
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+ALGORITHM = "ed25519"
+KEY_BYTES = 32
+UPSTREAM = "cortex-plugin-signature-v1"
+COMPLETE = "cortexfs-plugin-signature-v2"
+_UPSTREAM_FOLDERS = ("lib", "skills", "prompts")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A publisher's public key."""
+
+    public_key: str  # base64
+
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(base64.b64decode(self.public_key)).hexdigest()
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a signature is worth."""
+
+    status: Literal["unsigned", "verified", "invalid"]
+    why: str = ""
+    publisher: str = ""
+    public_key: str = ""
+    fingerprint: str = ""
+
+    @property
+    def text(self) -> str:
+        if self.status == "verified":
+            return f"verified {ALGORITHM}; publisher={self.publisher}; fingerprint={self.fingerprint}"
+        return f"{self.status} ({self.why})"
+
+
+def keygen(path: Path) -> Key:
+    """Make a signing key; an existing one is never overwritten."""
+    private = _private_key()
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(
+            path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
+        )
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)  # a umask may have taken more than others' rights
+            file.write(private.private_bytes_raw())
+            file.flush()
+            os.fsync(descriptor)
+        os.fsync(folder)
+    except FileExistsError:
+        raise Fault("EEXIST", f"signing key already exists: {path}; name another file") from None
+    finally:
+        os.close(folder)
+    return _public(private)
+
+
+def read_key(path: Path) -> bytes:
+    """The secret half; EACCES where others could have read it."""
+    try:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            data = file.read(KEY_BYTES + 1)
+            size = len(data) if len(data) <= KEY_BYTES else max(os.fstat(file.fileno()).st_size, len(data))
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"the key {path} cannot be read: {problem.strerror}") from None
+    if mode & 0o077:
+        mend = "make another one with: ctx plugin keygen"
+        raise Fault("EACCES", f"the key {path} is open to others (mode {mode:04o}); {mend}")
+    if size != KEY_BYTES:
+        raise Fault("EINVAL", f"ed25519 signing key must be {KEY_BYTES} raw bytes, got {size}: {path}")
+    return data
+
+
+def sign(tree: Tree, secret: bytes, publisher: str = "") -> Package:
+    """The metadata that signs the tree; what was in it of SBOM, risk profile and certificate is kept."""
+    private = _private_key(secret)
+    publisher = publisher or tree.manifest.package.publisher_id or tree.manifest.author
+    if not publisher.strip():
+        mend = f"name it with --publisher, or as author in {tree.manifest_file}"
+        raise Fault("EINVAL", f"publisher_id is required before signing; {mend}")
+    package = msgspec.structs.replace(
+        tree.manifest.package,
+        publisher_id=publisher,
+        manifest_sha256=tree.files[tree.manifest_file].sha256,
+        binary_sha256=_binary(tree),
+        signature_algorithm=ALGORITHM,
+        public_key=_public(private).public_key,
+        signature="",
+    )
+    form = UPSTREAM if _upstream_suffices(tree) else COMPLETE
+    signature = private.sign(payload(tree, package, form))
+    return msgspec.structs.replace(package, signature=base64.b64encode(signature).decode())
+
+
+def signed(tree: Tree, package: Package) -> Tree:
+    """The tree with that package.toml."""
+    files = {**tree.files, PACKAGE_FILE: File(encode_package(package))}
+    manifest = msgspec.structs.replace(tree.manifest, package=package)
+    return Tree({name: files[name] for name in sorted(files, key=order)}, manifest, tree.ignored)
+
+
+def write_package(folder: Path, package: Package) -> None:
+    """Replace the package.toml of a directory; a reader sees the old one or the new one."""
+    draft = folder / f".{PACKAGE_FILE}.{os.getpid()}"
+    try:
+        with open(draft, "xb") as file:
+            file.write(encode_package(package))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / PACKAGE_FILE)
+    except OSError as problem:
+        where = f"{folder / PACKAGE_FILE} cannot be written: {problem.strerror}"
+        raise Fault(code_of(problem.errno), where) from None
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def verify(tree: Tree) -> Verdict:
+    """Judge the tree by the package metadata that it holds."""
+    package = tree.manifest.package
+    signed = bool(package.signature.strip())
+    said: list[str] = []
+    for name, told, found in (
+        ("manifest", package.manifest_sha256, [tree.files[tree.manifest_file].sha256]),
+        ("binary", package.binary_sha256, _binaries(tree)),
+    ):
+        state = _hash_state(told, found)
+        said.append(f"{name} hash {state}")
+        if state == "mismatch" or (signed and state == "missing"):
+            return Verdict("invalid", "; ".join(said))
+    if not signed:
+        return Verdict("unsigned", "; ".join([*said, "signature missing"]))
+    try:
+        return _verified(tree, package)
+    except Fault as fault:
+        if fault.code == "EHOSTDOWN":
+            raise
+        return Verdict("invalid", "; ".join([*said, fault.message]))
+
+
+def _hash_state(told: str, found: list[str]) -> str:
+    if told:
+        return "verified" if told in found else "mismatch"
+    return "missing" if found else "not applicable"
+
+
+def _verified(tree: Tree, package: Package) -> Verdict:
+    if package.signature_algorithm != ALGORITHM:
+        raise Fault("EINVAL", f"signature algorithm {shown(package.signature_algorithm)} is unknown")
+    if not package.publisher_id.strip():
+        raise Fault("EINVAL", "publisher_id is missing")
+    key = _decoded(package.public_key, KEY_BYTES, "public key")
+    signature = _decoded(package.signature, 64, "signature")
+    if not any(_holds(key, signature, payload(tree, package, form)) for form in _forms(tree)):
+        uncovered = [name for name in _listed(tree) if not _upstream_covers(tree, name)]
+        old = _holds(key, signature, payload(tree, package, UPSTREAM)) if uncovered else False
+        outside = f"it does not cover {', '.join(map(shown, uncovered[:3]))}; sign the plugin again"
+        raise Fault("EINVAL", outside if old else "signature does not match the files")
+    public = Key(package.public_key)
+    return Verdict("verified", "", package.publisher_id, public.public_key, public.fingerprint)
+
+
+def _forms(tree: Tree) -> list[str]:
+    """The payloads that may stand for this tree."""
+    covered = all(_upstream_covers(tree, name) for name in _listed(tree))
+    return [COMPLETE, UPSTREAM] if covered else [COMPLETE]
+
+
+def payload(tree: Tree, package: Package, form: str) -> bytes:
+    """The bytes that are signed."""
+    lines = [form, *_facts(package)]
+    for name in _listed(tree):
+        file = tree.files[name]
+        if form == COMPLETE:
+            lines.append(f"{'program' if file.executable else 'file'}\t{name}\t{file.sha256}")
+        elif _upstream_covers(tree, name):
+            lines.append(f"file\t{name}\t{file.sha256}")
+    for line in lines:
+        if _CONTROL.search(line.replace("\t", "")):
+            raise Fault("EINVAL", f"control characters cannot be signed: {shown(line)}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _facts(package: Package) -> Iterator[str]:
+    facts = {
+        "publisher_id": package.publisher_id,
+        "algorithm": ALGORITHM,
+        "public_key": package.public_key,
+        "manifest_sha256": package.manifest_sha256,
+        "binary_sha256": package.binary_sha256,
+        "sbom": package.sbom,
+        "risk_profile": package.risk_profile,
+    }
+    for key, value in facts.items():
+        yield f"{key}={_plain(value, key)}"
+    if found := package.conformance:
+        yield f"conformance.suite={_plain(found.suite, 'suite')}"
+        yield f"conformance.passed={_bool(found.passed)}"
+        yield f"conformance.checked_at={_plain(found.checked_at, 'checked_at')}"
+        for check in found.checks:
+            name, message = _plain(check.name, "name"), _plain(check.message, "message")
+            yield f"conformance.check\t{name}\t{_bool(check.passed)}\t{message}"
+
+
+def _plain(value: str, field: str) -> str:
+    if _CONTROL.search(value):
+        raise Fault("EINVAL", f"{field} holds a control character, which cannot be signed: {shown(value)}")
+    return value
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _listed(tree: Tree) -> list[str]:
+    """Every file but the one that holds the signature, in the order of the payload. What was fetched when the
+    plugin was installed was not there to sign: the manifest's hash is of it (plugins/install/fetch.py)."""
+    return sorted((name for name in tree.files if name != PACKAGE_FILE and not is_fetched(name)), key=order)
+
+
+def _upstream_covers(tree: Tree, name: str) -> bool:
+    if name in FILES or name.split("/")[0] in _UPSTREAM_FOLDERS:
+        return True
+    has_lib = any(each.startswith("lib/") for each in tree.files)
+    return name == library_of(tree.manifest) and not has_lib
+
+
+def _upstream_suffices(tree: Tree) -> bool:
+    """Whether upstream's payload says all: then its hosts can verify what is signed here."""
+    return all(_upstream_covers(tree, name) and not tree.files[name].executable for name in _listed(tree))
+
+
+def _binary(tree: Tree) -> str:
+    return next(iter(_binaries(tree)), "")
+
+
+def _binaries(tree: Tree) -> list[str]:
+    """Hashes that binary_sha256 may be: of the named library, or where none is, of any: upstream takes
+    the first that its file system lists."""
+    named = tree.manifest.native.library if tree.manifest.native else ""
+    if named and (library := posixpath.normpath(named)) in tree.files:
+        return [tree.files[library].sha256]
+    libraries = [name for name in tree.files if name.endswith(LIBRARIES)]
+    in_lib = [name for name in libraries if name.startswith("lib/") and name.count("/") == 1]
+    beside = [name for name in libraries if "/" not in name]
+    return [tree.files[name].sha256 for name in in_lib or beside]
+
+
+def encode_package(package: Package) -> bytes:
+    """package.toml, as it is written beside the manifest."""
+    values = msgspec.to_builtins(package)
+    certificate = values.pop("conformance")
+    lines = [f"{key} = {quoted(value)}" for key, value in values.items()]
+    if certificate:
+        checks = certificate.pop("checks")
+        lines += ["", "[conformance]", *(f"{key} = {quoted(value)}" for key, value in certificate.items())]
+        for check in checks:
+            lines += [
+                "",
+                "[[conformance.checks]]",
+                *(f"{key} = {quoted(value)}" for key, value in check.items()),
+            ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _decoded(text: str, size: int, what: str) -> bytes:
+    """Base64 in its one canonical spelling, so that no other text means the same."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    if len(data) != size or base64.b64encode(data).decode() != text:
+        raise Fault("EINVAL", f"{what} is not base64 of {size} bytes")
+    return data
+
+
+def _private_key(secret: bytes | None = None) -> Ed25519PrivateKey:
+    with needed_for("signatures"):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(secret) if secret else Ed25519PrivateKey.generate()
+
+
+def _public(private: Ed25519PrivateKey) -> Key:
+    return Key(base64.b64encode(private.public_key().public_bytes_raw()).decode())
+
+
+def _holds(key: bytes, signature: bytes, signed: bytes) -> bool:
+    with needed_for("signatures"):
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, signed)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

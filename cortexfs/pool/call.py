@@ -1,0 +1,143 @@
+"""The daemon's side of a call that a host answers, for whoever is no runner: an agent, a conversation.
+
+Main path: `HostCall.run` sends the request to a host of the pool and passes on what the host says until it is
+done.
+
+Rules: a call that is given up is half-closed, which cancels it; a host that does not let go, or that broke
+the protocol, is replaced. What a host says is a stranger's word.
+This file must never know what is asked, nor what becomes of the answer. A runner's run, where each hop
+costs, has a loop of its own (run/tool_run.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import trio
+
+from cortexfs.core import frames, hostcalls, wire
+from cortexfs.core.errors import Fault, is_code
+from cortexfs.peers import safe_sockets
+from cortexfs.pool.pool import Host, Pool, announce
+from cortexfs.run.runner import receive, send
+
+# A second is what a cancel may take (abi.md 5); the rest of it is for the answer.
+LET_GO_SECONDS = 0.8
+EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
+
+heard_observers = msgspec.msgpack.Decoder(tuple[str | None, str])
+heard_faults = msgspec.msgpack.Decoder(tuple[str, str])
+# What decoding the word of a stranger raises.
+GARBAGE = (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, struct.error)
+
+Hear = Callable[[int, bytes], frames.Frame | None]
+Say = Callable[..., Awaitable[None]]
+
+
+class HostCall:
+    """One call of a host, until it is done or given up. `hear` makes a frame of a message, or none; `say` is
+    given those that came together."""
+
+    def __init__(self, hear: Hear, say: Say) -> None:
+        self._hear = hear
+        self._say = say
+        self._splitter = wire.Splitter(wire.MAX_SAID)
+        self._done = False
+        self._wants = False
+        self._let_go = True
+        self._broken = False
+        self.fault: Fault | None = None
+
+    async def run(
+        self, pool: Pool, host: Host, asked: hostcalls.Call, seconds: float, cwd: int | None = None
+    ) -> None:
+        """The whole call, to `fault` or without one; gives the host back."""
+        try:
+            with trio.move_on_after(seconds) as clock:
+                await self._ask(host, announce(asked), cwd)
+        finally:
+            pool.release(host, stuck=self._broken or not self._let_go)
+        if clock.cancelled_caught:
+            self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
+
+    async def _ask(self, host: Host, request: bytes, cwd: int | None) -> None:
+        with safe_sockets.closing(host.call(cwd)) as call:
+            self._let_go = False
+            try:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    await send(call, request)
+                await self._listen(call)
+            finally:
+                if not self._let_go:
+                    self._let_go = await let_go(call)
+        if not self._done and self.fault is None:
+            self.fault = await name_the_end(host)
+
+    async def _listen(self, call: socket.socket) -> None:
+        while not self._done and not self._broken:
+            try:
+                data = await receive(call)
+            except OSError:
+                data = b""
+            if not data:
+                self._let_go = self._broken = True
+                return
+            if said := self._frames(data):
+                await self._say(*said)
+            if self._wants:  # it has its input; there is no more
+                self._wants = False
+                with contextlib.suppress(OSError):  # what becomes of it is heard next
+                    await send(call, wire.message(wire.STDIN, b""))
+            await trio.lowlevel.checkpoint()
+
+    def _frames(self, data: bytes) -> list[frames.Frame]:
+        """What is to be said of what came; what was said before something that is wrong was said."""
+        said: list[frames.Frame] = []
+        try:
+            for kind, payload in self._splitter.feed(data):
+                if kind == wire.DONE:
+                    self._done = self._let_go = True
+                    break
+                if kind == wire.FAULT:
+                    self.fault = of_the_tool(*heard_faults.decode(payload))
+                elif kind == wire.WANT:
+                    self._wants = True
+                elif frame := self._hear(kind, payload):
+                    said.append(frame)
+        except GARBAGE as error:
+            self._broken = True
+            self.fault = broken_by(error)
+        return said
+
+
+async def let_go(call: socket.socket) -> bool:
+    """Half-close the call, which cancels it, and give the host a moment to let go; whether it did."""
+    with trio.move_on_after(LET_GO_SECONDS, shield=True):
+        with contextlib.suppress(OSError):
+            call.shutdown(socket.SHUT_WR)
+            while await receive(call):
+                await trio.lowlevel.checkpoint()  # one that floods is never waited for
+        return True
+    return False
+
+
+async def name_the_end(host: Host) -> Fault:
+    """The host closed the call without an answer: it has died, or is dying."""
+    with trio.move_on_after(EXIT_SECONDS):
+        await host.exited.wait()
+    return Fault("EPROTO", f"the tool's process {host.describe_end()} during the call")
+
+
+def broken_by(error: Exception) -> Fault:
+    return Fault("EPROTO", f"the tool's host broke the protocol: {error}")
+
+
+def of_the_tool(code: str, message: str) -> Fault:
+    """What a tool says of its failure. Only callers cancel; a tool that says so has failed by itself."""
+    if code == "ECANCELED":
+        return Fault("EIO", message)
+    return Fault(code if is_code(code) else "EPROTO", message)

@@ -1,0 +1,89 @@
+"""The daemon's end of the fork server: the process that makes hosts, what it is told, and what it tells.
+
+Rules: it is started before the daemon opens anything that hosts must not inherit. What hosts print comes into
+the log, bounded. Ending it ends every host.
+This file must never know who gets which host.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+import trio
+
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.safe_text import one_line
+from cortexfs.pool.starter import Child
+
+MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
+_OUTPUT = 64 << 10
+
+log = logging.getLogger("cortexfs")
+
+_pack = msgspec.msgpack.Encoder().encode
+_replies: msgspec.msgpack.Decoder[hostcalls.FromForkServer] = msgspec.msgpack.Decoder(
+    hostcalls.FromForkServer
+)
+
+
+class ForkServer:
+    """The process that makes hosts, and the channel to it."""
+
+    def __init__(self, child: Child, rights: Sequence[int]) -> None:
+        """Take over one that the starter has started."""
+        self.child = child
+        self.socket, self._output = socket.socket(fileno=rights[0]), rights[1]
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, hostcalls.MAX_SPAWN)
+        self.socket.setblocking(False)
+
+    def send(self, message: hostcalls.ToForkServer, rights: Sequence[int] = ()) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", rights))] if rights else []
+        try:
+            self.socket.sendmsg([_pack(message)], ancillary)
+        except BlockingIOError:
+            raise Fault("EAGAIN", "too many hosts are being started at once; try again") from None
+        except OSError:
+            raise Fault("EHOSTDOWN", "the fork server is gone and is being started again; retry") from None
+
+    def heard(self) -> hostcalls.FromForkServer | None:
+        """The next message; None when the fork server is gone. Raises BlockingIOError while there is none."""
+        try:
+            data = self.socket.recv(hostcalls.MAX_SPAWN)
+        except ConnectionResetError:
+            return None
+        return _replies.decode(data) if data else None
+
+    async def receive(self) -> hostcalls.FromForkServer | None:
+        while True:
+            try:
+                return self.heard()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self.socket)
+
+    def awaited(self, seconds: float) -> bool:
+        """Wait for the next message, when the loop has ended; whether there is one."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    async def overhear(self) -> None:
+        """Log what hosts say on standard error. All of it is read, or who prints would have to wait."""
+        while True:
+            await trio.lowlevel.wait_readable(self._output)
+            if not (said := os.read(self._output, _OUTPUT)):
+                return
+            log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))
+
+    def close(self) -> None:
+        """Have it end, and with it every host. May be repeated."""
+        self.socket.close()
+        if self._output >= 0:
+            os.close(self._output)
+            self._output = -1

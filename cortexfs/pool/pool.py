@@ -1,0 +1,376 @@
+"""The hosts that run tool code as their callers: one per plugin and identity, started on first use.
+
+Main path: `Pool.acquire` gives a live host, `Host.call` opens one call on it. The fork server makes
+the processes, kills them and tells of their ends; this side only decides who gets which.
+
+Rules: everything between two awaits is atomic, and a caller is counted before it waits, so a host in
+use is never dismissed. A host that is stuck, broken or replaced is retired: it gets no new calls and ends
+when its other calls have ended, each of which has a limit of its own. It is asked to, as it may have state to
+let go of; a stuck one is killed, and one that is stopped at once. As whom a host acts is read by the fork
+server from a caller's connection: one that a call comes with, or one that is kept (people.py).
+This file must never know of frames, runners or the tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import select
+import signal
+import socket
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import trio
+
+from cortexfs.core import hostcalls, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.starts import FORK_SERVER
+from cortexfs.peers import safe_sockets
+from cortexfs.pool.fork_client import ForkServer
+from cortexfs.pool.people import People
+from cortexfs.pool.starter import Starter
+
+RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
+# For idle hosts when the daemon ends: a library may have its plugin_drop, and none may hold that up.
+LEAVE_SECONDS = 0.5
+SPAWN_SECONDS = 10.0
+END_SECONDS = 2.0  # for a fork server that has broken off
+FORK_SERVER_PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
+# A caller can make namespaces without end; each would get a host of some MiB.
+HOSTS_PER_USER = 32
+# Larger than one message, so that a host seldom waits for the daemon in mid-answer.
+CALL_BUFFER = 512 << 10
+
+log = logging.getLogger("cortexfs")
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Host:
+    """One host process, from the daemon's side."""
+
+    def __init__(
+        self,
+        number: int,
+        key: tuple[hostcalls.Plugin, hostcalls.Identity],
+        control: socket.socket,
+        kill: Callable[[int], bool],
+    ) -> None:
+        self.number = number
+        self.plugin, self.identity = key
+        self.control = control
+        self.pid = 0
+        self._kill = kill
+        self.calls = 0
+        self.retired = False
+        self.stuck = False
+        self.status: int | None = None
+        self.idle_since = trio.current_time()
+        self.ready = trio.Event()
+        self.exited = trio.Event()
+        self.fault: Fault | None = None
+        self._look = select.poll()
+        self._look.register(control, 0)
+
+    @property
+    def is_alive(self) -> bool:
+        """False as soon as the process has ended, which the fork server tells only later."""
+        return not self._look.poll(0)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped it, as a tool of its own user may: nothing in it goes on."""
+        with contextlib.suppress(OSError):  # proc_pid_stat(5); the name before the state may hold anything
+            return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+        return False
+
+    def call(self, cwd: int | None) -> socket.socket:
+        """Open a call: the daemon's end of its stream. Pair with `Pool.release`."""
+        assert cwd is None or not hostcalls.is_enclosed(self.plugin, self.identity)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
+            ours.setblocking(False)
+            safe_sockets.refuse_rights(ours)
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CALL_BUFFER)
+            try:
+                self.control.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            except OSError as error:
+                ours.close()
+                # A full queue, or more descriptors on their way than the kernel lets one user have.
+                if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
+                    why = "the plugin's host does not take more calls now; try again"
+                    raise Fault("EAGAIN", why) from None
+                raise Fault("EPROTO", f"the host of the plugin {self.plugin.name} has died") from None
+        return ours
+
+    def end(self) -> None:
+        """Ask an idle host to leave: it exits when its control socket ends."""
+        self.control.close()
+
+    def kill(self) -> None:
+        """End it now."""
+        if self.exited.is_set() or not self._kill(self.number):
+            self.end()
+
+    def describe_end(self) -> str:
+        if self.status is None:
+            return "broke off"
+        if self.status < 0:
+            name = signal.Signals(-self.status).name if -self.status in list(signal.Signals) else "a signal"
+            return f"was killed by {name}"
+        return f"exited with status {self.status}"
+
+
+def _share(identity: hostcalls.Identity) -> tuple[int, str, bool]:
+    """Which hosts are bounded together: a user's own, and those of all agents that work for him, of which
+    each working directory makes others. Plugins are described beside them, which nobody is to hold up."""
+    confined = identity.view is not None
+    return identity.uid, "" if confined else identity.label, confined
+
+
+class Pool:
+    """Hosts by plugin and identity."""
+
+    def __init__(self, limits: hostcalls.Limits, starter: Starter | None = None) -> None:
+        self._limits = limits
+        self.starter = starter or Starter()
+        self._forks = ForkServer(*self.starter.start_now(FORK_SERVER))
+        self.people = People(lambda message, rights: self._forks.send(message, rights))
+        self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
+        self._all: dict[int, Host] = {}
+        self._by_pid: dict[int, Host] = {}
+        self._number = 0
+        self.started: Callable[[Host], None] = lambda host: None  # is told of each host that begins
+        self.device = 0  # of the mount, as soon as there is one: what confined hosts may reach of mounts
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def by_pid(self) -> dict[int, Host]:
+        """Live hosts by process id: who asks from inside one is a nested caller."""
+        return self._by_pid
+
+    async def run(self) -> None:
+        """Hear the fork server; when it dies, its hosts are dead, and another takes its place."""
+        while True:
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._forks.overhear)
+                while (received := await self._forks.receive()) is not None:
+                    self._heard(received)
+                nursery.cancel_scope.cancel()
+            for host in list(self._all.values()):
+                self._gone(host, -signal.SIGKILL)
+            log.error("the fork server has ended, and all hosts with it; another one is started")
+            await self._ended(self._forks)
+            await trio.sleep_until(began + FORK_SERVER_PAUSE)
+            try:
+                self._forks = ForkServer(*await self.starter.start(FORK_SERVER))
+            except OSError as error:
+                log.error("no fork server can be started: %s", error.strerror)
+                return
+            self.people.introduce()
+
+    async def _ended(self, forks: ForkServer) -> None:
+        """It may take a moment to end what its hosts left."""
+        forks.close()
+        with trio.move_on_after(END_SECONDS):
+            await forks.child.ended.wait()
+        forks.child.kill()
+        await forks.child.ended.wait()
+
+    @property
+    def plugins(self) -> set[hostcalls.Plugin]:
+        """What any host holds, also one that only finishes its calls."""
+        return {host.plugin for host in self._all.values()}
+
+    @property
+    def live(self) -> list[Host]:
+        """Those that take calls."""
+        return list(self._hosts.values())
+
+    def _heard(self, message: hostcalls.FromForkServer) -> None:
+        host = self._all.get(message.host)
+        if host is None:
+            return
+        if isinstance(message, hostcalls.Exited):
+            self._gone(host, message.status)
+        elif message.fault is not None:
+            host.fault = Fault(*message.fault)
+            self._gone(host, None)
+        else:
+            host.pid = message.pid
+            self._by_pid[host.pid] = host
+            host.ready.set()
+            self.started(host)
+            if host.retired and not host.calls:  # nobody waited so long
+                host.end()
+
+    def _gone(self, host: Host, status: int | None) -> None:
+        host.status = status
+        self.retire(host)
+        del self._all[host.number]
+        if self._by_pid.get(host.pid) is host:
+            del self._by_pid[host.pid]
+        host.control.close()
+        host.ready.set()
+        host.exited.set()
+
+    def retire(self, host: Host) -> None:
+        """Give it no more calls; it ends with the last that it has."""
+        host.retired = True
+        key = (host.plugin, host.identity)
+        if self._hosts.get(key) is host:
+            del self._hosts[key]
+
+    def is_warm(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> bool:
+        """Whether `acquire` will not have to wait."""
+        host = self._hosts.get((plugin, identity))
+        return host is not None and host.ready.is_set()
+
+    async def acquire(
+        self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, connection: socket.socket | None = None
+    ) -> Host:
+        """A live host for this plugin as this caller, whose connection it is, unless they are kept."""
+        host = self._hosts.get((plugin, identity))
+        if host is not None and not host.is_alive:
+            self.retire(host)
+            host = None
+        host = host or self._spawn(plugin, identity, connection)
+        host.calls += 1
+        try:
+            await self._started(host)
+        except BaseException:  # a cancellation, too: the call goes off the host's count, then it goes on
+            self.release(host)
+            raise
+        return host
+
+    async def _started(self, host: Host) -> None:
+        if not host.ready.is_set():
+            with trio.move_on_after(SPAWN_SECONDS):
+                await host.ready.wait()
+        if not host.ready.is_set():
+            self.retire(host)
+        if host.fault is not None:
+            raise Fault(host.fault.code, host.fault.message)
+        if host.pid == 0 or host.exited.is_set():
+            raise Fault("EHOSTDOWN", f"the host of the plugin {host.plugin.name} did not start")
+
+    def _spawn(
+        self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, connection: socket.socket | None
+    ) -> Host:
+        self._make_room(identity)
+        self._number += 1
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        ours.shutdown(socket.SHUT_RD)  # a host has nothing to say here, and could send descriptors
+        host = Host(self._number, (plugin, identity), ours, self._kill)
+        met = self.people.number(identity) if connection is None else 0
+        shown = [] if connection is None else [connection.fileno()]
+        try:
+            with theirs:
+                spawn = hostcalls.Spawn(host.number, plugin, identity, self._limits, self.device, met)
+                self._forks.send(spawn, [theirs.fileno(), *shown])
+        except Fault:
+            ours.close()
+            raise
+        self._hosts[plugin, identity] = self._all[host.number] = host
+        return host
+
+    def _kill(self, number: int) -> bool:
+        """Returns whether the fork server was there to be told."""
+        try:
+            self._forks.send(hostcalls.Kill(number))
+        except Fault:
+            return False
+        return True
+
+    def _make_room(self, identity: hostcalls.Identity) -> None:
+        """Keep one user's hosts bounded: an idle one ends, first those that hold no plugin's state."""
+        uid, share = identity.uid, _share(identity)
+        owned = [host for host in self._all.values() if _share(host.identity) == share]
+        # The retired ones take memory until they have ended, and who has stopped them may wait for it.
+        if len(owned) >= 2 * HOSTS_PER_USER:
+            raise Fault("EAGAIN", f"{len(owned)} hosts of uid {uid} have yet to end; try again")
+        owned = [host for host in owned if not host.retired]
+        if len(owned) < HOSTS_PER_USER:
+            return
+        idle = [host for host in owned if host.pid and not host.calls]
+        if not idle:
+            raise Fault("EAGAIN", f"uid {uid} has {len(owned)} hosts at work, which is the limit; try again")
+        self._dismiss(min(idle, key=lambda host: (host.plugin.name != "builtin", host.idle_since)))
+
+    def release(self, host: Host, stuck: bool = False) -> None:
+        """A call has ended. A stuck one did not let go of its thread: its host is replaced."""
+        host.calls -= 1
+        host.idle_since = trio.current_time()
+        if stuck:
+            host.stuck = True
+            self.retire(host)
+            if host.is_stopped:  # its other calls wait for what never comes
+                host.kill()
+        if host.retired and not host.calls:
+            host.kill() if host.stuck else host.end()
+
+    def _dismiss(self, host: Host) -> None:
+        self.retire(host)
+        host.idle_since = trio.current_time()
+        host.end()
+
+    def replace(self, keep: Callable[[hostcalls.Plugin], bool]) -> None:
+        """Retire the hosts of plugins that are not to be kept; running calls finish."""
+        for host in list(self._hosts.values()):
+            if keep(host.plugin):
+                continue
+            if host.calls:
+                self.retire(host)
+            else:
+                self._dismiss(host)
+
+    def sweep(self, idle_seconds: float) -> None:
+        """End the built-in tools' hosts that nobody used, and idle ones that were asked to and did not."""
+        now = trio.current_time()
+        for host in list(self._all.values()):
+            idle = now - host.idle_since
+            if host.calls or not host.pid:
+                continue
+            if host.retired and idle > RETIRED_SECONDS:
+                host.kill()
+            elif host.plugin.name == "builtin" and not host.retired and idle > idle_seconds:
+                self._dismiss(host)
+
+    def stop(self) -> None:
+        """End every host, and the starter with all that it has started. May be repeated."""
+        self.dismiss()
+        self.starter.stop()
+
+    def dismiss(self) -> None:
+        """End every host. Those at rest are asked first; no more than `LEAVE_SECONDS` are given them."""
+        asked = [host for host in self._all.values() if host.pid and not host.calls]
+        for host in asked:
+            host.end()
+        self._await_ends(asked)
+        self._forks.close()
+        for host in list(self._all.values()):
+            self._gone(host, -signal.SIGKILL)
+
+    def _await_ends(self, asked: Sequence[Host]) -> None:
+        deadline = time.monotonic() + LEAVE_SECONDS
+        with contextlib.suppress(OSError, ValueError):  # it said nothing more, or was closed before
+            while not all(host.exited.is_set() for host in asked):
+                self._forks.awaited(max(deadline - time.monotonic(), 0))
+                if (message := self._forks.heard()) is None:
+                    return
+                self._heard(message)
+
+
+def announce(request: hostcalls.Request) -> bytes:
+    """The first message of a call."""
+    return wire.message(wire.REQUEST, _pack(request))

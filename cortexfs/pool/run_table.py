@@ -1,0 +1,162 @@
+"""What runs now and what ran: ids, the table of active runs, and one log line for each that ended.
+
+Every way to run an object (exec, sockets, agents) opens a `Run` here and closes it once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Status, Usage
+from cortexfs.core.registry import is_own
+from cortexfs.state.run_logs import Logs
+
+SOCKET = "socket"  # the source of a run that is a message in a session
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of an object's log. Never inputs, outputs or secrets (abi.md 3)."""
+
+    ts: str
+    run: str
+    uid: int
+    source: str
+    status: str
+    ms: int
+    bytes_in: int
+    bytes_out: int
+    code: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+_lines = msgspec.json.Decoder(Line)
+
+
+class Run:
+    """One run, from its first frame to its last."""
+
+    __slots__ = ("began", "bytes_in", "bytes_out", "class_", "id", "name", "source", "uid", "usage")
+
+    def __init__(self, id_: str, class_: str, name: str, uid: int, source: str) -> None:
+        self.id = id_
+        self.class_ = class_
+        self.name = name
+        self.uid = uid
+        self.source = source
+        self.began = time.monotonic()
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.usage: Usage | None = None
+
+    def count(self, usage: Usage) -> None:
+        """Add the tokens that were used."""
+        before = self.usage or Usage(input_tokens=0, output_tokens=0)
+        self.usage = Usage(
+            input_tokens=before.input_tokens + usage.input_tokens,
+            output_tokens=before.output_tokens + usage.output_tokens,
+        )
+
+
+class Clock:
+    """Writes the time as logs have it; most of it stays the same for a second."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._text = ""
+
+    def text(self) -> str:
+        now = time.time_ns()
+        second, rest = divmod(now, 10**9)
+        if second != self._second:
+            self._second = second
+            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._text}.{rest // 10**6:03}Z"
+
+
+class Runs:
+    """The runs of this daemon."""
+
+    def __init__(self, logs: Logs, per_user: int, messages_per_user: int | None = None) -> None:
+        self._logs = logs
+        # Of a call that is a process or a thread, and of a message, which is a task.
+        self._most = {False: per_user, True: messages_per_user or per_user}
+        # Unique for ever (abi.md 5): when the daemon began, which process it was, which run it is.
+        self._prefix = f"r{time.time_ns() // 1000:x}-{os.getpid():x}"
+        self._by_user: dict[tuple[int, bool], int] = {}
+        self.active: dict[str, Run] = {}
+        self.total = 0
+        self.last_error = ""
+        self._closing = False
+        self._idle = trio.Event()
+        self._clock = Clock()
+
+    def new_id(self) -> str:
+        self.total += 1
+        return f"{self._prefix}-{self.total:x}"
+
+    def open(self, class_: str, name: str, uid: int, source: str, id_: str | None = None) -> Run:
+        if self._closing:
+            raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no new runs")
+        which = (uid, source == SOCKET)
+        count, most = self._by_user.get(which, 0), self._most[which[1]]
+        if count >= most:
+            raise Fault("EAGAIN", f"uid {uid} has {most} runs at once, which is the limit; try again")
+        self._by_user[which] = count + 1
+        run = Run(id_ or self.new_id(), class_, name, uid, source)
+        self.active[run.id] = run
+        return run
+
+    async def has_ended(self, class_: str, name: str, uid: int, id_: str) -> bool:
+        """Returns True where this user's log of the object tells of that run."""
+        self._logs.flush()
+        part = b'"run":' + _encode(id_)
+        own = None if is_own((class_, name)) else uid
+        line = await trio.to_thread.run_sync(self._logs.find, class_, name, part, own)
+        return line is not None and _lines.decode(line).uid == uid
+
+    async def drained(self) -> None:
+        """Take no more runs, and wait until none is active."""
+        self._closing = True
+        if self.active:
+            await self._idle.wait()
+
+    def close(self, run: Run, status: Status, fault: Fault | None = None) -> None:
+        del self.active[run.id]
+        which = (run.uid, run.source == SOCKET)
+        left = self._by_user[which] - 1
+        if left:
+            self._by_user[which] = left
+        else:
+            del self._by_user[which]
+        if self._closing and not self.active:
+            self._idle.set()
+        now = self._clock.text()
+        code = fault.code if fault else None
+        if fault and fault.code == "EPROTO":
+            # Everybody reads it, and what somebody has run, and when, is nobody else's business.
+            self.last_error = "a run ended with EPROTO; the log of its object says which"
+        line = Line(
+            ts=now,
+            run=run.id,
+            uid=run.uid,
+            source=run.source,
+            status=status,
+            code=code,
+            ms=round((time.monotonic() - run.began) * 1000),
+            bytes_in=run.bytes_in,
+            bytes_out=run.bytes_out,
+            input_tokens=run.usage.input_tokens if run.usage else None,
+            output_tokens=run.usage.output_tokens if run.usage else None,
+        )
+        data = _encode(line) + b"\n"
+        self._logs.append(run.class_, run.name, data)
+        if not is_own((run.class_, run.name)):  # the log of somebody's own agent is that user's already
+            self._logs.append(run.class_, run.name, data, run.uid)

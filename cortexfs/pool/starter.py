@@ -1,0 +1,237 @@
+"""The daemon's end of its starter: what starts processes, makes listeners and unmounts for it.
+
+    starter = Starter(root, state)          before the daemon opens anything
+    child = starter.start_now(what)         before the loop runs
+    child = await starter.start(what)       while `run` hears the answers
+    listener = await starter.listener(path, backlog)
+    starter.stop()                          which ends all that was started
+
+Rules: the starter is told of nothing but what core/starts.py says. A child of it is ended by its number.
+This file must never know what is started for whom.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import trio
+
+from cortexfs.core import starts
+from cortexfs.linux import syscalls
+
+STOP_SECONDS = 10.0  # more than the starter gives what it has started
+
+_READ = 64 << 10
+
+_pack = msgspec.msgpack.Encoder().encode
+_answers: msgspec.msgpack.Decoder[starts.FromStarter] = msgspec.msgpack.Decoder(starts.FromStarter)
+
+
+class Child:
+    """A process that was started, as the daemon sees it."""
+
+    def __init__(self, number: int, starter: Starter) -> None:
+        self.number = number
+        self.pid = 0
+        self.status: int | None = None
+        self.ended = trio.Event()
+        self._starter = starter
+
+    def kill(self) -> None:
+        if self.status is None:
+            self._starter.kill(self.number)
+
+
+class _Answer:
+    """What was asked for, as soon as it is there."""
+
+    def __init__(self) -> None:
+        self.came = trio.Event()
+        self.done = starts.Done(0, error=errno.EPIPE)  # the starter is gone
+        self.rights: list[int] = []
+
+    def taken(self) -> list[int]:
+        """Its rights, which are the caller's from now on."""
+        if self.done.error:
+            raise OSError(self.done.error, os.strerror(self.done.error))
+        rights, self.rights = self.rights, []
+        return rights
+
+
+class Starter:
+    def __init__(
+        self,
+        root: Path | None = None,
+        state: Path | None = None,
+        config: Path | None = None,
+        engine: Sequence[str] = (),
+    ) -> None:
+        """Start it. `engine` is another command of engines than the package's own."""
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        options = ["--root", str(root)] if root else []
+        options += ["--state", os.path.realpath(state)] if state else []
+        options += ["--config", os.path.realpath(config)] if config else []
+        options += ["--engine", json.dumps(list(engine))] if engine else []
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "cortexfs.host.starter", str(theirs.fileno()), *options],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={"PATH": os.defpath, **starts.needed(os.environ)},
+                start_new_session=True,
+            )
+        self.binds = trio.Lock()  # one at a time, as the tree knows by its pid what is bound
+        self._number = 0
+        self._asked: dict[int, _Answer] = {}
+        self._children: dict[int, Child] = {}
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def run(self) -> None:
+        """Hear the starter, until it is gone."""
+        self.control.setblocking(False)
+        try:
+            while True:
+                try:
+                    if not self._hear():
+                        return
+                except BlockingIOError:
+                    await trio.lowlevel.wait_readable(self.control)
+        finally:
+            for answer in self._asked.values():
+                answer.came.set()
+
+    def _hear(self) -> bool:
+        try:
+            data, rights, _ = syscalls.receive(self.control, starts.MAX_MESSAGE, starts.MAX_RIGHTS)
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        message = _answers.decode(data)
+        if isinstance(message, starts.Ended):
+            if child := self._children.pop(message.number, None):
+                child.status = message.status
+                child.ended.set()
+        elif answer := self._asked.pop(message.number, None):
+            answer.done, answer.rights = message, rights
+            answer.came.set()
+        else:  # nobody waits any more
+            for fd in rights:
+                os.close(fd)
+            if message.error:
+                self._children.pop(message.number, None)
+            self.kill(message.number)
+        return True
+
+    # -- requests
+
+    def _ask(self, request: starts.ToStarter) -> _Answer:
+        answer = self._asked[request.number] = _Answer()
+        try:
+            self.control.send(_pack(request))
+        except OSError:
+            del self._asked[request.number]
+            answer.came.set()
+        return answer
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    async def _answered(self, request: starts.ToStarter) -> _Answer:
+        answer = self._ask(request)
+        try:
+            await answer.came.wait()
+        except BaseException:  # a cancellation: what comes now is for nobody
+            self._asked.pop(request.number, None)
+            for fd in answer.rights:
+                os.close(fd)
+            raise
+        return answer
+
+    def _answered_now(self, request: starts.ToStarter) -> _Answer:
+        answer = self._ask(request)
+        self.control.setblocking(True)
+        while not answer.came.is_set() and self._hear():
+            pass
+        return answer
+
+    async def start(self, what: str, argument: str = "") -> tuple[Child, list[int]]:
+        """A process of this kind, and its rights. Raises OSError where it cannot be started."""
+        child = Child(self._next(), self)
+        self._children[child.number] = child  # before its end can be told
+        answer = await self._answered(starts.Start(child.number, what, argument))
+        return self._begun(child, answer)
+
+    def start_now(self, what: str) -> tuple[Child, list[int]]:
+        """The same before the loop runs."""
+        child = Child(self._next(), self)
+        self._children[child.number] = child
+        return self._begun(child, self._answered_now(starts.Start(child.number, what)))
+
+    def _begun(self, child: Child, answer: _Answer) -> tuple[Child, list[int]]:
+        if answer.done.error:
+            self._children.pop(child.number, None)
+        rights = answer.taken()
+        child.pid = answer.done.pid
+        return child, rights
+
+    async def output(self, what: str, argument: str, seconds: float, most: int) -> tuple[bytes, int]:
+        """What a program of this kind prints, and its status. Raises OSError, and TimeoutError."""
+        child, (channel, printed) = await self.start(what, argument)
+        os.close(channel)
+        said = b""
+        try:
+            with trio.move_on_after(seconds):
+                while part := await _read(printed):
+                    said += part[: most - len(said)]
+                await child.ended.wait()
+        finally:
+            os.close(printed)
+            child.kill()
+        if child.status is None:
+            raise TimeoutError(errno.ETIMEDOUT, f"it took over {seconds:g} s")
+        return said, child.status
+
+    def kill(self, number: int) -> None:
+        with suppress(OSError):  # gone, and all that it has started with it
+            self.control.send(_pack(starts.Kill(number)))
+
+    async def listener(self, path: str, backlog: int) -> socket.socket:
+        """A socket that listens at a path of the mount."""
+        answer = await self._answered(starts.Bind(self._next(), path, backlog))
+        return socket.socket(fileno=answer.taken()[0])
+
+    def unmount(self, device: int) -> None:
+        """Unmount what is served no more. Call it when the loop has ended."""
+        self._answered_now(starts.Unmount(self._next(), device)).taken()
+
+    def stop(self) -> None:
+        """End it, and with it all that it has started. May be repeated."""
+        with suppress(OSError):
+            self.control.shutdown(socket.SHUT_RDWR)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        with suppress(OSError):  # a daemon that has given up closing it (confinement)
+            self.control.close()
+
+
+async def _read(output: int) -> bytes:
+    await trio.lowlevel.wait_readable(output)
+    return os.read(output, _READ)

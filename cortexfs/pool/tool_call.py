@@ -1,0 +1,100 @@
+"""One call of a tool for an agent: in a host that is the person and no more, and what it said.
+
+Main path: `ToolCalls.call` takes a host from the pool and collects what a `HostCall` hears. What the
+tool says beside its output (progress, notes, media) is passed on as it comes.
+
+Rules: what is kept of an output is bounded, for each call and for each user, and the rest is counted.
+This file must never know why a tool is called, or whether it may be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from cortexfs.agents.ports import Outcome
+from cortexfs.core import frames, hostcalls, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
+from cortexfs.pool.call import HostCall, Say, heard_observers
+from cortexfs.pool.host_queue import Turnstile
+from cortexfs.pool.pool import Pool
+
+MAX_KEPT = 2 << 20  # bytes of one output; what a model is told of it is far less
+MAX_HELD = 64 << 20  # and of all that are kept at a time for one user
+
+
+class ToolCalls:
+    """Calls of tools by whoever is no runner."""
+
+    def __init__(self, pool: Pool, default_seconds: float) -> None:
+        self._pool = pool
+        self._seconds = default_seconds
+        self._held: Counter[int] = Counter()  # by uid
+        self._turnstile = Turnstile(pool)
+
+    async def call(
+        self, tool: Object, identity: hostcalls.Identity, asked: hostcalls.Call, say: Say
+    ) -> Outcome:
+        """Run it to its end. A fault of the tool is in the outcome; one of ours is, too."""
+        if tool.plugin is None:
+            return Outcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
+        seconds = tool.timeout or self._seconds
+        output = _Output(tool.path, identity.uid, self._held)
+        one = HostCall(output.hear, say)
+        try:
+            who = hostcalls.of_call(tool.plugin, identity, asked.environment)
+            host = await self._turnstile.host(tool.plugin, who)
+            await one.run(self._pool, host, asked, seconds)
+            return output.outcome(one.fault)
+        except Fault as fault:
+            return output.outcome(fault)
+        finally:
+            output.forget()
+            self._turnstile.freed(identity.uid)
+
+
+class _Output:
+    """What is kept of one call's output."""
+
+    def __init__(self, path: str, uid: int, held: Counter[int]) -> None:
+        self._path = path
+        self._uid = uid
+        self._held = held
+        self._kept = bytearray()  # not its pieces, each of which may be a byte
+        self._size = 0
+
+    def outcome(self, fault: Fault | None) -> Outcome:
+        text = self._kept.decode(errors="ignore")  # cut inside a character, perhaps
+        return Outcome(text, fault, self._size - len(self._kept))
+
+    def forget(self) -> None:
+        """It counts for its user no more."""
+        self._held[self._uid] -= len(self._kept)
+        if not self._held[self._uid]:
+            del self._held[self._uid]
+
+    def hear(self, kind: int, payload: bytes) -> frames.Frame | None:
+        if kind != wire.DELTA:
+            return _frame(self._path, kind, payload)
+        self._size += len(payload)
+        # As much of it as there is room for; what comes behind a gap is not kept.
+        if self._size - len(payload) == len(self._kept):
+            taken = payload[: max(0, min(MAX_KEPT - len(self._kept), MAX_HELD - self._held[self._uid]))]
+            self._kept += taken
+            self._held[self._uid] += len(taken)
+        return None
+
+
+def _frame(path: str, kind: int, payload: bytes) -> frames.Frame | None:
+    """What a tool says beside its output. Its notes bear its path, as its name may be `policy` or `approval`:
+    the run's own notes tell what was decided."""
+    if kind == wire.PROGRESS:
+        return frames.Progress(message=payload.decode())
+    if kind == wire.OBSERVER:
+        source, content = heard_observers.decode(payload)
+        return frames.Observer(source=f"{path}: {source}" if source else path, content=content)
+    if kind == wire.MEDIA:
+        return frames.Media(attachment=msgspec.json.decode(payload))
+    return None

@@ -1,0 +1,222 @@
+"""A run of a tool about which plugins are asked: a relay that stops where they have something to say.
+
+Main path: the host says with which input the tool is to run (wire.INPUT) and waits; plugins are asked, and
+the host is answered. Where there is middleware for its output, that is held until the tool has ended and all
+were asked; what the tool says beside it (progress, notes) passes as it comes.
+
+Rules: a caller who leaves ends the asking, too. The time that plugins take before the tool is the call's own.
+This file must never know how a plugin is asked.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import trio
+
+from cortexfs.core import frames, hostcalls, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import MAX_HEARD, MAX_SHOWN
+from cortexfs.hooks.middleware import After, Hooked
+from cortexfs.pool.call import GARBAGE, broken_by
+from cortexfs.pool.pool import Pool
+from cortexfs.pool.run_table import Run
+from cortexfs.run.output import Voice
+from cortexfs.run.tool_run import Callerish, Limits, Relay
+
+MAX_OVERHEARD = 4 * MAX_HEARD  # bytes, of that many characters
+
+_pack = msgspec.msgpack.Encoder().encode
+_inputs = msgspec.json.Decoder(dict[str, Any])
+
+
+def shown(asked: hostcalls.Call) -> hostcalls.Shown:
+    """The same call, but that its input is shown first."""
+    return hostcalls.Shown(*(getattr(asked, field) for field in asked.__struct_fields__))
+
+
+class HookedRelay(Relay):
+    def __init__(
+        self,
+        stream: socket.socket,
+        voice: Voice,
+        run: Run,
+        limits: Limits,
+        hooked: Hooked,
+        admit: Callable[[bytes], None],
+    ) -> None:
+        super().__init__(stream, voice, run, limits)
+        self._hooked = hooked
+        self._admit = admit  # raises a Fault where this caller may not run it with a changed input
+        self._asks = bytearray()  # the input, as far as the host has shown it
+        self._was_shown = self._is_shown = False
+        self._held: list[tuple[int, bytes]] = []  # what is for middleware first, or for an event
+        self._size = self._length = 0  # of the output, in bytes and characters
+        self._passes = not hooked.holds
+        self._is_refused = False  # it was too large, and nothing of it may pass
+
+    async def _work(
+        self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
+    ) -> None:
+        try:
+            await super()._work(pool, plugin, shown(asked), caller, seconds)
+            await self._ended(seconds)
+        finally:
+            self._hooked.let_go()
+
+    async def _ended(self, seconds: float) -> None:
+        """Whatever way the host's part of it has ended."""
+        if self._left:
+            self.fault = Fault("ECANCELED", "")
+        elif self.fault is None and self._is_shown:
+            self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
+        elif self.fault is None and not self._hooked.is_begun:
+            self.fault = Fault("EPROTO", "the tool's host did not say with which input it runs")
+        if self._hooked.is_begun:
+            await self._after()
+
+    # Before the tool runs.
+
+    @property
+    def _ending(self) -> bool:
+        return self._is_shown or super()._ending
+
+    async def _pump(self, call: socket.socket, watched: bool) -> bool:
+        """As before, but for the stop; always watched, as nobody knows how long plugins take."""
+        if not watched:
+            return False
+        ended = await super()._pump(call, watched)
+        if not self._is_shown:
+            return ended
+        self._is_shown = False
+        try:
+            answer = await self._asked()
+        except GARBAGE as error:
+            self.fault = error if isinstance(error, Fault) else broken_by(error)
+            return True
+        await self._pass(call, memoryview(wire.message(wire.INPUT, answer)))
+        return await super()._pump(call, watched)
+
+    async def _asked(self) -> bytes:
+        """What the host is told of the input."""
+        large = len(self._asks) > MAX_SHOWN
+        input_, notes = await self._hooked.before(None if large else _inputs.decode(self._asks))
+        self._asks.clear()
+        answer = b""
+        if who := self._hooked.changed_by:
+            changed = msgspec.json.encode(input_)
+            self._admit(changed)
+            answer = _pack((who, changed))
+        self._note(notes)
+        self._hooked.begin(input_)
+        return answer
+
+    # What the host says.
+
+    def _heard(self, kind: int, payload: bytes) -> bytes:
+        if kind == wire.INPUT:
+            self._show(payload)
+            return b""
+        if kind not in (wire.DELTA, wire.MEDIA):
+            return super()._heard(kind, payload)
+        if kind == wire.DELTA:
+            self._length += len(payload.decode())
+        self._size += len(payload)
+        if self._is_refused:
+            return b""
+        if self._passes:
+            self._overhear(kind, payload)
+            return super()._heard(kind, payload)
+        if not self._may_hold(len(payload)):
+            return b""
+        self._held.append((kind, payload))
+        return self._too_large() if self._size > MAX_SHOWN else b""
+
+    def _may_hold(self, size: int) -> bool:
+        try:
+            self._hooked.hold(size)
+        except Fault as fault:
+            self._refuse(fault)
+        return not self._is_refused
+
+    def _refuse(self, fault: Fault) -> None:
+        """Nothing of the output passes any more."""
+        self.fault, self._is_refused = fault, True
+        self._held.clear()
+
+    def _show(self, payload: bytes) -> None:
+        if self._was_shown:
+            raise Fault("EPROTO", "it has shown its input before")
+        if len(self._asks) <= MAX_SHOWN and self._may_hold(len(payload)):
+            self._asks += payload
+        self._was_shown = self._is_shown = not payload
+
+    def _overhear(self, kind: int, payload: bytes) -> None:
+        """As much of the output as an event has."""
+        if kind == wire.DELTA and self._hooked.listens and self._size - len(payload) < MAX_OVERHEARD:
+            self._held.append((kind, payload))
+
+    def _too_large(self) -> bytes:
+        """For middleware: it ends here, or goes on without being asked about."""
+        try:
+            self._hooked.too_large()
+        except Fault as fault:
+            self._refuse(fault)
+            return b""
+        self._passes = True
+        return self._released()
+
+    # After it.
+
+    async def _after(self) -> None:
+        output = b"".join(payload for kind, payload in self._held if kind == wire.DELTA).decode()
+        if self._passes or self._is_refused or self._left:
+            self._hooked.end(output, self.fault, self._length)
+            return
+        self._done = False
+        asked = await self._unless_left(output)
+        if asked is None:
+            self._hooked.end("", Fault("ECANCELED", ""))
+            return
+        self._note(asked.notes)
+        if asked.refused is not None:
+            self.fault = asked.refused
+        else:
+            self._say(self._released(None if asked.output == output else asked.output))
+        self._done = True
+
+    async def _unless_left(self, output: str) -> After | None:
+        """What middleware makes of it; None when the caller has left."""
+        asked = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._leaves, nursery.cancel_scope)
+                asked = await self._hooked.after(output, self.fault)
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup:  # Trio wraps a cancellation, too
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise
+        return asked
+
+    async def _leaves(self, scope: trio.CancelScope) -> None:
+        while await self._hear():
+            pass
+        scope.cancel()
+
+    def _released(self, changed: str | None = None) -> bytes:
+        """What was held, for the runner: as the tool has said it, or with another text."""
+        held = self._held
+        if changed is not None:
+            held = [(kind, payload) for kind, payload in held if kind != wire.DELTA]
+        said = [super(HookedRelay, self)._heard(kind, payload) for kind, payload in held]
+        if changed:
+            self._run.bytes_out += len(changed.encode())
+            said.append(self._voice.say(frames.Delta(run=self._run.id, text=changed)))
+        return b"".join(said)
+
+    def _note(self, notes: list[frames.Observer]) -> None:
+        own = [msgspec.structs.replace(note, run=self._run.id) for note in notes]
+        self._say(b"".join(map(self._voice.say, own)))

@@ -1,0 +1,296 @@
+"""Answering the runner: one connection to `.run.sock` is one run of one object (abi.md 4).
+
+Main path: `Exec.serve` accepts; `_converse` reads the greeting, learns who calls and which object is
+meant; what needs no running is answered here; a tool's run is a Relay, a model's an Answer.
+
+Rules: the caller is who connected, never what the greeting says. Nothing here touches a path for a
+caller. Every conversation ends in an exit status, unless the runner has gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+import msgspec
+import trio
+
+from cortexfs.core import hostcalls, wire
+from cortexfs.core.arguments import usage
+from cortexfs.core.arguments.parse import wants_help
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.registry import Object
+from cortexfs.core.tree.places import COMMANDS
+from cortexfs.hooks.middleware import Middleware
+from cortexfs.hooks.registry import Site
+from cortexfs.models.ask.driver import Driver, Who
+from cortexfs.peers import safe_sockets
+from cortexfs.peers.arrivals import Arrivals
+from cortexfs.peers.caller import Caller, caller_of
+from cortexfs.peers.quotas import Guest, Guests
+from cortexfs.plugins.command_object import CALL, CLASS
+from cortexfs.pool.pool import Pool
+from cortexfs.pool.run_table import Run, Runs
+from cortexfs.run import shebang
+from cortexfs.run.hooked_tool_run import HookedRelay
+from cortexfs.run.model_run import Answer
+from cortexfs.run.output import Jsonl, Text, Voice, printed
+from cortexfs.run.runner import RECEIVE, farewell, receive, send
+from cortexfs.run.tool_run import Limits, Relay
+
+GREETING_SECONDS = 5.0
+
+log = logging.getLogger("cortexfs")
+
+
+class Settings(Limits, Protocol):
+    """What exec needs of the configuration."""
+
+    @property
+    def tool_timeout(self) -> float: ...
+    @property
+    def connections(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    def serve_sandboxed(self, uid: int) -> bool: ...
+
+
+class Tree(NamedTuple):
+    """What exec asks the tree."""
+
+    root: str
+    find: Callable[[int], Object | None]  # by inode
+    command: Callable[[list[bytes], int], Awaitable[tuple[Object, list[bytes]]]]  # which a uid means
+    driver: Callable[[Object, str], Driver]  # what answers for a model or an agent, by its use
+    # Raises a Fault where what an agent runs may not run this with these arguments.
+    admit: Callable[[Object, Identity, list[bytes]], None]
+
+
+class _Call(NamedTuple):
+    """Who calls what, and how."""
+
+    object_: Object
+    caller: Caller
+    guest: Guest
+    stream: socket.socket
+    voice: Voice
+    arguments: list[bytes]
+    umask: int
+    environment: dict[bytes, bytes]
+
+
+class Exec:
+    """The service behind `.run.sock`."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        pool: Pool,
+        runs: Runs,
+        settings: Settings,
+        arrivals: Arrivals,
+        strict: bool,
+        middleware: Middleware | None = None,
+    ) -> None:
+        self._strict = strict
+        self._arrivals = arrivals
+        self._middleware = middleware or Middleware(pool)
+        self._tree = tree
+        self._pool = pool
+        self._runs = runs
+        self._settings = settings
+        self._guests = Guests(settings.connections)
+
+    async def serve(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        """Accept for ever; over the limit, connections are closed, which the runner reports."""
+        await self._arrivals.welcome(
+            listener,
+            self._guests,
+            lambda stream, guest: nursery.start_soon(self._connection, stream, guest),
+        )
+
+    async def _connection(self, stream: socket.socket, guest: Guest) -> None:
+        """The guard of this edge: a bug ends its own connection and nobody else's."""
+        try:
+            with safe_sockets.closing(stream), contextlib.suppress(OSError):  # gone: nobody to tell
+                await self._converse(stream, guest)
+        except Exception:  # it would end all tasks of the nursery; the log has it
+            log.exception("a connection was ended by a bug")
+            if self._strict:
+                raise
+        finally:
+            self._guests.leave(guest)
+
+    async def _converse(self, stream: socket.socket, guest: Guest) -> None:
+        voice: Voice = Jsonl("")
+        try:
+            said = await _greeting(stream, guest)
+            if said is None:
+                return
+            greeting, arguments, environ = said
+            object_ = self._tree.find(greeting.inode)
+            if greeting.inode == COMMANDS:
+                voice = _voice(None, greeting.flags, environ)
+                object_, arguments = await self._tree.command(arguments, guest.uid)
+            if object_ and not object_.serves(guest.uid):  # whose inode anybody can say
+                object_ = None
+            voice = _voice(object_, greeting.flags, environ)
+            if object_ is None:
+                raise Fault("ENOENT", "this is no object of the mount (any more), or somebody else's own")
+            if answer := self._without_running(object_, greeting, arguments):
+                await send(stream, answer)
+                return
+            with caller_of(stream, self._pool.by_pid, self._settings.serve_sandboxed) as caller:
+                await self._run(
+                    _Call(object_, caller, guest, stream, voice, arguments, greeting.umask, environ)
+                )
+        except Fault as fault:
+            await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
+
+    async def _run(self, call: _Call) -> None:
+        depth = self._settings.depth
+        if call.caller.identity.depth > depth:
+            raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
+        self._tree.admit(call.object_, call.caller.identity, call.arguments)
+        if call.object_.class_ in ("tool", CLASS):
+            await self._tool(call)
+        else:
+            await self._spoken(call)
+
+    async def _tool(self, call: _Call) -> None:
+        object_, caller = call.object_, call.caller
+        if object_.plugin is None:
+            raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
+        run = self._open(call)
+        relay = self._relay(call, run) if self._middleware.has_any else None
+        relay = relay or Relay(call.stream, call.voice, run, self._settings)
+        timeout = object_.timeout or self._settings.tool_timeout
+        invocation = hostcalls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
+        directory = _place(caller) if hostcalls.is_enclosed(object_.plugin, caller.identity) else ""
+        asked = hostcalls.Call(
+            run.id, invocation, call.arguments, None, call.umask, call.environment, directory
+        )
+        try:
+            await relay.answer(self._pool, object_.plugin, asked, caller, timeout)
+        finally:
+            self._runs.close(run, relay.status, relay.fault)
+
+    def _relay(self, call: _Call, run: Run) -> Relay | None:
+        """One that asks plugins about this run, if any is to be asked. A command is no tool."""
+        if call.object_.class_ != "tool":
+            return None
+        caller = call.caller
+        site = Site(caller.identity, "", run.id, "", caller.cwd, call.stream, call.umask)
+        if (hooked := self._middleware.of(site, call.object_.name)) is None:
+            return None
+
+        def admit(changed: bytes) -> None:
+            self._tree.admit(call.object_, caller.identity, [changed])
+
+        return HookedRelay(call.stream, call.voice, run, self._settings, hooked, admit)
+
+    async def _spoken(self, call: _Call) -> None:
+        """A model or an agent answers."""
+        driver = self._tree.driver(call.object_, "exec")
+        run = self._open(call)
+        who = Who(call.caller.identity, _place(call.caller), run=run.id)
+        let_go = self._pool.people.keep(who.identity, call.stream)
+        answer = Answer(call.stream, call.voice, run, self._settings.output_bytes, who)
+        try:
+            await answer.answer(driver, call.arguments, call.guest)
+        finally:
+            let_go()
+            self._runs.close(run, answer.status, answer.fault)
+
+    def _open(self, call: _Call) -> Run:
+        run = self._runs.open(*call.object_.key, call.caller.identity.uid, "exec")
+        call.voice.run = run.id
+        return run
+
+    def _without_running(self, object_: Object, greeting: wire.Hello, arguments: list[bytes]) -> bytes:
+        """The answers that need no run: --help, and what comes of no arguments on a terminal."""
+        if wants_help(arguments):
+            schema = msgspec.json.decode(object_.schema)
+            effects, dry = object_.capabilities.effects, object_.dry_run_flag
+            text = usage.help_text(object_.name, object_.description, schema, effects, object_.class_, dry)
+            return printed(wire.STDOUT, text.encode()) + farewell(None)
+        if arguments or not greeting.flags & wire.TTY_STDIN:
+            return b""
+        if object_.class_ == "tool":
+            text = usage.usage(object_.name, msgspec.json.decode(object_.schema))
+            return printed(wire.STDERR, text.encode()) + farewell(Fault("EINVAL", ""))
+        return self._chat(object_) if greeting.flags & wire.TTY_STDOUT else b""
+
+    def _chat(self, object_: Object) -> bytes:
+        """abi.md 4: without arguments on a terminal, models and agents open a conversation."""
+        words = (shebang.program("ctx"), "--root", self._tree.root, "chat", object_.path)
+        return wire.message(wire.REPLACE, b"".join(os.fsencode(word) + b"\0" for word in words))
+
+
+def _place(caller: Caller) -> str:
+    """The name of the caller's working directory; looked at by nobody here."""
+    return "" if caller.cwd is None else os.readlink(f"/proc/self/fd/{caller.cwd}")
+
+
+async def _greeting(
+    stream: socket.socket, guest: Guest
+) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]] | None:
+    """A whole HELLO: who says too much is not let further, who takes too long is None."""
+    hello = _Hello(guest)
+    # Nearly always all of it is there by now; then it costs no time limit.
+    with contextlib.suppress(BlockingIOError):
+        hello.take(safe_sockets.receive(stream, RECEIVE))
+    if not hello.is_whole:
+        with trio.move_on_after(GREETING_SECONDS):
+            while not hello.is_whole:
+                hello.take(await receive(stream))
+    return hello.said() if hello.is_whole else None
+
+
+class _Hello:
+    """A HELLO that may come in pieces."""
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+        self._data = bytearray()
+        self._greeting: wire.Hello | None = None
+
+    def take(self, data: bytes) -> None:
+        if not data:
+            raise ConnectionResetError
+        self._data += data
+        if self._greeting is None and len(self._data) >= wire.HELLO.size:
+            self._greeting = wire.hello(bytes(self._data[: wire.HELLO.size]))
+            self._guest.hold(self._greeting.size)
+
+    @property
+    def is_whole(self) -> bool:
+        return self._greeting is not None and len(self._data) >= wire.HELLO.size + self._greeting.size
+
+    def said(self) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]]:
+        assert self._greeting
+        arguments, environment = wire.strings(self._greeting, bytes(self._data[wire.HELLO.size :]))
+        return self._greeting, arguments, _environment(environment)
+
+
+def _environment(strings: list[bytes]) -> dict[bytes, bytes]:
+    pairs = (string.partition(b"=") for string in strings)
+    return {name: value for name, _, value in pairs if hostcalls.is_passed_on(name)}
+
+
+def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:
+    """abi.md 4: JSONL when stdout is not a terminal, text on one; CTX_OUTPUT decides otherwise."""
+    name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
+    errors = bool(flags & wire.TTY_STDERR)
+    if class_ == CLASS:  # what a program says of its work, also in a pipe
+        class_, errors = "tool", True
+    terminal = bool(flags & wire.TTY_STDOUT)
+    chosen = environ.get(b"CTX_OUTPUT", b"")
+    if chosen == b"text" or (terminal and chosen != b"jsonl"):
+        return Text(name, terminal, errors, class_)
+    return Jsonl(name, class_)

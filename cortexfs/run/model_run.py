@@ -1,0 +1,162 @@
+"""One run of a model for a runner: its prompt, read where it has to be, and what the driver says as frames.
+
+Main path: `Answer.answer`. Standard input is asked for only when the arguments want it; then the driver
+answers, while a second task watches for a caller who leaves, which cancels it.
+
+Rules: a prompt is bounded before it is parsed, and what a user has us keep of prompts altogether, too. A
+driver that says more than the runner takes waits. Nobody can be asked here: that needs a conversation.
+This file must never know which drivers there are, or what a host is.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import msgspec
+import trio
+
+from cortexfs.core import wire
+from cortexfs.core.arguments.parse import prompt, prompt_room
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Approval, Delta, Frame, Message, ReasoningDelta, Usage
+from cortexfs.core.talk.approvals import decided
+from cortexfs.core.talk.requests import Input, Verdict
+from cortexfs.models.ask.driver import Driver, Who
+from cortexfs.models.drivers import answered
+from cortexfs.peers.quotas import SMALL, Guest
+from cortexfs.pool.run_table import Run
+from cortexfs.run.output import Voice
+from cortexfs.run.runner import RunnerSide
+
+# Bytes of a prompt, or characters of a frame, from which on a thread of its own turns them into the other.
+LARGE = 64 << 10
+HOLD = 1 << 20  # what is kept of standard input is counted in steps of this
+
+UNASKED = "a single call has nobody to ask; talk with ctx chat, or on the .sock, where you can decide"
+
+
+class Answer(RunnerSide):
+    """A run between one runner and one driver."""
+
+    def __init__(self, stream: socket.socket, voice: Voice, run: Run, output_bytes: int, who: Who) -> None:
+        super().__init__(stream, voice, run)
+        self._who = who
+        self._output_bytes = output_bytes
+        self._scope = trio.CancelScope()
+        self._told = False  # in deltas, since the last message
+
+    async def answer(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
+        """The whole run, from its start frame to its exit status."""
+        await self._until_the_end(self._work(driver, arguments, guest))
+
+    async def _work(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
+        given = await self._prompt(arguments, guest)
+        if self._left:
+            return
+        turn = _Turn(self, given, self._who)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
+                nursery.start_soon(self._watch)
+                self.fault = await answered(driver, turn)
+                self._done = True
+                self._scope.cancel()
+        except BaseExceptionGroup:  # Trio wraps a cancellation, too
+            await trio.lowlevel.checkpoint_if_cancelled()
+            raise
+
+    async def _prompt(self, arguments: Sequence[bytes], guest: Guest) -> Input:
+        room = prompt_room(arguments)
+        piped = b"" if room is None else await self._standard_input(room, guest)
+        self._run.bytes_in = len(piped) + sum(map(len, arguments))
+        if self._run.bytes_in > LARGE:
+            return await trio.to_thread.run_sync(prompt, arguments, piped)
+        return prompt(arguments, piped)
+
+    async def _standard_input(self, room: int, guest: Guest) -> bytes:
+        """All of it; of more than there is room for, as much as shows it."""
+        self._say(wire.message(wire.WANT, wire.U32.pack(room + 1)))
+        await self._flush()
+        data, held = bytearray(), SMALL
+        while messages := await self._hear():
+            for kind, payload in messages:
+                if kind == wire.STDIN:
+                    data += payload
+                    if not payload or len(data) > room:
+                        return bytes(data)
+            while len(data) > held:
+                guest.hold(HOLD)
+                held += HOLD
+        return b""
+
+    async def _watch(self) -> None:
+        """Whatever the runner says now: it leaves, or it is not one of ours. That the run has begun is said
+        here, when the driver waits for the first time, or has said it already with its own first words."""
+        self._send_what_fits()
+        await self._hear()
+        self._left = True
+        self._scope.cancel()
+
+    async def say(self, said: Sequence[Frame]) -> None:
+        """Pass on what the driver says; a caller who left cancels it."""
+        parts = []
+        for frame in said:
+            self._count(frame)
+            own = msgspec.structs.replace(frame, run=self._run.id)
+            large = _size(own) > LARGE
+            parts.append(
+                await trio.to_thread.run_sync(self._voice.say, own) if large else self._voice.say(own)
+            )
+        self._say(b"".join(parts))
+        await self._try_flush()
+        if self._left:
+            self._scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    def _count(self, frame: Frame) -> None:
+        """What goes out, by the rule of the text that a terminal sees."""
+        if isinstance(frame, Delta):
+            self._told = True
+            self._run.bytes_out += len(frame.text.encode())
+        elif isinstance(frame, Usage):
+            self._run.count(frame)
+        elif isinstance(frame, Message):
+            told, self._told = self._told, False
+            if not told:
+                self._run.bytes_out += sum(len(part.text.encode()) for part in frame.content)
+        if self._run.bytes_out > self._output_bytes:
+            raise Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")
+
+
+class _Turn:
+    """What the driver sees of it (models/ask/driver.py)."""
+
+    def __init__(self, answer: Answer, given: Input, who: Who) -> None:
+        self.input = given
+        self.who = who
+        self.uid = who.identity.uid
+        self.session_memory: dict[str, object] = {}
+        self._answer = answer
+
+    async def history(self, room: int) -> list[Message]:
+        return []
+
+    async def say(self, *said: Frame) -> None:
+        await self._answer.say(said)
+
+    async def settled(self) -> None:
+        """A single call is kept nowhere."""
+
+    async def ask(self, approval: Approval) -> Verdict:
+        verdict = Verdict("deny", None, UNASKED)
+        await self.say(approval, decided(approval, verdict))
+        return verdict
+
+
+def _size(frame: Frame) -> int:
+    if isinstance(frame, Delta | ReasoningDelta):
+        return len(frame.text)
+    if isinstance(frame, Message):
+        return sum(len(part.text) for part in frame.content)
+    return 0

@@ -1,0 +1,127 @@
+"""How a run speaks to a runner: frames as JSONL, or text for people (abi.md 4, "Output").
+
+Both voices have the same methods, each of which returns the bytes to send, as core/wire.py
+messages. What the runner is to say when the daemon vanishes (its last words) is sent ahead.
+What tools and file names say in messages is escaped for terminals; a tool's output is its own, as
+that of cat is.
+This file must never know of sockets, hosts or policy.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from cortexfs.core import frames, lines, wire
+from cortexfs.core.safe_text import prose
+
+VANISHED = "the CortexFS daemon went away during the call; start it again with: ctx mount"
+
+
+class Voice(ABC):
+    """What both voices share: which object and run is speaking."""
+
+    def __init__(self, object_: str, class_: str = "tool") -> None:
+        self.object = object_
+        self.class_ = class_
+        self.run: str | None = None
+
+    @abstractmethod
+    def start(self) -> bytes: ...
+
+    @abstractmethod
+    def say(self, frame: frames.Frame) -> bytes:
+        """One frame, between start and the end."""
+
+    @abstractmethod
+    def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
+        """The last frame; with a message, the error frame before it."""
+
+
+class Jsonl(Voice):
+    """Frames, one line each."""
+
+    def start(self) -> bytes:
+        lost = self._lines("error", "EHOSTDOWN", VANISHED)
+        words = wire.message(wire.LAST_WORDS, wire.U32.pack(len(lost)) + lost)
+        return words + self.say(frames.Start(run=self.run, **{self.class_: self.object}))
+
+    def say(self, frame: frames.Frame) -> bytes:
+        line = frames.encode(frame)
+        if len(line) > frames.MAX_LINE:
+            return printed(wire.STDOUT, lines.encode(frame))
+        return wire.message(wire.STDOUT, line)
+
+    def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
+        return wire.message(wire.STDOUT, self._lines(status, code, message))
+
+    def _lines(self, status: frames.Status, code: str | None, message: str) -> bytes:
+        done = frames.encode(frames.Done(run=self.run, status=status, code=code))
+        if not message or code is None:
+            return done
+        return frames.encode(frames.Error(run=self.run, code=code, message=message)) + done
+
+
+class Text(Voice):
+    """The output as it is, and what else is for people as lines on standard error.
+
+    An observer's note is not: seed 000, "never speaks directly to the user-facing channel". A message is
+    what its deltas were, unless there were none.
+    """
+
+    def __init__(self, object_: str, terminal_out: bool, terminal_err: bool, class_: str = "tool") -> None:
+        super().__init__(object_, class_)
+        self._terminal_out = terminal_out
+        self._terminal_err = terminal_err
+        self._mid_line = False
+        self._spoken = False  # by deltas, since the last message
+
+    def start(self) -> bytes:
+        line = self._complaint("EHOSTDOWN", VANISHED)
+        return wire.message(wire.LAST_WORDS, wire.U32.pack(0) + line)
+
+    def say(self, frame: frames.Frame) -> bytes:
+        match frame:
+            case frames.Delta():
+                self._spoken = True
+                return self._output(frame.text)
+            case frames.Message():
+                told, self._spoken = self._spoken, False
+                return b"" if told else self._output("".join(part.text for part in frame.content))
+            case frames.Progress() if self._terminal_err:
+                return self._note(frame.message)
+            case frames.Media():
+                return self._media(frame.attachment)
+        return b""
+
+    def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
+        out = b""
+        if self._mid_line and self._terminal_out:  # a prompt must not stick to the last line
+            out = wire.message(wire.STDOUT, b"\n")
+        if message and code:
+            out += wire.message(wire.STDERR, self._complaint(code, message))
+        return out
+
+    def _output(self, text: str) -> bytes:
+        self._mid_line = not text.endswith("\n")
+        return printed(wire.STDOUT, text.encode())
+
+    def _complaint(self, code: str, message: str) -> bytes:
+        return f"{self.object}: {code}: {prose(message.rstrip())}\n".encode()
+
+    def _note(self, text: str) -> bytes:
+        return wire.message(wire.STDERR, f"{self.object}: {prose(text.rstrip())}\n".encode())
+
+    def _media(self, attachment: Any) -> bytes:
+        fields = attachment if isinstance(attachment, dict) else {}
+        text = f"[{fields.get('media_type', 'media')}] {fields.get('url', '')}".replace("\n", " ")
+        self._mid_line = False
+        return wire.message(wire.STDOUT, f"{prose(text)}\n".encode())
+
+
+def printed(kind: int, data: bytes) -> bytes:
+    """Bytes for the runner, however many: in messages of a size that it takes."""
+    if len(data) <= wire.MAX_TEXT:
+        return wire.message(kind, data)
+    parts = (data[start : start + wire.MAX_TEXT] for start in range(0, len(data), wire.MAX_TEXT))
+    return b"".join(wire.message(kind, part) for part in parts)

@@ -1,0 +1,141 @@
+"""The runner's side of a run: what is said to it, and how the run ends.
+
+Main path: `until_the_end` says start, lets the work be done, and says how it ended. `fault` says which end
+it was: none, one of the work's own, a caller who left (ECANCELED), or a daemon that stops (EHOSTDOWN).
+
+Rules: all bytes for the runner go through `_out`, and what a cancellation interrupts is sent first the
+next time, so a frame is never cut. In a nursery no OSError is let out, as that would come wrapped.
+This file must never know what answers: a host, or a model's driver.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable
+
+import trio
+
+from cortexfs.core import frames, wire
+from cortexfs.core.errors import Fault, exit_status
+from cortexfs.peers import safe_sockets
+from cortexfs.pool.run_table import Run
+from cortexfs.run.output import Voice
+
+LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
+RECEIVE = 256 << 10
+
+
+class RunnerSide:
+    """One run, as its runner is told of it."""
+
+    def __init__(self, stream: socket.socket, voice: Voice, run: Run) -> None:
+        self._stream = stream
+        self._voice = voice
+        self._run = run
+        self._from_runner = wire.Splitter()
+        self._out = memoryview(b"")
+        self._left = False  # the caller has gone, or wants to
+        self._done = False  # the answer is whole: a daemon that stops now has lost nothing
+        self.fault: Fault | None = None
+
+    @property
+    def status(self) -> frames.Status:
+        if self.fault is None:
+            return "ok"
+        return "cancelled" if self.fault.code == "ECANCELED" else "error"
+
+    async def _until_the_end(self, work: Awaitable[None]) -> None:
+        """The whole run, from its start frame to its exit status."""
+        self._say(self._voice.start())
+        try:
+            await work
+        except Fault as fault:
+            self.fault = fault
+        except OSError:
+            self._left = True
+        except trio.Cancelled:
+            if not self._done:
+                self.fault = Fault("EHOSTDOWN", "the daemon was stopped during the call")
+            with trio.move_on_after(LAST_SECONDS, shield=True):
+                await self._finish()
+            raise
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Say how it ended; a caller who has only half left still hears it."""
+        if self._left:
+            self.fault = Fault("ECANCELED", "")
+        code = self.fault.code if self.fault else None
+        message = self.fault.message if self.fault else ""
+        self._say(self._voice.end(self.status, code, message) + farewell(self.fault))
+        try:
+            await self._flush()
+        except OSError:
+            self.fault = self.fault or Fault("ECANCELED", "")
+
+    def _say(self, data: bytes) -> None:
+        self._out = memoryview(bytes(self._out) + data if self._out else data)
+
+    async def _flush(self) -> None:
+        while self._out:
+            try:
+                self._out = self._out[self._stream.send(self._out) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._stream)
+
+    def _send_what_fits(self) -> None:
+        """What does not, the next flush sends."""
+        try:
+            if self._out:
+                self._out = self._out[self._stream.send(self._out) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._left = True
+
+    async def _try_flush(self) -> None:
+        try:
+            await self._flush()
+        except OSError:
+            self._left = True
+
+    async def _hear(self) -> list[tuple[int, bytes]]:
+        """What the runner says next; nothing at all when it has left."""
+        while not self._left:
+            await trio.lowlevel.wait_readable(self._stream)
+            try:
+                data = safe_sockets.receive(self._stream, RECEIVE)
+                messages = self._from_runner.feed(data)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except (OSError, Fault):
+                data, messages = b"", []
+            if not data:
+                self._left = True
+            if messages:
+                return messages
+        return []
+
+
+def farewell(fault: Fault | None) -> bytes:
+    """The message that ends a runner."""
+    return wire.message(wire.EXIT, bytes([exit_status(fault.code) if fault else 0]))
+
+
+async def send(stream: socket.socket, data: bytes) -> None:
+    """Send all of it; a stream that is interrupted in here is good for nothing but closing."""
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[stream.send(left) :]
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(stream)
+
+
+async def receive(stream: socket.socket) -> bytes:
+    """What has come, or b"" at its end. It waits only when nothing has: who repeats it checkpoints."""
+    while True:
+        try:
+            return safe_sockets.receive(stream, RECEIVE)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(stream)

@@ -1,0 +1,224 @@
+"""One run of a tool: what a host says becomes frames, what the runner sends becomes its input.
+
+Main path: `Relay.answer`. A run ends in one of these ways, and `fault` says which: the host is done;
+it died; the time or the output is over its limit; the caller left; the daemon stops.
+
+Rules: bytes are not piled up: what came from the host is passed on before more is taken, so a runner
+that does not read holds back its own host and nobody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from typing import Protocol
+
+import msgspec
+import trio
+
+from cortexfs.core import frames, hostcalls, wire
+from cortexfs.core.errors import Fault
+from cortexfs.peers import safe_sockets
+from cortexfs.pool.call import (
+    GARBAGE,
+    broken_by,
+    heard_faults,
+    heard_observers,
+    let_go,
+    name_the_end,
+    of_the_tool,
+)
+from cortexfs.pool.pool import Host, Pool, announce
+from cortexfs.pool.run_table import Run
+from cortexfs.run.output import Voice
+from cortexfs.run.runner import RECEIVE, RunnerSide
+
+# Most calls end before this, also those of 16 callers at once; only longer ones pay for a task that watches
+# for the caller leaving, and for a message that holds no more than their start.
+WATCH_AFTER_SECONDS = 0.05
+LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
+
+
+class Limits(Protocol):
+    """What a relay needs of the configuration."""
+
+    @property
+    def output_bytes(self) -> int: ...
+
+
+class Relay(RunnerSide):
+    """A run between one runner and one host."""
+
+    def __init__(self, stream: socket.socket, voice: Voice, run: Run, limits: Limits) -> None:
+        super().__init__(stream, voice, run)
+        self._output_bytes = limits.output_bytes
+        self._from_host = wire.Splitter(wire.MAX_SAID)
+        self._heard_bytes = 0
+        self._wanted = 0
+        self._let_go = True  # the host has no part in this run any more
+        self._broken = False  # it has died, or is not to be trusted with another call
+
+    async def answer(
+        self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
+    ) -> None:
+        """The whole run, from its start frame to its exit status."""
+        await self._until_the_end(self._work(pool, plugin, asked, caller, seconds))
+
+    async def _work(
+        self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
+    ) -> None:
+        identity = hostcalls.of_call(plugin, caller.identity, asked.environment)
+        if not pool.is_warm(plugin, identity):
+            await self._flush()
+        host = await pool.acquire(plugin, identity, self._stream)
+        try:
+            await self._call(host, asked, None if asked.directory else caller.cwd, seconds)
+        finally:
+            pool.release(host, stuck=self._broken or not self._let_go)
+
+    async def _call(self, host: Host, asked: hostcalls.Call, cwd: int | None, seconds: float) -> None:
+        deadline = trio.current_time() + seconds
+        with safe_sockets.closing(host.call(cwd)) as call:
+            self._let_go = False
+            await self._relay(call, announce(asked), deadline)
+            if not self._let_go and not self._ending:
+                self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
+            if not self._let_go:
+                self._let_go = await let_go(call)
+        if self._let_go and not self._done and not self._ending:
+            self.fault = await name_the_end(host)
+
+    @property
+    def _ending(self) -> bool:
+        """Whether it is settled how the run ends."""
+        return self._done or self._left or self.fault is not None
+
+    async def _relay(self, call: socket.socket, request: bytes, deadline: float) -> None:
+        """Until the run ends, or its time is over. Short runs take the short way."""
+        try:
+            rest = memoryview(request)[call.send(request) :]
+        except BlockingIOError:
+            rest = memoryview(request)
+        except OSError:  # the host has died, or dies
+            self._take(b"")
+            return
+        if not rest:
+            with trio.CancelScope(deadline=min(deadline, trio.current_time() + WATCH_AFTER_SECONDS)):
+                if await self._pump(call, watched=False):
+                    return
+        with trio.CancelScope(deadline=deadline):
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch, call, rest, nursery.cancel_scope)
+                    await self._pump(call, watched=True)
+                    nursery.cancel_scope.cancel()
+            except BaseExceptionGroup:  # Trio wraps a cancellation, too
+                await trio.lowlevel.checkpoint_if_cancelled()
+                raise
+
+    async def _pump(self, call: socket.socket, watched: bool) -> bool:
+        """Pass on what the host says until the run ends (True), or input is wanted and unwatched."""
+        if watched:
+            await self._try_flush()
+        while not self._let_go and not self._ending:
+            if self._wanted and not watched:
+                return False
+            try:
+                data = safe_sockets.receive(call, RECEIVE)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(call)
+                continue
+            except (ConnectionResetError, ConnectionAbortedError):
+                data = b""
+            self._take(data)
+            if not self._let_go:  # else the end goes with it
+                await self._try_flush()
+            if len(data) >= RECEIVE // 4:  # a host that floods must not keep the others waiting
+                await trio.lowlevel.checkpoint()
+        return True
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            self._let_go = self._broken = True
+            return
+        self._heard_bytes += len(data)
+        spoken = []
+        try:
+            for kind, payload in self._from_host.feed(data):
+                spoken.append(self._heard(kind, payload))
+                if self._done:
+                    break
+        except GARBAGE as error:
+            self._broken = True
+            self.fault = broken_by(error)
+        self._say(b"".join(spoken))
+        if self._heard_bytes > self._output_bytes and not self.fault:
+            self.fault = Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")
+
+    def _heard(self, kind: int, payload: bytes) -> bytes:
+        """One message of the host, as bytes for the runner."""
+        voice, run = self._voice, self._run
+        if kind == wire.DELTA:
+            run.bytes_out += len(payload)
+            return voice.say(frames.Delta(run=run.id, text=payload.decode()))
+        if kind == wire.DONE:
+            self._done = self._let_go = True
+        elif kind == wire.PROGRESS:
+            return voice.say(frames.Progress(run=run.id, message=payload.decode()))
+        elif kind == wire.OBSERVER:
+            source, content = heard_observers.decode(payload)
+            return voice.say(frames.Observer(run=run.id, source=source, content=content))
+        elif kind == wire.MEDIA:
+            return voice.say(frames.Media(run=run.id, attachment=msgspec.json.decode(payload)))
+        elif kind == wire.FAULT:
+            self.fault = of_the_tool(*heard_faults.decode(payload))
+        elif kind == wire.WANT:
+            (more,) = wire.U32.unpack(payload)
+            self._wanted += more
+            return wire.message(wire.WANT, payload)
+        return b""
+
+    async def _watch(self, call: socket.socket, rest: memoryview, scope: trio.CancelScope) -> None:
+        """Pass the rest of the request on, then standard input; notice a caller who leaves."""
+        await self._pass(call, rest)
+        while messages := await self._hear():
+            for kind, payload in messages:
+                if kind == wire.STDIN:
+                    await self._input(call, payload)
+        scope.cancel()
+
+    async def _input(self, call: socket.socket, payload: bytes) -> None:
+        self._run.bytes_in += len(payload)
+        self._wanted -= len(payload)
+        if self._wanted < 0:  # sent without being wanted: not a runner of ours
+            self._left = True
+            return
+        await self._pass(call, memoryview(wire.message(wire.STDIN, payload)))
+
+    async def _pass(self, call: socket.socket, data: memoryview) -> None:
+        """Send to the host. While it does not take it, nobody else sees whether the caller is there."""
+        with contextlib.suppress(OSError):  # the host is done or dead; the pump hears which
+            while data and not self._left:
+                try:
+                    data = data[call.send(data) :]
+                except BlockingIOError:
+                    with trio.move_on_after(LOOK_SECONDS):
+                        await trio.lowlevel.wait_writable(call)
+                    self._left = _has_left(self._stream)
+
+
+class Callerish(Protocol):
+    """What a relay needs to know of who calls."""
+
+    @property
+    def identity(self) -> hostcalls.Identity: ...
+    @property
+    def cwd(self) -> int | None: ...
+
+
+def _has_left(stream: socket.socket) -> bool:
+    """Whether the peer has closed or half-closed, whatever it sent before."""
+    look = select.poll()
+    look.register(stream, select.POLLRDHUP)
+    return bool(look.poll(0))

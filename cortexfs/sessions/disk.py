@@ -1,0 +1,232 @@
+"""What session logs do to the disk: open, write, sync, repair, replace, discard.
+
+Rules: everything here blocks and belongs in a worker thread. Several threads may be here at once, each with
+other logs. Links are not followed. A write that fails leaves the file as long as it was; a file that is
+replaced is replaced as a whole. Errors are OSErrors, for the caller to translate.
+This file must never know frames or tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.sessions.log_facts import Scan
+
+PIECE = 1 << 20
+NEW = ".new."
+REMOVED = ".removed."
+
+
+class Owner(msgspec.Struct, frozen=True):
+    uid: int
+    gid: int
+
+
+def give(path: Path | int, owner: Owner) -> None:
+    """Make `owner` the owner; only root can, and only root has to."""
+    if os.geteuid() == 0 and (owner.uid, owner.gid) != (0, 0):
+        os.chown(path, owner.uid, owner.gid)
+
+
+class Descriptors:
+    """Open files, at most so many: those not in use are closed, the longest unused first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Path, _Open] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def held(self, path: Path) -> _Open | None:
+        """The open file, in use until `release`; None when it has to be opened. Does not block."""
+        with self._lock:
+            if found := self._open.get(path):
+                self._open.move_to_end(path)
+                found.users += 1
+            return found
+
+    def take(self, path: Path, write: bool = False) -> _Open:
+        """The file, opened if need be, in use until `release`."""
+        if found := self.held(path):
+            if found.writable or not write:
+                return found
+            self.release(found)
+            self.forget(path)
+        descriptor, writable = _open(path, write)
+        with self._lock:
+            if path in self._open:  # another thread was faster
+                os.close(descriptor)
+                found = self._open[path]
+            else:
+                found = self._open[path] = _Open(descriptor, writable)
+            found.users += 1
+        self._shrink()
+        return found
+
+    def release(self, opened: _Open) -> None:
+        with self._lock:
+            opened.users -= 1
+            if opened.forgotten and not opened.users:
+                os.close(opened.descriptor)
+
+    def forget(self, path: Path) -> None:
+        """Close the file, now or when its last user releases it."""
+        with self._lock:
+            if found := self._open.pop(path, None):
+                found.forgotten = True
+                if not found.users:
+                    os.close(found.descriptor)
+
+    def close(self) -> None:
+        for path in list(self._open):
+            self.forget(path)
+
+    def _shrink(self) -> None:
+        with self._lock:
+            surplus = len(self._open) - self._limit
+            idle = (path for path, opened in self._open.items() if not opened.users)
+            for path in list(islice(idle, max(surplus, 0))):
+                os.close(self._open.pop(path).descriptor)
+
+
+class _Open:
+    __slots__ = ("descriptor", "forgotten", "users", "writable")
+
+    def __init__(self, descriptor: int, writable: bool) -> None:
+        self.descriptor = descriptor
+        self.writable = writable
+        self.users = 0
+        self.forgotten = False
+
+
+def _open(path: Path, write: bool) -> tuple[int, bool]:
+    """One descriptor serves readers and the writer; on a disk that is read-only, readers only."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), True
+    except OSError as error:
+        if write or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), False
+
+
+def make_folder(root: Path, parts: tuple[str, ...], owned: int, owner: Owner) -> list[Path]:
+    """Make root/parts, each 0700, `owner`'s from the part `owned` on; the folders that have a new entry."""
+    grown: list[Path] = []
+    folder = root
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for depth, part in enumerate(parts):
+        parent, folder = folder, folder / part
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            if depth >= owned:
+                give(folder, owner)
+            grown.append(parent)
+    return grown
+
+
+def create(path: Path, owner: Owner) -> None:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        give(descriptor, owner)
+    finally:
+        os.close(descriptor)
+
+
+def write(descriptor: int, data: bytes, offset: int) -> None:
+    """Write all of it at `offset`, which is the file's end; on failure the file ends there again."""
+    try:
+        _write_all(descriptor, data, offset)
+    except OSError:
+        # A full disk still shortens. If not even that works, the next write begins by shortening.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, offset)
+        raise
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def shorten(descriptor: int, size: int) -> None:
+    """Make sure that nothing is behind `size`."""
+    if os.fstat(descriptor).st_size > size:
+        os.ftruncate(descriptor, size)
+
+
+def scan(descriptor: int) -> Scan:
+    found = Scan()
+    while piece := os.pread(descriptor, PIECE, found.read):
+        found.feed(piece)
+    return found
+
+
+def rewrite(descriptor: int, start: int, end: int) -> None:
+    """Write what stands there once more, so that the next fsync has something to write.
+
+    fsync(2): after a failure the pages count as clean though they never reached the disk, and a second
+    fsync succeeds without having written them.
+    """
+    for offset in range(start, end, PIECE):
+        _write_all(descriptor, os.pread(descriptor, min(PIECE, end - offset), offset), offset)
+
+
+def sync_path(path: Path, sync: Callable[[int], None] = os.fsync) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace(path: Path, pieces: Iterable[bytes], owner: Owner) -> None:
+    """Put a file in the place of another, as a whole; readers of the old one keep it."""
+    new = path.with_name(NEW + path.name)
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        give(descriptor, owner)
+        offset = 0
+        for piece in pieces:
+            _write_all(descriptor, piece, offset)
+            offset += len(piece)
+        new.rename(path)
+    except BaseException:  # whatever stopped the writing goes on; half a file does not stay
+        new.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder: its name is free at once and for good, whenever we die."""
+    grave = folder.with_name(f"{REMOVED}{time.monotonic_ns()}.{folder.name}")
+    folder.rename(grave)
+    sync_path(folder.parent)
+    shutil.rmtree(grave, ignore_errors=True)
+
+
+def clear_graves(parent: Path) -> None:
+    """Remove what a `discard` that a crash cut short left behind."""
+    for grave in parent.glob(REMOVED + "*"):
+        shutil.rmtree(grave, ignore_errors=True)
+
+
+def boot_time() -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,142 @@
+"""The log of a session on disk: how its readers read, and what a worker thread has to know of it.
+
+Rules: an error of the disk is a Fault from here on. What readers need is read from the page cache on the trio
+thread, which cannot block, and from the disk in a thread.
+This file must never know in what order things are written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.sessions.disk import Descriptors
+from cortexfs.sessions.layout import EVENTS, Address, Told
+from cortexfs.sessions.log import Load, Log
+from cortexfs.sessions.log_facts import Scan
+from cortexfs.sessions.quota import Share
+
+READERS = 8  # threads that may wait for the disk on behalf of readers
+ADVICE = {
+    "ENOSPC": "make room, then send again",
+    "EDQUOT": "make room, then send again",
+    "EROFS": "make the state directory writable, then send again",
+}
+
+
+def fault_of(error: OSError, doing: str) -> Fault:
+    code = code_of(error.errno)
+    what = f"the session cannot be {doing} ({error.strerror or error})"
+    return Fault(code, f"{what}: {ADVICE.get(code, 'see to the disk of the state directory')}")
+
+
+class Loaded(msgspec.Struct):
+    """What was found of a log on disk."""
+
+    scan: Scan
+    given: int  # the last id that may have been seen
+    derived: int = 0  # how much of the log is in the files beside it
+    made: bool = False
+    ragged: bool = False  # there is something behind its end that could not be cut off
+    remarks: list[str] = msgspec.field(default_factory=list)  # what a person should hear of it
+
+
+class Disk:
+    """What all logs on disk share."""
+
+    def __init__(self, root: Path, descriptors: int, touched: Callable[[Log], None]) -> None:
+        self.root = root
+        self.touched = touched
+        self.descriptors = Descriptors(descriptors)
+        self.load = Load()
+        self.reading = trio.CapacityLimiter(READERS)
+
+
+class FileLog(Log):
+    """A log on disk, with what has to be remembered to write it."""
+
+    def __init__(self, disk: Disk, address: Address, loaded: Loaded, share: Share) -> None:
+        self.address = address
+        self.folder = disk.root.joinpath(*address.parts)
+        self.path = self.folder / EVENTS
+        self.made = loaded.made
+        self.ragged = loaded.ragged
+        self.derived = loaded.derived
+        self.doubtful = False  # an fsync failed: what it should have written has to be written once more
+        self.fresh: list[Path] = []  # folders with new entries that are not on disk
+        self.syncing = False
+        self._disk = disk
+        self._share = share
+        self._is_new = not loaded.made
+        super().__init__(loaded.scan, loaded.given, disk.touched, disk.load)
+
+    def check_share(self) -> None:
+        self._share.admit(self.size, self._is_new)
+
+    def written(self, lines: Sequence[bytes], size: int) -> bool:
+        self._share.bytes += size
+        self._share.sessions += self._is_new
+        self._is_new = False
+        return super().written(lines, size)
+
+    async def fetch(self, offset: int, size: int) -> bytes:
+        """From the page cache at once, from the disk in a thread."""
+        if data := self.at_hand(offset, size):
+            return data
+        try:
+            return await trio.to_thread.run_sync(self._read, offset, size, limiter=self._disk.reading)
+        except OSError as error:
+            raise fault_of(error, "read") from None
+
+    def at_hand(self, offset: int, size: int) -> bytes:
+        if not (opened := self._disk.descriptors.held(self.path)):
+            return b""
+        try:
+            buffer = bytearray(size)
+            count = os.preadv(opened.descriptor, [buffer], offset, os.RWF_NOWAIT)
+            return bytes(memoryview(buffer)[:count])
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):  # not in the cache; a file system without
+                return b""
+            raise fault_of(error, "read") from None
+        finally:
+            self._disk.descriptors.release(opened)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        opened = self._disk.descriptors.take(self.path)
+        try:
+            return os.pread(opened.descriptor, size, offset)
+        finally:
+            self._disk.descriptors.release(opened)
+
+    @property
+    def told(self) -> Told:
+        """What may be said: a `done` that is not on disk is not."""
+        return Told.of(self.facts, self.visible, "active" if self.holds_done else self.facts.state)
+
+
+class Job:
+    """What a thread has to know of one log, and what came of it."""
+
+    def __init__(self, log: FileLog) -> None:
+        self.log = log
+        self.size, self.last, self.synced = log.size, log.last, log.synced
+        self.lines: list[bytes] = []
+        self.data = b""
+        self.told: Told | None = None
+        self.anew = False
+        self.error: OSError | None = None
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = error

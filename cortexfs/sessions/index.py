@@ -1,0 +1,108 @@
+"""session/index: which sessions an object has, newest first, and which one was last used where.
+
+Rules: the order is kept in memory, so that a run's end does not look at every session. All is made from the
+sessions that are there. These calls block: they belong in a thread, one at a time.
+This file must never know what a log says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from cortexfs.sessions import disk
+from cortexfs.sessions.layout import INDEX, Address, listing, text
+
+BY_CWD = 1000  # working directories of an object's sessions that are remembered, the ones used last
+REMEMBERED = 256  # objects whose sessions' order is kept in memory
+
+
+class Indexes:
+    """session/index: kept in memory as an order, so that a run's end does not look at every session."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._orders: dict[Path, dict[str, None]] = {}
+        self._changed: dict[Path, Address] = {}
+
+    def used(self, address: Address, cwd: str | None) -> None:
+        """The session was used just now, in `cwd`; `write` when that is said of all that were."""
+        folder, order = self._order(address)
+        if next(reversed(order), None) != address.session:
+            order.pop(address.session, None)
+            order[address.session] = None
+            self._changed[folder] = address
+        if cwd is not None:
+            path = self._by_cwd(folder, cwd)
+            if text(path) != address.session:
+                self._make(address, "by-cwd")
+                _make_room(path.parent)
+                disk.replace(path, [address.session.encode() + b"\n"], address.space.owner)
+
+    def write(self) -> None:
+        """Write each list once, however many of its sessions were used."""
+        for folder, address in list(self._changed.items()):
+            if folder in self._orders:
+                self._write(folder, address, self._orders[folder])
+            del self._changed[folder]
+
+    def rebuild(self, address: Address) -> None:
+        """Make list and current anew, from what is there."""
+        self._orders.pop(self._root.joinpath(*address.parts).parent, None)
+        self._order(address)
+
+    def forget(self) -> None:
+        """Somebody removed something: look at what is there before the next use."""
+        self._orders.clear()
+
+    def removed(self, address: Address, cwd: str | None) -> None:
+        folder = self._root.joinpath(*address.parts).parent
+        if not (folder / INDEX).is_dir():  # whoever removed it is about to remove the folder, too
+            self._orders.pop(folder, None)
+            return
+        folder, order = self._order(address)
+        order.pop(address.session, None)
+        self._write(folder, address, order)
+        if cwd and text(path := self._by_cwd(folder, cwd)) == address.session:
+            path.unlink()
+
+    def _order(self, address: Address) -> tuple[Path, dict[str, None]]:
+        folder = self._root.joinpath(*address.parts).parent
+        if folder not in self._orders:
+            if len(self._orders) >= REMEMBERED:
+                self.write()
+                self._orders.clear()
+            there = listing(self._root, address.space, address.class_, address.object)
+            self._orders[folder] = {info.address.session: None for info in reversed(there)}
+            disk.clear_graves(folder)
+            self._write(folder, address, self._orders[folder])  # a crash may have left it behind
+        return folder, self._orders[folder]
+
+    def _write(self, folder: Path, address: Address, order: dict[str, None]) -> None:
+        self._make(address)
+        owner, newest = address.space.owner, list(reversed(order))
+        disk.replace(folder / INDEX / "list", [f"{name}\n".encode() for name in newest], owner)
+        if newest:
+            disk.replace(folder / INDEX / "current", [f"{newest[0]}\n".encode()], owner)
+        else:
+            (folder / INDEX / "current").unlink(missing_ok=True)
+
+    def _make(self, address: Address, *below: str) -> None:
+        parts = (*address.parts[:-1], INDEX, *below)
+        disk.make_folder(self._root, parts, address.owned, address.space.owner)
+
+    @staticmethod
+    def _by_cwd(folder: Path, cwd: str) -> Path:
+        return (
+            folder / INDEX / "by-cwd" / hashlib.sha256(cwd.encode(errors="surrogateescape")).hexdigest()[:32]
+        )
+
+
+def _make_room(by_cwd: Path) -> None:
+    """Forget the directories that were used longest ago: nobody makes files here without end."""
+    there = [entry for entry in os.scandir(by_cwd) if not entry.name.startswith(".")]
+    if len(there) >= BY_CWD:
+        there.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
+        for entry in there[: BY_CWD // 4]:
+            os.unlink(entry)

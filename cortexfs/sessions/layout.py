@@ -1,0 +1,311 @@
+"""Where a session stands on disk, and the files beside its log, which are made from it.
+
+    <root>/<space>/<class>/<object>.d/session/<s>/events.jsonl      the log: the only copy
+                                                  messages.jsonl    its messages, one a line
+                                                  latest.md         the last answer's text
+                                                  state             idle, active, done, error, cancelled
+                                                  cwd created_at updated_at meta.json
+                                      session/index/list            names, newest first
+                                                    current         the newest one's name
+                                                    by-cwd/<hash>   the session last used in a directory
+
+Rules: all but events.jsonl (and the moment in created_at) can be deleted and comes back from the log.
+messages.jsonl grows, the others are replaced as a whole. Folders are 0700 and files 0600, the space's
+owner's. These calls block: they belong in a thread, one at a time.
+This file must never know tasks or who reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.core import frames, names
+from cortexfs.core.errors import Fault
+from cortexfs.sessions import disk
+from cortexfs.sessions.disk import Owner
+from cortexfs.sessions.log_facts import MESSAGE, Facts
+
+EVENTS = "events.jsonl"
+MESSAGES = "messages.jsonl"
+INDEX = "index"
+
+
+class Space(msgspec.Struct, frozen=True):
+    """Whose sessions: a folder under the root, as home/1000 or shared/main, and its owner."""
+
+    folder: str
+    uid: int
+    gid: int
+
+    def __post_init__(self) -> None:
+        for part in self.folder.split("/"):
+            names.check(part)
+
+    @staticmethod
+    def private(uid: int) -> Space:
+        """A user's own. Nothing in it is for a group, so that one is not asked for."""
+        return Space(f"home/{uid}", uid, uid)
+
+    @staticmethod
+    @functools.cache
+    def shared() -> Space:
+        """Everybody's, in the daemon's keeping."""
+        return Space("shared/main", os.geteuid(), os.getegid())
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.uid, self.gid)
+
+
+class Address(msgspec.Struct, frozen=True):
+    space: Space
+    class_: str
+    object: str
+    session: str
+
+    def __post_init__(self) -> None:
+        names.check_object(self.class_, self.object)
+        if names.check(self.session) == INDEX:
+            raise Fault("EINVAL", "no session can be named index, as a folder has that name; choose another")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return (*object_parts(self.space, self.class_, self.object), self.session)
+
+    @property
+    def owned(self) -> int:
+        """From which of the parts on a folder is the space's owner's."""
+        return self.space.folder.count("/")
+
+
+class Meta(msgspec.Struct, frozen=True, rename={"class_": "class"}):
+    """meta.json."""
+
+    session: str
+    class_: str
+    object: str
+    space: str
+    created_at: str
+    updated_at: str
+    state: str
+    cwd: str
+    runs: int
+    messages: int
+    last: str | None  # id of the last event
+    bytes: int  # of the log, up to which the other files were made from it
+
+
+class Info(msgspec.Struct, frozen=True):
+    """What a list of sessions says of each."""
+
+    address: Address
+    state: str
+    updated: float
+    size: int
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What is to be said of a log at one moment."""
+
+    size: int
+    state: str
+    cwd: str | None
+    runs: int
+    messages: int
+    last: int
+    latest: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(facts: Facts, size: int, state: str) -> Told:
+        latest = tuple((at, length) for at, length in facts.latest if at + length <= size)
+        return Told(size, state, facts.cwd, facts.runs, facts.messages, facts.last, latest)
+
+
+def object_parts(space: Space, class_: str, object: str) -> tuple[str, ...]:
+    return (*space.folder.split("/"), class_, *f"{object}.d".split("/"), "session")
+
+
+def when(moment: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
+
+
+def text(path: Path) -> str:
+    try:
+        return path.read_text().removesuffix("\n")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def derived(folder: Path) -> int:
+    """Up to which byte of the log the other files were made, as far as they say so."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((folder / "meta.json").read_bytes(), type=Meta).bytes
+    return 0
+
+
+def derive(folder: Path, address: Address, log: int, start: int, told: Told) -> None:
+    """Bring the files in `folder` up to date with `log`, a descriptor; `start` bytes of it are in them."""
+    owner = address.space.owner
+    _derive_messages(folder / MESSAGES, log, start, told.size, owner)
+    created, updated = _created(folder, owner), when(os.fstat(log).st_mtime)
+    values = {"state": told.state, "updated_at": updated, "cwd": told.cwd or "/"}
+    for name, value in values.items():
+        if text(folder / name) != value:  # to replace a file makes ext4 write it out
+            disk.replace(folder / name, [value.encode() + b"\n"], owner)
+    if not start or (told.latest and told.latest[-1][0] >= start):
+        disk.replace(folder / "latest.md", _latest(log, told.latest), owner)
+    meta = Meta(
+        address.session,
+        address.class_,
+        address.object,
+        address.space.folder,
+        created,
+        updated,
+        told.state,
+        told.cwd or "/",
+        told.runs,
+        told.messages,
+        str(told.last) if told.last else None,
+        told.size,
+    )
+    disk.replace(folder / "meta.json", [msgspec.json.encode(meta) + b"\n"], owner)
+
+
+def _derive_messages(path: Path, log: int, start: int, end: int, owner: Owner) -> None:
+    if not start or not path.exists():
+        disk.replace(path, _messages(log, 0, end), owner)
+        return
+    with open(path, "ab", buffering=0, opener=_beside) as file:
+        for piece in _messages(log, start, end):
+            file.write(piece)
+
+
+def _beside(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _messages(log: int, start: int, end: int) -> Iterator[bytes]:
+    """The message frames between two offsets, without their type."""
+    size = disk.PIECE + frames.MAX_LINE  # so there is a whole line in every piece
+    while start < end:
+        data = os.pread(log, min(size, end - start), start)
+        cut = data.rfind(b"\n") + 1
+        if not cut:
+            return
+        found = [b"{" + line[len(MESSAGE) :] for line in data[:cut].split(b"\n") if line.startswith(MESSAGE)]
+        if found:
+            yield b"\n".join([*found, b""])
+        start += cut
+
+
+def _latest(log: int, parts: tuple[tuple[int, int], ...]) -> Iterator[bytes]:
+    end = b"\n"
+    for offset, length in parts:
+        for piece in _texts(os.pread(log, length, offset)):
+            end = piece[-1:] or end
+            yield piece
+    if end != b"\n":
+        yield b"\n"
+
+
+def _texts(line: bytes) -> list[bytes]:
+    """The texts of a message; none of one that only other programs understand."""
+    with contextlib.suppress(msgspec.MsgspecError):
+        frame = frames.decode(line)
+        if isinstance(frame, frames.Message):
+            return [content.text.encode(errors="replace") for content in frame.content]
+    return []
+
+
+def _created(folder: Path, owner: Owner) -> str:
+    """The session's beginning: as it was noted, else as the oldest of its files tells."""
+    path = folder / "created_at"
+    if not (created := text(path)):
+        created = when(min(entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(folder)))
+        disk.replace(path, [created.encode() + b"\n"], owner)
+    return created
+
+
+def listing(root: Path, space: Space, class_: str, object: str) -> list[Info]:
+    """An object's sessions, newest first."""
+    folder = root.joinpath(*object_parts(space, class_, object))
+    found: list[Info] = []
+    for name in session_names(folder):
+        with contextlib.suppress(OSError, Fault):  # one that is just going, or is none of ours
+            address = Address(space, class_, object, name)
+            stat = os.stat(folder / name / EVENTS)
+            found.append(Info(address, text(folder / name / "state") or "idle", stat.st_mtime, stat.st_size))
+    return sorted(found, key=lambda info: (-info.updated, info.address.session))
+
+
+def objects(root: Path, space: Space) -> list[tuple[str, str]]:
+    """The objects that have a folder of sessions in a space: class and name."""
+    base = root / space.folder
+    found = []
+    for class_ in names.CLASSES:
+        depth = "*/*.d" if class_ == "model" else "*.d"
+        for folder in sorted((base / class_).glob(f"{depth}/session")):
+            found.append((class_, str(folder.parent.relative_to(base / class_))[: -len(".d")]))
+    return found
+
+
+def spaces(root: Path) -> list[Space]:
+    """The spaces that hold something."""
+    shared = [Space.shared()] if session_names(root / "shared" / "main") else []
+    homes = [name for name in session_names(root / "home") if name.isascii() and name.isdecimal()]
+    return shared + [Space.private(int(name)) for name in homes]
+
+
+def session_names(folder: Path) -> list[str]:
+    """What is in an object's folder of sessions, but for the index and what is half-made."""
+    try:
+        return [name for name in os.listdir(folder) if name != INDEX and not name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+class Marks:
+    """The sessions that were written to since all were on disk: for whoever starts after a crash."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "unclean.jsonl"
+        self._marked: set[Address] = set()
+
+    def __len__(self) -> int:
+        return len(self._marked)
+
+    def load(self) -> list[Address]:
+        """What the last life left; what cannot be understood is left out."""
+        found: dict[Address, None] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in self.path.read_bytes().split(b"\n"):
+                with contextlib.suppress(msgspec.MsgspecError, Fault):
+                    found[msgspec.json.decode(line, type=Address)] = None
+        self._marked = set(found)
+        return list(found)
+
+    def add(self, address: Address) -> bool:
+        """Mark a session that is about to be written to; whether that is new."""
+        if address in self._marked:
+            return False
+        with open(self.path, "ab", buffering=0, opener=_beside) as file:
+            # A newline first: what a crash cut short must not spoil what follows.
+            file.write(b"\n" + msgspec.json.encode(address) + b"\n")
+        self._marked.add(address)
+        return True
+
+    def clear(self, left: list[Address]) -> None:
+        """All are on disk but these."""
+        if left:
+            lines = [msgspec.json.encode(address) + b"\n" for address in left]
+            disk.replace(self.path, lines, Owner(os.geteuid(), os.getegid()))
+        else:
+            self.path.unlink(missing_ok=True)
+        self._marked = set(left)

@@ -1,0 +1,125 @@
+"""From the disk to memory: what the log of a session holds, and what a crash left in it.
+
+Rules: a few threads do it, and each takes a share of what waits, so that a thousand sessions that are opened
+at once cost the memory of a few, and wait for a few turns of a busy daemon. What has begun is finished,
+whoever is cancelled: a log is never in two hands.
+This file must never know who opens a session, or what is done with it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from cortexfs.sessions import disk, layout
+from cortexfs.sessions.disk import Descriptors
+from cortexfs.sessions.file_log import Loaded, fault_of
+from cortexfs.sessions.layout import EVENTS, Address
+from cortexfs.sessions.log import LEAP
+from cortexfs.sessions.log_facts import Scan
+
+THREADS = 4  # each holds some MiB of a log that it reads
+
+
+class _Wish:
+    def __init__(self, address: Address, unclean: bool) -> None:
+        self.address = address
+        self.unclean = unclean
+        self.loaded: Loaded | None = None
+        self.error: Exception | None = None
+
+
+class Loading:
+    def __init__(self, root: Path, descriptors: Descriptors) -> None:
+        self._root = root
+        self._descriptors = descriptors
+        self._wishes: deque[_Wish] = deque()
+        self._threads = trio.CapacityLimiter(THREADS)
+        self._lot = trio.lowlevel.ParkingLot()
+
+    async def load(self, address: Address, unclean: bool) -> Loaded:
+        """What there is of the session's log; `unclean` when the last daemon may have died writing it."""
+        wish = _Wish(address, unclean)
+        self._wishes.append(wish)
+        with trio.CancelScope(shield=True):
+            while wish.loaded is None and wish.error is None:
+                if self._wishes and self._threads.available_tokens:
+                    await self._take_share()
+                else:
+                    await self._lot.park()
+        if wish.error:
+            raise wish.error
+        assert wish.loaded
+        return wish.loaded
+
+    async def _take_share(self) -> None:
+        count = max(1, len(self._wishes) // THREADS)
+        wishes = [self._wishes.popleft() for _ in range(count)]
+        try:
+            await trio.to_thread.run_sync(self._load_all, wishes, limiter=self._threads)
+        finally:
+            self._lot.unpark_all()
+
+    def _load_all(self, wishes: list[_Wish]) -> None:
+        for wish in wishes:
+            try:
+                wish.loaded = self._load(wish.address, wish.unclean)
+            except Exception as error:  # whoever wished for it meets it; the rest of the share is loaded
+                wish.error = error
+
+    def _folder(self, address: Address) -> Path:
+        return self._root.joinpath(*address.parts)
+
+    def _load(self, address: Address, unclean: bool) -> Loaded:
+        path = self._folder(address) / EVENTS
+        try:
+            opened = self._descriptors.take(path)
+        except FileNotFoundError:
+            return Loaded(Scan(), 0)
+        except OSError as error:
+            raise fault_of(error, "opened") from None
+        try:
+            return self._examine(address, opened.descriptor, unclean)
+        except OSError as error:
+            raise fault_of(error, "read") from None
+        finally:
+            self._descriptors.release(opened)
+
+    def _examine(self, address: Address, descriptor: int, unclean: bool) -> Loaded:
+        written = os.fstat(descriptor).st_mtime
+        found = disk.scan(descriptor)
+        loaded = Loaded(found, found.facts.last, made=True)
+        if found.read > found.size:
+            _repair(descriptor, loaded)
+        if found.damaged:
+            places = ", ".join(map(str, found.damaged[:10]))
+            loaded.remarks.append(
+                f"lines of the log are damaged, at byte {places}; they are left as they are"
+            )
+        if unclean:  # what was written and not synced is on disk before anybody sees a done in it
+            with suppress(OSError):
+                os.fsync(descriptor)
+        elif not loaded.ragged:
+            loaded.derived = min(layout.derived(self._folder(address)), found.size)
+        # A clock that was behind at that boot, or is now, tells of files from the future.
+        if not disk.boot_time() <= written <= time.time():
+            # What was seen and then lost with the machine's power must not get another meaning.
+            loaded.given += LEAP
+        return loaded
+
+
+def _repair(descriptor: int, loaded: Loaded) -> None:
+    """Cut off a last line that a crash left unfinished."""
+    end = loaded.scan.size
+    torn = f"the last {loaded.scan.read - end} bytes of the log are no whole event"
+    try:
+        os.ftruncate(descriptor, end)
+        loaded.remarks.append(f"{torn}, and were cut off")
+    except OSError as error:
+        loaded.ragged = True
+        loaded.remarks.append(f"{torn}, and cannot be cut off: {error.strerror}")

@@ -1,0 +1,341 @@
+"""One session's log: what may be appended, what is on disk, and how it is read.
+
+The log is the buffer (docs/design.md): a run appends, and every reader goes through the same bytes at its own
+position, first what is there, then what comes. Nothing is queued for a reader, so one that does not read
+costs nobody anything.
+
+What is promised
+- A reader sees an event once it is in the file: kill -9 loses nothing that anybody has seen. A power
+  failure may lose deltas that were seen live, and their ids are then not used again.
+- A `done`, and what follows it, is seen when all up to it is on disk, not before.
+- When appended events cannot be written they are lost together, up to the last one: `fault` says why,
+  and nothing can be appended behind the hole until the owner has called `reset`.
+
+This file must never know paths or threads, nor decide what a run does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import MAX_LINE
+from cortexfs.sessions.log_facts import DONE, HEADS, TELLING, Facts, Index, Scan, check, id_of
+
+READ = 1 << 16  # what a reader takes at once
+SEARCH = 1 << 18
+LINE = 1 << 12  # most messages
+ROOM = 1 << 20  # a run that finds this much not yet in the file waits
+UNWRITTEN = 8 << 20  # and one that does not wait is told
+SYNC_AFTER = 4 << 20  # written and not synced: then it is time, whether anybody waits or not
+UNSYNCED = 32 << 20  # what a power failure can take, at most
+TOGETHER = 16 << 20  # not yet in the files of all sessions: no run may add to it
+FEW = 8  # runs that go on when it gets less
+# After one, ids go on behind all that may have been seen and lost: UNSYNCED bytes at 40 or more an event.
+LEAP = 1_000_000
+
+
+class _Wait:
+    __slots__ = ("done", "fault", "id")
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.done = trio.Event()
+        self.fault: Fault | None = None
+
+
+class Load:
+    """What all sessions together have appended and not yet written, in bytes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._lot = trio.lowlevel.ParkingLot()
+
+    @property
+    def is_heavy(self) -> bool:
+        return self.bytes >= TOGETHER
+
+    async def lighter(self) -> None:
+        await self._lot.park()
+
+    def count(self, size: int) -> None:
+        self.bytes += size
+        if size < 0 and not self.is_heavy:
+            # A few at a time, as each adds to it; all of them before there is nothing left that wakes any.
+            self._lot.unpark(count=FEW) if self.bytes > TOGETHER // 2 else self._lot.unpark_all()
+
+
+class Log(ABC):
+    """A session's events; `Sessions` makes them and moves what was appended to where it stays.
+
+    `last` is the last event in the log, `given` the last one appended, `visible` what readers may see,
+    in bytes.
+    """
+
+    def __init__(self, found: Scan, given: int, touched: Callable[[Log], None], load: Load) -> None:
+        self._load = load
+        self._touched = touched
+        self._lot = trio.lowlevel.ParkingLot()
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._waits: list[_Wait] = []
+        self._dones: deque[int] = deque()  # where those stand that are not on disk yet
+        self.given = given
+        self.ended = False
+        self.fault: Fault | None = None
+        self.adopt(found)
+
+    def adopt(self, found: Scan) -> None:
+        """Take over what one pass over the log found, all of it on disk."""
+        self.facts: Facts = found.facts
+        self.index: Index = found.index
+        self.size = self.synced = self.visible = found.size
+        self.synced_id = found.facts.last
+        self._dones.clear()
+
+    @property
+    def last(self) -> int:
+        return self.facts.last
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The runs that have a start and no done, oldest first."""
+        return tuple(self.facts.active)
+
+    # The owner's side.
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Add events: encoded frames, with ids that increase from `given`. They are written soon after."""
+        if not lines:
+            return
+        self._admit()
+        data = b"".join(lines)
+        first, last = id_of(lines[0]), id_of(lines[-1])
+        if first is None or last is None or first <= self.given or last < first + len(lines) - 1:
+            raise ValueError("event ids must increase strictly")
+        ends = data.count(b"\n"), data.count(b"}\n")
+        if ends != (len(lines), len(lines)) or len(max(lines, key=len)) > MAX_LINE:
+            raise ValueError(f"an event is one line of at most {MAX_LINE} bytes")
+        for line in lines:
+            if line.startswith(TELLING):
+                check(line)
+        self._pending += lines
+        self._count(len(data))
+        self.given = last
+        self._touched(self)
+
+    def _admit(self) -> None:
+        if self.ended:
+            raise Fault("ENOENT", "the session was removed; begin another")
+        if self.fault:
+            raise self.fault
+        if self._pending_bytes >= UNWRITTEN or self.unsynced >= UNSYNCED or self._load.bytes >= 2 * TOGETHER:
+            raise Fault("EAGAIN", "the disk does not keep up with this session; wait, then send again")
+
+    @property
+    def unsynced(self) -> int:
+        return self.end_place - self.synced
+
+    @property
+    def end_place(self) -> int:
+        """Where the next event will stand, if all before it can be written."""
+        return self.size + self._pending_bytes
+
+    async def room(self) -> None:
+        """Wait until the disk has caught up: for whoever appends without end. Raises what `append` would."""
+        while not self.fault and not self.ended:
+            if self._crowded() or (self._pending_bytes and self._load.is_heavy):
+                await self._lot.park()
+            elif self._load.is_heavy:
+                await self._load.lighter()
+            else:
+                break
+        self._admit()
+        self.check_share()
+
+    @abstractmethod
+    def check_share(self) -> None:
+        """Before more is said: EFBIG or EDQUOT where its owner may have no more of it."""
+
+    def _crowded(self) -> bool:
+        return self._pending_bytes >= ROOM or self.unsynced >= UNSYNCED // 2
+
+    def _count(self, size: int) -> None:
+        self._pending_bytes += size
+        self._load.count(size)
+
+    async def durable(self, id: int) -> None:
+        """Wait until the event `id` and all before it are on disk."""
+        if id > self.given:
+            raise ValueError("that event was never appended")
+        if id <= self.synced_id:
+            await trio.lowlevel.checkpoint()
+            return
+        self._admit_wait(id)
+        wait = _Wait(id)
+        self._waits.append(wait)
+        self._touched(self)
+        try:
+            await wait.done.wait()
+        finally:
+            if wait in self._waits:
+                self._waits.remove(wait)
+        if wait.fault:
+            raise wait.fault
+
+    def _admit_wait(self, id: int) -> None:
+        if self.ended:
+            raise Fault("ENOENT", "the session was removed; begin another")
+        if self.fault and id > self.last:
+            raise self.fault
+
+    def reset(self) -> int:
+        """Go on after a fault: the id of the last event that is in the log; all after it are lost."""
+        self.fault = None
+        return self.last
+
+    async def place(self, id: int) -> int:
+        """Where the first event from `id` on stands, or will stand."""
+        if id > self.last:
+            return self.size
+        offset = self.index.before(id)
+        while data := await self.lines(offset, SEARCH):
+            for head in HEADS.finditer(data):
+                if int(head[1]) >= id:
+                    return offset + head.start()
+            offset += len(data)
+        return offset
+
+    async def lines(self, offset: int, size: int = READ) -> bytes:
+        """Whole lines from `offset`, up to about `size` bytes, at least one; b"" where nothing is visible."""
+        size = min(size, self.visible - offset)
+        if size <= 0:
+            return b""
+        data = await self.fetch(offset, size)
+        while not (end := data.rfind(b"\n") + 1):
+            more = await self.fetch(offset + len(data), min(MAX_LINE, self.visible - offset - len(data)))
+            if not more:
+                raise Fault("EIO", "the session's log is shorter than it was; resume from the beginning")
+            data += more
+        return data[:end]
+
+    def lines_at_hand(self, offset: int) -> bytes:
+        """What is visible from `offset` on, if it is a little and needs no waiting."""
+        size = self.visible - offset
+        data = self.at_hand(offset, size) if 0 < size <= LINE else b""
+        return data if len(data) == size else b""
+
+    @abstractmethod
+    def at_hand(self, offset: int, size: int) -> bytes:
+        """As much of it as needs no waiting, perhaps nothing."""
+
+    @abstractmethod
+    async def fetch(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset`, at least one where there is one."""
+
+    async def messages(self, room: int, before: int) -> list[bytes]:
+        """The newest lines of messages that fit into `room` bytes, oldest first, but for those from the
+        event `before` on."""
+        end = await self.place(before)
+        at, found = bisect_left(self.facts.places, end), deque[bytes]()
+        while at:
+            at -= 1
+            line = await self.fetch_line(self.facts.places[at])
+            room -= len(line)
+            if room < 0:
+                break
+            found.appendleft(line)
+        return list(found)
+
+    async def fetch_line(self, offset: int) -> bytes:
+        """The line that begins at `offset`."""
+        data = await self.lines(offset, LINE)
+        return data[: data.index(b"\n") + 1]
+
+    # The side of whoever moves the bytes.
+
+    @property
+    def unwritten(self) -> bool:
+        return bool(self._pending)
+
+    @property
+    def holds_done(self) -> bool:
+        """Whether there is a done that nobody may see yet."""
+        return bool(self._dones)
+
+    @property
+    def wants_sync(self) -> bool:
+        behind = self.size > self.synced
+        return behind and bool(self._dones or self._waits or self.size - self.synced >= SYNC_AFTER)
+
+    def take(self) -> tuple[list[bytes], bytes]:
+        """What has to be written: the lines, and the same as one piece."""
+        lines, self._pending = self._pending, []
+        return lines, b"".join(lines)
+
+    def written(self, lines: Sequence[bytes], size: int) -> bool:
+        """These lines are in the file, `size` bytes of it; whether they told anything new."""
+        self._count(-size)
+        first, last = id_of(lines[0]), id_of(lines[-1])
+        assert first is not None
+        assert last is not None
+        self.index.add(first, self.size)
+        offset, telling = self.size, False
+        for line in lines:
+            if line.startswith(TELLING):
+                telling = True
+                self.facts.take(line, offset)
+                if line.startswith(DONE):
+                    self._dones.append(offset)
+            offset += len(line)
+        self.size, self.facts.last = offset, last
+        self._show()
+        return telling
+
+    def on_disk(self, size: int, id: int) -> bool:
+        """All up to `size` and to the event `id` is on disk; whether more may be seen for it."""
+        self.synced, self.synced_id = max(self.synced, size), max(self.synced_id, id)
+        while self._dones and self._dones[0] < self.synced:
+            self._dones.popleft()
+        for wait in [wait for wait in self._waits if wait.id <= self.synced_id]:
+            self._waits.remove(wait)
+            wait.done.set()
+        return self._show()
+
+    def _show(self) -> bool:
+        before, self.visible = self.visible, self._dones[0] if self._dones else self.size
+        self._lot.unpark_all()
+        return self.visible > before
+
+    def fail(self, fault: Fault) -> None:
+        """What is not in the file is lost, for this reason."""
+        self.fault = fault
+        self._drop()
+        self._release([wait for wait in self._waits if wait.id > self.last], fault)
+
+    def fail_sync(self, fault: Fault) -> None:
+        """What is not on disk may be lost; nobody may believe that it is there."""
+        self.fail(fault)
+        self._release(self._waits, fault)
+
+    def end(self) -> None:
+        """The session was removed: its readers come to their end."""
+        self.ended = True
+        self._drop()
+        self._release(self._waits, Fault("ENOENT", "the session was removed; begin another"))
+
+    def _drop(self) -> None:
+        self._pending = []
+        self._count(-self._pending_bytes)
+
+    def _release(self, waits: Sequence[_Wait], fault: Fault) -> None:
+        for wait in list(waits):
+            self._waits.remove(wait)
+            wait.fault = fault
+            wait.done.set()
+        self._lot.unpark_all()

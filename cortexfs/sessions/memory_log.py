@@ -1,0 +1,83 @@
+"""The logs of temp sessions, which are in memory only, and how much of it they may have.
+
+Rules: each is bounded, all of one user are, and all together. What has ended holds nothing.
+This file must never know which connection a session ends with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from cortexfs.core.errors import Fault
+from cortexfs.sessions.log import Load, Log
+from cortexfs.sessions.log_facts import Scan
+
+SHARE = 4  # one user has at most one part in four of it all, so he locks out only himself
+
+
+class Budget:
+    """The memory that all temp sessions may have together, and those of one user."""
+
+    def __init__(self, each: int, total: int) -> None:
+        self.each = each
+        self.total = total
+        self.used = 0
+        self._of_user: Counter[int] = Counter()
+
+    def admit(self, uid: int, size: int) -> None:
+        share = self.total // SHARE
+        if self._of_user[uid] + size > share:
+            raise Fault("ENOSPC", f"your temp sessions hold {share >> 20} MiB together at most; end some")
+        if self.used + size > self.total:
+            mib = self.total >> 20
+            raise Fault("ENOSPC", f"temp sessions hold {mib} MiB together, and that is used up; end some")
+
+    def take(self, uid: int, size: int) -> None:
+        self.used += size
+        self._of_user[uid] += size
+        if not self._of_user[uid]:
+            del self._of_user[uid]
+
+
+class MemoryLog(Log):
+    """The log of a temp session: bounded, in memory, and as durable as that."""
+
+    COST = 4096  # of a session that holds nothing, so that their number is bounded too
+
+    def __init__(self, budget: Budget, uid: int) -> None:
+        self._budget = budget
+        self._uid = uid
+        self._bytes = bytearray()
+        budget.admit(uid, self.COST)
+        budget.take(uid, self.COST)
+        super().__init__(Scan(), 0, lambda _: None, Load())
+
+    def at_hand(self, offset: int, size: int) -> bytes:
+        return bytes(self._bytes[offset : offset + size])
+
+    async def fetch(self, offset: int, size: int) -> bytes:
+        return self.at_hand(offset, size)
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        size = sum(map(len, lines))
+        if self.size + size > self._budget.each:
+            mib = self._budget.each >> 20
+            raise Fault("ENOSPC", f"a temp session holds at most {mib} MiB; begin another, or a private one")
+        self._budget.admit(self._uid, size)
+        super().append(lines)
+        if self.unwritten:
+            lines, data = self.take()
+            self._budget.take(self._uid, size)
+            self._bytes += data
+            self.written(lines, size)
+            self.on_disk(self.size, self.last)
+
+    def check_share(self) -> None:
+        pass  # the budget says so when something is appended
+
+    def end(self) -> None:
+        if not self.ended:
+            self._budget.take(self._uid, -self.COST - len(self._bytes))
+        super().end()
+        self._bytes = bytearray()

@@ -1,0 +1,241 @@
+"""The daemon's sessions: opens their logs, and lists, shows, removes and clears them.
+
+    sessions = Sessions(root, report)
+    await nursery.start(sessions.run)         until cancelled; then all is on disk
+    log = await sessions.open(address)        append, durable, reader: cortexfs/sessions/log.py
+    sessions.unclean                          those that the last daemon had no time to put away
+
+Rules: a session's log exists once in memory, for as long as somebody holds it; its file is made by the first
+append, so looking for a session leaves no trace. What is removed ends for its readers and writers.
+This file must never know what a run does, nor sockets or FUSE.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.sessions import disk, layout
+from cortexfs.sessions.file_log import FileLog, fault_of
+from cortexfs.sessions.layout import EVENTS, Address, Info, Meta, Space
+from cortexfs.sessions.load import Loading
+from cortexfs.sessions.memory_log import Budget, MemoryLog
+from cortexfs.sessions.quota import Most, Shares, taken
+from cortexfs.sessions.writer import Commit
+
+MISSING = "there is no such session; `ctx session list` shows those that are there"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    descriptors: int = 2048  # open files, half of what the process may have at most
+    temp_session: int = 16 << 20
+    temp_total: int = 256 << 20
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """Which sessions may go: unused for `age` seconds, or not among the `count` newest of an object."""
+
+    age: float | None = None
+    count: int | None = None
+    keep: frozenset[str] = frozenset({"default"})
+
+
+class Sessions:
+    def __init__(
+        self,
+        root: Path,
+        report: Callable[[Address, str], None],
+        *,
+        limits: Limits | None = None,
+        grew: Callable[[Address], None] = lambda _: None,
+        removed: Callable[[Address], None] = lambda _: None,
+        sync: Callable[[int], None] = os.fsync,
+        most: Most | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        self.root = root
+        self._report = report
+        self._removed = removed
+        descriptors = min(limits.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._commit = Commit(root, descriptors, sync, report, grew)
+        self._loading = Loading(root, self._commit.descriptors)
+        self._logs: WeakValueDictionary[Address, FileLog] = WeakValueDictionary()
+        self._changing: dict[Address, trio.Event] = {}  # being opened or removed
+        self._temps: dict[Address, MemoryLog] = {}
+        self._shares = Shares(root, most or Most())
+        self._budget = Budget(limits.temp_session, limits.temp_total)
+        self.run = self._commit.run
+        self.settle = self._commit.settle
+
+    @property
+    def unclean(self) -> tuple[Address, ...]:
+        """Sessions that were written to when the last daemon died, and were not opened since."""
+        return tuple(self._commit.unclean)
+
+    def folder(self, address: Address) -> Path:
+        return self.root.joinpath(*address.parts)
+
+    # Logs.
+
+    async def open(self, address: Address) -> FileLog:
+        """The session's log; that of a session that does not exist is empty."""
+        await self._turn(address)
+        if log := self._logs.get(address):
+            return log
+        self._changing[address] = trio.Event()
+        try:
+            share = await self._shares.of(address.space)
+            unclean = address in self._commit.unclean
+            loaded = await self._loading.load(address, unclean)
+            log = self._logs[address] = FileLog(self._commit.disk, address, loaded, share)
+            self._commit.unclean.pop(address, None)
+            for remark in loaded.remarks:
+                self._report(address, remark)
+            if loaded.made and loaded.derived < loaded.scan.size:  # a daemon died before it wrote them
+                self._commit.outdate(log)
+            return log
+        finally:
+            self._changing.pop(address).set()
+
+    async def _turn(self, address: Address) -> None:
+        while (changing := self._changing.get(address)) is not None:
+            await changing.wait()
+
+    def temp(self, address: Address) -> MemoryLog:
+        """The log of a temp session, which ends with `remove_temp` and leaves nothing."""
+        if address not in self._temps:
+            self._temps[address] = MemoryLog(self._budget, address.space.uid)
+        return self._temps[address]
+
+    def remove_temp(self, address: Address) -> None:
+        if log := self._temps.pop(address, None):
+            log.end()
+
+    # What is there.
+
+    async def listed(self, space: Space, class_: str, object: str) -> list[Info]:
+        """An object's sessions, newest first."""
+        return await trio.to_thread.run_sync(layout.listing, self.root, space, class_, object)
+
+    async def show(self, address: Address) -> Meta:
+        """What meta.json says, brought up to date first."""
+        log = await self.open(address)
+        if not log.made:
+            raise Fault("ENOENT", MISSING)
+        await self._commit.renew(log)
+        try:
+            data = await trio.to_thread.run_sync((self.folder(address) / "meta.json").read_bytes)
+            return msgspec.json.decode(data, type=Meta)
+        except OSError as error:
+            raise fault_of(error, "shown") from None
+
+    async def rebuild(self, address: Address) -> None:
+        """Make everything beside the log anew."""
+        log = await self.open(address)
+        if not log.made:
+            raise Fault("ENOENT", MISSING)
+        await self._commit.renew(log, anew=True)
+
+    def visible(self, address: Address) -> int | None:
+        """How much of its log may be seen; None when nobody has it open, and all of it may."""
+        log = self._logs.get(address)
+        return log.visible if log else None
+
+    async def freshen(self, parts: tuple[str, ...]) -> None:
+        """Bring what is made from logs up to date: of a session, or of all below a folder."""
+        for address in [each for each in self._commit.unclean if _is_below(each, parts)]:
+            with suppress(Fault):
+                log = await self.open(address)
+                if log.made:
+                    await self._commit.renew(log)
+        await self._commit.freshen(lambda log: _is_below(log.address, parts))
+
+    def grew(self, address: Address, size: int) -> None:
+        """What an agent has kept beside a session's log counts for its user's share."""
+        self._shares.grew(address.space, size)
+
+    # What may go.
+
+    async def discard(self, work: Callable[[], None]) -> None:
+        """Remove something that is made from logs, or an empty folder, while nothing is written. Blocking
+        work; its OSErrors pass."""
+        with trio.CancelScope(shield=True):
+            async with self._commit.exclusive():
+                await trio.to_thread.run_sync(work)
+                self._commit.indexes.forget()
+
+    async def remove(self, address: Address) -> None:
+        """Remove a session and all its files; its readers come to their end, its writers get ENOENT."""
+        await self._turn(address)
+        self._changing[address] = trio.Event()
+        try:
+            with trio.CancelScope(shield=True):
+                async with self._commit.exclusive():
+                    await self._remove(address)
+        finally:
+            self._changing.pop(address).set()
+
+    async def _remove(self, address: Address) -> None:
+        if log := self._logs.pop(address, None):
+            self._commit.forget(log)
+        self._removed(address)
+        self._commit.unclean.pop(address, None)
+        try:
+            size = await trio.to_thread.run_sync(self._discard, address)
+            self._shares.removed(address.space, size)
+        except FileNotFoundError:
+            raise Fault("ENOENT", MISSING) from None
+        except OSError as error:
+            raise fault_of(error, "removed") from None
+
+    def _discard(self, address: Address) -> int | None:
+        """Remove its files; how long its log was."""
+        folder = self.folder(address)
+        size = taken(folder)
+        cwd = layout.text(folder / "cwd")
+        disk.discard(folder)
+        self._commit.descriptors.forget(folder / EVENTS)
+        self._commit.indexes.removed(address, cwd)
+        return size
+
+    async def expired(self, space: Space, policy: Policy) -> list[Info]:
+        """What `collect` would remove: never one that is in use, runs, is an object's newest, or is kept."""
+        now = time.time()
+        found: list[Info] = []
+        for class_, object in await trio.to_thread.run_sync(layout.objects, self.root, space):
+            there = await self.listed(space, class_, object)
+            for rank, info in enumerate(there):
+                old = policy.age is not None and now - info.updated > policy.age
+                many = policy.count is not None and rank >= policy.count
+                if rank and (old or many) and self._may_go(info, policy):
+                    found.append(info)
+        return found
+
+    def _may_go(self, info: Info, policy: Policy) -> bool:
+        address = info.address
+        return info.state != "active" and address not in self._logs and address.session not in policy.keep
+
+    async def collect(self, infos: list[Info]) -> list[Info]:
+        """Remove these, but for those that were used since they were listed; what was removed."""
+        removed: list[Info] = []
+        for info in infos:
+            address = info.address
+            with suppress(FileNotFoundError):
+                stat = await trio.to_thread.run_sync(os.stat, self.folder(address) / EVENTS)
+                if address not in self._logs and stat.st_size == info.size and stat.st_mtime == info.updated:
+                    await self.remove(address)
+                    removed.append(info)
+        return removed
+
+
+def _is_below(address: Address, parts: tuple[str, ...]) -> bool:
+    return address.parts[: len(parts)] == parts

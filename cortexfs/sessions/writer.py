@@ -1,0 +1,368 @@
+"""From memory to the disk: writes what sessions appended, fsyncs it, and renews the files beside the logs.
+
+One task writes what all sessions appended meanwhile, in one worker thread; some others fsync, a few logs at a
+turn; one renews what is derived. So an event costs the same however many sessions there are, and a disk
+that hangs holds up sessions and not the daemon.
+
+Rules: the state of logs changes on the trio thread only, blocking calls are made in threads only. A round
+that has begun is finished, whoever is cancelled. Errors of the disk become Faults here.
+This file must never know which sessions exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakSet
+
+import trio
+
+from cortexfs.linux.short_waits import Prompt
+from cortexfs.sessions import disk, layout
+from cortexfs.sessions.file_log import Disk, FileLog, Job, fault_of
+from cortexfs.sessions.index import Indexes
+from cortexfs.sessions.layout import Address, Marks
+from cortexfs.sessions.log import Log
+from cortexfs.sessions.log_facts import Scan
+from cortexfs.sessions.queue import Queue
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SYNCERS = 4
+SYNC_SHARE = 8  # logs that one of them takes at a turn: a `done` waits for its neighbours
+DERIVE_SHARE = 128  # logs in such a pass: whoever looks at the files of one waits for it
+MARKS = 1000  # sessions written to, in a file that is made anew when most of them are on disk by now
+DERIVE_PAUSE = 0.05  # seconds; runs that end together share a pass over the files beside the logs
+
+
+class Commit:
+    def __init__(
+        self,
+        root: Path,
+        descriptors: int,
+        sync: Callable[[int], None],
+        report: Callable[[Address, str], None],
+        grew: Callable[[Address], None],
+    ) -> None:
+        self.root = root
+        self.disk = Disk(root, descriptors, self._touched)
+        self.descriptors = self.disk.descriptors
+        self.indexes = Indexes(root)
+        self.unclean: dict[Address, None] = {}  # of an earlier life, not opened in this one
+        self._marks = Marks(root)
+        self._most_marks = MARKS
+        self._in_use: WeakSet[FileLog] = WeakSet()  # as long as one is not on disk, a queue holds it
+        self._sync, self._report, self._grew = sync, report, grew
+        self._unwritten, self._unsynced, self._stale = Queue(), Queue(), Queue()
+        self._writing, self._deriving = trio.Lock(), trio.Lock()
+        self._prompt = Prompt()
+        self._behind: dict[FileLog, None] = {}  # written, and not synced as far
+        self._renewed: list[FileLog] = []  # those whose other files are being made now
+        self._threads = trio.CapacityLimiter(SYNCERS + 2)  # ours: others may keep theirs waiting
+        self._busy = 0
+        self._idle = trio.lowlevel.ParkingLot()
+
+    def _touched(self, log: Log) -> None:
+        assert isinstance(log, FileLog)
+        self._in_use.add(log)
+        if log.unwritten:
+            self._unwritten.add(log)
+        elif log.wants_sync:
+            self._want_sync(log)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until cancelled; then everything that was appended is on disk, or reported."""
+        self.unclean = dict.fromkeys(await trio.to_thread.run_sync(self._marks.load))
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._run_writer)
+                for _ in range(SYNCERS):
+                    nursery.start_soon(self._run_syncer)
+                nursery.start_soon(self._run_deriver)
+                task_status.started()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._finish()
+
+    async def settle(self) -> None:
+        """Wait until nothing is left to do."""
+        while self._unwritten or self._unsynced or self._stale or self._busy:
+            await self._idle.park()
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """While this lasts nothing is written or derived."""
+        async with self._writing, self._deriving:
+            yield
+
+    def outdate(self, log: FileLog) -> None:
+        """The files beside the log are behind it."""
+        self._stale.add_last(log)
+
+    def forget(self, log: FileLog) -> None:
+        """The log's session is gone."""
+        for queue in (self._unwritten, self._unsynced, self._stale):
+            queue.discard(log)
+        self._behind.pop(log, None)
+        log.end()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """A round: it is finished, whoever is cancelled."""
+        self._busy += 1
+        try:
+            with trio.CancelScope(shield=True):
+                yield
+        finally:
+            self._busy -= 1
+            self._idle.unpark_all()
+
+    async def _in_thread(self, work: Callable[[T], R], what: T) -> R:
+        return await trio.to_thread.run_sync(work, what, limiter=self._threads)
+
+    # Writing.
+
+    async def _run_writer(self) -> None:
+        while True:
+            await self._unwritten.wait()
+            await self._write_round()
+
+    async def _write_round(self) -> None:
+        with self._at_work():
+            # The lock lets others run first: a message just accepted has its answer in the same round.
+            async with self._writing:
+                jobs = [Job(log) for log in self._unwritten.take() if log.unwritten]
+                for job in jobs:
+                    job.lines, job.data = job.log.take()
+                await self._prompt.run(partial(self._write_all, jobs))
+                self._written(jobs)
+                if len(self._marks) > self._most_marks:
+                    await self._clear_marks()
+
+    async def _clear_marks(self) -> None:
+        """Keep the marks of what is in use, or was not looked at since a crash."""
+        left = [*self.unclean, *(log.address for log in self._in_use if not log.ended)]
+        with suppress(OSError):
+            await trio.to_thread.run_sync(self._marks.clear, left, limiter=self._threads)
+        self._most_marks = 2 * len(self._marks) + MARKS
+
+    def _write_all(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            with job.judged():
+                self._write(job)
+
+    def _write(self, job: Job) -> None:
+        log = job.log
+        if not log.made:
+            self._make(log)
+        if self._marks.add(log.address):
+            log.fresh += [self._marks.path, self.root]
+        opened = self.descriptors.take(log.path, write=True)
+        try:
+            if log.ragged:
+                disk.shorten(opened.descriptor, job.size)
+                log.ragged = False
+            disk.write(opened.descriptor, job.data, job.size)
+        except OSError:
+            log.ragged = True
+            raise
+        finally:
+            self.descriptors.release(opened)
+
+    def _make(self, log: FileLog) -> None:
+        address = log.address
+        log.fresh += disk.make_folder(self.root, address.parts, address.owned, address.space.owner)
+        disk.create(log.path, address.space.owner)
+        log.fresh.append(log.folder)
+        log.made = True
+
+    def _written(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            log = job.log
+            if job.error:
+                log.fail(fault_of(job.error, "written"))
+                self._report(log.address, f"events are lost: {log.fault}")
+                self._grew(log.address)
+                continue
+            self._behind[log] = None
+            before = log.visible
+            if log.written(job.lines, len(job.data)):
+                self._stale.add_last(log)
+            if log.visible > before:
+                self._grew(log.address)
+            if log.wants_sync:
+                self._want_sync(log)
+
+    # Syncing.
+
+    def _want_sync(self, log: FileLog) -> None:
+        if not log.syncing:
+            self._unsynced.add(log)
+
+    async def _run_syncer(self) -> None:
+        while True:
+            await self._unsynced.wait()
+            await self._sync_round(SYNC_SHARE)
+
+    async def _sync_round(self, share: int | None) -> None:
+        with self._at_work():
+            jobs = [Job(log) for log in self._unsynced.take(share)]
+            for job in jobs:
+                job.log.syncing = True
+            await self._in_thread(self._sync_all, jobs)
+            for job in jobs:
+                if job.error:
+                    await self._sync_again(job.log, job.error)
+                else:
+                    self._synced(job)
+
+    def _sync_all(self, jobs: list[Job]) -> None:
+        synced: set[Path] = set()  # folders that these logs share, once for all
+        for job in jobs:
+            with job.judged():
+                self._sync_one(job, synced)
+
+    def _sync_one(self, job: Job, synced: set[Path]) -> None:
+        log = job.log
+        opened = self.descriptors.take(log.path, write=log.doubtful)
+        try:
+            if log.doubtful:
+                disk.rewrite(opened.descriptor, job.synced, job.size)
+            log.doubtful = True
+            self._sync(opened.descriptor)
+            log.doubtful = False
+        finally:
+            self.descriptors.release(opened)
+        for path in log.fresh:
+            if path not in synced:
+                disk.sync_path(path, self._sync)
+                synced.add(path)
+        log.fresh = []
+
+    def _synced(self, job: Job) -> None:
+        log, told = job.log, job.log.holds_done
+        log.syncing = False
+        if job.size == log.size:
+            self._behind.pop(log, None)
+        if log.on_disk(job.size, job.last):
+            self._grew(log.address)
+        if told and not log.ended:
+            self._stale.add_last(log)
+        if log.wants_sync and not log.ended:
+            self._want_sync(log)
+
+    async def _sync_again(self, log: FileLog, error: OSError) -> None:
+        """An fsync failed: nothing since the last good one is certain. Look at it, and write it once more."""
+        async with self._writing:
+            if log.ended:
+                return
+            self._report(log.address, f"the log may have lost events, and is read again: {error.strerror}")
+            job = Job(log)
+            found = await self._in_thread(self._look_again, job)
+            log.syncing = False
+            if found and found.size < log.size:
+                log.adopt(found)
+                log.fail_sync(fault_of(error, "kept"))
+                self._stale.add_last(log)
+            elif job.error:
+                log.fail_sync(fault_of(job.error, "kept"))
+            else:
+                self._synced(job)
+
+    def _look_again(self, job: Job) -> Scan | None:
+        """What a new descriptor shows of the log, if it is shorter than thought; else sync it anew."""
+        self.descriptors.forget(job.log.path)
+        with job.judged():
+            opened = self.descriptors.take(job.log.path)
+            try:
+                found = disk.scan(opened.descriptor)
+            finally:
+                self.descriptors.release(opened)
+            if found.size < job.size:
+                job.log.ragged = True
+                return found
+            self._sync_one(job, set())
+        return None
+
+    async def _finish(self) -> None:
+        if self._unwritten:
+            await self._write_round()
+        for log in self._behind:
+            self._unsynced.add(log)
+        await self._sync_round(None)
+        while self._stale:
+            await self._derive_round()
+        left = [*self.unclean, *(log.address for log in self._behind)]
+        with suppress(OSError):  # a disk that is read-only now; then it is read again at the next start
+            await trio.to_thread.run_sync(self._marks.clear, left)
+        self.descriptors.close()
+
+    # Deriving.
+
+    async def _run_deriver(self) -> None:
+        while True:
+            await self._stale.wait()
+            await self._derive_round()
+            await trio.sleep(DERIVE_PAUSE)
+
+    async def _derive_round(self) -> None:
+        with self._at_work():
+            async with self._deriving:
+                await self._derive_these(self._stale.take(DERIVE_SHARE))
+
+    async def _derive_these(self, logs: list[FileLog], anew: bool = False) -> None:
+        jobs = [Job(log) for log in logs if log.made and not log.ended]
+        for job in jobs:
+            job.told, job.anew = job.log.told, anew
+        self._renewed = logs
+        await self._in_thread(self._derive_all, jobs)
+        self._renewed = []
+        for job in jobs:
+            if job.error:
+                self._report(job.log.address, f"the files beside the log are not up to date: {job.error}")
+
+    async def renew(self, log: FileLog, anew: bool = False) -> None:
+        """Bring the files beside a log up to date, now."""
+        with self._at_work():
+            async with self._deriving:
+                self._stale.discard(log)
+                await self._derive_these([log], anew)
+
+    async def freshen(self, meant: Callable[[FileLog], bool]) -> None:
+        """Bring the files beside these logs up to date where they are not."""
+        if not any(map(meant, (*self._renewed, *self._stale))):
+            return
+        with self._at_work():
+            async with self._deriving:
+                logs = [log for log in self._stale if meant(log)]
+                for log in logs:
+                    self._stale.discard(log)
+                await self._derive_these(logs)
+
+    def _derive_all(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            with job.judged():
+                self._derive(job)
+        if jobs:
+            with jobs[-1].judged():
+                self.indexes.write()
+
+    def _derive(self, job: Job) -> None:
+        log, told = job.log, job.told
+        assert told
+        opened = self.descriptors.take(log.path)
+        start = 0 if job.anew else log.derived
+        log.derived = 0  # should this fail half-way, the next time begins anew
+        try:
+            layout.derive(log.folder, log.address, opened.descriptor, start, told)
+        finally:
+            self.descriptors.release(opened)
+        log.derived = told.size
+        if job.anew:
+            self.indexes.rebuild(log.address)
+        elif start < told.size:
+            self.indexes.used(log.address, told.cwd)

@@ -1,0 +1,219 @@
+"""What the tree keeps on disk: control values, aliases and homes, under <state>/tree.
+
+    tool/fs.read.d/policy              a written control
+    tool/fs.read.d/.absent.policy      a control that was removed (it means its default)
+    agent/home/1000/mine.d/tools       a control of an agent in somebody's home
+    links/model/main -> /ctx/model/p/m an alias, as a link
+    links/home/<uid>/<class>/          homes, with their aliases
+
+Links have a branch of their own, so that no alias ever stands where a control's folder would be.
+
+Rules: the layout mirrors the tree, so that a person can read and repair it. A change is on disk,
+its folder included, before the method returns, and it is there as a whole or not at all, whenever
+the daemon dies. What cannot be understood is left alone, with a line in the log. These calls block:
+they belong in a thread, and the caller lets only one run at a time.
+This file must never know inodes or the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Key, plain
+from cortexfs.core.tree import controls, places
+from cortexfs.core.tree.written_values import Written
+from cortexfs.state import believed
+
+LINKS = "links"
+ABSENT = ".absent."
+NEW = ".new."
+
+log = logging.getLogger("cortexfs.state.control_store")
+
+
+class KeptAlias(msgspec.Struct, frozen=True):
+    folder: tuple[str, ...]  # ("model",) or ("home", "1000", "model")
+    name: str
+    target: bytes
+    mtime: int
+
+
+class Kept(msgspec.Struct, frozen=True):
+    homes: list[int]
+    aliases: list[KeptAlias]
+    values: dict[Key, dict[str, Written]]
+
+
+class Store:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    # Reading, once at start.
+
+    def load(self) -> Kept:
+        kept = Kept([], [], {})
+        for class_ in names.CLASSES:
+            self._load_class((class_,), kept)
+            self._load_aliases((class_,), kept)
+        for home in self._entries(self._root / "agent" / "home"):
+            for entry in self._entries(home):
+                if entry.name.endswith(".d"):
+                    self._load_values(("agent", f"home/{home.name}/{entry.name[:-2]}"), entry, kept)
+        for home in self._entries(self._root / LINKS / "home"):
+            with self._tolerated(home):
+                kept.homes.append(places.uid_of(home.name))
+                for class_ in names.CLASSES:
+                    self._load_aliases(("home", home.name, class_), kept)
+        return kept
+
+    def _load_class(self, folder: tuple[str, ...], kept: Kept) -> None:
+        """The `.d` folders; models have theirs one level down, by provider."""
+        for entry in self._entries(self._root.joinpath(*folder)):
+            if entry.name.endswith(".d"):
+                self._load_values((folder[0], "/".join((*folder[1:], entry.name[:-2]))), entry, kept)
+            elif folder == ("model",):
+                self._load_class((*folder, entry.name), kept)
+
+    def _load_aliases(self, folder: tuple[str, ...], kept: Kept) -> None:
+        for entry in self._entries(self._root.joinpath(LINKS, *folder)):
+            with self._tolerated(entry):
+                target = os.fsencode(entry.readlink())
+                places.check_alias(entry.name, target)
+                kept.aliases.append(KeptAlias(folder, entry.name, target, entry.lstat().st_mtime_ns))
+
+    def _load_values(self, key: Key, folder: Path, kept: Kept) -> None:
+        with self._tolerated(folder):
+            names.check_object(*plain(key))
+            entries = {entry.name: entry for entry in self._entries(folder)}
+            for control in controls.CONTROLS[key[0]]:
+                if absent := entries.get(ABSENT + control.name):
+                    kept.values.setdefault(key, {})[control.name] = Written(None, absent.lstat().st_mtime_ns)
+                elif control.check and (entry := entries.get(control.name)):
+                    self._load_value(key, control, entry, kept)
+
+    def _load_value(self, key: Key, control: controls.Control, entry: Path, kept: Kept) -> None:
+        with self._tolerated(entry):
+            data = controls.judge(control, self._read(entry))
+            kept.values.setdefault(key, {})[control.name] = Written(data, entry.stat().st_mtime_ns)
+
+    def _read(self, entry: Path) -> bytes:
+        try:
+            return believed.read(entry, controls.MAX_VALUE)
+        except believed.Unbelieved as fault:  # earlier versions wrote them with the modes of a umask
+            why = f"{fault.message}; all that is in there: chmod -R go-w {self._root}"
+            raise believed.Unbelieved(fault.code, why) from None
+
+    @contextlib.contextmanager
+    def _tolerated(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except believed.Unbelieved:  # its default might allow more
+            raise
+        except (Fault, OSError) as error:
+            log.warning("%s is left out: %s", path, error)
+
+    def _entries(self, folder: Path) -> list[Path]:
+        """What is in a folder; what a crash left half-made is cleared away."""
+        try:
+            believed.folder(folder)
+            entries = sorted(folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        for entry in entries:
+            if entry.name.startswith(NEW) and not stat.S_ISDIR(entry.lstat().st_mode):
+                entry.unlink(missing_ok=True)
+        return [entry for entry in entries if not entry.name.startswith(NEW)]
+
+    # Writing.
+
+    def put_value(self, key: Key, name: str, data: bytes, mtime: int) -> None:
+        folder = self._control_folder(key)
+        new = folder / (NEW + name)
+        with open(new, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.utime(file.fileno(), ns=(mtime, mtime))
+            os.fsync(file.fileno())
+        # The mark goes first: should we die in between, the default counts, not the older value.
+        (folder / (ABSENT + name)).unlink(missing_ok=True)
+        new.rename(folder / name)
+        _sync(folder)
+
+    def remove_value(self, key: Key, name: str) -> None:
+        folder = self._control_folder(key)
+        (folder / (ABSENT + name)).touch()
+        (folder / name).unlink(missing_ok=True)
+        _sync(folder)
+
+    def restore_value(self, key: Key, name: str) -> None:
+        folder = self._control_folder(key)
+        (folder / (ABSENT + name)).unlink(missing_ok=True)
+        _sync(folder)
+
+    def drop_values(self, key: Key) -> None:
+        """All that was written for an object that is gone; what else somebody put there stays."""
+        folder = self._root.joinpath(key[0], *f"{key[1]}.d".split("/"))
+        if not folder.is_dir():
+            return
+        for control in controls.CONTROLS[key[0]]:
+            for prefix in ("", ABSENT, NEW):
+                (folder / (prefix + control.name)).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        _sync(folder.parent)
+
+    def touch_value(self, key: Key, name: str, mtime: int) -> None:
+        os.utime(self._control_folder(key) / name, ns=(mtime, mtime))
+
+    def put_alias(self, folder: tuple[str, ...], name: str, target: bytes) -> None:
+        place = self._folder(LINKS, *folder)
+        new = place / (NEW + name)
+        new.unlink(missing_ok=True)
+        os.symlink(target, os.fsencode(new))
+        new.rename(place / name)
+        _sync(place)
+
+    def remove_alias(self, folder: tuple[str, ...], name: str) -> None:
+        place = self._folder(LINKS, *folder)
+        (place / name).unlink(missing_ok=True)
+        _sync(place)
+
+    def move_alias(self, old: tuple[str, ...], name: str, new: tuple[str, ...], new_name: str) -> None:
+        source, target = self._folder(LINKS, *old), self._folder(LINKS, *new)
+        (source / name).rename(target / new_name)
+        _sync(target)
+        _sync(source)
+
+    def put_home(self, uid: int) -> None:
+        self._folder(LINKS, "home", str(uid))
+
+    def _control_folder(self, key: Key) -> Path:
+        return self._folder(key[0], *(key[1] + ".d").split("/"))
+
+    def _folder(self, *parts: str) -> Path:
+        """The folder, made if need be, each new one known to its parent on disk."""
+        folder = self._root
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for part in parts:
+            parent, folder = folder, folder / part
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700)
+                _sync(parent)
+        return folder
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,184 @@
+"""The logs of runs: one JSON line a finished run, bounded by rotation (abi.md 3 and 9).
+
+    tool/fs.read.jsonl             of an object, for the daemon's owner
+    home/1000/tool/fs.read.d/log   what one user has run of it, for that user (core/tree/session_places.py
+    has the layout)
+
+A line is kept in memory for at most FLUSH_SECONDS and then appended, so that a call does not pay
+for a write; whoever reads or stats a log gets what was logged up to then. `NAME.1` is the rotated
+half and is not shown in the tree. Each user's lines have a file of their own, so that nobody's runs rotate
+away another's; of these a user has MAX_OF_USER, and those that were not written to for longest go.
+This file must never know what a line says; who calls it keeps inputs, outputs and secrets out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import trio
+
+from cortexfs.core.tree.session_places import RUNS_NAME
+
+FLUSH_SECONDS = 0.1
+MAX_OF_USER = 1000  # so that a listing of a home stays quick, however many tools there are
+OLDER = ".1"
+
+log = logging.getLogger("cortexfs.state.run_logs")
+
+
+class _Log(NamedTuple):
+    class_: str
+    name: str
+    uid: int | None  # whose own it is; None: the object's
+
+
+class Logs:
+    def __init__(self, directory: Path, limit: int) -> None:
+        self.root = directory
+        self._limit = limit
+        self._pending: dict[_Log, list[bytes]] = {}
+        self._grown: set[int] = set()  # users who have a log more
+        self._wake = trio.Event()
+        self.error = ""
+
+    def append(self, class_: str, name: str, line: bytes, uid: int | None = None) -> None:
+        """Log one line, which ends in a newline; with a uid, in that user's own log of the object."""
+        self._pending.setdefault(_Log(class_, name, uid), []).append(line)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what was appended, until cancelled; nothing is written when nothing happens."""
+        while True:
+            await self._wake.wait()
+            await trio.sleep(FLUSH_SECONDS)
+            self._wake = trio.Event()
+            self.flush()
+            while self._grown:
+                await trio.to_thread.run_sync(self.trim, self._grown.pop())
+
+    def flush(self) -> None:
+        """Write what was appended up to now."""
+        pending, self._pending = self._pending, {}
+        self._write_all(pending)
+
+    def settle(self, uid: int) -> None:
+        """Write what was appended to this user's own logs."""
+        self._write_all({which: self._pending.pop(which) for which in [*self._pending] if which.uid == uid})
+
+    def _write_all(self, pending: dict[_Log, list[bytes]]) -> None:
+        failure = ""
+        for which, lines in pending.items():
+            try:
+                self._write(which, b"".join(lines))
+            except OSError as error:  # a full disk must not end the service
+                if not (failure or self.error):  # once, as a disk stays full for a while
+                    log.warning("the log of %s/%s cannot be written: %s", *which[:2], error.strerror)
+                failure = f"a log of runs cannot be written: {error.strerror}; daemon.log says which"
+        if pending:
+            self.error = failure
+
+    def _write(self, which: _Log, data: bytes) -> None:
+        path = self._path(which)
+        with _opened(path) as file:
+            size = file.tell()
+            if not size and which.uid is not None:
+                self._grown.add(which.uid)
+            if not size or size + len(data) <= self._limit:
+                if file.write(data) != len(data):  # what is left of the disk; half a line is none
+                    file.truncate(size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return
+        os.replace(path, _older(path))
+        self._write(which, data)
+
+    def size(self, class_: str, name: str) -> int:
+        return self._stat(class_, name)[0]
+
+    def mtime(self, class_: str, name: str) -> float:
+        """When the log last grew; 0 when it never did."""
+        return self._stat(class_, name)[1]
+
+    def read(self, class_: str, name: str, offset: int, size: int) -> bytes:
+        which = self._settled(class_, name)
+        try:
+            with open(self._path(which), "rb", buffering=0) as file:
+                return os.pread(file.fileno(), size, offset)
+        except FileNotFoundError:
+            return b""
+
+    def find(self, class_: str, name: str, part: bytes, uid: int | None = None) -> bytes | None:
+        """The line that holds these bytes, also in the rotated half. It reads all: call it in a thread."""
+        path = self._path(_Log(class_, name, uid))
+        for half in (path, _older(path)):
+            with contextlib.suppress(FileNotFoundError):
+                data = half.read_bytes()
+                if (at := data.find(part)) >= 0:
+                    return data[data.rfind(b"\n", 0, at) + 1 : data.find(b"\n", at)]
+        return None
+
+    def drop(self, class_: str, name: str) -> None:
+        """The object has gone, and who makes and removes many of them is to leave nothing. It blocks."""
+        which = _Log(class_, name, None)
+        self._pending.pop(which, None)
+        _remove(self._path(which))
+
+    def trim(self, uid: int) -> None:
+        """Remove the logs that a user has beyond MAX_OF_USER. It blocks."""
+        home = self.root / "home" / str(uid)
+        found = [path for depth in ("*", "model/*") for path in home.glob(f"{depth}/*.d/{RUNS_NAME}")]
+        for path in sorted(found, key=_written)[:-MAX_OF_USER]:
+            _remove(path)
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+
+    def _stat(self, class_: str, name: str) -> tuple[int, float]:
+        try:
+            found = os.stat(self._path(self._settled(class_, name)))
+        except FileNotFoundError:
+            return 0, 0.0
+        return found.st_size, found.st_mtime
+
+    def _settled(self, class_: str, name: str) -> _Log:
+        which = _Log(class_, name, None)
+        if which in self._pending:
+            self.flush()
+        return which
+
+    def _path(self, which: _Log) -> Path:
+        if which.uid is None:
+            return self.root / which.class_ / f"{which.name}.jsonl"
+        return self.root / "home" / str(which.uid) / which.class_ / f"{which.name}.d" / RUNS_NAME
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file, made if need be, with its folder, which its user may be removing at this moment."""
+    for _ in range(3):
+        with contextlib.suppress(FileNotFoundError):
+            return open(path, "ab", buffering=0, opener=_private)
+        path.parent.mkdir(parents=True, exist_ok=True)
+    raise FileNotFoundError(errno.ENOENT, "its folder is removed again and again", path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(path.name + OLDER)
+
+
+def _written(path: Path) -> float:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _remove(path: Path) -> None:
+    for half in (_older(path), path):
+        with contextlib.suppress(OSError):
+            half.unlink()

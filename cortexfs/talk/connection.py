@@ -1,0 +1,395 @@
+"""One client of a `.sock`: hears its requests, and sends it what it follows, at its own pace (abi.md 5).
+
+Main path: `_hear` turns bytes into requests and answers them; `_tell` reads the logs of the sessions that are
+followed, each from where this client stands, and sends whole lines. Whoever has been told all that there was
+is told what comes by `stir`, without a turn of the loop.
+
+Rules: what is sent is at most one piece of a log at a time, and the next request is read when the answers
+to the last ones are under way, so a client that does not read costs a piece and its answers, and waits
+for itself alone. A client that says no more (half-close) is told the rest of its runs, and then let go.
+The one who sends is who connected. Nothing here touches a path for him: his host does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from cortexfs.core import frames
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.registry import Key as ObjectKey
+from cortexfs.core.registry import is_own
+from cortexfs.core.talk import requests
+from cortexfs.core.talk.approvals import by
+from cortexfs.core.talk.protocol import Subscriptions
+from cortexfs.core.talk.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
+from cortexfs.core.talk.session import Event
+from cortexfs.peers.quotas import Guests
+from cortexfs.pool.people import People
+from cortexfs.sessions.log import READ
+from cortexfs.talk.conversations import Conversations
+from cortexfs.talk.receiver import Hearing, weight
+from cortexfs.talk.sender import Saying
+from cortexfs.talk.session import Asker, Live
+from cortexfs.talk.visibility import Sight, key_of
+
+FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
+
+_numbers = itertools.count(1)
+
+# Whether this client may work there: raises the Fault that says why not.
+CheckCwd = Callable[[str], Awaitable[None]]
+
+
+class Connection:
+    def __init__(
+        self,
+        conversations: Conversations,
+        object_key: ObjectKey,
+        stream: socket.socket,
+        identity: Identity,
+        guests: Guests,
+        people: People,
+        check_cwd: CheckCwd,
+    ) -> None:
+        self._conversations = conversations
+        self._identity = identity
+        self._uid = uid = identity.uid
+        self._guests = guests
+        self._people = people
+        self._check_cwd = check_cwd
+        self._sight = Sight(object_key, uid, next(_numbers))
+        self._hearing = Hearing(stream, uid, guests)
+        self._saying = Saying(stream, self.wake)
+        self._given = Subscriptions()
+        self._lives: dict[Key, Live] = {}
+        self._let_go: dict[Key, Callable[[], None]] = {}  # what the sessions that were asked for hold
+        self._places: dict[Key, tuple[int, int]] = {}  # where the next event stands: its number, its offset
+        self._stirred: dict[Key, None] = {}  # sessions that may have something to tell
+        self._woken = trio.Event()
+        self._rests = False  # all that was there to be told has been told
+        self._room: Callable[[], None] | None = None  # for a long line that is being sent
+        self._says_no_more = False  # he has closed his side, and all that he said is heard
+
+    async def serve(self) -> None:
+        """Until the client leaves."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._hear, nursery.cancel_scope)
+                await self._tell()
+                if self._says_no_more:
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._leave()
+
+    def let_go(self) -> None:
+        """Hear no more, and end when all that is there to be told has been told."""
+        self._says_no_more = True
+        self.wake()
+
+    def _leave(self) -> None:
+        self._hearing.close()
+        self._leave_room()
+        for key, live in self._lives.items():
+            live.followers.pop(self, None)
+            if key.scope == "temp":
+                self._conversations.end_temp(live)
+            else:
+                live.deny_unheard()
+                self._conversations.retire(live)
+        for key, let_go in self._let_go.items():
+            let_go()
+            if key.scope == "temp":  # also those that were lost, and are nobody's
+                self._conversations.sessions.remove_temp(self._sight.address(key))
+
+    # Hearing.
+
+    async def _hear(self, scope: trio.CancelScope) -> None:
+        try:
+            data = b"more"
+            while data:
+                data = await self._hearing.received()
+                for line in self._hearing.lines(data):
+                    await self._answer(await self._hearing.understood(line))
+                    await self._saying.answers_gone()
+                if refusal := self._hearing.keep():
+                    self._saying.say(refusal)
+            self.let_go()
+            for live in self._lives.values():
+                live.deny_unheard()
+            if not self._saying.hears_nothing:
+                await self._hearing.gone()
+        except OSError:
+            pass
+        scope.cancel()
+
+    async def _answer(self, heard: requests.AnyRequest | Refusal) -> None:
+        if isinstance(heard, Refusal):
+            self._saying.say(heard)
+            return
+        try:
+            await _ANSWERS[type(heard)](self, heard)
+        except Fault as fault:
+            self._saying.say(requests.refusal(fault, heard.id))
+
+    def _asker(self, size: int) -> Asker:
+        """Known, and bearing this much memory, until the message is answered."""
+        held = self._guests.hold(self._uid, size)
+        let_go = self._people.outlast(self._identity)
+
+        def over() -> None:
+            held()
+            let_go()
+
+        return Asker(self._identity, over)
+
+    async def _ping(self, request: Ping) -> None:
+        self._saying.say(frames.Pong(request=request.id))
+
+    async def _send(self, request: Send) -> None:
+        key = Key.of(request, self._uid, self._sight.number)
+        self._admit(key)
+        asker = self._asker(weight(request.input))
+        try:
+            if request.cwd is not None:
+                await self._check_cwd(request.cwd)
+            live = await self._open(key)
+            self._conversations.accepts()
+            self._charge(live)
+            if request.id is None or not live.session.find(request.id):  # no retry
+                live.log.check_share()
+            new = self._conversations.runs.new_id()
+            if not self._given.follows(key):  # else it is somewhere already
+                self._places[key] = live.session.next, live.log.end_place
+            run, events = live.session.send(request, new)
+        except BaseException:  # a cancellation, too, goes on; the sender's place is given back first
+            asker.over()
+            raise
+        if run == new:
+            live.askers[run] = asker
+        else:
+            asker.over()
+        for frame in self._given.answer(key, live.session, run):
+            self._saying.say(frame)
+        self._begin(live, events)
+        if run != new:
+            self.stir(key)
+
+    async def _resume(self, request: Resume) -> None:
+        key = Key.of(request, self._uid, self._sight.number)
+        self._admit(key)
+        live = await self._open(key)
+        self._given.follow(key, live.session.position(request.after))
+        self.stir(key)
+
+    async def _cancel(self, request: Cancel) -> None:
+        async with self._guests.turn(self._uid):  # it may have to look at every session of his
+            await self._cancel_found(request)
+
+    async def _cancel_found(self, request: Cancel) -> None:
+        try:
+            live, run = self._conversations.find(request.id, self._sight.sees, self)
+        except Fault:
+            if await self._conversations.runs.has_ended(*self._sight.object, self._uid, request.id):
+                raise Fault("EALREADY", f"the run {request.id} is over") from None
+            raise
+        key = key_of(live.address)
+        self._admit(key)
+        start = live.session.next
+        events = live.session.cancel(run)
+        self._follow(key, live)
+        self._given.follow_run(key, run, start)
+        if events:
+            live.askers.pop(run).over()
+        self._begin(live, events)
+        if live.session.active and live.session.active.run == run:
+            live.stop(run, Fault("ECANCELED", ""))
+
+    async def _approve(self, request: Approve) -> None:
+        async with self._guests.turn(self._uid):
+            live, run = self._conversations.find(request.run, self._sight.sees, self)
+            if (asker := live.askers.get(run)) and asker.uid != self._uid:
+                raise Fault("EPERM", "run: is another user's, as whom its tools run; he alone decides")
+            live.session.approve(run, request.call)
+            live.decide(run, request.call, by(self._uid, request.decision, request.input))
+
+    def _begin(self, live: Live, events: list[Event]) -> None:
+        try:
+            live.append(events)
+            self._conversations.start(live)
+        except Fault as fault:
+            self._conversations.lose(live, fault)
+
+    # Sessions.
+
+    def _admit(self, key: Key) -> None:
+        """Before a session is used for this client: EAGAIN if it, or its user, uses too many."""
+        if key.scope == "shared" and is_own(self._sight.object):
+            raise Fault("EINVAL", "scope: an agent of your own has private and temp sessions, no shared ones")
+        self._given.admit(key)
+        if key not in self._let_go:
+            self._let_go[key] = self._guests.hold(self._uid, FOLLOWED)
+
+    async def _open(self, key: Key) -> Live:
+        """The session, followed from now on, and told of when it is lost."""
+        live = await self._conversations.open(self._sight.address(key), temp=key.scope == "temp")
+        self._charge(live)
+        self._follow(key, live)
+        return live
+
+    def _charge(self, live: Live) -> None:
+        try:
+            live.charge(lambda size: self._guests.hold(self._uid, size))
+        except Fault:
+            self._conversations.retire(live)
+            raise
+
+    def _follow(self, key: Key, live: Live) -> None:
+        live.followers[self] = key
+        self._lives[key] = live
+
+    def lost(self, live: Live, fault: Fault) -> None:
+        """Nobody will hear of its runs again."""
+        key = key_of(live.address)
+        live.followers.pop(self, None)
+        self._places.pop(key, None)
+        del self._lives[key]
+        self._abandon(key, live, fault)
+        if live.log.ended or key.scope == "temp":
+            self._forget(key, fault)
+        self.stir(key)
+
+    def may_decide(self, key: Key, run: str, uid: int) -> bool:
+        return uid == self._uid and not self._says_no_more and self._given.hears(key, run)
+
+    def _abandon(self, key: Key, live: Live | None, fault: Fault) -> None:
+        """The runs that are followed there are ended here, without event ids."""
+        for run in self._given.abandon(key):
+            request = live.session.runs[run].request if live else None
+            message = requests.refusal(fault).message
+            self._saying.say(frames.Error(run=run, request=request, code=fault.code, message=message))
+            self._saying.say(frames.Done(run=run, status="error", code=fault.code))
+
+    def _forget(self, key: Key, fault: Fault) -> None:
+        if self._given.follows(key):  # by a resume, which nothing else would tell
+            self._saying.say(requests.refusal(fault))
+        self._given.forget(key)
+
+    # Telling.
+
+    def stir(self, key: Key) -> None:
+        """There may be something to tell of that session."""
+        if not (self._rests and self._told_at_once(key)):
+            self._stirred[key] = None
+            self.wake()
+
+    def wake(self) -> None:
+        self._rests = False
+        self._woken.set()
+
+    async def _tell(self) -> None:
+        """Until there is nobody to tell, or nothing more to tell to one who asks no more."""
+        try:
+            while True:
+                self._woken = trio.Event()
+                await self._saying.drain()
+                if await self._send_more():
+                    continue
+                if self._all_is_told:
+                    return
+                self._rests = not self._woken.is_set()
+                await self._woken.wait()
+        except OSError:
+            self._saying.give_up()
+
+    @property
+    def _all_is_told(self) -> bool:
+        """To one who asks no more: the rest of his runs, and what there is of what he resumed."""
+        return self._says_no_more and not (
+            self._given.awaits_runs or self._saying.left or self._woken.is_set()
+        )
+
+    async def _send_more(self) -> bool:
+        """A piece of each log that has more; whether there was one."""
+        found = False
+        for key in list(self._stirred):
+            del self._stirred[key]
+            try:
+                if await self._send_of(key):
+                    self._stirred[key] = None
+                    found = True
+            except Fault as fault:
+                self._abandon(key, self._lives.get(key), fault)
+                self._forget(key, fault)
+            await self._saying.drain()
+            self._leave_room()
+        return found
+
+    def _leave_room(self) -> None:
+        if self._room:
+            self._room()
+            self._room = None
+
+    async def _send_of(self, key: Key) -> bool:
+        """Send a piece; whether there may be more. One that is a long line waits until few enough
+        are on their way to this user, as he may never read it."""
+        while (found := await self._try_to_send(key)) is None:
+            self._room = await self._guests.room(self._uid)
+        return found
+
+    async def _try_to_send(self, key: Key) -> bool | None:
+        if not self._given.follows(key):
+            return False
+        live = self._lives.get(key) or await self._open(key)
+        due = self._given.due(key, live.session.last)
+        if not due:
+            return False
+        number, offset = self._places.get(key, (0, 0))
+        if number != due.start:
+            offset = await live.log.place(due.start)
+        data = await live.log.lines(offset)
+        if len(data) > READ and not self._room:
+            return None
+        now = self._given.due(key, live.session.last)
+        if self._lives.get(key) is not live or now.start != due.start:
+            return True  # something was asked meanwhile
+        if not data:
+            self._places[key] = (due.start, offset)
+            return False
+        self._pass_on(key, live, now, offset, data)
+        await trio.lowlevel.checkpoint()
+        return True
+
+    def _told_at_once(self, key: Key) -> bool:
+        """Tell what has just come to the end of a log, where that needs no turn of the loop."""
+        live, (number, offset) = self._lives.get(key), self._places.get(key, (0, 0))
+        if live is None or not self._given.follows(key):
+            return False
+        due = self._given.due(key, live.session.last)
+        try:
+            if due.start != number or not (data := live.log.lines_at_hand(offset)):
+                return False
+            self._pass_on(key, live, due, offset, data)
+        except (Fault, OSError):  # is met again by whoever goes on
+            return False
+        return self._places[key][1] == live.log.visible and not self._says_no_more
+
+    def _pass_on(self, key: Key, live: Live, due: range, offset: int, data: bytes) -> None:
+        """Send what of these lines is wanted, and remember where this client stands then."""
+        wanted, done = self._given.take_lines(key, due, data)
+        self._places[key] = (self._given.due(key, live.session.last).start, offset + done)
+        self._saying.pass_on(wanted)
+
+
+_ANSWERS: dict[type, Callable[[Connection, Any], Awaitable[None]]] = {
+    Send: Connection._send,
+    Resume: Connection._resume,
+    Cancel: Connection._cancel,
+    Approve: Connection._approve,
+    Ping: Connection._ping,
+}

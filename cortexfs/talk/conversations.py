@@ -1,0 +1,290 @@
+"""The sessions that are in use, what answers in them, and who follows them.
+
+    live = await conversations.open(address)      the session as its log tells it
+    conversations.start(live)                     a message was accepted: answer it, and those that wait
+    live.append(events)                           to the log; whoever follows is woken when it can be seen
+
+Main path: connection.py hears a request and changes a `Live`; `_answer` runs the driver for the message
+whose turn it is; what it says goes to the log, and from the log to every connection that follows.
+
+Rules: a session has one `Live` at most, for as long as it is used. Its state is what the log holds: when
+the log cannot take an event, the Live is lost, its followers are told, and the next use reads the log again.
+This file must never know lines or sockets, nor how a log gets to the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import trio
+
+from cortexfs.core import frames
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.registry import Key as ObjectKey
+from cortexfs.core.talk.session import Accepted, Session, unknown
+from cortexfs.models.ask.driver import Driver
+from cortexfs.pool.run_table import SOCKET, Runs
+from cortexfs.sessions.layout import Address
+from cortexfs.sessions.log import Log
+from cortexfs.sessions.memory_log import MemoryLog
+from cortexfs.sessions.store import Sessions
+from cortexfs.talk.session import APPROVAL_SECS, Follower, Live, Turn
+
+IDLE = 64  # sessions that stay in memory when nobody uses them, so that a script's next call finds them
+IDLE_RUNS = 1000  # and the largest of them
+REPLAY = 1 << 20  # bytes that a thread folds at a turn
+REPLAYS = 4  # long logs that are read at a time: a thousand clients may come back at once
+SHORT_LOG = REPLAY // 16  # that is folded at once
+STOPPED = "the daemon was stopped during this run; send the message again under another id"
+
+log = logging.getLogger("cortexfs")
+
+
+class Conversations:
+    """All of them."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        runs: Runs,
+        driver: Callable[[ObjectKey], Driver],
+        approval_secs: float = APPROVAL_SECS,
+        meant: Callable[[Address], ObjectKey] = lambda address: (address.class_, address.object),
+        talked: Callable[[Address, Identity, bool], None] = lambda address, who, is_new: None,
+        over: Callable[[Address], None] = lambda address: None,
+    ) -> None:
+        self.sessions = sessions
+        self._approval_secs = approval_secs
+        self.runs = runs
+        self._driver = driver
+        self._meant = meant  # the object whose sessions these are now
+        self._talked = talked  # a message is answered, perhaps the session's first
+        self._over = over  # the session is gone
+        self._live: dict[Address, Live] = {}
+        self._idle: OrderedDict[Address, None] = OrderedDict()
+        self._opening: dict[Address, trio.Event] = {}
+        self._replays = trio.CapacityLimiter(REPLAYS)
+        self._nursery: trio.Nursery | None = None
+        self._working: set[Live] = set()
+        self._rested = trio.lowlevel.ParkingLot()
+        self._stopping = False
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Answer until cancelled. Sessions that a crash left in mid-run are ended first."""
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self._recover)
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def _recover(self) -> None:
+        for address in self.sessions.unclean:
+            try:
+                self.retire(await self.open(address))
+            except Fault as fault:
+                log.warning("%s is not recovered: %s", "/".join(address.parts), fault.message)
+
+    async def stop(self) -> None:
+        """No new messages; runs end with an error that says why. What they did stays."""
+        self._stopping = True
+        for live in list(self._live.values()):
+            if active := live.session.active:
+                live.stop(active.run, Fault("EHOSTDOWN", STOPPED))
+        while self._working:
+            await self._rested.park()
+
+    # Sessions.
+
+    async def open(self, address: Address, temp: bool = False) -> Live:
+        """The session in memory; one that does not exist yet is empty."""
+        while (opening := self._opening.get(address)) is not None:
+            await opening.wait()
+        if (live := self._live.get(address)) and (fault := live.fault or live.log.fault):
+            self.lose(live, fault)  # the disk may have room by now
+        if live := self._live.get(address):
+            self._idle.pop(address, None)
+            return live
+        self._opening[address] = trio.Event()
+        try:
+            live = await self._opened(address, temp)
+            self._live[address] = live
+            return live
+        finally:
+            self._opening.pop(address).set()
+
+    async def _opened(self, address: Address, temp: bool) -> Live:
+        log_ = self.sessions.temp(address) if temp else await self.sessions.open(address)
+        log_.reset()
+        await log_.durable(
+            log_.last
+        )  # a `done` that is not on disk is not to be seen, and yet not to be doubled
+        opening = frames.Start(**{address.class_: address.object})
+        live = Live(address, Session(opening, _digest), log_)
+        async with self._replays if log_.visible > SHORT_LOG else nullcontext():
+            damaged = await _replay(live.session, log_)
+        if damaged:
+            log.warning("%s: %d events cannot be understood", "/".join(address.parts), damaged)
+        live.session.leap(log_.given + 1)
+        if events := live.session.recover():
+            live.append(events)
+        return live
+
+    def retire(self, live: Live) -> None:
+        """Nobody uses it: keep it for a while, if it is small."""
+        if live.is_used or self._live.get(live.address) is not live:
+            return
+        live.let_go()
+        self._idle[live.address] = None
+        self._idle.move_to_end(live.address)
+        large = len(live.session.runs) > IDLE_RUNS
+        while self._idle and (len(self._idle) > IDLE or large):
+            address, _ = self._idle.popitem(last=large)
+            del self._live[address]
+            large = False
+
+    def end_temp(self, live: Live) -> None:
+        """Its connection has left: it ends, and nothing of it stays."""
+        if active := live.session.active:
+            live.stop(active.run, Fault("ECANCELED", ""))
+        self._drop(live)
+        self.sessions.remove_temp(live.address)
+        self._over(live.address)
+
+    def grew(self, address: Address) -> None:
+        """There is more to be seen in a log, or it has lost what was to be."""
+        if live := self._live.get(address):
+            if live.log.fault:
+                self.lose(live, live.log.fault)
+            else:
+                live.wake()
+
+    def removed(self, address: Address) -> None:
+        """Its files are gone, and so is the session."""
+        if live := self._live.get(address):
+            self.lose(live, Fault("ENOENT", "the session was removed; begin another"))
+        self._over(address)
+
+    def lose(self, live: Live, fault: Fault) -> None:
+        """Its log does not hold what it should: followers are told, and the next use reads the log."""
+        self._drop(live)
+        live.is_lost = True
+        if active := live.session.active:
+            live.stop(active.run, fault)
+        for asker in live.askers.values():
+            asker.over()
+        live.askers.clear()
+        for follower in list(live.followers):
+            follower.lost(live, fault)
+
+    def _drop(self, live: Live) -> None:
+        live.let_go()
+        if self._live.get(live.address) is live:
+            del self._live[live.address]
+            self._idle.pop(live.address, None)
+
+    def find(self, id_: str, wanted: Callable[[Live], bool], first: Follower) -> tuple[Live, str]:
+        """Where the run of that id is, or that of the send of that id. What the asker follows comes first, as
+        others may name their messages as he does; then what goes on."""
+        found = [
+            (first not in live.followers, live.session.runs[run].state == "over", live, run)
+            for live in self._live.values()
+            if (run := live.session.find(id_)) and wanted(live)
+        ]
+        if not found:
+            raise unknown(id_)
+        return min(found, key=lambda each: each[:2])[2:]
+
+    # Runs.
+
+    def accepts(self) -> None:
+        if self._stopping:
+            raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no messages")
+
+    def start(self, live: Live) -> None:
+        """Answer what was sent, unless that goes on already."""
+        if not live.working and live.session.active:
+            assert self._nursery
+            live.working = True
+            self._working.add(live)
+            self._nursery.start_soon(self._work, live)
+
+    async def _work(self, live: Live) -> None:
+        try:
+            while (accepted := live.session.active) and not live.is_lost:
+                await self._answer(live, accepted)
+        finally:
+            live.working = False
+            self._working.discard(live)
+            self._rested.unpark_all()
+            self.retire(live)
+
+    async def _answer(self, live: Live, accepted: Accepted) -> None:
+        """The message whose turn it is, from its driver's first word to a `done` that is on disk."""
+        asker, run, fault = live.askers[accepted.run], None, None
+        try:
+            key = self._meant(live.address)
+            run = self.runs.open(*key, asker.uid, SOCKET, accepted.run)
+            driver = self._driver(key)
+            turn = Turn(live, accepted, asker, run, self._approval_secs)
+            self._talked(live.address, asker.identity, next(iter(live.session.runs)) == accepted.run)
+            fault = await live.drive(accepted.run, driver, turn)
+        except Fault as error:
+            fault = error
+        try:
+            if not live.is_lost:
+                await self._finish(live, accepted.run, fault)
+        except Fault as error:
+            self.lose(live, error)
+            fault = fault or error
+        finally:
+            if waiting := live.askers.pop(accepted.run, None):
+                waiting.over()
+            if run:
+                self.runs.close(run, _status(fault), fault)
+
+    async def _finish(self, live: Live, run: str, fault: Fault | None) -> None:
+        if why := live.fault or live.log.fault:
+            raise why
+        events = live.session.finish(run, fault)
+        last = next(event for event in events if event.final)
+        live.append(events)
+        await live.log.durable(last.number)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _status(fault: Fault | None) -> frames.Status:
+    if fault is None:
+        return "ok"
+    return "cancelled" if fault.code == "ECANCELED" else "error"
+
+
+async def _replay(session: Session, log_: Log) -> int:
+    """Fold the whole log into the session; how many of its lines could not be understood."""
+    offset = damaged = 0
+    while data := await log_.lines(offset, REPLAY):
+        if isinstance(log_, MemoryLog) or len(data) <= SHORT_LOG:
+            damaged += _fold(session, data)
+        else:
+            damaged += await trio.to_thread.run_sync(_fold, session, data)
+        offset += len(data)
+    return damaged
+
+
+def _fold(session: Session, data: bytes) -> int:
+    damaged = 0
+    for line in data.splitlines(keepends=True):
+        try:
+            session.replay(line)
+        except Fault:
+            damaged += 1
+    return damaged

@@ -1,0 +1,244 @@
+"""The objects' sockets: bound through the mount, and who connects to them (abi.md 5).
+
+Main path: `reconcile` binds a socket for each object that talks and closes those of objects that no
+longer can; `_serve` accepts; a client becomes a Connection.
+
+Rules: binding is done by the starter, as the trio thread must answer the MKNOD that it causes. An object
+that is declared and cannot be served keeps its name in the tree without a listener, so connect(2) says
+ECONNREFUSED. A bound socket pins the mount: all are closed before unmounting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable, Iterable
+
+import msgspec
+import trio
+
+from cortexfs.core import frames, hostcalls, wire
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Key, Object
+from cortexfs.core.talk import requests
+from cortexfs.core.tree import places
+from cortexfs.peers import safe_sockets
+from cortexfs.peers.arrivals import Arrivals
+from cortexfs.peers.caller import Caller, caller_of, nobody
+from cortexfs.peers.quotas import Guest, Guests
+from cortexfs.plugins.catalog import BUILTIN
+from cortexfs.pool.pool import Pool, announce
+from cortexfs.pool.starter import Starter
+from cortexfs.run.runner import receive, send
+from cortexfs.talk.connection import Connection
+from cortexfs.talk.conversations import Conversations
+from cortexfs.tree.socket_binding import Gone
+
+BACKLOG = 512
+CALLS = 16  # of `.run.sock`, where it is ahead of the next caller whoever fills it
+PAUSE = 0.004  # a client talks for longer than a runner: 4,000 new ones a second are enough
+TRIES = 8  # somebody may look at the name just between our making it free and binding it
+CWD_SECONDS = 5.0
+
+Expecting = Callable[[Object | None, int], contextlib.AbstractContextManager[None]]
+
+log = logging.getLogger("cortexfs")
+_faults = msgspec.msgpack.Decoder(tuple[str, str])
+
+
+async def listen(starter: Starter, expecting: Expecting, object_: Object | None = None) -> socket.socket:
+    """A listener for the object, or for `.run.sock`. Raises OSError, and Gone."""
+    path = f"{object_.path}.sock" if object_ else wire.SOCKET_NAME
+    if object_ and object_.home is not None:
+        path = wire.BIND_NAME  # tree/socket_binding.py
+    async with starter.binds:
+        listener = await _bound(starter, path, BACKLOG if object_ else CALLS, expecting, object_)
+    safe_sockets.refuse_rights(listener)
+    listener.setblocking(False)
+    return listener
+
+
+async def _bound(
+    starter: Starter, path: str, backlog: int, expecting: Expecting, object_: Object | None
+) -> socket.socket:
+    for _ in range(TRIES - 1):
+        with expecting(object_, starter.pid):
+            try:
+                return await starter.listener(path, backlog)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+    with expecting(object_, starter.pid):
+        return await starter.listener(path, backlog)
+
+
+class Sockets:
+    """The listeners, by object."""
+
+    def __init__(
+        self,
+        expecting: Expecting,
+        conversations: Conversations,
+        pool: Pool,
+        connections: int,
+        arrivals: Arrivals,
+        strict: bool = False,
+        sandboxed: Callable[[int], bool] = nobody,
+    ) -> None:
+        self._sandboxed = sandboxed
+        self._expecting = expecting
+        self._conversations = conversations
+        self._pool = pool
+        self._guests = Guests(connections)
+        self._strict = strict
+        self._arrivals = arrivals
+        self._open: dict[Key, tuple[Object, socket.socket, trio.CancelScope]] = {}
+        self._clients: trio.Nursery | None = None
+        self._connections: set[Connection] = set()
+        self._left = trio.lowlevel.ParkingLot()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve who connects, until cancelled."""
+        try:
+            async with trio.open_nursery() as self._clients:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody can connect any more; who is connected stays."""
+        for key in list(self._open):
+            self._shut(key)
+
+    async def let_go(self) -> None:
+        """Wait until every client has been told how its runs ended."""
+        for connection in self._connections:
+            connection.let_go()
+        while self._connections:
+            await self._left.park()
+
+    async def reconcile(self, objects: Iterable[Object]) -> None:
+        """Listen for the objects that can be talked to, and for no others."""
+        talking = (each for each in objects if places.has_socket(each))
+        wanted = {each.key: each for each in talking if not each.status.startswith("broken")}
+        for key in [key for key, (object_, *_) in self._open.items() if _is_gone(object_, wanted.get(key))]:
+            self._shut(key)
+        for key, object_ in wanted.items():
+            if key not in self._open:
+                await self._listen(object_)
+
+    def _shut(self, key: Key) -> None:
+        """Refuse from now on (unix(7): a socket that is shut down takes no connections). It is closed by the
+        task that accepts, which may be about to wait for it at this moment."""
+        _, listener, scope = self._open.pop(key)
+        with contextlib.suppress(OSError):  # it is closed, as everything ends
+            listener.shutdown(socket.SHUT_RDWR)
+        scope.cancel()
+
+    async def _listen(self, object_: Object) -> None:
+        assert self._clients
+        try:
+            listener = await listen(self._pool.starter, self._expecting, object_)
+        except Gone:
+            return
+        except OSError as error:
+            if object_.home is not None and error.errno == errno.ENOENT:  # it was removed meanwhile
+                return
+            log.error("%s.sock cannot be bound: %s", "/".join(object_.key), error)
+            return
+        scope = trio.CancelScope()
+        self._open[object_.key] = (object_, listener, scope)
+        self._clients.start_soon(self._serve, object_, listener, scope, self._clients)
+
+    async def _serve(
+        self, object_: Object, listener: socket.socket, scope: trio.CancelScope, clients: trio.Nursery
+    ) -> None:
+        def begin(stream: socket.socket, guest: Guest) -> None:
+            clients.start_soon(self._client, object_, stream, guest)
+
+        with safe_sockets.closing(listener), scope:
+            await self._arrivals.welcome(listener, self._guests, begin, PAUSE)
+
+    async def _client(self, object_: Object, stream: socket.socket, guest: Guest) -> None:
+        """The guard of this edge: a bug ends its own connection and nobody else's."""
+        try:
+            with safe_sockets.closing(stream), contextlib.suppress(OSError):
+                await self._converse(object_, stream)
+        except Exception:  # it would end all tasks of the nursery; the log has it
+            log.exception("a conversation was ended by a bug")
+            if self._strict:
+                raise
+        finally:
+            self._guests.leave(guest)
+
+    async def _converse(self, object_: Object, stream: socket.socket) -> None:
+        async def check_cwd(path: str) -> None:
+            with self._admitted(stream) as caller:
+                await self._enter(caller.identity, stream, path)
+
+        people = self._pool.people
+        try:
+            with self._admitted(stream) as caller:
+                identity = caller.identity
+            if not object_.serves(identity.uid):
+                raise Fault("EACCES", f"{object_.path} works for uid {object_.home} alone")
+            let_go = people.keep(identity, stream)
+        except Fault as fault:
+            await send(stream, frames.encode(requests.refusal(fault)))
+            return
+        connection = Connection(
+            self._conversations, object_.key, stream, identity, self._guests, people, check_cwd
+        )
+        self._connections.add(connection)
+        try:
+            await connection.serve()
+        finally:
+            let_go()
+            self._connections.discard(connection)
+            self._left.unpark_all()
+
+    def _admitted(self, stream: socket.socket) -> Caller:
+        """Who connected. What runs under a label is kept out of its user's sessions (abi.md 7: deny)."""
+        caller = caller_of(stream, self._pool.by_pid, self._sandboxed)
+        if caller.identity.label:
+            with caller:
+                raise Fault("EACCES", f"{caller.identity.label} may not hold conversations")
+        return caller
+
+    async def _enter(self, identity: hostcalls.Identity, stream: socket.socket, path: str) -> None:
+        """Have a host of his look whether he may work there."""
+        host = await self._pool.acquire(BUILTIN, identity, stream)
+        answered = False
+        try:
+            with trio.move_on_after(CWD_SECONDS), safe_sockets.closing(host.call(None)) as call:
+                await send(call, announce(hostcalls.Enter(path)))
+                answered = await _heard(call)
+        except Fault:
+            answered = True
+            raise
+        except OSError:
+            pass
+        finally:
+            self._pool.release(host, stuck=not answered)
+        if not answered:
+            raise Fault("ETIMEDOUT", f"cwd: {path} cannot be entered: its file system does not answer")
+
+
+def _is_gone(old: Object, new: Object | None) -> bool:
+    """Of somebody's own, another one may have been made of the same name, whose socket is another one."""
+    return new is None or (old.home is not None and old.registered != new.registered)
+
+
+async def _heard(call: socket.socket) -> bool:
+    """Whether the host said yes; its fault if it said no."""
+    splitter = wire.Splitter()
+    while data := await receive(call):
+        for kind, payload in splitter.feed(data):
+            if kind == wire.FAULT:
+                raise Fault(*_faults.decode(payload))
+            if kind == wire.DONE:
+                return True
+    return False

@@ -1,0 +1,251 @@
+"""A session in memory: its state, its log, who follows it, who asked, and the run that goes on.
+
+Rules: what is appended counts as said, and whoever follows is woken when it can be seen. Of memory, what its
+messages take is borne by whoever uses it. A run is stopped with a reason, which becomes its end. A call that
+asks for approval is denied when nobody is there who could decide, when the last of them leaves, and in time.
+This file must never know which sessions there are, nor lines or sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.registry import Key as ObjectKey
+from cortexfs.core.talk.approvals import decided
+from cortexfs.core.talk.requests import Input, Verdict
+from cortexfs.core.talk.requests import Key as SessionKey
+from cortexfs.core.talk.session import SHORT, Accepted, Event, Session
+from cortexfs.models.ask.driver import Driver, Who
+from cortexfs.models.drivers import answered
+from cortexfs.pool.run_table import Run
+from cortexfs.sessions.layout import Address
+from cortexfs.sessions.log import Log
+
+MESSAGE = 640  # bytes that a message that was answered takes, by the length of its id; measured: 300 to 1,100
+CHARGED = 16  # messages that are in what a session costs anyway
+APPROVAL_SECS = 600.0  # that a call waits for its approval
+UNHEARD = "nobody is connected who could be asked"
+LEFT = "everybody who could be asked has left"
+
+_messages = msgspec.json.Decoder(Message)
+
+
+class Follower(Protocol):
+    """A connection, as far as a session knows it."""
+
+    def stir(self, key: SessionKey) -> None:
+        """There may be something to tell of the session that it knows by this key."""
+
+    def may_decide(self, key: SessionKey, run: str, uid: int) -> bool:
+        """Whether it is told what that run asks, and can answer for that user."""
+
+    def lost(self, live: Live, fault: Fault) -> None:
+        """What was appended is not in the log, and will not be."""
+
+
+class Asker(NamedTuple):
+    """Who sent a message, and what to do when it is answered."""
+
+    identity: Identity
+    over: Callable[[], None]
+
+    @property
+    def uid(self) -> int:
+        return self.identity.uid
+
+
+class Question:
+    """A call that waits for its approval."""
+
+    def __init__(self, uid: int) -> None:
+        self.uid = uid  # who alone decides
+        self.verdict: Verdict | None = None
+        self.settled = trio.Event()
+
+    def settle(self, verdict: Verdict) -> None:
+        self.verdict = self.verdict or verdict
+        self.settled.set()
+
+
+class Live:
+    """A session in memory."""
+
+    def __init__(self, address: Address, session: Session, log: Log) -> None:
+        self.address = address
+        self.session = session
+        self.log = log
+        self.followers: dict[Follower, SessionKey] = {}
+        self.working = False
+        self.is_lost = False
+        self.fault: Fault | None = None  # why the log did not take what the session holds for appended
+        self.askers: dict[str, Asker] = {}  # by run, of the messages that are not answered
+        self.questions: dict[tuple[str, str], Question] = {}  # by run and call
+        self.memories: dict[int, dict[str, object]] = {}  # what drivers remember, by user
+        self._places: dict[int, str] = {}  # where each of them has said that he works
+        self._scope: trio.CancelScope | None = None
+        self._stopped: tuple[str, Fault] | None = None
+        self._charged = CHARGED  # messages of the session whose memory somebody bears
+        self._charges: list[Callable[[], None]] = []
+
+    def charge(self, hold: Callable[[int], Callable[[], None]]) -> None:
+        """Have a user's share of memory bear what this session's messages take, the next one included."""
+        while self._charged <= len(self.session.runs):
+            step = max(len(self.session.runs) - self._charged, self._charged // 4, CHARGED)
+            self._charges.append(hold(step * MESSAGE))
+            self._charged += step
+
+    def let_go(self) -> None:
+        """Nobody uses it now."""
+        for let_go in self._charges:
+            let_go()
+        self._charges, self._charged = [], CHARGED
+
+    @property
+    def object_key(self) -> ObjectKey:
+        return self.address.class_, self.address.object
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.followers or self.working or self.session.active)
+
+    def append(self, events: Sequence[Event]) -> None:
+        self.append_lines([event.line for event in events])
+
+    def append_lines(self, lines: Sequence[bytes]) -> None:
+        try:
+            self.log.append(lines)
+        except Fault as fault:
+            self.fault = fault
+            raise
+        if not self.log.unwritten:  # in memory, it can be seen at once
+            self.wake()
+
+    def wake(self) -> None:
+        for follower, key in self.followers.items():
+            follower.stir(key)
+
+    def moved(self, uid: int, cwd: str) -> None:
+        """This user has said where he works, and may."""
+        self._places[uid] = cwd
+
+    def place(self, uid: int) -> str:
+        """Where what is done for him is done: in a shared session, nowhere that another one chose."""
+        shared = self.address.space.folder.startswith("shared/")
+        return self._places.get(uid, "" if shared else self.session.cwd or "")
+
+    # The run that goes on.
+
+    def stop(self, run: str, fault: Fault) -> None:
+        """End the active run, for this reason."""
+        self._stopped = (run, fault)
+        if self._scope:
+            self._scope.cancel()
+
+    def decide(self, run: str, call: str, verdict: Verdict) -> None:
+        if question := self.questions.get((run, call)):
+            question.settle(verdict)
+
+    def deny_unheard(self, why: str = LEFT) -> None:
+        """Settle what nobody can decide: whoever followed has left, or says no more."""
+        for (run, call), question in self.questions.items():
+            if not any(each.may_decide(key, run, question.uid) for each, key in self.followers.items()):
+                self._deny(run, call, why)
+
+    async def verdict(self, run: str, call: str, seconds: float) -> Verdict:
+        """What is decided about a call whose question was said."""
+        question = self.questions[run, call]
+        self.deny_unheard(UNHEARD)
+        with trio.move_on_after(seconds):
+            await question.settled.wait()
+        return question.verdict or self._deny(run, call, f"nobody decided within {seconds:g} s")
+
+    def _deny(self, run: str, call: str, why: str) -> Verdict:
+        verdict, question = Verdict("deny", None, why), self.questions[run, call]
+        if question.verdict is None:
+            self.session.approve(run, call)  # so that it is too late for anybody else
+            question.settle(verdict)
+        return verdict
+
+    async def drive(self, run: str, driver: Driver, turn: Turn) -> Fault | None:
+        """Let the driver answer; a fault says why there is no answer, or no whole one."""
+        fault = None
+        with trio.CancelScope() as scope:
+            self._scope = scope
+            if self._reason(run):
+                scope.cancel()
+            fault = await answered(driver, turn)
+        self._scope = None
+        return (self._reason(run) or Fault("ECANCELED", "")) if scope.cancelled_caught else fault
+
+    def _reason(self, run: str) -> Fault | None:
+        return self._stopped[1] if self._stopped and self._stopped[0] == run else None
+
+
+def _who(live: Live, accepted: Accepted, asker: Asker) -> Who:
+    address, space = live.address, live.address.space
+    cwd = accepted.request.cwd or live.place(asker.uid)
+    folder = () if space.folder.startswith("temp/") else address.parts
+    return Who(asker.identity, cwd, address.session, folder, (space.uid, space.gid), accepted.run)
+
+
+class Turn:
+    """A message that is being answered (models/ask/driver.py)."""
+
+    def __init__(
+        self, live: Live, accepted: Accepted, asker: Asker, run: Run, approval_secs: float = APPROVAL_SECS
+    ) -> None:
+        self.input: Input = accepted.request.input
+        self.uid = asker.uid
+        self.who = _who(live, accepted, asker)
+        self._live = live
+        self._id = accepted.run
+        self._run = run
+        if accepted.request.cwd:
+            live.moved(asker.uid, accepted.request.cwd)
+        self._approval_secs = approval_secs
+
+    @property
+    def session_memory(self) -> dict[str, object]:
+        return self._live.memories.setdefault(self.uid, {})
+
+    async def history(self, room: int) -> list[Message]:
+        first = self._live.session.runs[self._id].first
+        lines = await self._live.log.messages(room, first)
+        return [_messages.decode(line) for line in lines]
+
+    async def say(self, *said: Frame) -> None:
+        await self._live.log.room()
+        live, short = self._live, all(type(frame) is Delta and len(frame.text) < SHORT for frame in said)
+        if short:
+            lines = live.session.emit_deltas(self._id, [frame.text for frame in said])  # type: ignore[attr-defined]
+        else:
+            lines = [event.line for frame in said for event in live.session.emit(self._id, frame)]
+            for frame in said:
+                if isinstance(frame, Usage):
+                    self._run.count(frame)
+        self._run.bytes_out += sum(map(len, lines))
+        live.append_lines(lines)
+        await trio.lowlevel.checkpoint()
+
+    async def settled(self) -> None:
+        await self._live.log.durable(self._live.session.next - 1)
+
+    async def ask(self, approval: Approval) -> Verdict:
+        live, run, call = self._live, self._id, approval.call
+        if call in live.session.runs[run].asked:
+            raise Fault("EPROTO", f"the call {call!r} was asked about already; a run names each call anew")
+        live.questions[run, call] = Question(self.uid)
+        try:
+            await self.say(approval)
+            verdict = await live.verdict(run, call, self._approval_secs)
+        finally:
+            del live.questions[run, call]
+        await self.say(decided(approval, verdict))
+        return verdict

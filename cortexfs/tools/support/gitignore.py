@@ -1,0 +1,86 @@
+"""Which files of a tree git would ignore: .gitignore at every level, and .git itself.
+
+Rules: the innermost file that says something about a path decides, as in git; above the place where
+a search begins, files count up to the directory that holds .git. A file that cannot be read or a
+line that is no pattern says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from pathspec import GitIgnoreSpec
+
+from cortexfs.sdk import ToolError
+from cortexfs.tools.support.paths import opened_regular
+
+NAME = ".gitignore"
+MAX_SIZE = 1 << 20  # a list of patterns that is longer is none
+
+
+class _File(NamedTuple):
+    """One .gitignore. A path below the top is, for it, `lead` + the path without `cut` characters."""
+
+    spec: GitIgnoreSpec
+    lead: str = ""
+    cut: int = 0
+
+
+class Ignored(NamedTuple):
+    """The rules that hold in one directory, outermost first."""
+
+    files: tuple[_File, ...] = ()
+
+    @classmethod
+    def above(cls, top: str) -> Ignored:
+        """The rules that hold where a search begins."""
+        found: list[_File] = []
+        lead, place = "", os.path.realpath(top)
+        while not os.path.lexists(os.path.join(place, ".git")):
+            place, name = os.path.split(place)
+            if not name:
+                return cls()  # not in a working tree: what lies above means nothing
+            lead = f"{name}/{lead}"
+            if spec := _read(place):
+                found.insert(0, _File(spec, lead))
+        rules = cls(tuple(found))
+        # Whoever names an ignored directory wants it searched all the same.
+        return cls() if rules.match("") else rules
+
+    def within(self, top: str, below: str) -> Ignored:
+        """With the directory's own rules; `below` is its path from the top, "" or ending in a slash."""
+        spec = _read(os.path.join(top, below))
+        return Ignored((*self.files, _File(spec, "", len(below)))) if spec else self
+
+    def match(self, path: str) -> bool:
+        """Whether `path`, from the top and with a slash at the end for a directory, is ignored."""
+        for file in reversed(self.files):
+            verdict = file.spec.check_file(file.lead + path[file.cut :]).include
+            if verdict is not None:
+                return verdict
+        return False
+
+
+def _read(directory: str) -> GitIgnoreSpec | None:
+    try:
+        with opened_regular(os.path.join(directory, NAME)) as file:
+            data = file.read(MAX_SIZE + 1) or b""
+    except (OSError, ToolError):
+        return None
+    return None if len(data) > MAX_SIZE else _spec(data.decode(errors="surrogateescape").splitlines())
+
+
+def _spec(lines: list[str]) -> GitIgnoreSpec:
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError:
+        return GitIgnoreSpec.from_lines(line for line in lines if _is_pattern(line))
+
+
+def _is_pattern(line: str) -> bool:
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,169 @@
+"""Programs that a tool runs, each in a process group of its own, of which nothing is left behind.
+
+Rules: whatever way the call ends, the group is killed and its first process reaped. Nothing waits without a
+deadline, except for the caller to read. The group's number is used only while that process is not reaped, so
+it cannot have become another's. Cleanup is written twice by whoever uses this, as try and finally: a host
+raises its cancellation at any instruction, but only once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from codecs import getincrementaldecoder
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from io import FileIO
+from itertools import chain, starmap
+
+from cortexfs.sdk import ExecutionFailed
+from cortexfs.tools.support.paths import opened, owned, write_all
+
+CHUNK = 64 << 10  # what a pipe holds
+LINGER = 0.1  # seconds for output that background processes still write after the first one has ended
+GRACE = 0.3  # seconds from SIGTERM to SIGKILL; a cancelled run must end within one
+REAP = 5.0  # seconds to wait for a killed process; longer only if the kernel holds it
+_DEFAULTS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
+class Job:
+    """One program and its process group."""
+
+    def __init__(self) -> None:
+        self.finished = False  # it ended by itself
+        self.status = 0
+        self._pids: list[int] = []
+        self._waking = threading.Lock()
+        self._waker = owned(os.eventfd, 0)
+        # In one C call, as in `owned`.
+        self._output, self._written = list(map(FileIO, chain.from_iterable(starmap(os.pipe, [()]))))
+
+    def wake(self) -> None:
+        """Called on cancel, from another thread, at any time."""
+        with self._waking:
+            if not self._waker.closed:
+                os.eventfd_write(self._waker.fileno(), 1)
+
+    def start(
+        self,
+        arguments: list[str],
+        environment: dict[str, str],
+        stdin: str | None = None,
+        errors: FileIO | None = None,
+    ) -> None:
+        """With `errors`, what it writes to standard error goes there, else where its output goes."""
+        with _input(stdin) as source:
+            actions = [
+                (os.POSIX_SPAWN_DUP2, source.fileno(), 0),
+                (os.POSIX_SPAWN_DUP2, self._written.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, (errors or self._written).fileno(), 2),
+            ]
+            # Not subprocess, which leaves ignored and blocked signals as the host has them.
+            spawn = partial(
+                os.posix_spawn,
+                arguments[0],
+                arguments,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_DEFAULTS,
+            )
+            # One C call, so that a cancellation cannot come between the process and its number.
+            self._pids.extend(map(spawn, [environment]))
+        self._written.close()
+
+    def follow(self, emit: Callable[[str], None], deadline: float | None = None) -> None:
+        """Pass output on until the program has ended and its output is read, or time is over."""
+        decode = getincrementaldecoder("utf-8")("replace").decode
+        with owned(os.pidfd_open, self._pids[0]) as process:
+            poller = _poller(self._waker, self._output, process)
+            more, drained = True, 0
+            while True:
+                ready = {fd for fd, _ in poller.poll(_milliseconds(deadline))}
+                if self._waker.fileno() in ready:
+                    raise ExecutionFailed("cancelled", "ECANCELED")
+                if self._output.fileno() in ready:
+                    data = os.read(self._output.fileno(), CHUNK)
+                    drained += len(data)
+                    if text := decode(data, not data):
+                        emit(text)
+                    if not data:
+                        more = False
+                        poller.unregister(self._output)
+                if process.fileno() in ready:
+                    self.finished, drained = True, 0
+                    poller.unregister(process)
+                    deadline = time.monotonic() + LINGER
+                over = deadline is not None and time.monotonic() >= deadline
+                # What the program itself wrote is read to the end, however slow the reader: when it
+                # ended, the pipe could hold no more than a chunk.
+                read = not more or (over and (drained >= CHUNK or self._output.fileno() not in ready))
+                if self.finished and read:
+                    break
+                if over and not self.finished:
+                    return
+            if text := decode(b"", True):
+                emit(text)
+
+    def end(self) -> None:
+        """Leave no process and no descriptor. May be called again after an interruption."""
+        with suppress(ProcessLookupError, ChildProcessError):  # it was reaped already
+            while self._pids:
+                self._reap(self._pids[0])
+                self._pids.clear()
+        with self._waking:
+            self._waker.close()
+        self._output.close()
+        self._written.close()
+
+    def _reap(self, pid: int) -> None:
+        with owned(os.pidfd_open, pid) as process:
+            if not self.finished:
+                _signal(pid, signal.SIGTERM)
+                _signal(pid, signal.SIGCONT)
+                self._drain(process, time.monotonic() + GRACE)
+            _signal(pid, signal.SIGKILL)
+            _poller(process).poll(REAP * 1000)
+        reaped, status = os.waitpid(pid, os.WNOHANG)
+        if reaped:
+            self.status = os.waitstatus_to_exitcode(status)
+
+    def _drain(self, process: FileIO, deadline: float) -> None:
+        """Let the group clean up, until its output and the program have ended."""
+        waiting = {self._output.fileno(), process.fileno()}
+        poller = _poller(self._output, process)
+        while waiting and time.monotonic() < deadline:
+            for fd, _ in poller.poll(_milliseconds(deadline)):
+                if fd == process.fileno() or not os.read(fd, CHUNK):
+                    waiting.remove(fd)
+                    poller.unregister(fd)
+
+
+def _input(text: str | None) -> FileIO:
+    if text is None:
+        return opened(os.devnull, os.O_RDONLY)
+    # A file in memory and not a pipe: who does not read it blocks nobody.
+    file = owned(os.memfd_create, "stdin")
+    write_all(file, text.encode(errors="replace"))
+    os.lseek(file.fileno(), 0, os.SEEK_SET)
+    return file
+
+
+def _poller(*files: FileIO) -> select.poll:
+    poller = select.poll()
+    for file in files:
+        poller.register(file, select.POLLIN)
+    return poller
+
+
+def _milliseconds(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0, deadline - time.monotonic()) * 1000
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # what we may not signal is not ours to end
+        os.killpg(group, number)

@@ -1,0 +1,201 @@
+"""What can be seen and read in the tree, with what only the shell knows: status, logs, sessions, the kernel.
+
+Rules: a generated file is rendered at stat or open, and one rendering serves both for a second, so
+that sizes are exact; who opens it with O_RSYNC reads what is so now. Entries that the kernel keeps are built
+once; `clear` after every change. The kernel's lookups are counted for temporary files, and by
+session_view.py for what is of sessions: nothing else goes when nobody knows it.
+This file must never know changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+
+from pyfuse3 import EntryAttributes
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.tree import controls, places
+from cortexfs.core.tree.places import COMMANDS, HOME, STATUS, Attributes, Keep
+from cortexfs.core.tree.session_places import BIT
+from cortexfs.core.tree.tree import Tree
+from cortexfs.tree import kernel
+from cortexfs.tree.open_files import Listing, LogFile, LogSource, Opened, Snapshot
+from cortexfs.tree.session_view import Spaces
+
+RENDERING = 1_000_000_000  # nanoseconds that one rendering serves (abi.md 1)
+
+
+class Entries:
+    def __init__(
+        self,
+        tree: Tree,
+        spaces: Spaces,
+        logs: LogSource,
+        status: Callable[[], str],
+        commands: Callable[[], bytes],
+        clock: Callable[[], int],
+    ) -> None:
+        self._tree = tree
+        self._spaces = spaces
+        self._missing = kernel.missing()
+        self._logs = logs
+        self._render = status
+        self._commands = commands
+        self._clock = clock
+        self._rendered: tuple[int, bytes] | None = None
+        self._kept: dict[int, EntryAttributes] = {}
+        self._lookups: dict[int, int] = {}
+        self._listings: dict[int, Listing] = {}
+
+    # Names.
+
+    async def lookup(self, folder: int, name: str, user: tuple[int, int]) -> EntryAttributes:
+        """An entry for the kernel, for uid and gid. That there is none may be remembered, or is a Fault."""
+        space = self._spaces.place(folder)
+        if space and not self.is_objects(folder, name) and (entry := await self._spaces.lookup(space, name)):
+            return entry
+        found = self._tree.lookup(folder, name)
+        if found is None and folder == HOME:
+            found = await self._home(name, user)
+        if found is None and space:
+            raise Fault("ENOENT", "it is not there yet")
+        return self.seen(self._tree.veiled(found, user[0])) if found else self._missing
+
+    async def _home(self, name: str, user: tuple[int, int]) -> int:
+        """A user has a home who looks for it, or who has sessions."""
+        own = name == str(user[0])
+        if not own and not await self._spaces.has_home(name):
+            raise Fault("ENOENT", f"{name} has no home yet")
+        self.clear()
+        return self._tree.home(int(name), user[1] if own else int(name), self._clock())
+
+    async def listing(self, folder: int, uid: int) -> Listing:
+        """Returns the entries that this user sees, of one moment, held until `let_go`."""
+        if folder == HOME:
+            await self._find_homes()
+        space = self._spaces.place(folder)
+        if space is None:
+            return self._listing(folder, uid)
+        found = await self._spaces.listing(space, folder)
+        if folder & BIT:
+            return found
+        hiding = [entry for entry in found if self.is_objects(folder, entry[0])]
+        self.let_go(hiding)
+        found = [entry for entry in found if entry not in hiding]
+        hidden = {name for name, _ in found}  # a folder of sessions hides an alias of its name
+        return [*(entry for entry in self._listing(folder, uid) if entry[0] not in hidden), *found]
+
+    def is_objects(self, folder: int, name: str) -> bool:
+        """Whether a name is an object's in the tree, and not a folder of sessions."""
+        found = self._tree.lookup(folder, name)
+        return found is not None and self._tree.owner_object(found) is not None
+
+    async def _find_homes(self) -> None:
+        for uid in await self._spaces.homes():
+            with contextlib.suppress(Fault):  # there are too many; the others are there still
+                if self._tree.lookup(HOME, str(uid)) is None:
+                    self._tree.home(uid, uid, self._clock())
+                    self.clear()
+
+    def _listing(self, folder: int, uid: int) -> Listing:
+        """Large folders' are shared, as anybody may open one very often."""
+        if self._tree.owner_object(folder):
+            return [(name, self._tree.veiled(inode, uid)) for name, inode in self._tree.listing(folder)]
+        found = self._listings.get(folder)
+        if found is None:
+            found = self._listings[folder] = self._tree.listing(folder)
+        return found
+
+    def let_go(self, listing: Listing) -> None:
+        self._spaces.forget((inode, 1) for _, inode in listing)
+
+    # Attributes and bytes.
+
+    def status(self) -> tuple[int, bytes]:
+        """When `status` was rendered, and what it says."""
+        now = self._clock()
+        if self._rendered is None or not 0 <= now - self._rendered[0] < RENDERING:
+            self._rendered = (now, self._render().encode())
+        return self._rendered
+
+    def attributes(self, inode: int) -> Attributes:
+        found = self._tree.attributes(inode)
+        if found is None:
+            raise Fault("ENOENT", "it was removed")
+        if inode == STATUS:
+            rendered, text = self.status()
+            return found._replace(size=len(text), mtime=rendered)
+        if inode == COMMANDS:
+            return found._replace(size=len(self._commands()))
+        control = self._tree.control_at(inode)
+        if control and control[1].name == controls.LOG:
+            key = control[0].key
+            size, mtime = self._logs.size(*key), int(self._logs.mtime(*key) * 1e9)
+            return found._replace(size=size, mtime=mtime or found.mtime)
+        return found
+
+    async def now(self, inode: int) -> EntryAttributes:
+        if inode & BIT:
+            return kernel.entry(inode, await self._spaces.attributes(inode))
+        return self.entry(inode)
+
+    def entry(self, inode: int) -> EntryAttributes:
+        """What is of sessions: as it was when its folder was listed."""
+        if inode & BIT:
+            return self._spaces.entry(inode)
+        kept = self._kept.get(inode)
+        if kept is not None:
+            return kept
+        found = self.attributes(inode)
+        entry = kernel.entry(inode, found)
+        if found.keep is Keep.ALWAYS and places.slot(inode) < places.CONTROL:
+            self._kept[inode] = entry
+        return entry
+
+    async def open(self, inode: int, flags: int) -> Opened:
+        """For reading only."""
+        if inode & BIT:
+            return await self._spaces.open(inode)
+        if inode == STATUS:
+            is_now = flags & os.O_RSYNC == os.O_RSYNC  # for this open alone: to others a size was told
+            return Snapshot(self._render().encode() if is_now else self.status()[1])
+        if inode == COMMANDS:
+            return Snapshot(self._commands())
+        found = self._tree.control_at(inode)
+        if found is None and places.slot(inode) == places.VEILED:
+            raise Fault("EACCES", "an object's log is its owner's; yours is in your home")
+        if found is None:
+            raise Fault("ENOENT", "it was removed")
+        object_, control = found
+        if control.name == controls.LOG:
+            return LogFile(self._logs, object_.key)
+        return Snapshot(self._tree.value(object_, control))
+
+    def clear(self) -> None:
+        """After a change of what there is."""
+        self._kept.clear()
+        self._listings.clear()
+
+    def seen(self, inode: int) -> EntryAttributes:
+        """An entry for the kernel, which counts it as a lookup."""
+        self.count(inode)
+        return self.entry(inode)
+
+    def count(self, inode: int) -> None:
+        if inode & BIT:
+            self._spaces.hold(inode)
+        elif self._tree.temporary_at(inode):
+            self._lookups[inode] = self._lookups.get(inode, 0) + 1
+
+    def forget(self, inodes: Sequence[tuple[int, int]]) -> None:
+        """A temporary file that was removed goes when the last who has it open has closed it."""
+        self._spaces.forget(inodes)
+        for inode, count in inodes:
+            if inode in self._lookups:
+                self._lookups[inode] -= count
+                temporary = self._tree.temporary_at(inode)
+                if temporary and not temporary.linked and self._lookups[inode] <= 0:
+                    del self._lookups[inode]
+                    self._tree.forget_temporary(temporary)

@@ -1,0 +1,161 @@
+"""Agents that users make in their homes, by making a file home/<uid>/agent/NAME, and remove with it.
+
+    : > /ctx/home/1000/agent/mine      mine, mine.sock and mine.d/ are there, with a new agent's defaults
+    rm /ctx/home/1000/agent/mine       they are gone; mine.d/session stays, as sessions are their user's files
+
+Rules: the kernel has checked that whoever asks may change the folder, which is its user's alone. A name that
+agent/ has is taken: sessions of both would be the same files. Where that comes about nevertheless, the agent
+of agent/ works and the other one is broken. How many a user has, and how much is written in them, is bounded,
+as each is a listener and memory.
+This file must never know FUSE, or how an agent works.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import trio
+from msgspec.structs import replace
+
+from cortexfs.agents import records
+from cortexfs.core import names
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Key, Object, Registry, own_key
+from cortexfs.core.tree import places
+from cortexfs.core.tree.places import Home
+from cortexfs.core.tree.tree import Tree
+from cortexfs.tree.writes import Changes, said
+
+log = logging.getLogger("cortexfs.tree")
+
+MAX_OF_USER = 64
+MAX_IN_TREE = 2048  # each has a listener, which is a descriptor
+
+
+class OwnAgents:
+    def __init__(
+        self,
+        tree: Tree,
+        changes: Changes,
+        state: Path | None,
+        clock: Callable[[], int],
+        forgotten: Callable[[Key], None],
+    ) -> None:
+        self._tree = tree
+        self._changes = changes
+        self._state = state  # None: of a tree in which nobody can make agents
+        self._clock = clock
+        self._forgotten = forgotten  # told of each that was removed
+        self._own: dict[Key, Object] = {}
+
+    def load(self) -> None:
+        """Those that there are; before the mount."""
+        try:
+            found = records.load_own(self._state) if self._state else []
+        except Fault as fault:
+            log.error("agents of users are not there: %s", fault.message)
+            return
+        for one in found:
+            assert one.home is not None
+            self._tree.home(one.home, one.home, self._clock())
+            self._own[one.key] = one
+
+    def joined(self, registry: Registry) -> Registry:
+        """These, as they are there, and what is everybody's."""
+        of_all = {key: one for key, one in registry.objects.items() if one.home is None}
+        shown = {key: registry.objects.get(key, one) for key, one in self._own.items()}
+        return Registry(of_all | {key: _beside(one, of_all) for key, one in shown.items()})
+
+    def some(self, keys: Iterable[Key] | None) -> list[Object]:
+        """Those that are there of these, or all, as they were made."""
+        of_all = self._tree.registry.objects
+        chosen = self._own if keys is None else keys
+        return [_beside(self._own[key], of_all) for key in chosen if key in self._own]
+
+    def is_place(self, folder: int) -> bool:
+        return self._home(folder) is not None
+
+    def is_file(self, inode: int) -> bool:
+        """Whether this is the file of one of them."""
+        found = self._tree.object_at(inode)
+        return found is not None and found.home is not None
+
+    def at(self, folder: int, name: str) -> Object | None:
+        """The agent whose file this is."""
+        home = self._home(folder)
+        return self._own.get(own_key("agent", home.uid, name)) if home else None
+
+    async def make(self, folder: int, name: str) -> int:
+        """The inode of the new agent's file."""
+        home = self._home(folder)
+        assert home
+        async with self._changes.lock:
+            with said(name):
+                self._check(folder, home, name)
+            record = records.own(name, home.uid, home.gid, self._clock() / 1e9)
+            assert self._state
+            # Values that a crash left of one that was removed are not this one's.
+            if (key := own_key("agent", home.uid, name)) in self._tree.values.keys():  # noqa: SIM118
+                await self._changes.drop_values(key)
+            await self._changes.keep(records.put, self._state, record, home.uid)
+            one = records.own_object(record, home.uid)
+            self._own[one.key] = one
+            self._show(one.key)
+            return self._tree.nodes.object_inode(one.key)
+
+    async def remove(self, folder: int, name: str) -> None:
+        home = self._home(folder)
+        assert home
+        async with self._changes.lock:
+            one = self.at(folder, name)
+            if one is None:
+                raise Fault("ENOENT", f"{name} is not there")
+            await self._removed(one)
+
+    async def unmake(self, inode: int) -> None:
+        """Somebody writes into the file that he has just made, by copying one here. That is refused, and no
+        agent is to be left of it; one that was set up meanwhile stays."""
+        async with self._changes.lock:
+            one = self._tree.object_at(inode)
+            if one and self._own.get(one.key) and one.key not in self._tree.values.keys():  # noqa: SIM118
+                await self._removed(one)
+
+    async def _removed(self, one: Object) -> None:
+        assert one.home is not None
+        assert self._state
+        await self._changes.keep(records.remove, self._state, one.name, one.home)
+        del self._own[one.key]
+        self._show(one.key)
+        await self._changes.drop_values(one.key)
+        await trio.to_thread.run_sync(self._forgotten, one.key)
+
+    def _show(self, key: Key) -> None:
+        """The kernel remembers none of their names, so that it need not be told."""
+        self._tree.apply(self.joined(self._tree.registry), self._clock())
+        self._changes.changed(key)
+
+    def _home(self, folder: int) -> Home | None:
+        node = self._tree.nodes.find(folder)
+        is_agents = places.slot(folder) == places.HOME_SLOTS["agent"]
+        return node if self._state and isinstance(node, Home) and is_agents else None
+
+    def _check(self, folder: int, home: Home, name: str) -> None:
+        names.check_object("agent", name)
+        if self._tree.lookup(folder, name) is not None:
+            raise Fault("EEXIST", f"{name} is there already")
+        if self._tree.registry.get("agent", name):
+            why = f"there is agent/{name}, and your sessions with it are kept here; choose another name"
+            raise Fault("EEXIST", why)
+        if len(self._tree.registry.own(home.uid)) >= MAX_OF_USER:
+            raise Fault("EDQUOT", f"uid {home.uid} has {MAX_OF_USER} agents already; remove some")
+        if len(self._own) >= MAX_IN_TREE:
+            raise Fault("ENOSPC", f"there are {MAX_IN_TREE} agents of users already")
+
+
+def _beside(one: Object, of_all: Mapping[Key, Object]) -> Object:
+    if ("agent", one.name) not in of_all:
+        return one
+    why = f"agent/{one.name} has the same name, and your sessions with it are kept here; remove this one"
+    return replace(one, status=f"broken: {why}")

@@ -1,0 +1,169 @@
+"""What an open file of the tree is, one class a kind; fuse.py has the handles.
+
+    Snapshot        the bytes as they were at open, so that paged reads agree
+    LogFile         an object's log, which grows under its readers
+    TemporaryFile   an editor's file; all opens share its bytes
+    ControlFile     a writable control; each open has its own buffer (core/tree/edits.py)
+    SpaceFile       a file of a session (session_files.py)
+
+Rules: only reading a file of a session may wait. A file that changes with its object only needs no
+handle: its inode serves, so that a call, which begins with opening an executable, leaves nothing behind here,
+and nobody can make us hold many copies of a large schema.
+This file must never know what the kernel keeps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Key
+from cortexfs.core.tree.controls import Control
+from cortexfs.core.tree.edits import Edit
+from cortexfs.core.tree.temporaries import Temporary
+
+Listing: TypeAlias = list[tuple[str, int]]
+
+MAX_ENTRIES = 1_000_000  # of folders that one user has open; a hundred bytes each
+MAX_OF_HOME = 128  # files that a user has open of what he has made himself; a control has 64 KiB at most
+FIRST_HANDLE = 1 << 62  # above all inodes
+
+
+class LogSource(Protocol):
+    root: Path  # in its home/, users' own logs, as the tree has them
+
+    def size(self, class_: str, name: str) -> int: ...
+    def mtime(self, class_: str, name: str) -> float: ...
+    def read(self, class_: str, name: str, offset: int, size: int) -> bytes: ...
+    def settle(self, uid: int) -> None: ...
+
+
+class Opened(ABC):
+    """An open file; what a kind does not support is refused."""
+
+    @abstractmethod
+    async def read(self, offset: int, size: int) -> bytes: ...
+
+    def write(self, offset: int, data: bytes) -> int:
+        raise Fault("EBADF", "this file is not open for writing")
+
+    def truncate(self, size: int) -> None:
+        raise Fault("EBADF", "this file is not open for writing")
+
+    async def close(self) -> None:  # noqa: B027  # most kinds have nothing to let go of
+        """Nobody has it open any more."""
+
+
+class Snapshot(Opened):
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def read(self, offset: int, size: int) -> bytes:
+        return self._data[offset : offset + size]
+
+
+class LogFile(Opened):
+    def __init__(self, logs: LogSource, key: Key) -> None:
+        self._logs = logs
+        self._key = key
+
+    async def read(self, offset: int, size: int) -> bytes:
+        return self._logs.read(*self._key, offset, size)
+
+
+class TemporaryFile(Opened):
+    def __init__(self, temporary: Temporary, clock: Callable[[], int], *, appending: bool) -> None:
+        self._temporary = temporary
+        self._clock = clock
+        self._appending = appending
+
+    async def read(self, offset: int, size: int) -> bytes:
+        return self._temporary.read(offset, size)
+
+    def write(self, offset: int, data: bytes) -> int:
+        start = len(self._temporary.data) if self._appending else offset
+        return self._temporary.write(start, data, self._clock())
+
+    def truncate(self, size: int) -> None:
+        self._temporary.truncate(size, self._clock())
+
+
+class ControlFile(Opened):
+    def __init__(self, key: Key, control: Control, incarnation: int, edit: Edit) -> None:
+        self.key = key
+        self.control = control
+        self.incarnation = incarnation
+        self.edit = edit
+        self.mtime: int | None = None  # what somebody set it to after the last write (cp -p)
+
+    async def read(self, offset: int, size: int) -> bytes:
+        return self.edit.read(offset, size)
+
+    def write(self, offset: int, data: bytes) -> int:
+        self.mtime = None
+        return self.edit.write(offset, data)
+
+    def truncate(self, size: int) -> None:
+        self.mtime = None
+        self.edit.truncate(size)
+
+
+class Handles:
+    """All open files, and the listings of open folders, by the kernel's handle."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, Opened] = {}
+        self._homes: dict[int, int] = {}  # of what users have made themselves, in whose home it is
+        self._in_homes: Counter[int] = Counter()
+        self._listings: dict[int, tuple[Listing, int]] = {}
+        self._entries: Counter[int] = Counter()  # in open listings, by uid
+        self._last = FIRST_HANDLE
+
+    def add(self, opened: Opened, home: int | None = None) -> int:
+        """EMFILE when a user holds too much of his own open, as each may be bytes that nothing else holds."""
+        if home is not None and self._in_homes[home] >= MAX_OF_HOME:
+            raise Fault("EMFILE", f"uid {home} has {MAX_OF_HOME} files of his agents open")
+        self._last += 1
+        self._files[self._last] = opened
+        if home is not None:
+            self._homes[self._last] = home
+            self._in_homes[home] += 1
+        return self._last
+
+    def find(self, handle: int | None) -> Opened | None:
+        """None where the handle is an inode."""
+        return self._files.get(handle) if handle else None
+
+    def remove(self, handle: int) -> Opened | None:
+        if (home := self._homes.pop(handle, None)) is not None:
+            self._in_homes[home] -= 1
+        return self._files.pop(handle, None)
+
+    def add_listing(self, listing: Listing, uid: int) -> int:
+        """Open a folder; EMFILE when this user holds too much open, as each may be of another moment."""
+        if self._entries[uid] + len(listing) > MAX_ENTRIES:
+            raise Fault("EMFILE", f"uid {uid} has too many folders open")
+        self._entries[uid] += len(listing)
+        self._last += 1
+        self._listings[self._last] = (listing, uid)
+        return self._last
+
+    def listing(self, handle: int) -> Listing:
+        return self._listings[handle][0]
+
+    def remove_listing(self, handle: int) -> Listing:
+        listing, uid = self._listings.pop(handle, ([], 0))
+        self._entries[uid] -= len(listing)
+        if not self._entries[uid]:
+            del self._entries[uid]
+        return listing
+
+    def set_mtime(self, key: Key, control: Control, mtime: int) -> None:
+        """A time that is set while a value waits to be taken over is the value's."""
+        for opened in self._files.values():
+            if isinstance(opened, ControlFile) and (opened.key, opened.control) == (key, control):
+                opened.mtime = mtime

@@ -1,0 +1,196 @@
+"""What the files of sessions, and users' logs of runs, in the tree do to the disk: look, list, open, remove.
+
+Rules: everything here blocks and belongs in a thread. What is behind a link is not there, so that nothing but
+sessions' own files is ever shown, whatever somebody has put among them; nor is what
+core/tree/session_places.py does not know. Few system calls, as each one in a thread may have to wait for
+the interpreter.
+This file must never know inodes or tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.tree import places
+from cortexfs.core.tree.session_places import LOGGED, RUNS_NAME, Kind, Place, order
+from cortexfs.sessions import disk
+from cortexfs.state.run_logs import OLDER
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Roots(NamedTuple):
+    """Below which folders the tree's are; both have its layout."""
+
+    sessions: Path
+    runs: Path  # users' logs of runs, which another task writes (state/run_logs.py)
+
+    def of(self, place: Place) -> tuple[Path, ...]:
+        """Below which of them this may be."""
+        if place.kind in (Kind.TOOLS, Kind.TOOL, Kind.RUNS):
+            return (self.runs,)
+        return tuple(self) if place.kind in LOGGED and place.uid is not None else (self.sessions,)
+
+
+class Found(NamedTuple):
+    size: int
+    mtime: int  # nanoseconds since the epoch
+
+
+@contextlib.contextmanager
+def folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
+    """A descriptor of a folder below the root, which is a real path itself."""
+    path = os.path.join(root, *parts)
+    descriptor = os.open(path, _FOLDER)
+    try:
+        if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # a link on the way
+            raise NotADirectoryError(errno.ENOTDIR, "there is a link on the way", path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def look(roots: Roots, place: Place) -> Found | None:
+    """None when there is no such thing, or it is not what its name says."""
+    for root in roots.of(place):
+        with _tolerated(), folder(root, place.parts[:-1]) as above:
+            if found := _look(above, place):
+                return found
+    return None
+
+
+def _tolerated() -> contextlib.suppress:
+    return contextlib.suppress(FileNotFoundError, NotADirectoryError)
+
+
+def _look(above: int, place: Place) -> Found | None:
+    try:
+        found = os.stat(place.name, dir_fd=above, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_IFMT(found.st_mode) != stat.S_IFMT(place.mode):
+        return None
+    return Found(found.st_size if stat.S_ISREG(found.st_mode) else 0, found.st_mtime_ns)
+
+
+def listed(roots: Roots, place: Place) -> list[tuple[Place, Found]]:
+    """What is in a folder, in the order in which it is shown; nothing when it has gone."""
+    there: dict[Place, Found] = {}
+    for root in reversed(roots.of(place)):
+        with _tolerated(), folder(root, place.parts) as here:
+            children = [child for name in _names(here) if (child := place.child(name))]
+            found = ((child, _look(here, child)) for child in children if root in roots.of(child))
+            there |= {child: each for child, each in found if each}
+    return sorted(there.items(), key=lambda item: order(item[0]))
+
+
+def below(roots: Roots, place: Place) -> list[Place]:
+    """All that is in a folder and in the folders of it."""
+    found = []
+    for child, _ in listed(roots, place):
+        found += [child, *(below(roots, child) if child.is_folder else ())]
+    return found
+
+
+def _names(folder: int) -> list[str]:
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.listdir(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def open_file(roots: Roots, place: Place) -> int:
+    """A descriptor for reading. A FIFO or device is not opened: that could wait, or do something."""
+    with folder(roots.of(place)[0], place.parts[:-1]) as above:
+        if _look(above, place) is None:
+            raise _missing(place)
+        descriptor = os.open(place.name, _FILE, dir_fd=above)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was exchanged meanwhile
+        os.close(descriptor)
+        raise _missing(place)
+    return descriptor
+
+
+def read(roots: Roots, place: Place, offset: int, size: int) -> bytes:
+    """Bytes of the file that has the name now; none where there is none."""
+    with _tolerated():
+        descriptor = open_file(roots, place)
+        try:
+            return os.pread(descriptor, size, offset)
+        finally:
+            os.close(descriptor)
+    return b""
+
+
+def _missing(place: Place) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "it is not there", place.name)
+
+
+def remove(roots: Roots, place: Place) -> None:
+    """Remove a file, or a folder in which there is nothing that is shown, but for a log of runs."""
+    if not place.is_folder:
+        _unlink(roots.of(place)[0], place)
+        return
+    for root in roots.of(place):
+        with _tolerated(), folder(root, place.parts[:-1]) as above:
+            if all(child.kind is Kind.RUNS for child, _ in listed(roots, place)):
+                with folder(root, place.parts) as here:
+                    _clear(here)
+            os.rmdir(place.name, dir_fd=above)
+
+
+def _unlink(root: Path, place: Place) -> None:
+    with folder(root, place.parts[:-1]) as above:
+        if place.kind is Kind.RUNS:  # the older half first: nobody sees that it was left
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place.name + OLDER, dir_fd=above)
+        os.unlink(place.name, dir_fd=above)
+
+
+def _clear(folder: int) -> None:
+    """Remove what a crash left half-made or half-removed, which nobody sees; and a log of runs, which began
+    anew while `rm -r` was at work, with the end of a run in a session that it removed."""
+    for name in _names(folder):
+        if name.startswith(disk.NEW) or name in (RUNS_NAME, RUNS_NAME + OLDER):
+            os.unlink(name, dir_fd=folder)
+        elif name.startswith(disk.REMOVED):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+
+
+def homes(roots: Roots) -> list[int]:
+    """The users who have something here."""
+    found: set[int] = set()
+    for root in roots:
+        with _tolerated(), folder(root, ("home",)) as here:
+            for name in _names(here):
+                with contextlib.suppress(Fault):
+                    uid = places.uid_of(name)
+                    if _is_folder(here, name):
+                        found.add(uid)
+    return sorted(found)
+
+
+def has_home(roots: Roots, name: str) -> bool:
+    for root in roots:
+        with _tolerated(), contextlib.suppress(Fault):
+            places.uid_of(name)
+            with folder(root, ("home",)) as here:
+                if _is_folder(here, name):
+                    return True
+    return False
+
+
+def _is_folder(above: int, name: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+    return False

@@ -1,0 +1,162 @@
+"""Open files of sessions: where a reader's bytes come from.
+
+    LOG, GROWING   the file that has the name now, so that a reader goes on when it was made anew; of a
+                   session that was removed, the file that had it
+    REPLACED       the file that had the name at open, so that paged reads agree
+    RUNS           whatever has the name at each read, as it is rotated under its readers
+
+Rules: bytes in the page cache are read at once, others in a thread, so that a slow disk holds up its readers
+only. Descriptors are kept for the files that were read last; beyond that many a file is opened again for
+a read, and a reader of one that was replaced meanwhile hears ESTALE.
+This file must never know inodes, nor what a session is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import trio
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.tree.session_places import Kind, Place
+from cortexfs.tree import session_disk
+from cortexfs.tree.open_files import Opened
+from cortexfs.tree.session_disk import Roots
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+HELD = 256  # descriptors
+THREADS = 8  # that may wait for the disk
+
+
+class State(NamedTuple):
+    """What a reader has to know of the file's session now."""
+
+    is_there: bool  # and no other one of its name
+    visible: int | None  # how many bytes may be seen; None: all
+
+
+class Disk:
+    """The sessions' disk, as this edge asks it: in threads, its errors as Faults."""
+
+    def __init__(self, roots: Roots) -> None:
+        self.roots = roots
+        self.held: OrderedDict[SpaceFile, int] = OrderedDict()
+        self._threads = trio.CapacityLimiter(THREADS)
+
+    async def do(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await trio.to_thread.run_sync(lambda: work(*args, **kwargs), limiter=self._threads)
+        except OSError as error:
+            raise Fault(code_of(error.errno), f"the sessions' disk: {error}") from None
+
+    async def open(self, place: Place, state: Callable[[], State]) -> Opened:
+        if place.kind is Kind.RUNS:
+            return RunsFile(self, place, state)
+        descriptor = await self.do(session_disk.open_file, self.roots, place)
+        opened = SpaceFile(self, place, state, _version(descriptor))
+        await self.hold(opened, descriptor)
+        return opened
+
+    async def hold(self, opened: SpaceFile, descriptor: int) -> None:
+        self.held[opened] = descriptor
+        if len(self.held) > HELD:
+            _, oldest = self.held.popitem(last=False)
+            await self.do(os.close, oldest)
+
+
+class RunsFile(Opened):
+    """A log of runs. Its readers are few and read at its end, so that no descriptor is kept."""
+
+    def __init__(self, disk: Disk, place: Place, state: Callable[[], State]) -> None:
+        self._disk = disk
+        self._place = place
+        self._state = state
+
+    async def read(self, offset: int, size: int) -> bytes:
+        if not self._state().is_there:  # it was removed, and another one may have its name
+            return b""
+        return await self._disk.do(session_disk.read, self._disk.roots, self._place, offset, size)
+
+
+class SpaceFile(Opened):
+    def __init__(self, disk: Disk, place: Place, state: Callable[[], State], version: object) -> None:
+        self._disk = disk
+        self._place = place
+        self._state = state
+        self._version = version
+        self._turn = trio.Lock()  # a descriptor is in one thread at a time, so that none is closed there
+        self._closed = False
+
+    async def read(self, offset: int, size: int) -> bytes:
+        state = self._state()
+        if state.visible is not None:
+            size = min(size, state.visible - offset)
+        if size <= 0:
+            return b""
+        async with self._turn:
+            descriptor = self._disk.held.get(self)
+            data = _cached(descriptor, offset, size) if descriptor is not None else None
+            if data or (data is not None and self._place.kind is Kind.REPLACED):
+                return data
+            return await self._from_disk(offset, size, state.is_there)
+
+    async def _from_disk(self, offset: int, size: int, by_name: bool) -> bytes:
+        descriptor = self._disk.held.pop(self, None)
+        try:
+            descriptor, data = await self._disk.do(self._read, descriptor, offset, size, by_name)
+        finally:
+            if self._closed and descriptor is not None:
+                await self._disk.do(os.close, descriptor)
+            elif descriptor is not None:
+                await self._disk.hold(self, descriptor)
+        return data
+
+    def _read(
+        self, descriptor: int | None, offset: int, size: int, by_name: bool
+    ) -> tuple[int | None, bytes]:
+        if descriptor is not None:
+            data = os.pread(descriptor, size, offset)
+            if data or self._place.kind is Kind.REPLACED or os.fstat(descriptor).st_nlink:
+                return descriptor, data
+        if not by_name:
+            return descriptor, b""
+        try:
+            again = session_disk.open_file(self._disk.roots, self._place)
+        except (FileNotFoundError, NotADirectoryError):  # it was removed: that is its end
+            return descriptor, b""
+        try:
+            if self._place.kind is Kind.REPLACED and _version(again) != self._version:
+                raise OSError(errno.ESTALE, "it was replaced while it was read; read it again")
+            data = os.pread(again, size, offset)
+        except OSError:
+            os.close(again)
+            raise
+        if descriptor is not None:
+            os.close(descriptor)
+        return again, data
+
+    async def close(self) -> None:
+        self._closed = True
+        if (descriptor := self._disk.held.pop(self, None)) is not None:
+            await self._disk.do(os.close, descriptor)
+
+
+def _version(descriptor: int) -> tuple[int, int, int]:
+    found = os.fstat(descriptor)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _cached(descriptor: int, offset: int, size: int) -> bytes | None:
+    """What the page cache has of it; None in case of doubt, as a thread finds out then."""
+    buffer = bytearray(size)
+    try:
+        count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
+    except OSError:
+        return None
+    return bytes(memoryview(buffer)[:count])

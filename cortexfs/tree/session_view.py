@@ -1,0 +1,361 @@
+"""The files of sessions, and users' logs of runs, in the tree: a view of <state>/sessions and <state>/log.
+
+    lookup, attributes, listing, open      what there is now; the kernel keeps nothing of it
+    unlink, rmdir                          how `rm -r` ends sessions
+
+Rules: the files on disk are the only copy. What is made from a log is brought up to date before it is looked
+at, and of a log only what its readers may see is shown. An inode follows from its path, so that it is the
+same whenever somebody looks, and is remembered here only while the kernel or an open folder holds it.
+A session ends with its log; the rest of its folder stays as a ghost until it is removed too, so that
+`rm -r` has nothing to complain about.
+This file must never know FUSE handles or requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import trio
+from pyfuse3 import EntryAttributes
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.tree import session_places
+from cortexfs.core.tree.inodes import Nodes
+from cortexfs.core.tree.places import Attributes, Keep
+from cortexfs.core.tree.session_places import BIT, CONTEXTS, LOGGED, Kind, Place
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.tree import kernel, session_disk
+from cortexfs.tree.open_files import Listing, LogSource, Opened, Snapshot
+from cortexfs.tree.session_disk import Found, Roots
+from cortexfs.tree.session_files import Disk, State
+from cortexfs.tree.writes import read_only
+
+GHOSTS = 1024  # sessions that ended and whose folder was not removed; the oldest go
+TOGETHER = 500  # entries of a listing that are made before others have their turn
+LIVES = 4096  # paths that were removed here, and get other inodes when they come back
+
+
+class Source(Protocol):
+    """What is needed of sessions.Sessions."""
+
+    root: Path
+
+    def visible(self, address: Address) -> int | None: ...
+    async def freshen(self, parts: tuple[str, ...]) -> None: ...
+    async def discard(self, work: Callable[[], None]) -> None: ...
+    async def remove(self, address: Address) -> None: ...
+
+
+class NoSessions:
+    """Of a tree without any."""
+
+    root = Path("/dev/null")  # in which there is nothing
+
+    def visible(self, address: Address) -> int | None:
+        return None
+
+    async def freshen(self, parts: tuple[str, ...]) -> None:
+        pass
+
+    async def discard(self, work: Callable[[], None]) -> None:
+        work()
+
+    async def remove(self, address: Address) -> None:
+        raise Fault("ENOENT", "there are no sessions here")
+
+
+NO_SESSIONS = NoSessions()
+
+
+class _Node:
+    """What the kernel, or an open folder, knows by its inode."""
+
+    __slots__ = ("attributes", "place", "users")
+
+    def __init__(self, place: Place, attributes: Attributes) -> None:
+        self.place = place
+        self.attributes = attributes
+        self.users = 0
+
+
+class _Ghost:
+    def __init__(self, paths: set[tuple[str, ...]], since: int) -> None:
+        self.paths = paths
+        self.since = since
+
+
+class Spaces:
+    def __init__(
+        self,
+        nodes: Nodes,
+        source: Source,
+        owner: tuple[int, int],
+        clock: Callable[[], int],
+        logs: LogSource,
+    ) -> None:
+        self._nodes = nodes
+        self._source = source
+        self._owner = owner
+        self._clock = clock
+        self._logs = logs
+        self._roots = Roots(*(Path(os.path.realpath(root)) for root in (source.root, logs.root)))
+        self._disk = Disk(self._roots)
+        self._key = secrets.token_bytes(16)  # so that nobody can choose names whose inodes meet
+        self._known: dict[int, _Node] = {}
+        self._ghosts: dict[tuple[str, ...], _Ghost] = {}
+        self._lives: dict[tuple[str, ...], int] = {}
+
+    # Inodes.
+
+    def place(self, inode: int) -> Place | None:
+        """The folder or file at an inode, if it holds sessions or is one's."""
+        if inode & BIT:
+            return self._node(inode).place
+        return self._nodes.space(inode)
+
+    def _node(self, inode: int) -> _Node:
+        node = self._known.get(inode)
+        if node is None:
+            raise Fault("ENOENT", "it was removed")
+        return node
+
+    def _inode(self, place: Place) -> int:
+        path = "\0".join((*place.parts, str(self._life(place))))
+        digest = hashlib.blake2b(path.encode(), digest_size=8, key=self._key).digest()
+        number = BIT | (int.from_bytes(digest, "big") >> 4)
+        while (node := self._known.get(number)) and node.place != place:
+            number = BIT | (number + 1)  # 60 bits: it takes a thousand million names
+        return number
+
+    def _life(self, place: Place) -> int:
+        """How often this, or a folder of the session that it is in, was removed."""
+        first = len(place.session or place.parts)
+        return sum(self._lives.get(place.parts[:end], 0) for end in range(first, len(place.parts) + 1))
+
+    def _learn(self, place: Place, attributes: Attributes) -> int:
+        inode = self._inode(place)
+        node = self._known.get(inode)
+        if node is None:
+            node = self._known[inode] = _Node(place, attributes)
+        node.attributes = attributes
+        node.users += 1
+        return inode
+
+    def hold(self, inode: int) -> None:
+        """The kernel was told of it once more."""
+        self._known[inode].users += 1
+
+    def forget(self, inodes: Iterable[tuple[int, int]]) -> None:
+        """The kernel, or an open folder, has no use for these any more."""
+        for inode, count in inodes:
+            if inode & BIT and (node := self._known.get(inode)):
+                node.users -= count
+                if node.users <= 0:
+                    del self._known[inode]
+
+    # What there is.
+
+    async def lookup(self, folder: Place, name: str) -> EntryAttributes | None:
+        place = folder.child(name)
+        attributes = await self._look(place) if place else None
+        if place is None or attributes is None:
+            return None
+        return kernel.entry(self._learn(place, attributes), attributes)
+
+    async def attributes(self, inode: int) -> Attributes:
+        """Of now; of something that was removed and is in use still, as it was."""
+        node = self._node(inode)
+        found = await self._look(node.place) if self._inode(node.place) == inode else None
+        node.attributes = found or node.attributes._replace(links=0)
+        return node.attributes
+
+    def entry(self, inode: int) -> EntryAttributes:
+        """As it was when its folder was listed."""
+        return kernel.entry(inode, self._node(inode).attributes)
+
+    async def _look(self, place: Place) -> Attributes | None:
+        if place.made_from and (place.is_index or not place.is_folder):
+            await self._source.freshen(place.made_from)
+        self._settle(place)
+        found = await self._disk.do(session_disk.look, self._roots, place)
+        if found is None:
+            return self._ghost_of(place)
+        self._revive(place)
+        return self._attributes(place, found)
+
+    def _settle(self, place: Place) -> None:
+        """Lines of runs wait in memory for a moment; whoever looks is shown them."""
+        if place.kind in LOGGED and place.uid is not None:
+            self._logs.settle(place.uid)
+
+    def _attributes(self, place: Place, found: Found) -> Attributes:
+        owner = self._owner if place.uid is None else (place.uid, place.uid)
+        size = found.size
+        if place.kind is Kind.LOG and (visible := self._visible(place)) is not None:
+            size = min(size, visible)
+        return Attributes(place.mode, *owner, size, found.mtime, _keep(place))
+
+    def _visible(self, place: Place) -> int | None:
+        return self._source.visible(self._address(place))
+
+    @staticmethod
+    def _address(place: Place) -> Address:
+        assert place.session
+        space = Space.shared() if place.uid is None else Space.private(place.uid)
+        return Address(space, *place.object, place.session[-1])
+
+    async def listing(self, folder: Place, inode: int) -> Listing:
+        """A folder's entries, held until `forget`; of the tree's folders, only what is on disk."""
+        if folder.made_from:
+            await self._source.freshen(folder.made_from)
+        self._settle(folder)
+        found = await self._disk.do(session_disk.listed, self._roots, folder)
+        entries = self._dots(folder, inode) if inode & BIT else []
+        for count, (place, each) in enumerate(found):
+            self._revive(place)
+            entries.append((place.name, self._learn(place, self._attributes(place, each))))
+            if count % TOGETHER == TOGETHER - 1:
+                await trio.lowlevel.checkpoint()
+        for place in self._ghosts_in(folder):
+            if ghost := self._ghost_of(place):
+                entries.append((place.name, self._learn(place, ghost)))
+        return entries
+
+    def _dots(self, folder: Place, inode: int) -> Listing:
+        self.hold(inode)
+        above = self._nodes.folder_of_space(folder.parts[:-1])
+        if above is None:
+            place = session_places.at(folder.parts[:-1])
+            assert place
+            above = self._inode(place)
+            if above in self._known:
+                self.hold(above)
+            else:
+                self._learn(place, self._attributes(place, Found(0, 0)))
+        return [(".", inode), ("..", above)]
+
+    async def open(self, inode: int) -> Opened:
+        place = self._node(inode).place
+        if self._inode(place) != inode or self._ghost_of(place):
+            return Snapshot(b"")
+        if place.made_from:
+            await self._source.freshen(place.made_from)
+        return await self._disk.open(place, lambda: self._state(place, inode))
+
+    def _state(self, place: Place, inode: int) -> State:
+        is_there = self._inode(place) == inode
+        return State(is_there, self._visible(place) if is_there and place.kind is Kind.LOG else None)
+
+    # What goes.
+
+    async def holder(self, inode: int, name: str) -> Place | None:
+        """The folder, if the name in it is not the tree's."""
+        folder = self.place(inode)
+        place = folder.child(name) if folder else None
+        return folder if inode & BIT or (place and await self._look(place)) else None
+
+    async def unlink(self, folder: Place, name: str) -> None:
+        """Remove a file. With its log the session ends."""
+        place = await self._there(folder, name)
+        assert not place.is_folder  # the kernel has looked
+        if ghost := self._ghosts.get(place.session or ()):
+            ghost.paths.discard(place.parts)
+        elif place.kind is Kind.LOG:
+            await self._end(place)
+        else:
+            await self._remove(place)
+        if place.kind is Kind.RUNS:  # tail -F is to see that the next one is another file
+            self._outlive(place.parts)
+
+    async def rmdir(self, folder: Place, name: str) -> None:
+        """Remove a folder in which nothing is left; of a session that has ended, whatever is left."""
+        place = await self._there(folder, name)
+        if place.parts in self._ghosts:
+            self._bury(place.parts)
+            return
+        if ghost := self._ghosts.get(place.session or ()):
+            _forget_below(ghost, place)
+            return
+        if any(parts[: len(place.parts)] == place.parts for parts in self._ghosts):
+            raise Fault("ENOTEMPTY", "there are folders of sessions in it")
+        await self._remove(place)
+        self._outlive(place.parts)
+
+    async def _there(self, folder: Place, name: str) -> Place:
+        place = folder.child(name)
+        if place is None:
+            raise read_only()
+        if await self._look(place) is None:
+            raise Fault("ENOENT", f"{name} is not there")
+        return place
+
+    async def _remove(self, place: Place) -> None:
+        try:
+            await self._source.discard(lambda: session_disk.remove(self._roots, place))
+        except OSError as error:
+            raise Fault(code_of(error.errno), f"{place.name} cannot be removed: {error}") from None
+
+    async def _end(self, log: Place) -> None:
+        assert log.session
+        session = Place(log.session, Kind.SESSION)
+        found = await self._disk.do(session_disk.below, self._roots, session)
+        await self._source.remove(self._address(log))
+        left = {place.parts for place in found if place.kind is not Kind.LOG}
+        self._ghosts[session.parts] = _Ghost(left, self._clock())
+        if len(self._ghosts) > GHOSTS:
+            self._bury(next(iter(self._ghosts)))
+
+    # Ghosts: what is left of sessions that ended.
+
+    def _ghost_of(self, place: Place) -> Attributes | None:
+        ghost = self._ghosts.get(place.session or ())
+        if ghost is None or (place.parts != place.session and place.parts not in ghost.paths):
+            return None
+        return self._attributes(place, Found(0, ghost.since))
+
+    def _ghosts_in(self, folder: Place) -> Iterator[Place]:
+        ghost = self._ghosts.get(folder.session or ())
+        among: Iterable[tuple[str, ...]] = ghost.paths if ghost else self._ghosts
+        names = [parts[-1] for parts in among if parts[:-1] == folder.parts]
+        return (place for name in names if (place := folder.child(name)))
+
+    def _revive(self, place: Place) -> None:
+        """There is a session, so the one whose ghost there was is another."""
+        if place.session in self._ghosts:
+            self._bury(place.session)
+
+    def _bury(self, session: tuple[str, ...]) -> None:
+        del self._ghosts[session]
+        self._outlive(session)
+
+    def _outlive(self, parts: tuple[str, ...]) -> None:
+        """What has this name next is something else, and the kernel must see that it is."""
+        self._lives[parts] = self._lives.pop(parts, 0) + 1
+        if len(self._lives) > LIVES:
+            del self._lives[next(iter(self._lives))]
+
+    # Homes.
+
+    async def homes(self) -> list[int]:
+        return await self._disk.do(session_disk.homes, self._roots)
+
+    async def has_home(self, name: str) -> bool:
+        return await self._disk.do(session_disk.has_home, self._roots, name)
+
+
+def _forget_below(ghost: _Ghost, folder: Place) -> None:
+    """A folder of a session that has ended is removed, with whatever is left in it."""
+    ghost.paths = {parts for parts in ghost.paths if parts[: len(folder.parts)] != folder.parts}
+
+
+def _keep(place: Place) -> Keep:
+    """Folders of sessions go by an rmdir here only, so the kernel knows; a session may also expire, and an
+    agent be made where there were only its sessions."""
+    if place.kind in (Kind.SESSION, Kind.OBJECT, Kind.TOOL, *CONTEXTS):
+        return Keep.PASSING
+    return Keep.FOLDER if place.is_folder else Keep.NOTHING

@@ -1,0 +1,74 @@
+"""Which socket is being bound through the mount, and by whom: bind(2) is a mknod that only we may make.
+
+Rules: one thread alone, once, may make that name; for all others nothing changes. The socket of an
+agent in a home is bound in the root, under a name that is nobody's: sockets are known by their inode, and the
+way to a home's folder may lead into a file system that its user has mounted there, which may never answer.
+This file must never know listeners.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from cortexfs.core.registry import Object
+from cortexfs.core.tree import places
+from cortexfs.core.tree.places import RUN_SOCKET, Stale
+from cortexfs.core.tree.tree import Tree
+from cortexfs.core.wire import BIND_NAME, SOCKET_NAME
+
+
+class Binding(NamedTuple):
+    """Which socket may be bound now."""
+
+    folder: int
+    name: str
+    inode: int
+
+
+class Gone(Exception):
+    """The agent in a home was removed meanwhile."""
+
+
+class Bindings:
+    def __init__(self, tree: Tree, forget: Callable[[Stale], None]) -> None:
+        self._tree = tree
+        self._forget = forget
+        self._now: dict[int, Binding] = {}  # by the thread that may
+        self.is_run_socket_bound = False
+
+    @contextlib.contextmanager
+    def expecting(self, object_: Object | None = None, thread: int = 0) -> Iterator[None]:
+        """Let a thread, which is the calling one unless said, bind an object's socket, or `.run.sock` in the
+        root."""
+        thread = thread or threading.get_native_id()
+        self._now[thread] = Binding(*self._place(object_))
+        try:
+            yield
+        finally:
+            self._now.pop(thread, None)
+
+    def _place(self, object_: Object | None) -> tuple[int, str, int]:
+        if object_ is None:
+            return (places.ROOT, SOCKET_NAME, RUN_SOCKET)
+        nodes = self._tree.nodes
+        if object_.home is not None:
+            if object_.key not in self._tree.registry.objects:
+                raise Gone
+            return (places.ROOT, BIND_NAME, nodes.object_inode(object_.key) | places.SOCKET)
+        inode = nodes.object_inode(object_.key) | places.SOCKET
+        place = (nodes.parent(inode), nodes.name(inode), inode)
+        self._forget(Stale([place[:2]], []))  # a name that the kernel knows is not free
+        return place
+
+    def is_expected(self, folder: int, name: str, thread: int) -> bool:
+        expected = self._now.get(thread)
+        return expected is not None and expected[:2] == (folder, name)
+
+    def take(self, thread: int) -> int:
+        """The inode of what is bound, which can be done once."""
+        inode = self._now.pop(thread).inode
+        self.is_run_socket_bound = self.is_run_socket_bound or inode == RUN_SOCKET
+        return inode

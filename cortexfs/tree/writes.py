@@ -1,0 +1,321 @@
+"""What people change in the tree: checked, then kept on disk, then shown.
+
+Rules: one change at a time (the lock); between checking and showing nothing else can change the
+tree but a new registry, so what may have gone by then is looked up again. A refused value is said
+in the log, as not every program shows the error of a close. The disk is written in a thread.
+This file must never know FUSE: it raises Fault, and fuse.py says it to the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import ParamSpec, TypeAlias
+
+import trio
+
+from cortexfs.core.arguments import name_patterns
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.registry import Key, Object, Registry, is_own, own_key
+from cortexfs.core.tree import controls, places
+from cortexfs.core.tree.controls import Control
+from cortexfs.core.tree.edits import Edit
+from cortexfs.core.tree.places import HOME, Alias
+from cortexfs.core.tree.temporaries import Temporary
+from cortexfs.core.tree.tree import Tree
+from cortexfs.core.wire import SOCKET_NAME
+from cortexfs.state.control_store import Store
+from cortexfs.tree.open_files import ControlFile, Opened, TemporaryFile
+
+P = ParamSpec("P")
+Source: TypeAlias = Temporary | tuple[Object, Control]  # a file in a .d/ that may be renamed
+
+MAX_OF_HOME = 2 << 20  # bytes that are written in a user's own agents
+MAX_LINES = 256  # of the policy of one of these: it is read for each decision, 5 µs a line
+
+log = logging.getLogger("cortexfs.tree")
+
+
+@contextlib.contextmanager
+def said(name: str) -> Iterator[None]:
+    """An errno cannot hold the rule that a name breaks; the log can."""
+    try:
+        yield
+    except Fault as fault:
+        log.info("%r is refused: %s", name, fault.message)
+        raise
+
+
+def read_only() -> Fault:
+    return Fault("EROFS", "this part of the tree is read-only")
+
+
+class Changes:
+    def __init__(self, tree: Tree, store: Store, clock: Callable[[], int]) -> None:
+        self._tree = tree
+        self._store = store
+        self._clock = clock
+        self._path = tree.nodes.path_of_aliases
+        self.lock = trio.Lock()
+        self._offered: int | None = None
+        self.changed: Callable[[Key], None] = lambda key: None  # told of whose controls were written
+
+    def load(self) -> None:
+        """Show what is on disk; before the mount."""
+        kept = self._store.load()
+        tree, now = self._tree, self._clock()
+        for uid in kept.homes:
+            tree.home(uid, tree.owner[1], now)
+        for alias in kept.aliases:
+            tree.aliases.add(
+                tree.nodes.folder_of_aliases(alias.folder), alias.name, alias.target, alias.mtime
+            )
+        for key, written in kept.values.items():
+            tree.values.load(key, written)
+
+    async def keep(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Have the disk hold a change, in a thread."""
+        try:
+            await trio.to_thread.run_sync(lambda: work(*args, **kwargs))
+        except OSError as error:
+            log.error("a change cannot be kept: %s", error)
+            raise Fault(code_of(error.errno), f"the change cannot be kept: {error}") from None
+
+    # Controls.
+
+    def judge(self, object_: Object, control: Control, data: bytes) -> bytes:
+        try:
+            if (object_.class_, control.name) == ("agent", "tools"):
+                data = name_patterns.expanded(data, self._tree.registry.names("tool"))
+            value = controls.judge(control, data)
+            self._check_share(object_, control, value)
+            return value
+        except Fault as fault:
+            place = f"{object_.path}.d/{control.name}"
+            log.warning("%s stays as it is: %s", place, fault.message)
+            raise
+
+    def _check_share(self, object_: Object, control: Control, value: bytes) -> None:
+        """What users write is memory of ours."""
+        if object_.home is None:
+            return
+        if control.name == "policy" and value.count(b"\n") > MAX_LINES:
+            raise Fault("EDQUOT", f"the policy of an agent of your own has {MAX_LINES} lines at most")
+        values, home = self._tree.values, object_.home
+        keys = [own_key("agent", home, name) for name in self._tree.registry.own(home)]
+        before = values.find(object_.key, control.name)
+        size = sum(map(values.size, keys)) - len(before.data or b"" if before else b"") + len(value)
+        if size > MAX_OF_HOME:
+            raise Fault(
+                "EDQUOT", f"what is written in agents of uid {home} is {MAX_OF_HOME >> 20} MiB at most"
+            )
+
+    def open(self, inode: int, flags: int) -> Opened:
+        """For writing, with the flags of open(2); a temporary file also for reading."""
+        appending, truncated = bool(flags & os.O_APPEND), bool(flags & os.O_TRUNC)
+        if temporary := self._tree.temporary_at(inode):
+            if truncated:
+                temporary.truncate(0, self._clock())
+            return TemporaryFile(temporary, self._clock, appending=appending)
+        object_, control = self._writable(inode)
+        edit = Edit(
+            self._tree.value(object_, control),
+            lambda data: self.judge(object_, control, data),
+            truncated=truncated,
+            appending=appending,
+        )
+        incarnation = self._tree.values.incarnation(object_.key, control.name)
+        return ControlFile(object_.key, control, incarnation, edit)
+
+    async def take_over(self, file: ControlFile) -> None:
+        """Let the written value count, if there is one and the file has its name still."""
+        async with self.lock:
+            values, name = self._tree.values, file.control.name
+            value = file.edit.pending()
+            if value is None or values.incarnation(file.key, name) != file.incarnation:
+                return
+            now = file.mtime or self._clock()
+            try:
+                await self.keep(self._store.put_value, file.key, name, value, now)
+            except Fault:
+                file.edit.put_back()
+                raise
+            values.put(file.key, name, value, now)
+            self.changed(file.key)
+
+    async def touch(self, inode: int, object_: Object, control: Control, mtime: int) -> None:
+        async with self.lock:
+            written = self._tree.values.find(object_.key, control.name)
+            if written is None or written.data is None:
+                self._tree.touch(inode, mtime)
+                return
+            await self.keep(self._store.touch_value, object_.key, control.name, mtime)
+            self._tree.values.put(object_.key, control.name, written.data, mtime)
+
+    # Agents that go.
+
+    def leaving(self, registry: Registry) -> list[Key]:
+        """The agents that are no longer there in this registry, though something of them is here."""
+        here = dict.fromkeys((*self._tree.registry.objects, *self._tree.values.keys()))
+        return [key for key in here if key[0] == "agent" and key not in registry.objects and not is_own(key)]
+
+    async def drop(self, keys: Iterable[Key]) -> None:
+        """Forget what was written into their controls, so that a new agent of such a name starts afresh."""
+        for key in keys:
+            async with self.lock:
+                await self.drop_values(key)
+
+    async def drop_values(self, key: Key) -> None:
+        """By who holds the lock."""
+        with contextlib.suppress(Fault):  # it is said in the log, and tried again at the next start
+            await self.keep(self._store.drop_values, key)
+        self._tree.values.drop(key, [control.name for control in controls.CONTROLS["agent"]])
+
+    # Names.
+
+    async def create(self, folder: int, name: str, owner: tuple[int, int], mode: int) -> int:
+        """A temporary file, or a control that was removed."""
+        async with self.lock:
+            if found := self._tree.lookup(folder, name):
+                return found
+            object_ = self._tree.owner_object(folder)
+            control = controls.find(object_.class_, name) if object_ else None
+            if object_ is None or control is None:
+                return self._tree.add_temporary(folder, name, owner, mode, self._clock()).inode
+            await self.keep(self._store.restore_value, object_.key, name)
+            self._tree.values.restore(object_.key, name)
+            self.changed(object_.key)
+            self._tree.touch(folder, self._clock())
+            return self._found(folder, name)
+
+    async def symlink(self, folder: int, name: str, target: bytes) -> int:
+        async with self.lock:
+            with said(name):
+                self._tree.aliases.check(folder, name, target)
+            if self._tree.lookup(folder, name) is not None:
+                raise Fault("EEXIST", f"{name} is there already")
+            await self.keep(self._store.put_alias, self._path(folder), name, target)
+            return self._tree.aliases.add(folder, name, target, self._clock())
+
+    async def offer(self, name: str, target: bytes) -> bool:
+        """Show an alias in model/ that nobody has made, and that is not kept; whether it is another one now.
+        One that somebody makes takes its place; removed, it stays away until the next mount."""
+        async with self.lock:
+            aliases = self._tree.aliases
+            found = self._tree.lookup(places.MODEL, name)
+            alias = aliases.at(found) if found else None
+            if found != self._offered or (alias and alias.target == target):
+                return False
+            if alias:
+                aliases.remove(alias, self._clock())
+            self._offered = aliases.add(places.MODEL, name, target, self._clock())
+            return True
+
+    async def make_home(self, folder: int, name: str) -> int:
+        async with self.lock:
+            if folder != HOME:
+                raise read_only()
+            with said(name):
+                uid = places.uid_of(name)
+            await self.keep(self._store.put_home, uid)
+            return self._tree.home(uid, self._tree.owner[1], self._clock())
+
+    async def unlink(self, folder: int, name: str) -> None:
+        async with self.lock:
+            inode = self._found(folder, name)
+            if alias := self._tree.aliases.at(inode):
+                await self.keep(self._store.remove_alias, self._path(folder), name)
+                self._tree.aliases.remove(alias, self._clock())
+            elif temporary := self._tree.temporary_at(inode):
+                self._tree.temporaries.remove(temporary)
+                self._tree.touch(folder, self._clock())
+            else:
+                await self._remove(*self._writable(inode))
+                self._tree.touch(folder, self._clock())
+
+    async def rename(self, folder: int, name: str, new_folder: int, new: str, *, replace: bool) -> None:
+        async with self.lock:
+            inode = self._found(folder, name)
+            if (folder, name) == (new_folder, new):
+                return
+            if not replace and self._tree.lookup(new_folder, new) is not None:
+                raise Fault("EEXIST", f"{new} is there already")
+            if alias := self._tree.aliases.at(inode):
+                await self._move_alias(alias, new_folder, new)
+            elif folder != new_folder:
+                self._temporary_or_writable(inode)
+                raise Fault("EXDEV", "a file stays in its .d/; copy it")  # which makes mv copy
+            else:
+                await self._rename_in_controls(inode, folder, new)
+            now = self._clock()
+            self._tree.touch(folder, now)
+            self._tree.touch(new_folder, now)
+
+    async def _move_alias(self, alias: Alias, folder: int, name: str) -> None:
+        tree = self._tree
+        with said(name):
+            tree.aliases.check(folder, name, alias.target)
+        if alias.inode == self._offered:
+            await self.keep(self._store.put_alias, self._path(alias.folder), alias.name, alias.target)
+        await self.keep(
+            self._store.move_alias, self._path(alias.folder), alias.name, self._path(folder), name
+        )
+        tree.aliases.move(alias, folder, name, self._clock())
+
+    async def _rename_in_controls(self, inode: int, folder: int, new: str) -> None:
+        object_ = self._tree.owner_object(folder)
+        control = controls.find(object_.class_, new) if object_ else None
+        source = self._temporary_or_writable(inode)
+        if object_ and control:
+            await self._replace(source, object_, control)
+        elif isinstance(source, Temporary):
+            self._tree.rename_temporary(source, new)
+        else:
+            await self._rename_away(source, folder, new)
+
+    async def _replace(self, source: Source, object_: Object, control: Control) -> None:
+        """A file takes a control's name, and its bytes become the value, or it stays where it is."""
+        if control.check is None:
+            raise read_only()
+        data = bytes(source.data) if isinstance(source, Temporary) else self._tree.value(*source)
+        value = self.judge(object_, control, data)
+        now = source.mtime if isinstance(source, Temporary) else self._clock()
+        await self.keep(self._store.put_value, object_.key, control.name, value, now)
+        self._tree.values.replace(object_.key, control.name, value, now)
+        self.changed(object_.key)
+        if isinstance(source, Temporary):
+            self._tree.temporaries.remove(source)
+        else:
+            await self._remove(*source)
+
+    async def _rename_away(self, source: tuple[Object, Control], folder: int, new: str) -> None:
+        """An editor makes its backup: the bytes go on under the new name."""
+        value = self._tree.value(*source)
+        self._tree.check_temporary(folder, new)
+        await self._remove(*source)
+        backup = self._tree.add_temporary(folder, new, self._tree.owner, 0o644, self._clock())
+        backup.data[:] = value
+
+    async def _remove(self, object_: Object, control: Control) -> None:
+        await self.keep(self._store.remove_value, object_.key, control.name)
+        self._tree.values.replace(object_.key, control.name, None, self._clock())
+        self.changed(object_.key)
+
+    def _found(self, folder: int, name: str) -> int:
+        if name == SOCKET_NAME:
+            raise read_only()
+        inode = self._tree.lookup(folder, name)
+        if inode is None:
+            raise Fault("ENOENT", f"{name} is not there")
+        return inode
+
+    def _writable(self, inode: int) -> tuple[Object, Control]:
+        found = self._tree.control_at(inode)
+        if found is None or found[1].check is None:
+            raise read_only()
+        return found
+
+    def _temporary_or_writable(self, inode: int) -> Source:
+        return self._tree.temporary_at(inode) or self._writable(inode)
