@@ -17,10 +17,11 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from cortexfs.agents.ports import Hooked, Outcome
+from cortexfs.agents.ports import Hooked
 from cortexfs.core.arguments.dryrun import PROPERTY
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import ToolCall
+from cortexfs.core.hostcalls import Outcome
 
 MAX_INPUT = 256 << 10  # bytes of a call's input: it is logged, shown and asked about
 

@@ -30,7 +30,7 @@ from cortexfs.agents.call_ids import CallNames
 from cortexfs.agents.dry_runs import FIRST, Trials, Wanted
 from cortexfs.agents.hooked_call import Refused, around, before
 from cortexfs.agents.permissions import Powers, delegates, effects_in_words, known, setup_of
-from cortexfs.agents.ports import Outcome, World
+from cortexfs.agents.ports import World
 from cortexfs.agents.question import Question, message, spoken
 from cortexfs.agents.session_grants import Standing
 from cortexfs.agents.toolbox import Toolbox, meant
@@ -40,6 +40,7 @@ from cortexfs.agents.window.context import Pack, Parts, budget, history_room, pi
 from cortexfs.agents.window.window import Names, Window
 from cortexfs.core import frames, hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Outcome
 from cortexfs.core.policy.decision import Decision
 from cortexfs.core.registry import Object
 from cortexfs.models.ask import question as asking

@@ -6,24 +6,17 @@ This file must never know how any of it is done.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.window.context import Files
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame, Observer
+from cortexfs.core.hostcalls import Outcome
 from cortexfs.core.policy.risk_settings import Settings
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.driver import Driver, Who
-
-
-class Outcome(NamedTuple):
-    """How a call of a tool ended."""
-
-    output: str
-    fault: Fault | None = None
-    missing: int = 0  # bytes of the output that were not kept
 
 
 class After(Protocol):

@@ -22,10 +22,16 @@ PRE, POST = "middleware:pre", "middleware:post"
 # The capability that is a stage of middleware, and the hidden tool of a host that asks the plugin.
 STAGES = {PRE: ":middleware-pre", POST: ":middleware-post"}
 STAGE_NAMES = {PRE: "pre-tool", POST: "post-tool"}  # as a plugin is told
-EVENT = ":event"
+# Hidden tools of a host besides: for an event, for when the plugin is removed, and for a command by its name.
+EVENT, UNINSTALL, COMMAND = ":event", ":uninstall", ":command "
 LISTENER = "events:listener"
 CONFIG_CHANGE = "config:change"  # which hosts tell of: settings are their users'
 TOOL_EVENTS = ("tool:pre-execute", "tool:post-execute")
+
+LOAD_SECONDS = 14.0  # for a plugin to say what it has; less than the daemon waits for a description
+HOOK_SECONDS = 5.0
+# Of the last hooks: a process that has to be started, and three that may take their time each.
+UNINSTALL_SECONDS = 40
 
 # Of a call's input and output, in JSON, that middleware sees and may answer. Both travel through the daemon,
 # which holds them for as long as plugins are asked.

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+
+from cortexfs.core.errors import Fault
 
 # What a tool may see of its caller's environment; the runner sends no more, docs/ctx.md lists it.
 ENVIRONMENT = frozenset(
@@ -24,7 +26,8 @@ ENVIRONMENT = frozenset(
 )
 # A name that a manifest may list in inherit_env: the caller's working directory, as the child's is its own.
 CALLER_DIRECTORY = "CORTEXFS_CWD"
-NATIVE = "native"  # Plugin.kind of a library
+# Plugin.kind of a library, of a module for Deno, and of one of WebAssembly.
+NATIVE, ESM, WASM = "native", "esm", "wasm"
 
 
 def is_passed_on(name: bytes) -> bool:
@@ -257,3 +260,11 @@ class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
 
 
 FromForkServer: TypeAlias = Spawned | Exited
+
+
+class Outcome(NamedTuple):
+    """How a call of a tool ended."""
+
+    output: str
+    fault: Fault | None = None
+    missing: int = 0  # bytes of the output that were not kept

@@ -16,7 +16,6 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs.agents.permissions import Powers, is_agents, setup_of
-from cortexfs.agents.ports import Outcome
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.window.context import Files
 from cortexfs.config import Agent, Config
@@ -24,6 +23,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.frames import Frame
+from cortexfs.core.hostcalls import Outcome
 from cortexfs.core.policy import risk_settings
 from cortexfs.core.policy.risk_settings import FILE, Settings
 from cortexfs.core.registry import Key, Object

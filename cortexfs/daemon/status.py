@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cortexfs.core.safe_text import one_line
-from cortexfs.plugins import deciding
+from cortexfs.daemon import deciding
 from cortexfs.version import VERSION
 
 if TYPE_CHECKING:

@@ -21,14 +21,13 @@ from typing import NamedTuple
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
-from cortexfs.core.hooks import MAX_SHOWN, POST, PRE, TOOL_EVENTS, Failure
-from cortexfs.host.esm import tools
+from cortexfs.core.hooks import HOOK_SECONDS, LOAD_SECONDS, MAX_SHOWN, POST, PRE, TOOL_EVENTS, Failure
 from cortexfs.pool.call import HostCall
 from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Host, Pool
 
 # The host ends a hook after 5 s, which begin when the plugin is loaded. This is for a host that does not.
-SECONDS = tools.LOAD_SECONDS + tools.HOOK_SECONDS + 1
+SECONDS = LOAD_SECONDS + HOOK_SECONDS + 1
 UMASK = 0o077
 _MAX_ANSWER = 2 * MAX_SHOWN  # a changed input, and what stands around it
 

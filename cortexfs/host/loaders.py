@@ -18,8 +18,8 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
-from cortexfs.host.call import programs
 from cortexfs.host.call.runtime import Cancelled, sentence
 from cortexfs.host.call.validation import Validator
 from cortexfs.host.esm import tools
@@ -58,7 +58,7 @@ def _python(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
 
 
 def _programs(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
-    declared = programs.declared(plugin, programs.Programs)
+    declared = targets.declared(plugin, targets.Programs)
     if declared.protocol == "jsonl":
         companions = jsonl.Companions()
         return [jsonl.StreamingTool(program, companions) for program in declared.tools]
@@ -70,12 +70,12 @@ HIDDEN = ":"
 
 _LOADERS: Mapping[str, Callable[[hostcalls.Plugin], Iterable[sdk.Tool]]] = {
     "python": _python,
-    programs.PROCESS: _programs,
-    programs.NATIVE: library.tools,
-    wasm.KIND: wasm.tools,
-    tools.KIND: tools.tools,
+    targets.PROCESS: _programs,
+    targets.NATIVE: library.tools,
+    targets.WASM: wasm.tools,
+    targets.ESM: tools.tools,
     MCP_SERVER: mcptools.tools,
-    manifest_rpc.KIND: manifest_rpc.tools,
+    targets.RPC: manifest_rpc.tools,
 }
 
 

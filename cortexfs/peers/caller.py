@@ -41,8 +41,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.hostcalls import Identity
-from cortexfs.host.esm import tools
+from cortexfs.core.hostcalls import ESM, Identity
 from cortexfs.linux import syscalls
 from cortexfs.peers.ancestry import KnownHost, ancestor_host, contents, record
 
@@ -144,7 +143,7 @@ def _host_of(
             why = f"the plugin {host.plugin.name} has promises in its manifest's [sandbox]"
             raise Fault("EACCES", f"{why}, which objects would not keep, so nothing that it runs may run any")
         # Deno has a filter more than the host that starts it (host/esm/permissions.py).
-        known = _status(host.pid).filters + (host.plugin.kind == tools.KIND)
+        known = _status(host.pid).filters + (host.plugin.kind == ESM)
     if status.filters > known and not sandboxed(who.uid):
         why = f"process {who.pid} is in a sandbox (no_new_privs and a filter of system calls)"
         mend = f"the owner of the mount may write sandboxed = [{who.uid}] below [callers] in config.toml"

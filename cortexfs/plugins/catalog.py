@@ -23,17 +23,16 @@ from msgspec.structs import replace
 from cortexfs.core import hostcalls, names, wire
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest import governance
+from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.mcp_server import KIND as FOLLOWED
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.safe_text import one_line
-from cortexfs.host.call import programs
 from cortexfs.models import debug
 from cortexfs.peers import safe_sockets
+from cortexfs.peers.streams import receive, send
 from cortexfs.plugins import command_object, model_object
 from cortexfs.plugins.description_cache import Descriptions
 from cortexfs.pool.pool import Host, Pool, announce
-from cortexfs.run.runner import receive, send
 from cortexfs.version import VERSION
 
 BUILTIN = hostcalls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin", trusted=True)
@@ -210,8 +209,8 @@ class Catalog:
             self._failed[plugin] = self.broken[plugin.name] = why[:MAX_WHY]
 
     async def _describe(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
-        if plugin.kind == programs.PROCESS:  # its manifest has said it all
-            return _checked(msgspec.json.encode(programs.descriptors(plugin)))
+        if plugin.kind == targets.PROCESS:  # its manifest has said it all
+            return _checked(msgspec.json.encode(targets.descriptors(plugin)))
         host = await self._pool.acquire(plugin, describer())
         descriptors = None
         try:

@@ -21,11 +21,10 @@ import trio
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.core.manifestjson import FILE
 from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import one_line
-from cortexfs.host.esm.hooks import UNINSTALL, UNINSTALL_SECONDS
-from cortexfs.host.esm.tools import KIND
 from cortexfs.plugins.command_object import CALL, CLASS, DECLARED
 from cortexfs.plugins.package import directory, json_manifests
 
@@ -108,7 +107,7 @@ class Commands:
         plugin = self._serving(name)
         if plugin is None:
             plugin = await trio.to_thread.run_sync(self._one, name)
-        if plugin.kind != KIND:
+        if plugin.kind != hostcalls.ESM:
             raise Fault("EINVAL", f"{name} is no module, so it has no hooks")
         return Object(
             class_=CLASS,
@@ -125,7 +124,7 @@ def _status(plugin: str, kind: str, plugins: Mapping[str, str]) -> str:
         return DISABLED
     denied = f"it may add no commands, see: ctx plugin permissions {plugin}"
     unable = f"no plugin of kind {kind} runs commands"
-    return f"broken: {one_line(plugins[plugin]) or (denied if kind == KIND else unable)}"
+    return f"broken: {one_line(plugins[plugin]) or (denied if kind == hostcalls.ESM else unable)}"
 
 
 def _unknown(name: str) -> Fault:

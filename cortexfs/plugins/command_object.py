@@ -13,10 +13,10 @@ import msgspec
 from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import COMMAND
 from cortexfs.core.manifestjson.fields import Command
 from cortexfs.core.manifestjson.rules import of_commands
 from cortexfs.core.registry import Object
-from cortexfs.host.esm.hooks import COMMAND
 
 CLASS = "command"
 CALL, DECLARED = "call", "declared"  # keys of `extra`

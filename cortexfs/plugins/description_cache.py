@@ -25,14 +25,11 @@ from pathlib import Path
 import msgspec
 
 from cortexfs.core import hostcalls
-from cortexfs.host.call import programs
-from cortexfs.host.esm import tools
-from cortexfs.host.wasm import tools as wasm
 from cortexfs.plugins.install import distributions
 from cortexfs.version import VERSION
 
 FOLDER = "descriptions"
-KINDS = ("python", programs.NATIVE, wasm.KIND, tools.KIND)
+KINDS = ("python", hostcalls.NATIVE, hostcalls.WASM, hostcalls.ESM)
 MAX_FILE = 16 << 20
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -23,16 +23,16 @@ from cortexfs import config
 from cortexfs.config import Config
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.core.manifest import governance
+from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.manifestjson import fields
-from cortexfs.host.call import programs
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import dependencies, json_kinds
 from cortexfs.plugins.install import decisions, distributions, install, sandboxes
 from cortexfs.plugins.install.copies import Copies, kept_of, place_of
 from cortexfs.plugins.install.entry_points import FoundPlugin, found
 from cortexfs.plugins.package import directory, json_manifests, package, records
+from cortexfs.plugins.package import targets as as_told
 from cortexfs.plugins.package.package import Tree
 from cortexfs.plugins.package.program_paths import resolve
 from cortexfs.plugins.trust import openpgp, signing
@@ -233,12 +233,12 @@ def declared(tree: Tree, place: Path) -> hostcalls.Plugin | None:
     if manifest.python:
         kind, target, path = "python", manifest.python.entry, str(place / "lib")
     elif library:
-        kind, target = programs.NATIVE, programs.target(programs.library(str(place / library)))
+        kind, target = targets.NATIVE, targets.target(as_told.library(str(place / library)))
     else:
-        kind, target = programs.PROCESS, programs.target(_programs(manifest, tree, place))
+        kind, target = targets.PROCESS, targets.target(_programs(manifest, tree, place))
     confined = sandboxes.sandbox(manifest, place)
     # A program's effects have its plugin's capabilities already.
-    rights = () if kind == programs.PROCESS else governance.process_rights(manifest)
+    rights = () if kind == targets.PROCESS else governance.process_rights(manifest)
     name, version, files = manifest.name, manifest.version, records.digest(tree)
     return hostcalls.Plugin(name, version, kind, target, path, confined, files=files, rights=rights)
 
@@ -249,11 +249,11 @@ def _marked(found: FoundPlugin) -> hostcalls.Plugin:
     return replace(found.plugin, files=mark, trusted=True)
 
 
-def _programs(manifest: Manifest, tree: Tree, place: Path) -> programs.Programs:
+def _programs(manifest: Manifest, tree: Tree, place: Path) -> targets.Programs:
     native = manifest.native
     assert native is not None
     commands = [resolve(tool, place) for tool in native.tools]
-    made = programs.programs(manifest, commands, native.protocol, records.digest(tree))
+    made = targets.programs(manifest, commands, native.protocol, records.digest(tree))
     memory, seconds = sandboxes.limits(manifest)
     tools = (
         replace(

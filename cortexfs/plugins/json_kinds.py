@@ -20,14 +20,13 @@ import msgspec
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import hooks
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifestjson import capabilities, fetched, settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
 from cortexfs.core.manifestjson.entry import REMOTE, Entry, entry_of, files_of
 from cortexfs.core.manifestjson.fields import Manifest
-from cortexfs.host.esm import permissions, tools
-from cortexfs.host.mcp import manifest_rpc
-from cortexfs.host.wasm import tools as wasm
 from cortexfs.plugins.install.decisions import NOTHING, Chosen
+from cortexfs.plugins.package import targets as files
 
 
 class Given(NamedTuple):
@@ -64,7 +63,7 @@ def _esm(given: Given) -> Told:
     if not is_file and not found:
         told = f"its module is {given.entry.text} and is fetched when it is installed"
         raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
-    module = tools.module(
+    module = files.esm(
         os.path.normpath(given.file) if is_file else given.entry.text,
         str(given.place),
         capabilities=given.capabilities.capabilities,
@@ -79,32 +78,34 @@ def _esm(given: Given) -> Told:
     )
     has = given.capabilities.capabilities
     return Told(
-        tools.target(module), hooks=hooks(has, given.manifest.events), rights=capabilities.process_rights(has)
+        targets.target(module),
+        hooks=hooks(has, given.manifest.events),
+        rights=capabilities.process_rights(has),
     )
 
 
-def _fetched(place: Path) -> permissions.Fetched | None:
+def _fetched(place: Path) -> targets.Fetched | None:
     folder = place / fetched.FOLDER
     if not (folder / fetched.LOCK).is_file():
         return None
     chosen = folder / fetched.REGISTRIES
     registries = msgspec.json.decode(chosen.read_bytes(), type=dict[str, str]) if chosen.is_file() else {}
-    return permissions.Fetched(str(folder), registries)
+    return targets.Fetched(str(folder), registries)
 
 
 def _wasm(given: Given) -> Told:
     if not given.file.is_file():
         told = f"its module is at {given.entry.text} and is fetched when it is installed"
         raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
-    module = wasm.module(
+    module = files.wasm(
         str(given.file),
         capabilities=given.capabilities.capabilities,
         config=dict(given.settings),
-        environment=wasm.environment_of(given.manifest.name, given.environment),
+        environment=targets.environment_of(given.manifest.name, given.environment),
         private=given.private,
         dry_runs=_dry_runs(given.manifest),
     )
-    return Told(wasm.target(module))
+    return Told(targets.target(module))
 
 
 def _dry_runs(manifest: Manifest) -> tuple[str, ...]:
@@ -113,20 +114,20 @@ def _dry_runs(manifest: Manifest) -> tuple[str, ...]:
 
 def _mcp(given: Given) -> Told:
     manifest = given.manifest
-    endpoint = manifest_rpc.Endpoint(
+    endpoint = targets.Endpoint(
         given.entry.text,
         manifest.description,
         tuple(tool.name for tool in manifest.tools),
         given.capabilities.capabilities,
         given.private,
     )
-    return Told(manifest_rpc.target(endpoint))
+    return Told(targets.target(endpoint))
 
 
 KINDS: Mapping[str, Callable[[Given], Told]] = {
-    tools.KIND: _esm,
-    manifest_rpc.KIND: _mcp,
-    wasm.KIND: _wasm,
+    targets.ESM: _esm,
+    targets.RPC: _mcp,
+    targets.WASM: _wasm,
 }
 
 
@@ -154,7 +155,7 @@ def _held_esm(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Itera
 
 
 def _held_rpc(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
-    is_asked = not set(manifest_rpc.NETWORK).isdisjoint(manifest.capabilities)
+    is_asked = not set(targets.NETWORK).isdisjoint(manifest.capabilities)
     where = f"{manifest.entry_point} alone, without redirects" if is_asked else "nothing"
     yield "reads, writes and runs: nothing, as it has no code here: held by the host"
     yield f"reaches: {where}: held by the host"
@@ -162,7 +163,7 @@ def _held_rpc(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Itera
 
 
 def _held_wasm(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
-    may_ask = not set(manifest_rpc.NETWORK).isdisjoint(manifest.capabilities)
+    may_ask = not set(targets.NETWORK).isdisjoint(manifest.capabilities)
     yield "reads, writes and runs: no files, no programs and no system calls: held by the WebAssembly engine"
     yield _reached(may_ask, "the host", "the host")
     yield "32 MiB of memory and 120 s a call: held by the WebAssembly engine"
@@ -174,9 +175,9 @@ def _reached(may: bool, by: str, closed_by: str) -> str:
 
 
 _HELD: Mapping[str, Callable[[Manifest, bool, bool], Iterator[str]]] = {
-    tools.KIND: _held_esm,
-    manifest_rpc.KIND: _held_rpc,
-    wasm.KIND: _held_wasm,
+    targets.ESM: _held_esm,
+    targets.RPC: _held_rpc,
+    targets.WASM: _held_wasm,
 }
 
 

@@ -22,8 +22,8 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault, is_code
 from cortexfs.peers import safe_sockets
+from cortexfs.peers.streams import receive, send
 from cortexfs.pool.pool import Host, Pool, announce
-from cortexfs.run.runner import receive, send
 
 # A second is what a cancel may take (abi.md 5); the rest of it is for the answer.
 LET_GO_SECONDS = 0.8

@@ -13,9 +13,9 @@ from collections import Counter
 
 import msgspec
 
-from cortexfs.agents.ports import Outcome
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Outcome
 from cortexfs.core.registry import Object
 from cortexfs.pool.call import HostCall, Say, heard_observers
 from cortexfs.pool.host_queue import Turnstile

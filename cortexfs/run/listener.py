@@ -33,6 +33,7 @@ from cortexfs.peers import safe_sockets
 from cortexfs.peers.arrivals import Arrivals
 from cortexfs.peers.caller import Caller, caller_of
 from cortexfs.peers.quotas import Guest, Guests
+from cortexfs.peers.streams import RECEIVE, receive, send
 from cortexfs.plugins.command_object import CALL, CLASS
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Run, Runs
@@ -40,7 +41,7 @@ from cortexfs.run import shebang
 from cortexfs.run.hooked_tool_run import HookedRelay
 from cortexfs.run.model_run import Answer
 from cortexfs.run.output import Jsonl, Text, Voice, printed
-from cortexfs.run.runner import RECEIVE, farewell, receive, send
+from cortexfs.run.runner import farewell
 from cortexfs.run.tool_run import Limits, Relay
 
 GREETING_SECONDS = 5.0

@@ -18,11 +18,11 @@ import trio
 from cortexfs.core import frames, wire
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.peers import safe_sockets
+from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.run_table import Run
 from cortexfs.run.output import Voice
 
 LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
-RECEIVE = 256 << 10
 
 
 class RunnerSide:
@@ -120,22 +120,3 @@ class RunnerSide:
 def farewell(fault: Fault | None) -> bytes:
     """The message that ends a runner."""
     return wire.message(wire.EXIT, bytes([exit_status(fault.code) if fault else 0]))
-
-
-async def send(stream: socket.socket, data: bytes) -> None:
-    """Send all of it; a stream that is interrupted in here is good for nothing but closing."""
-    left = memoryview(data)
-    while left:
-        try:
-            left = left[stream.send(left) :]
-        except BlockingIOError:
-            await trio.lowlevel.wait_writable(stream)
-
-
-async def receive(stream: socket.socket) -> bytes:
-    """What has come, or b"" at its end. It waits only when nothing has: who repeats it checkpoints."""
-    while True:
-        try:
-            return safe_sockets.receive(stream, RECEIVE)
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(stream)

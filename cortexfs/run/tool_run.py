@@ -20,6 +20,7 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.peers import safe_sockets
+from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.call import (
     GARBAGE,
     broken_by,
@@ -32,7 +33,7 @@ from cortexfs.pool.call import (
 from cortexfs.pool.pool import Host, Pool, announce
 from cortexfs.pool.run_table import Run
 from cortexfs.run.output import Voice
-from cortexfs.run.runner import RECEIVE, RunnerSide
+from cortexfs.run.runner import RunnerSide
 
 # Most calls end before this, also those of 16 callers at once; only longer ones pay for a task that watches
 # for the caller leaving, and for a message that holds no more than their start.

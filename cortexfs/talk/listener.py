@@ -28,10 +28,10 @@ from cortexfs.peers import safe_sockets
 from cortexfs.peers.arrivals import Arrivals
 from cortexfs.peers.caller import Caller, caller_of, nobody
 from cortexfs.peers.quotas import Guest, Guests
+from cortexfs.peers.streams import receive, send
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.pool.pool import Pool, announce
 from cortexfs.pool.starter import Starter
-from cortexfs.run.runner import receive, send
 from cortexfs.talk.connection import Connection
 from cortexfs.talk.conversations import Conversations
 from cortexfs.tree.socket_binding import Gone

@@ -37,25 +37,11 @@ ROOMS = {
     "cli": "core linux state peers sessions pool models agents hooks plugins run tree talk version config"
     " daemon client chat mcp sdk cli",
 }
-# What a file imports past the plan: names that the hosts' side and the daemon's share, and wait for a file in
-# core; and what installing a plugin runs as its caller.
+# What installing a plugin runs of the hosts' side, as its caller.
 BESIDES = {
     "cli/plugin/install/ending.py": {"host"},
     "cli/plugin/install/fetching.py": {"host"},
     "cli/plugin/install/install.py": {"host"},
-    "cli/plugin/install/review.py": {"host"},
-    "hooks/registry.py": {"host"},
-    "peers/caller.py": {"host"},
-    "plugins/catalog.py": {"host", "run"},
-    "plugins/command_file.py": {"host"},
-    "plugins/command_object.py": {"host"},
-    "plugins/deciding.py": {"agents"},
-    "plugins/description_cache.py": {"host"},
-    "plugins/enabled.py": {"host"},
-    "plugins/json_kinds.py": {"host"},
-    "pool/call.py": {"run"},
-    "pool/tool_call.py": {"agents"},
-    "talk/listener.py": {"run"},
 }
 TOP = 4  # files beside the rooms, at most
 PURE = {
@@ -63,7 +49,7 @@ PURE = {
     "dataclasses", "decimal",
     "difflib", "enum", "errno", "functools", "itertools", "math", "msgspec", "re", "string", "struct",
     "textwrap", "types", "typing", "shlex", "json", "operator", "stat", "fnmatch", "heapq",
-    "hashlib", "ipaddress", "urllib", "unicodedata",
+    "hashlib", "ipaddress", "urllib", "unicodedata", "zlib",
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import trio.testing
 from cortexfs.core import frames, wire
 from cortexfs.core.errors import EXIT_STATUS
 from cortexfs.models import debug
-from cortexfs.run.runner import receive, send
+from cortexfs.peers.streams import receive, send
 from cortexfs.run.tool_run import Relay
 from tests.shell.calling import Answer, World, files_closed, hello, open_files, serving
 from tests.shell.test_relay import Bounds, Stage

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.config import choose
-from cortexfs.plugins import deciding
+from cortexfs.daemon import deciding
 from tests.mounted.agents import agent, call, ctx, results, run, say, script, working
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.test_user_daemon import USER, as_user, home

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import trio
 
 from cortexfs.agents.loop import Agents
-from cortexfs.agents.ports import Outcome
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.window.context import Files, Kept, Summary
 from cortexfs.core import hostcalls
 from cortexfs.core.frames import Delta, Frame, Message, Text, ToolCall
+from cortexfs.core.hostcalls import Outcome
 from cortexfs.core.policy.risk_settings import DEFAULT, Settings
 from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input

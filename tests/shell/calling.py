@@ -21,12 +21,12 @@ from cortexfs.core.tree import controls, places
 from cortexfs.models.drivers import Drivers
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.arrivals import Arrivals
+from cortexfs.peers.streams import receive, send
 from cortexfs.pool import pool as hosts
 from cortexfs.pool.people import People
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
 from cortexfs.run.listener import Exec, Tree
-from cortexfs.run.runner import receive, send
 from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
 

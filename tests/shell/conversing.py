@@ -19,8 +19,8 @@ from cortexfs.models.ask.driver import Driver
 from cortexfs.models.drivers import chosen
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.quotas import Guests
+from cortexfs.peers.streams import receive, send
 from cortexfs.pool.run_table import Runs
-from cortexfs.run.runner import receive, send
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.quota import Most
 from cortexfs.sessions.store import Limits, Sessions

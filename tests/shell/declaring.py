@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import cortexfs
 from cortexfs.core import hostcalls
-from cortexfs.host.call import programs
-from cortexfs.host.call.programs import Program, Programs, Protocol
+from cortexfs.core.manifest import targets
+from cortexfs.core.manifest.targets import Program, Programs, Protocol
+from cortexfs.plugins.package import targets as files
 
 PYTHON = os.path.realpath(sys.executable)
 NATIVE = Path(__file__).parents[1] / "fixtures" / "native"
-INCLUDE = Path(programs.__file__).parents[1] / "include"
+INCLUDE = Path(cortexfs.__file__).parent / "include"
 
 
 def script(where: Path, text: str, interpreter: str = "/bin/sh") -> str:
@@ -38,7 +40,7 @@ def program(command: str, *args: str, name: str = "t", **fields: Any) -> Program
 
 
 def plugin(tools: Iterable[Program], protocol: Protocol = "json", name: str = "p") -> hostcalls.Plugin:
-    return hostcalls.Plugin(name, "1.0", programs.PROCESS, programs.target(Programs(tuple(tools), protocol)))
+    return hostcalls.Plugin(name, "1.0", targets.PROCESS, targets.target(Programs(tuple(tools), protocol)))
 
 
 def build(where: Path, source: Path, *flags: str, name: str = "lib.so") -> str:
@@ -50,4 +52,4 @@ def build(where: Path, source: Path, *flags: str, name: str = "lib.so") -> str:
 
 
 def library(path: str, name: str = "fixture", version: str = "1.0") -> hostcalls.Plugin:
-    return hostcalls.Plugin(name, version, programs.NATIVE, programs.target(programs.library(path)))
+    return hostcalls.Plugin(name, version, targets.NATIVE, targets.target(files.library(path)))

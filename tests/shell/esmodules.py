@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cortexfs.core import hostcalls
-from cortexfs.host.esm import tools as esm
+from cortexfs.core.manifest import targets
+from cortexfs.plugins.package import targets as files
 from tests.shell.calling import World
 
 PARAM = '{name: "text", type: "string", description: "A text"}'
@@ -36,8 +37,8 @@ def plugin(folder: Path, text: str, name: str = "fixture", **fields: Any) -> hos
     entry = folder / "mod.ts"
     entry.write_text(text)
     entry.chmod(0o644)
-    declared = esm.module(str(entry), **{"capabilities": ("tools",)} | fields)
-    return hostcalls.Plugin(name, "1.0.0", esm.KIND, esm.target(declared))
+    declared = files.esm(str(entry), **{"capabilities": ("tools",)} | fields)
+    return hostcalls.Plugin(name, "1.0.0", targets.ESM, targets.target(declared))
 
 
 def deno(world: World) -> list[int]:

@@ -10,11 +10,10 @@ import trio
 
 from cortexfs.agents import place
 from cortexfs.agents.loop import Agents
-from cortexfs.agents.ports import Outcome
 from cortexfs.agents.view import allowed, caps, view
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Observer, ToolCall, ToolResult
-from cortexfs.core.hostcalls import Identity
+from cortexfs.core.hostcalls import Identity, Outcome
 from cortexfs.core.registry import Object
 from cortexfs.core.value_formats import HIDES
 from cortexfs.models.ask.driver import Turn as Question

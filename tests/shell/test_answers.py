@@ -18,7 +18,7 @@ from cortexfs.core.registry import Object
 from cortexfs.models import debug, drivers
 from cortexfs.models.ask.driver import Turn
 from cortexfs.peers import quotas
-from cortexfs.run.runner import send
+from cortexfs.peers.streams import send
 from tests.shell.calling import Answer, Runner, World, files_closed, hello, open_files, serving
 
 ECHO, SCRIPT = debug.objects(0.0)

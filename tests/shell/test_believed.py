@@ -21,8 +21,8 @@ from cortexfs.cli.mount.checks import FAIL, OK, Subject
 from cortexfs.config import Places
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy.risk_settings import FILE as POLICY
+from cortexfs.daemon import deciding
 from cortexfs.daemon.agent_ports import PolicyFile
-from cortexfs.plugins import deciding
 from tests.shell.believing import KINDS, control, own_agent, written
 
 USER, STRANGER = 65534, 1

@@ -14,7 +14,7 @@ from cortexfs.daemon import status
 from cortexfs.daemon.daemon import Daemon
 from cortexfs.models.ask.driver import Turn
 from cortexfs.models.drivers import answered
-from cortexfs.run.runner import receive
+from cortexfs.peers.streams import receive
 from tests.bugcount import counted
 from tests.shell import calling
 from tests.shell.test_sockets import TALKS, listening

@@ -12,9 +12,9 @@ import pytest
 import wasmtime
 
 from cortexfs.core import hostcalls, manifestjson
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.toml import decode
 from cortexfs.core.registry import Object
-from cortexfs.host.call import programs
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.sdk import Tool, ToolRuntime, tool, tools_of
@@ -48,7 +48,7 @@ def place() -> Iterator[Path]:
         yield made
 
 
-def program(place: Path, opts: bool, protocol: programs.Protocol = "json") -> hostcalls.Plugin:
+def program(place: Path, opts: bool, protocol: targets.Protocol = "json") -> hostcalls.Plugin:
     """By a manifest, of which one effect opts in."""
     text = declaring.script(place, PROCESS) if protocol == "json" else declaring.python(place, WARM)
     effects = [
@@ -63,8 +63,8 @@ def program(place: Path, opts: bool, protocol: programs.Protocol = "json") -> ho
         "effects": effects,
     }
     manifest = decode({"name": "p", "version": "1", "description": "", "native": {"tools": [one]}})
-    made = programs.programs(manifest, [((text,), str(place))], protocol)
-    return hostcalls.Plugin("p", "1", programs.PROCESS, programs.target(made))
+    made = targets.programs(manifest, [((text,), str(place))], protocol)
+    return hostcalls.Plugin("p", "1", targets.PROCESS, targets.target(made))
 
 
 def warm(place: Path, opts: bool) -> hostcalls.Plugin:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
-from cortexfs.run.runner import send
+from cortexfs.peers.streams import send
 from tests.shell.calling import FAULTY, Runner, World, hello, serving
 from tests.waiting import PATIENCE, awaited
 

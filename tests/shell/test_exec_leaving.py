@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from cortexfs.core import wire
-from cortexfs.run.runner import send
+from cortexfs.peers.streams import send
 from tests.shell.calling import FAULTY, World, files_closed, open_files, serving
 from tests.waiting import awaited
 

@@ -16,8 +16,8 @@ from cortexfs.core.errors import Fault
 from cortexfs.hooks import middleware
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.registry import Hooks, Site
+from cortexfs.peers.streams import receive
 from cortexfs.run.hooked_tool_run import HookedRelay
-from cortexfs.run.runner import receive
 from tests.shell.calling import no_hosts
 from tests.shell.test_relay import Bounds, Stage, codes
 from tests.waiting import PATIENCE, awaited

@@ -14,10 +14,9 @@ from cortexfs import config
 from cortexfs.config import Config
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.toml import Package
 from cortexfs.core.manifestjson import fetched
-from cortexfs.host.call import programs
-from cortexfs.host.wasm import tools
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.enabled import Offers
 from cortexfs.plugins.install import fetch as fetching
@@ -79,8 +78,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def told(one: hostcalls.Plugin) -> tools.Module:
-    return programs.declared(one, tools.Module)  # type: ignore[type-var]
+def told(one: hostcalls.Plugin) -> targets.WasmModule:
+    return targets.declared(one, targets.WasmModule)
 
 
 def test_a_directory_is_every_file_in_it(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from cortexfs import config
 from cortexfs.config import Config
 from cortexfs.core.hostcalls import Plugin
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.toml import Manifest
-from cortexfs.host.call import programs
 from cortexfs.plugins import enabled
 from cortexfs.plugins.enabled import Offers
 from cortexfs.plugins.install import entry_points
@@ -66,8 +66,8 @@ def world(tmp_path: Path) -> World:
 def test_a_plugin_is_told_as_its_copy(world: World) -> None:
     where = world.install()
     (offered,) = world.offers.load().plugins
-    assert (offered.name, offered.version, offered.kind) == ("hello", "0.1.0", programs.PROCESS)
-    (tool,) = programs.declared(offered, programs.Programs).tools
+    assert (offered.name, offered.version, offered.kind) == ("hello", "0.1.0", targets.PROCESS)
+    (tool,) = targets.declared(offered, targets.Programs).tools
     assert Path(tool.argv[0]).read_text() == "hello"
     assert not Path(tool.argv[0]).is_relative_to(where)
     # "in a place that everybody may read"

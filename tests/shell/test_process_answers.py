@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.toml import decode
 from cortexfs.host import loaders
-from cortexfs.host.call import programs
 from cortexfs.host.process.one_shot import Ended, decided
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.sdk import ExecutionFailed, ToolResult
@@ -119,7 +119,7 @@ async def test_programs_are_described_by_their_manifest(tmp_path: Path) -> None:
     has = {"provides": ["tools"], "file_read": ["/etc"]}
     top = {"name": "n", "version": "1", "description": ""}
     manifest = decode({**top, "capabilities": has, "native": native})
-    made = programs.programs(manifest, [(("/x/bin/add",), "/x")] * 2)
+    made = targets.programs(manifest, [(("/x/bin/add",), "/x")] * 2)
     async with serving(tmp_path) as world:
         catalog = Catalog(world.pool)
         registry = await catalog.registry([declaring.plugin(made.tools, name="n")])
@@ -141,8 +141,8 @@ def test_what_the_daemon_tells_a_host_is_bounded() -> None:
         for n in range(200)
     ]
     told = declaring.plugin(many)
-    assert len(told.target) <= programs.MAX_TARGET
-    assert [tool.name for tool in programs.declared(told, programs.Programs).tools] == [t.name for t in many]
+    assert len(told.target) <= targets.MAX_TARGET
+    assert [tool.name for tool in targets.declared(told, targets.Programs).tools] == [t.name for t in many]
     with pytest.raises(Fault, match="shorten their schemas"):
         declaring.plugin([program("/bin/t", input_schema={"enum": [os.urandom(90_000).hex()]})])
 
@@ -150,7 +150,7 @@ def test_what_the_daemon_tells_a_host_is_bounded() -> None:
 async def test_a_large_plugin_reaches_its_host(tmp_path: Path) -> None:
     schema = {"type": "object", "examples": [os.urandom(30).hex() for _ in range(800)]}
     plugin = declaring.plugin([program(script(tmp_path, "echo '\"large\"'"), input_schema=schema)])
-    assert len(plugin.target) > programs.MAX_TARGET // 2
+    assert len(plugin.target) > targets.MAX_TARGET // 2
     async with serving(tmp_path) as world:
         assert (await world.call(world.inode("t", plugin), "{}")).output == "large"
 
@@ -173,4 +173,4 @@ def test_a_schema_has_to_be_an_object() -> None:
     tool = {"name": "t", "description": "d", "command": "c", "input_schema": True}
     manifest = decode({"name": "n", "version": "1", "description": "", "native": {"tools": [tool]}})
     with pytest.raises(Fault, match="process tool 't' has an input_schema that is no object"):
-        programs.programs(manifest, [(("/c",), "/")])
+        targets.programs(manifest, [(("/c",), "/")])

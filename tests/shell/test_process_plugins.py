@@ -19,9 +19,9 @@ import pytest
 import trio
 
 from cortexfs.core import hostcalls, wire
-from cortexfs.host.call.programs import Program
+from cortexfs.core.manifest.targets import Program
 from cortexfs.host.confine import limits
-from cortexfs.run.runner import send
+from cortexfs.peers.streams import send
 from tests.shell import declaring
 from tests.shell.calling import Answer, Runner, World, serving
 from tests.shell.declaring import program, python, script

@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
+from cortexfs.peers.streams import receive, send
 from cortexfs.pool.pool import Host, Pool
 from cortexfs.pool.run_table import Run, Runs
 from cortexfs.run.output import Jsonl
-from cortexfs.run.runner import receive, send
 from cortexfs.run.tool_run import Relay
 from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited

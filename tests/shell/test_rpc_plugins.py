@@ -16,6 +16,7 @@ import pytest
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifestjson import fields
 from cortexfs.host.mcp import manifest_rpc
 from cortexfs.plugins import json_kinds
@@ -67,8 +68,8 @@ def url(server: Server) -> str:
 
 
 def tool(url: str, capabilities: tuple[str, ...] = FETCH, **more: Any) -> manifest_rpc.RpcTool:
-    endpoint = manifest_rpc.Endpoint(url, capabilities=capabilities, **more)
-    plugin = hostcalls.Plugin("my-plugin", "1.0.0", manifest_rpc.KIND, manifest_rpc.target(endpoint))
+    endpoint = targets.Endpoint(url, capabilities=capabilities, **more)
+    plugin = hostcalls.Plugin("my-plugin", "1.0.0", targets.RPC, targets.target(endpoint))
     (made,) = manifest_rpc.tools(plugin)
     assert isinstance(made, manifest_rpc.RpcTool)
     return made

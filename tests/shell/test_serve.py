@@ -14,9 +14,9 @@ import pytest
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
+from cortexfs.peers.streams import receive, send
 from cortexfs.plugins.catalog import Catalog, describer
 from cortexfs.pool.pool import Host, Pool, announce
-from cortexfs.run.runner import receive, send
 from tests.shell.calling import SERVE, SITE, World, serving
 from tests.waiting import awaited
 

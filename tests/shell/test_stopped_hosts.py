@@ -7,8 +7,8 @@ from pathlib import Path
 
 import trio
 
-from cortexfs.agents.ports import Outcome
 from cortexfs.core import frames, hostcalls
+from cortexfs.core.hostcalls import Outcome
 from cortexfs.core.registry import Object
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.pool.tool_call import ToolCalls

@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.agents.ports import Outcome
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Outcome
 from cortexfs.core.registry import Object
 from cortexfs.pool import host_queue, tool_call
 from cortexfs.pool.pool import Pool

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from cortexfs.core.manifest import targets
 from cortexfs.host.wasm import imports, state
-from cortexfs.host.wasm import tools as wasm
 from tests.shell import wat
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -106,7 +106,7 @@ async def test_the_configuration(tmp_path: Path, place: Path) -> None:
         "CORTEX_WASM_THEME": "not this",
         "PATH": "secret",
     }
-    seen = wasm.environment_of("my-tool", environment)
+    seen = targets.environment_of("my-tool", environment)
     assert "PATH" not in seen
     config = {"theme": "dark", "limit": 3, "on": True, "empty": "", "none": None, "long": "ü" * 200}
     plugin = wat.plugin(place / "m.wasm", wat.text(tools, texts), "my-tool", config=config, environment=seen)

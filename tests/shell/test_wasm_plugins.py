@@ -16,6 +16,7 @@ import pytest
 import wasmtime
 
 from cortexfs import sdk
+from cortexfs.core.manifest import targets
 from cortexfs.host import loaders
 from cortexfs.host.net import fetch
 from cortexfs.host.wasm import code, instance, state
@@ -324,7 +325,7 @@ async def test_the_example(tmp_path: Path, place: Path) -> None:
 
 def test_the_figures_are_those_of_the_code() -> None:
     for figure in (
-        f"{wasm.TOOL_SECONDS} s, all in all",
+        f"{targets.WASM_SECONDS} s, all in all",
         f"({instance.OUTPUT} for a tool's",
         f"{instance.CAPABILITIES} for its description",
         f"of {instance.PAGES[0] >> 4} MiB, and may grow to {instance.PAGES[1] >> 4}",

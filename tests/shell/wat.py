@@ -10,8 +10,9 @@ import msgspec
 import wasmtime
 
 from cortexfs.core import hostcalls
-from cortexfs.host.wasm import tools as wasm
+from cortexfs.core.manifest import targets
 from cortexfs.plugins.catalog import Catalog
+from cortexfs.plugins.package import targets as files
 from tests.shell.calling import Answer, World, serving
 
 # From where the texts of a plugin lie; the ABI leaves it everything from here.
@@ -123,8 +124,8 @@ def plugin(path: Path, source: str | bytes, name: str = "fixture", **fields: Any
     """A plugin of that source, as a daemon would name it to a host."""
     path.write_bytes(wasmtime.wat2wasm(source) if isinstance(source, str) else source)
     path.chmod(0o644)
-    declared = wasm.module(str(path), **{"capabilities": ("tools",)} | fields)
-    return hostcalls.Plugin(name, "1.0.0", wasm.KIND, wasm.target(declared))
+    declared = files.wasm(str(path), **{"capabilities": ("tools",)} | fields)
+    return hostcalls.Plugin(name, "1.0.0", targets.WASM, targets.target(declared))
 
 
 # -- bodies

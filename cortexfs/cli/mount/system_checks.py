@@ -20,8 +20,8 @@ from cortexfs.cli.mount.checks import Check, Finding, Subject, fail, ok, warn
 from cortexfs.config import FILE, load
 from cortexfs.core.errors import Fault
 from cortexfs.core.wire import PROTOCOL
+from cortexfs.daemon import deciding
 from cortexfs.linux import syscalls
-from cortexfs.plugins import deciding
 from cortexfs.run import shebang
 
 LSM = "/sys/kernel/security/lsm"

@@ -18,17 +18,24 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.core.hooks import EVENT, LISTENER, POST, PRE, STAGES, HookResult
+from cortexfs.core.hooks import (
+    COMMAND,
+    EVENT,
+    HOOK_SECONDS,
+    LISTENER,
+    POST,
+    PRE,
+    STAGES,
+    UNINSTALL,
+    UNINSTALL_SECONDS,
+    HookResult,
+)
 from cortexfs.core.manifestjson.fields import Argument, Command, Option
 from cortexfs.core.manifestjson.rules import of_commands
 from cortexfs.host.esm.calls import Failed
 
-UNINSTALL, COMMAND = ":uninstall", ":command "
 EXPORTS = {PRE: "middlewarePre", POST: "middlewarePost"}
-HOOK_SECONDS = 5.0
 COMMAND_SECONDS = 600
-# Of the last hooks: a process that has to be started, and three that may take their time each.
-UNINSTALL_SECONDS = 40
 
 
 class Plugin(Protocol):

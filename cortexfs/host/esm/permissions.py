@@ -22,10 +22,9 @@ from contextlib import suppress
 from ipaddress import IPv6Address
 from pathlib import Path
 
-import msgspec
-
 from cortexfs.core import networks
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.targets import Fetched
 from cortexfs.core.manifestjson.capabilities import deno_permissions
 from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRY_VARIABLES
 from cortexfs.host.confine import landlock
@@ -61,20 +60,13 @@ NETWORK: View = tuple(
 _MISSING = "this is a JavaScript plugin, and there is no deno: pip install 'cortexfs[esm]'"
 
 
-class Fetched(msgspec.Struct, frozen=True):
-    """What was fetched for a plugin when it was installed."""
+def _flags_of(fetched: Fetched) -> tuple[str, ...]:
+    return (f"--lock={os.path.join(fetched.folder, LOCK)}", *_FETCHED)
 
-    folder: str
-    registries: dict[str, str] = {}
 
-    @property
-    def flags(self) -> tuple[str, ...]:
-        return (f"--lock={os.path.join(self.folder, LOCK)}", *_FETCHED)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        chosen = {name: self.registries[name] for name in REGISTRY_VARIABLES if name in self.registries}
-        return {"DENO_DIR": os.path.join(self.folder, CACHE), **chosen}
+def _environment_of(fetched: Fetched) -> dict[str, str]:
+    chosen = {name: fetched.registries[name] for name in REGISTRY_VARIABLES if name in fetched.registries}
+    return {"DENO_DIR": os.path.join(fetched.folder, CACHE), **chosen}
 
 
 @functools.cache
@@ -123,7 +115,7 @@ def command(
         flags += ["--allow-run", "--allow-ffi"]  # the second for bootstrap.js alone, which gives it up
     if "net" in given:
         flags += ["--allow-net", *_closed(private)]
-    flags += fetched.flags if fetched else _ALONE
+    flags += _flags_of(fetched) if fetched else _ALONE
     scripts = (f"--import-map={SCRIPTS / 'imports.json'}", *flags, str(SCRIPTS / "bootstrap.js"))
     engine = f"--v8-flags=--max-old-space-size={HEAP_MIB}"
     return [_SHELL, "-c", _START, found(), "run", *_SEALED, engine, *scripts]
@@ -133,7 +125,7 @@ def environment(
     capabilities: Sequence[str], caller: Mapping[str, str], fetched: Fetched | None = None
 ) -> dict[str, str]:
     """Returns the variables of Deno. The module sees none: the caller's are for programs that it runs."""
-    own = {**QUIET, **(fetched.environment if fetched else _KEPT_NOWHERE)}
+    own = {**QUIET, **(_environment_of(fetched) if fetched else _KEPT_NOWHERE)}
     if may_run(capabilities):  # a hook has no caller whose variables it could have
         return {"PATH": os.defpath, **children.variables_of_user(), **caller, **own}
     return own

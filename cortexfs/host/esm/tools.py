@@ -12,28 +12,29 @@ This file must never know how a call arrives, nor what a manifest looks like.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.hooks import CONFIG_CHANGE, LISTENER
+from cortexfs.core.hooks import CONFIG_CHANGE, HOOK_SECONDS, LISTENER
+from cortexfs.core.manifest import targets
+from cortexfs.core.manifest.targets import EsmModule
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import Command, ToolParam
 from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
 from cortexfs.core.manifestjson.tools import input_schema, tool_result
-from cortexfs.host.call import plugin_state, programs
+from cortexfs.host.call import plugin_state
+from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.esm import calls as esmcalls
 from cortexfs.host.esm import child, hooks
@@ -42,51 +43,10 @@ from cortexfs.host.esm.models import EsmModel
 from cortexfs.host.esm.processes import ANYWHERE, Place, Started, place_of
 from cortexfs.host.esm.state import State
 
-KIND = "esm"  # calls.Plugin.kind
-TOOL_SECONDS = 30
-HOOK_SECONDS = hooks.HOOK_SECONDS
-LOAD_SECONDS = 14.0  # less than the daemon waits for a description
 MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
 # The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
 EARLY_SECONDS = 0.05
 _TRIES = 3  # to meet a process that has not just ended
-
-
-class Module(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A plugin of this kind, as `calls.Plugin.target` says it."""
-
-    path: str  # of the entry, or its address where it was fetched
-    folder: str  # all of the plugin's files
-    stamp: str = ""  # of these: with another one, it is another plugin to the pool of hosts
-    capabilities: tuple[str, ...] = ()  # the effective ones
-    config: dict[str, Any] = {}  # what is set, and else the defaults
-    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
-    events: tuple[str, ...] = ()  # what the manifest subscribes to
-    commands: tuple[Command, ...] = ()  # that the manifest declares
-    providers: dict[str, str] = {}  # kinds, and the default model of each
-    labels: dict[str, str] = {}  # of these kinds, for people
-    dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
-    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
-    timeout: int = TOOL_SECONDS
-    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
-    fetched: esmrights.Fetched | None = None  # when it was installed
-
-    @property
-    def entry(self) -> str:
-        return Path(self.path).as_uri() if self.path.startswith("/") else self.path
-
-
-def module(path: str, folder: str = "", **fields: Any) -> Module:
-    """The files that are there now. `folder` is where `path` is, unless it is said."""
-    place = Path(folder or os.path.dirname(path))
-    found = sorted(each for each in place.rglob("*") if each.is_file())
-    stamps = (f"{each.relative_to(place)} {programs.stamp_of(str(each))}\n" for each in found)
-    stamp = hashlib.sha256("".join(stamps).encode(errors="surrogateescape")).hexdigest()
-    return Module(path, str(place), stamp, **fields)
-
-
-target = cast(Callable[[Module], str], programs.target)  # it takes any Struct
-_declared = cast(Callable[[hostcalls.Plugin, type[Module]], Module], programs.declared)
 
 
 class _Definition(msgspec.Struct, frozen=True):
@@ -110,7 +70,7 @@ _leaving = threading.Lock()
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     """Start the plugin and ask it. One bad tool fails the plugin, one that wants too much is left out."""
-    declared = _declared(plugin, Module)
+    declared = targets.declared(plugin, EsmModule)
     if own := plugin_state.place(plugin):
         declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite")
     made = _Plugin(plugin.name, declared)
@@ -151,7 +111,7 @@ class EsmTool(sdk.Tool):
         self.input_schema = input_schema(tool.params)
         self.timeout_secs = self._seconds = plugin.declared.timeout
         self.dry_run_flag = tool.name in plugin.declared.dry_runs
-        shown = programs.effects_of(effects, are_shown=self.dry_run_flag)
+        shown = effects_of(effects, are_shown=self.dry_run_flag)
         self.capabilities = sdk.ToolCapabilities(emits_progress=True, effects=shown)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
@@ -177,7 +137,7 @@ class EsmTool(sdk.Tool):
 class _Plugin:
     """One plugin in this host, and its processes by the directory of their callers."""
 
-    def __init__(self, name: str, declared: Module) -> None:
+    def __init__(self, name: str, declared: EsmModule) -> None:
         self.name = name
         self.declared = declared
         self._who = f'ESM plugin "{name}"'

@@ -13,8 +13,8 @@ This file must never know how a call arrives, nor what a manifest looks like.
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,32 +22,18 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.mcp_server import is_loopback
+from cortexfs.core.manifest.targets import NETWORK, Endpoint
 from cortexfs.core.manifestjson import capabilities as permissions
-from cortexfs.host.call import programs
+from cortexfs.host.call.effects import effects_of
 from cortexfs.host.net import fetch
 
-KIND = "mcp"  # calls.Plugin.kind
 TOOL_SECONDS = 30
 MAX_ANSWER = 16 << 20
-NETWORK = ("network:fetch", "net:outbound")
 _LOOPBACK = ("127.0.0.0/8", "::1/128")
 _ID = 1  # the seed's: each request has a connection of its own
 _HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
-
-
-class Endpoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A plugin of this kind, as `calls.Plugin.target` says it."""
-
-    url: str
-    description: str = ""
-    methods: tuple[str, ...] = ()  # the tools that the manifest names; empty: any
-    capabilities: tuple[str, ...] = ()  # the effective ones
-    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to
-
-
-target = cast(Callable[[Endpoint], str], programs.target)  # it takes any Struct
-_declared = cast(Callable[[hostcalls.Plugin, type[Endpoint]], Endpoint], programs.declared)
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -66,7 +52,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
-    return [RpcTool(plugin.name, _declared(plugin, Endpoint))]
+    return [RpcTool(plugin.name, targets.declared(plugin, Endpoint))]
 
 
 class RpcTool(sdk.Tool):
@@ -78,7 +64,7 @@ class RpcTool(sdk.Tool):
         self.name = f"mcp_{plugin}"
         self.description = endpoint.description or f"MCP plugin: {plugin}"
         self.input_schema = schema(endpoint.methods)
-        effects = programs.effects_of(permissions.effects(endpoint.capabilities))
+        effects = effects_of(permissions.effects(endpoint.capabilities))
         self.capabilities = sdk.ToolCapabilities(effects=effects)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:

@@ -28,9 +28,11 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest.targets import Library, declared
 from cortexfs.core.manifest.toml import Effect
-from cortexfs.host.call.programs import Library, declared, effects_of, stamp_of
+from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import sentence
+from cortexfs.state import stamps
 
 ABI = sdk.NATIVE_ABI_VERSION
 MAX_TOOLS = 10_000
@@ -213,7 +215,7 @@ class Opened:
 
     def _open(self, library: Library) -> ctypes.CDLL:
         try:
-            if library.stamp and stamp_of(library.path) != library.stamp:
+            if library.stamp and stamps.of_file(library.path) != library.stamp:
                 told = f"{self._who} has had its library replaced; it is loaded when that has been checked"
                 raise Fault("EAGAIN", told)
             return ctypes.CDLL(library.path)

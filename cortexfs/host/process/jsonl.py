@@ -25,7 +25,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault, is_code
-from cortexfs.host.call.programs import Program
+from cortexfs.core.manifest.targets import Program
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.process import children, one_shot, persistent
 from cortexfs.linux import syscalls

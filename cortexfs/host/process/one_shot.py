@@ -27,7 +27,8 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import code_of
-from cortexfs.host.call.programs import Program, effects_of
+from cortexfs.core.manifest.targets import Program
+from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.process import children
 from cortexfs.tools.support.paths import owned

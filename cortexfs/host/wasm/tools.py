@@ -13,17 +13,15 @@ This file must never know how a call arrives, nor what a manifest looks like.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -31,10 +29,13 @@ from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
+from cortexfs.core.manifest import targets
+from cortexfs.core.manifest.targets import WasmModule
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.core.manifestjson.fields import ToolParam
 from cortexfs.core.manifestjson.tools import input_schema
-from cortexfs.host.call import plugin_state, programs
+from cortexfs.host.call import plugin_state
+from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import sentence, shielded
 from cortexfs.linux import syscalls
 
@@ -42,46 +43,11 @@ if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothi
     from cortexfs.host.wasm.imports import Turn
     from cortexfs.host.wasm.instance import Instance
 
-KIND = "wasm"  # calls.Plugin.kind
-TOOL_SECONDS = 120
-LOAD_SECONDS = 14.0  # less than the daemon waits for a description
 DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
 # The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
 EARLY_SECONDS = 0.05
 _CLONE_FS = 0x200  # unshare(2)
 _LOOK_SECONDS = 0.2  # after which the clock sees that a call runs in its own thread; shorter than any timeout
-
-
-class Module(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A plugin of this kind, as `calls.Plugin.target` says it."""
-
-    path: str
-    sha256: str = ""  # of the file, in hex; empty: whichever is there
-    capabilities: tuple[str, ...] = ()  # the effective ones
-    config: dict[str, Any] = {}  # what is set, and else the defaults
-    environment: dict[str, str] = {}  # of the daemon's what `environment_of` picks
-    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
-    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
-    cache: str = ""  # a directory for compiled modules; empty: none
-    dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
-    timeout: int = TOOL_SECONDS
-    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
-
-
-def module(path: str, **fields: Any) -> Module:
-    """The file that is there now; one that takes its place is another plugin to the pool of hosts."""
-    return Module(path, hashlib.sha256(Path(path).read_bytes()).hexdigest(), **fields)
-
-
-def environment_of(plugin: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the daemon's environment answers host_get_config."""
-    mapped = plugin.upper().replace("-", "_")
-    ours = (f"CORTEX_PLUGIN_{plugin.upper()}_", f"CORTEX_PLUGIN_{mapped}_", "CORTEX_WASM_")
-    return {name: value for name, value in environ.items() if name.startswith(ours)}
-
-
-target = cast(Callable[[Module], str], programs.target)  # it takes any Struct
-_declared = cast(Callable[[hostcalls.Plugin, type[Module]], Module], programs.declared)
 
 
 class _Tool(msgspec.Struct, frozen=True):
@@ -103,7 +69,7 @@ _leaving = threading.Lock()
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
     """Start the plugin and ask it. One bad tool fails the plugin."""
-    declared = _declared(plugin, Module)
+    declared = targets.declared(plugin, WasmModule)
     if own := plugin_state.place(plugin):
         declared = msgspec.structs.replace(declared, state=f"{own}/state.sqlite", cache=str(own))
     worker = _Worker(plugin.name, declared)
@@ -120,7 +86,7 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
 
 
 class WasmTool(sdk.Tool):
-    def __init__(self, worker: _Worker, tool: _Tool, declared: Module) -> None:
+    def __init__(self, worker: _Worker, tool: _Tool, declared: WasmModule) -> None:
         self._worker = worker
         self.name = tool.name
         self.description = tool.description
@@ -128,7 +94,7 @@ class WasmTool(sdk.Tool):
         self.timeout_secs = self._seconds = declared.timeout
         self.dry_run_flag = tool.name in declared.dry_runs
         effects = permissions.effects(declared.capabilities)
-        shown = programs.effects_of(effects, are_shown=self.dry_run_flag)
+        shown = effects_of(effects, are_shown=self.dry_run_flag)
         self.capabilities = sdk.ToolCapabilities(effects=shown)
 
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
@@ -158,7 +124,7 @@ class _Look(NamedTuple):
 
 
 class _Worker(threading.Thread):
-    def __init__(self, plugin: str, declared: Module) -> None:
+    def __init__(self, plugin: str, declared: WasmModule) -> None:
         super().__init__(daemon=True)
         try:
             from cortexfs.host.wasm import code as wasmcode

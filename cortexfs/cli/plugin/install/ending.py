@@ -14,8 +14,8 @@ import subprocess
 from cortexfs import config
 from cortexfs.cli import mounts, output, plugin_commands
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.host.call import plugin_state
-from cortexfs.host.esm.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.plugins.install.copies import kept_of
 
 # What the mount may take besides, to check the plugin and to start a host.

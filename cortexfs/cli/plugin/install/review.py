@@ -15,10 +15,10 @@ from cortexfs import config
 from cortexfs.cli import output
 from cortexfs.cli.plugin.install import fetching as plugin_fetching
 from cortexfs.cli.plugin.install.install import check_schema, commands_fault
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import FILE, Manifest
-from cortexfs.host.esm import tools
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.install import fetch, install, json_review
@@ -83,7 +83,7 @@ def _read(path: Path, where: config.Places, private: str) -> tuple[Manifest, Tre
 
 def _completed(tree: Tree, where: config.Places, private: str) -> tuple[Tree, list[Check]]:
     """With what installing would fetch, and why not."""
-    if not json_manifests.is_json(tree.manifest) or tree.manifest.json.kind != tools.KIND:
+    if not json_manifests.is_json(tree.manifest) or tree.manifest.json.kind != hostcalls.ESM:
         return tree, []
     try:
         return plugin_fetching.completed(tree, where, private), []

@@ -1,4 +1,4 @@
-"""What a host is told of a plugin that is no Python: its programs or its library, as `calls.Plugin.target`.
+"""What a host is told of a plugin that is no Python, as `hostcalls.Plugin.target`.
 
 Rules: the daemon has read and checked the manifest; a host gets what came of it and reads none itself, so
 that what was checked is what runs. A target is text that fits the packet that starts a host.
@@ -8,20 +8,24 @@ This file must never know how a program is started or a library called.
 from __future__ import annotations
 
 import binascii
-import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
-from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import LOAD_SECONDS
 from cortexfs.core.manifest import governance
-from cortexfs.core.manifest.toml import DEFAULT_OUTPUT, Effect, Manifest, ProcessTool
+from cortexfs.core.manifest.toml import DEFAULT_OUTPUT, Manifest, ProcessTool
+from cortexfs.core.manifestjson.fields import Command
 
-PROCESS, NATIVE = "process", hostcalls.NATIVE  # calls.Plugin.kind
+# hostcalls.Plugin.kind; RPC is that of a manifest.json, which is no server of the Model Context Protocol.
+PROCESS, NATIVE, ESM, WASM, RPC = "process", hostcalls.NATIVE, hostcalls.ESM, hostcalls.WASM, "mcp"
+ESM_SECONDS, WASM_SECONDS = 30, 120  # of a call, where nobody says otherwise
+NETWORK = ("network:fetch", "net:outbound")  # capabilities that reach servers
 # `json` is one child for each call, `jsonl` one for all of them.
 Protocol: TypeAlias = Literal["json", "jsonl"]
 # The packet that starts a host has 64 KiB, for its identity too.
@@ -63,7 +67,73 @@ class Library(msgspec.Struct, frozen=True, omit_defaults=True):
     stamp: str = ""  # empty: whichever is there
 
 
-_Declared = TypeVar("_Declared", Programs, Library)
+class Fetched(msgspec.Struct, frozen=True):
+    """What was fetched for a plugin when it was installed."""
+
+    folder: str
+    registries: dict[str, str] = {}
+
+
+class EsmModule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plugin for Deno."""
+
+    path: str  # of the entry, or its address where it was fetched
+    folder: str  # all of the plugin's files
+    stamp: str = ""  # of these: with another one, it is another plugin to the pool of hosts
+    capabilities: tuple[str, ...] = ()  # the effective ones
+    config: dict[str, Any] = {}  # what is set, and else the defaults
+    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
+    events: tuple[str, ...] = ()  # what the manifest subscribes to
+    commands: tuple[Command, ...] = ()  # that the manifest declares
+    providers: dict[str, str] = {}  # kinds, and the default model of each
+    labels: dict[str, str] = {}  # of these kinds, for people
+    dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
+    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
+    timeout: int = ESM_SECONDS
+    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
+    fetched: Fetched | None = None  # when it was installed
+
+    @property
+    def entry(self) -> str:
+        is_path = self.path.startswith("/")
+        return "file://" + quote(self.path.encode(errors="surrogateescape")) if is_path else self.path
+
+
+class WasmModule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plugin of WebAssembly."""
+
+    path: str
+    sha256: str = ""  # of the file, in hex; empty: whichever is there
+    capabilities: tuple[str, ...] = ()  # the effective ones
+    config: dict[str, Any] = {}  # what is set, and else the defaults
+    environment: dict[str, str] = {}  # of the daemon's what `environment_of` picks
+    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
+    state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
+    cache: str = ""  # a directory for compiled modules; empty: none
+    dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
+    timeout: int = WASM_SECONDS
+    loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
+
+
+class Endpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A plugin that is a JSON-RPC server."""
+
+    url: str
+    description: str = ""
+    methods: tuple[str, ...] = ()  # the tools that the manifest names; empty: any
+    capabilities: tuple[str, ...] = ()  # the effective ones
+    private: tuple[str, ...] = ()  # networks without public addresses that it may talk to
+
+
+Target: TypeAlias = Programs | Library | EsmModule | WasmModule | Endpoint
+_Declared = TypeVar("_Declared", bound=Target)
+
+
+def environment_of(plugin: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the daemon's environment answers host_get_config, to a module of WebAssembly."""
+    mapped = plugin.upper().replace("-", "_")
+    ours = (f"CORTEX_PLUGIN_{plugin.upper()}_", f"CORTEX_PLUGIN_{mapped}_", "CORTEX_WASM_")
+    return {name: value for name, value in environ.items() if name.startswith(ours)}
 
 
 def programs(
@@ -116,33 +186,7 @@ def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
     ]
 
 
-def effects_of(
-    declared: Iterable[hostcalls.Effect | Effect], *, are_shown: bool = False
-) -> tuple[sdk.ToolEffect, ...]:
-    """Returns them in the SDK's words. With `are_shown`, a dry run shows each, whatever they say of that."""
-    return tuple(
-        sdk.ToolEffect(
-            sdk.ToolEffectKind(each.kind),
-            each.target,
-            sdk.EffectReversibility(each.reversibility),
-            sdk.EffectConfirmation(each.confirmation),
-            sdk.DryRunSupport.SUPPORTED if are_shown else sdk.DryRunSupport(each.dry_run),
-        )
-        for each in declared
-    )
-
-
-def library(path: str) -> Library:
-    """The library that is there now; one that takes its place is another plugin to the pool of hosts."""
-    return Library(path, stamp_of(path))
-
-
-def stamp_of(path: str) -> str:
-    seen = os.stat(path)
-    return f"{seen.st_dev}.{seen.st_ino}.{seen.st_size}.{seen.st_mtime_ns}"
-
-
-def target(declared: Programs | Library) -> str:
+def target(declared: Target) -> str:
     text = msgspec.json.encode(declared)
     if len(text) > _PLAIN:
         text = _PACKED.encode() + binascii.b2a_base64(zlib.compress(text), newline=False)

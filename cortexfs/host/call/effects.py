@@ -1,0 +1,25 @@
+"""Effects that a manifest declares, in the words of the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cortexfs import sdk
+from cortexfs.core import hostcalls
+from cortexfs.core.manifest.toml import Effect
+
+
+def effects_of(
+    declared: Iterable[hostcalls.Effect | Effect], *, are_shown: bool = False
+) -> tuple[sdk.ToolEffect, ...]:
+    """Returns them in the SDK's words. With `are_shown`, a dry run shows each, whatever they say of that."""
+    return tuple(
+        sdk.ToolEffect(
+            sdk.ToolEffectKind(each.kind),
+            each.target,
+            sdk.EffectReversibility(each.reversibility),
+            sdk.EffectConfirmation(each.confirmation),
+            sdk.DryRunSupport.SUPPORTED if are_shown else sdk.DryRunSupport(each.dry_run),
+        )
+        for each in declared
+    )

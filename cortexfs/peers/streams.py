@@ -1,0 +1,33 @@
+"""Reading and writing a socket with a stranger at the other end, as a task of the loop.
+
+This file must never know what is said over a socket.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import trio
+
+from cortexfs.peers import safe_sockets
+
+RECEIVE = 256 << 10
+
+
+async def send(stream: socket.socket, data: bytes) -> None:
+    """Send all of it; a stream that is interrupted in here is good for nothing but closing."""
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[stream.send(left) :]
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(stream)
+
+
+async def receive(stream: socket.socket) -> bytes:
+    """What has come, or b"" at its end. It waits only when nothing has: who repeats it checkpoints."""
+    while True:
+        try:
+            return safe_sockets.receive(stream, RECEIVE)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(stream)
