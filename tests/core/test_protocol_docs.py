@@ -21,9 +21,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 OURS = ROOT / "cortexfs"
 SOURCES = [
-    *(OURS / "core" / f"{name}.py" for name in ("lines", "requests", "session", "conversation")),
-    *(OURS / f"{name}.py" for name in ("conversations", "connections", "sockets", "guests")),
-    *OURS.glob("session*.py"),
+    OURS / "core" / "lines.py",
+    OURS / "peers" / "quotas.py",
+    *(OURS / "core" / "talk" / f"{name}.py" for name in ("requests", "session", "protocol")),
+    *(OURS / "talk" / f"{name}.py" for name in ("conversations", "connection", "listener")),
+    *(OURS / "sessions").glob("*.py"),
 ]
 FRAMES = {str(each.__struct_config__.tag): each for each in get_args(frames.AnyFrame)}
 

@@ -87,7 +87,7 @@ def test_a_users_daemon_beside_roots(ctx: Ctx, home: Path, python: Path) -> None
 # Executes the rest in a sandbox: a filter of system calls that refuses next to nothing.
 SANDBOX = """
 import os, sys
-from cortexfs.host import linux, seccomp
+from cortexfs.linux import syscalls as linux, seccomp
 linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
 seccomp.close(network=True, unix=True)
 os.execv(sys.argv[1], sys.argv[1:])

@@ -169,7 +169,7 @@ def test_what_is_shown_works(scene: Scene, source: str) -> None:
 # Executes the rest under a filter in which Landlock's first call fails.
 WITHOUT_LANDLOCK = """
 import os, sys
-from cortexfs.host import linux, seccomp
+from cortexfs.linux import syscalls as linux, seccomp
 column = seccomp.MACHINES[os.uname().machine].column
 linux.filter_syscalls(b"".join(seccomp._INSTRUCTION.pack(*each) for each in [
     (0x20, 0, 0, 0), *seccomp._if_called(444, [seccomp._failing(int(sys.argv[1]))]), (6, 0, 0, 0x7FFF0000)

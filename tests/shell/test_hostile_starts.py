@@ -18,7 +18,7 @@ USER = hostcalls.Identity(NOBODY, NOBODY, ())
 # Imported by every interpreter that finds it: stands in for what a user does to a starting host.
 SITE = """
 import ctypes, time
-from cortexfs.host import limits
+from cortexfs.host.confine import limits
 limits.STARTING_SECONDS = 2
 real = limits.restrict
 def restrict(given, tasks):
@@ -42,7 +42,7 @@ def test_nobody_gets_into_a_host_before_it_has_reported() -> None:
     # identity.py: until then nobody "can take the place of this one, or its descriptors"
     with forks() as server:
         host = server.spawn(USER)
-        assert host.ask("from cortexfs.host import limits; answer = limits.seen") == 0
+        assert host.ask("from cortexfs.host.confine import limits; answer = limits.seen") == 0
         assert host.ask("answer = open('/proc/self/environ').close()") is None
 
 

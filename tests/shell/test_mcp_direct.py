@@ -190,7 +190,7 @@ def test_a_question_in_an_answer_is_refused(serving: Callable[[dict[str, Any]], 
 # A call is struck by its cancellation while the SDK is imported for it, with some of asyncio there already.
 STRUCK = """
 import ctypes, sys, threading
-from cortexfs.host import mcptools
+from cortexfs.host.mcp import tools as mcptools
 
 class Strike(KeyboardInterrupt): ...
 
