@@ -1,6 +1,6 @@
 """What plugins are asked and told while things run: the stages of middleware, and events, as values.
 
-    calls.Plugin.hooks          words of STAGES and of manifestjson.lifecycle.EVENTS
+    hostcalls.Plugin.hooks          words of STAGES and of manifestjson.lifecycle.EVENTS
     HookResult                  what middleware answers
     Result, result              what it is shown of a call that has ended
 

@@ -167,8 +167,8 @@ class Identity(msgspec.Struct, frozen=True, array_like=True):
     root: tuple[int, int] = (0, 0)  # mount id and inode of a changed root; zeroes: unchanged
     label: str = ""  # the agent ("agent/coder") whose powers calls from inside it have, and no more
     depth: int = 0  # how many runs it is nested in
-    # What it may open, by path, with what of "rwx", and what that hides (formats.HIDES); all else is closed.
-    # None: it is not confined.
+    # What it may open, by path, with what of "rwx", and what that hides (value_formats.HIDES); all else is
+    # closed. None: it is not confined.
     view: tuple[tuple[str, str], ...] | None = None
     caps: tuple[tuple[str, str], ...] = ()  # paths, with what of "rwx" is the most that a view gives there
     network: bool = True  # whether it may have network sockets

@@ -53,14 +53,14 @@ LAST_WORDS = ord("l")  # u32 length, bytes for stdout, the rest for stderr: said
 REPLACE = ord("c")  # NUL-ended argv: become this program (the interactive client)
 EXIT = ord("x")  # u8 exit status
 
-REQUEST = ord("q")  # msgpack calls.Request
+REQUEST = ord("q")  # msgpack hostcalls.Request
 DELTA = ord("d")  # UTF-8 text
 PROGRESS = ord("p")  # UTF-8 text
 OBSERVER = ord("n")  # msgpack [source or nil, content]
 MEDIA = ord("m")  # JSON attachment
 EVENT = ord("v")  # JSON of a model's frame: reasoning_delta, tool_call or usage
 INPUT = ord("j")  # pieces of JSON, then an empty one; its answer: empty, or msgpack [who changed it, JSON]
-DESCRIPTORS = ord("t")  # JSON list of calls.Descriptor
+DESCRIPTORS = ord("t")  # JSON list of hostcalls.Descriptor
 FAULT = ord("f")  # msgpack [code, message]; DONE follows
 DONE = ord("z")  # empty
 

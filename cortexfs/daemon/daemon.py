@@ -2,16 +2,16 @@
 
 `run` makes the parts and joins them, in the order in which they need each other:
 
-    hosts.Pool      the fork server, started before anything is open that hosts must not inherit
-    store, logs     what outlives the daemon
-    fuse            the tree under the mount point (core/tree/tree.py says what it looks like)
-    offers          the plugins that are enabled, checked, and copied to where hosts may read them
-    catalog         asks them for their tools; the registry is swapped in whole
-    models          providers' files become objects; drivers answer for them
-    engines         the models of this machine, each in a child process
-    exec            `.run.sock`: a runner connects, a Relay copies between it and a host
+    pool            hosts; starter and fork server begin before anything is open that hosts must not inherit
+    state           what outlives the daemon: controls, logs of runs
+    tree            the tree under the mount point (core/tree/tree.py says what it looks like)
+    plugins         `enabled`: those that are, checked, and copied to where hosts may read them;
+                    `catalog`: asks them for their tools; the registry is swapped in whole
+    models          providers' files become objects; drivers answer for them; `local`: those of this machine
+    agents          the loop of an agent, and what it may
+    run             `.run.sock`: a runner connects, a Relay copies between it and a host
     sessions        the logs of conversations; talk/conversations.py answers in them
-    sockets         `.sock`: a client connects, a Connection hears it and tells it what it follows
+    talk            `.sock`: a client connects, a Connection hears it and tells it what it follows
 
 One nursery holds every task. Stopping: no new runs, a short grace, cancel, then sockets, hosts and
 mount, in that order (a bound socket pins the mount).
@@ -131,8 +131,8 @@ class Daemon:
         self.sessions = Sessions(
             config.state / "sessions",
             _report,
-            grew=self._grew,
-            removed=self._removed,
+            grew=lambda address: self.conversations.grew(address),
+            removed=lambda address: self.conversations.removed(address),
             most=terms.most(config),
         )
         self.conversations = Conversations(
@@ -387,12 +387,6 @@ class Daemon:
 
     def _model(self, name: str) -> Object | None:
         return self.fs.registry.get("model", name)
-
-    def _grew(self, address: Address) -> None:
-        self.conversations.grew(address)
-
-    def _removed(self, address: Address) -> None:
-        self.conversations.removed(address)
 
     async def _sweep(self) -> None:
         while True:

@@ -110,7 +110,7 @@ class _Heard:
         self.said = bytearray()
 
     def hear(self, kind: int, payload: bytes) -> frames.Frame | None:
-        """Raises one of hostside.GARBAGE, which ends the call."""
+        """Raises one of call.GARBAGE, which ends the call."""
         if kind == wire.DELTA:
             self.said += payload
             if len(self.said) > _MAX_ANSWER:

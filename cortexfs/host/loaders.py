@@ -34,7 +34,7 @@ def loaded(
     plugin: hostcalls.Plugin, environment: Mapping[bytes, bytes] | None = None
 ) -> dict[str, tuple[sdk.Tool, Validator]]:
     """The plugin's tools by name. Of two with one name the later counts. `environment` is that of the first
-    call, and of all where it decides about the host (calls.of_call)."""
+    call, and of all where it decides about the host (hostcalls.of_call)."""
     try:
         if plugin.kind == hostcalls.NATIVE and environment is not None:
             os.environb.clear()

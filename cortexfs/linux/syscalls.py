@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# The flag of setns(2) for each /proc/PID/ns/NAME, in the order of calls.Identity.namespaces.
+# The flag of setns(2) for each /proc/PID/ns/NAME, in the order of hostcalls.Identity.namespaces.
 NAMESPACES = {
     "user": 0x10000000,
     "mnt": 0x00020000,

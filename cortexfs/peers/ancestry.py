@@ -18,7 +18,7 @@ _MAX_ANCESTORS = 4096
 
 
 class KnownHost(Protocol):
-    """What is asked of a live host: hosts.Host."""
+    """What is asked of a live host: pool.Host."""
 
     @property
     def number(self) -> int: ...

@@ -1,6 +1,6 @@
 """What plugins have said of themselves, kept on the disk, so that a daemon which starts need not ask again.
 
-Of plugins that are code, whose files somebody has looked at (`calls.Plugin.files`): asking one costs a
+Of plugins that are code, whose files somebody has looked at (`hostcalls.Plugin.files`): asking one costs a
 process and what its kind needs to load it, from ten milliseconds to a hundred, and there may be a thousand.
 A server is asked each time, as its tools are elsewhere.
 

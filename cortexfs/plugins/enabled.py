@@ -3,7 +3,7 @@
 Main path: `Offers.load` looks at everything that is enabled, in the order of enabling. An installed plugin
 is read as a whole, checked as it was when it was installed (version, governance, what has changed since, the
 signature, whether its publisher is still trusted), copied to where hosts may read it, and told as a
-`calls.Plugin` that points at the copy.
+`hostcalls.Plugin` that points at the copy.
 
 Rules: the bytes that were checked are the bytes that run. What is wrong with one plugin is a sentence about
 it. What did not change on the disk is not read again while the daemon runs.

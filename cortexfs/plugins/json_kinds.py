@@ -49,7 +49,7 @@ class Given(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the loader of a kind gets: `calls.Plugin.target`, and what holds the host."""
+    """What the loader of a kind gets: `hostcalls.Plugin.target`, and what holds the host."""
 
     target: str
     sandbox: hostcalls.Sandbox | None = None

@@ -18,7 +18,7 @@ import msgspec
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
 
-KIND = "mcp-server"  # calls.Plugin.kind; "mcp" is manifest.json's
+KIND = "mcp-server"  # hostcalls.Plugin.kind; "mcp" is manifest.json's
 MAX_NAME = 32  # of the server: its tools' names have 64 characters, this among them
 MAX_SECONDS = 604_800  # a week, as for limits in config.toml
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -42,7 +42,7 @@ class Server(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a host has to know: `calls.Plugin.target`, as JSON."""
+    """What a host has to know: `hostcalls.Plugin.target`, as JSON."""
 
     name: str
     command: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from cortexfs.core import names
 
-BIT = 1 << 61  # of all inodes below spaces, and of no other; handles are above (opened.FIRST_HANDLE)
+BIT = 1 << 61  # of all inodes below spaces, and of no other; handles are above (open_files.FIRST_HANDLE)
 SHARED = ("shared", "main")
 INDEX_NAME = "index"
 CONTEXT_NAME = "context"

@@ -1,7 +1,7 @@
 """Where a plugin keeps what is to outlive its hosts: a directory for each of its users.
 
-The daemon names one place for a plugin (`calls.Plugin.keeps`), in which nobody else may write. A host makes
-its user's directory there while it still has the daemon's powers, so that no user can take another's.
+The daemon names one place for a plugin (`hostcalls.Plugin.keeps`), in which nobody else may write. A host
+makes its user's directory there while it still has the daemon's powers, so that no user can take another's.
 
 Rules: a directory is its user's alone (0700). Whoever describes plugins keeps nothing.
 This file must never know what is kept.
