@@ -219,6 +219,12 @@ class Meet(msgspec.Struct, frozen=True, array_like=True, tag="meet"):
     number: int
 
 
+class Met(msgspec.Struct, frozen=True, array_like=True, tag="met"):
+    """They have been looked at."""
+
+    number: int
+
+
 class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
     """Know them no more."""
 
@@ -259,7 +265,7 @@ class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
     status: int  # as os.waitstatus_to_exitcode: negative for a signal
 
 
-FromForkServer: TypeAlias = Spawned | Exited
+FromForkServer: TypeAlias = Spawned | Exited | Met
 
 
 class Outcome(NamedTuple):

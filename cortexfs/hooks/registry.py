@@ -88,6 +88,10 @@ class Hooks:
         """Have hosts start for this person until the answer is called, also when they have left."""
         return self._pool.people.outlast(site.identity, site.stream)
 
+    async def met(self, identity: hostcalls.Identity) -> None:
+        """Have hosts start with this person's powers, also when they have left, who is there now."""
+        await self._pool.people.met(identity)
+
     async def follow(self, words: Iterable[str], site: Site) -> None:
         """Have hosts of whoever has one of these hooks, where they can only follow the caller now: it may be
         gone when there is something to tell."""

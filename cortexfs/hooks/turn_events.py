@@ -56,6 +56,7 @@ class Turns:
 
         async def answer(turn: Turn) -> None:
             site, tokens = _site(turn.who), [0, 0]
+            await self._hooks.met(site.identity)
             self._events.tell("llm:pre-call", site, provider=provider, model=model)
 
             def hear(frame: Frame) -> None:
@@ -78,6 +79,7 @@ class Turns:
         async def answer(turn: Turn) -> None:
             who, response = turn.who, [""]
             about = {"sessionId": who.session, "turnId": who.run}
+            await self._hooks.met(who.identity)
             self._events.tell("agent:turn-start", _site(who), **about)
 
             def hear(frame: Frame) -> None:

@@ -186,6 +186,7 @@ class ForkServer:
             self._vouching.part(message.number)
         elif rights:
             self._vouching.meet(message.number, rights[0])
+            self._say(hostcalls.Met(message.number))
 
     def _kill(self, number: int) -> None:
         for child in self._children.values():  # not reaped yet, so that the pid is no stranger's

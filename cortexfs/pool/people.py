@@ -17,6 +17,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import trio
+
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
@@ -42,6 +44,7 @@ class _Person:
         self.holders = 0
         self.connections: list[socket.socket] = []  # that are there still
         self.is_met = False
+        self.seen = trio.Event()
 
 
 class People:
@@ -92,10 +95,26 @@ class People:
             if person.is_met:
                 self._told(hostcalls.Part(person.number), [])
 
+    async def met(self, identity: Identity) -> None:
+        """Have the fork server look at this person, who is kept, while they are there. Only powers are to be
+        seen of nobody who has left."""
+        person = self._known.get(_base(identity))
+        if person is not None and identity.capabilities:
+            self._introduce(person)
+            if person.is_met:
+                await person.seen.wait()
+
+    def heard(self, number: int) -> None:
+        """The fork server has looked at this person."""
+        for person in self._known.values():
+            if person.number == number:
+                person.seen.set()
+
     def introduce(self) -> None:
         """Tell another fork server. Of those who have left, nothing can be read any more."""
         for person in self._known.values():
-            person.is_met = False
+            person.seen.set()  # it says nothing more
+            person.is_met, person.seen = False, trio.Event()
             self._introduce(person)
 
     def _introduce(self, person: _Person, connection: socket.socket | None = None) -> None:

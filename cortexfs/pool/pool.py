@@ -197,6 +197,9 @@ class Pool:
         return list(self._hosts.values())
 
     def _heard(self, message: hostcalls.FromForkServer) -> None:
+        if isinstance(message, hostcalls.Met):
+            self.people.heard(message.number)
+            return
         host = self._all.get(message.host)
         if host is None:
             return
@@ -243,10 +246,17 @@ class Pool:
         if host is not None and not host.is_alive:
             self.retire(host)
             host = None
+        is_ours = host is None
         host = host or self._spawn(plugin, identity, connection)
         host.calls += 1
         try:
             await self._started(host)
+        except Fault:
+            self.release(host)
+            if is_ours or connection is None:
+                raise
+            # It was started for somebody else, who may have left. This caller is there.
+            return await self.acquire(plugin, identity, connection)
         except BaseException:  # a cancellation, too: the call goes off the host's count, then it goes on
             self.release(host)
             raise

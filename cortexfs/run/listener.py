@@ -168,17 +168,22 @@ class Exec:
         if object_.plugin is None:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
         run = self._open(call)
-        relay = self._relay(call, run) if self._middleware.has_any else None
-        relay = relay or Relay(call.stream, call.voice, run, self._settings)
+        hooked = self._relay(call, run) if self._middleware.has_any else None
+        relay = hooked or Relay(call.stream, call.voice, run, self._settings)
         timeout = object_.timeout or self._settings.tool_timeout
         invocation = hostcalls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
         directory = _place(caller) if hostcalls.is_enclosed(object_.plugin, caller.identity) else ""
         asked = hostcalls.Call(
             run.id, invocation, call.arguments, None, call.umask, call.environment, directory
         )
+        let_go = self._pool.people.keep(caller.identity, call.stream) if hooked else None
         try:
+            if let_go:  # plugins may be told of this run when its caller has left
+                await self._pool.people.met(caller.identity)
             await relay.answer(self._pool, object_.plugin, asked, caller, timeout)
         finally:
+            if let_go:
+                let_go()
             self._runs.close(run, relay.status, relay.fault)
 
     def _relay(self, call: _Call, run: Run) -> Relay | None:

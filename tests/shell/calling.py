@@ -186,8 +186,12 @@ def hello(inode: int, *words: str, flags: int = 0, umask: int = 0o22, environ: t
 
 
 def no_hosts() -> Pool:
-    """A pool for those who only say whom it is to know."""
-    return cast(Pool, SimpleNamespace(people=People(lambda message, rights: None)))
+    """A pool for those who only say whom it is to know, of which nobody hears."""
+
+    def send(message: object, rights: object) -> None:
+        raise Fault("EHOSTDOWN", "there is no fork server")
+
+    return cast(Pool, SimpleNamespace(people=People(send)))
 
 
 @contextlib.contextmanager

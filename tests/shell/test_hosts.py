@@ -287,3 +287,23 @@ async def test_a_run_whose_fork_server_dies_says_so(tmp_path: Path) -> None:
             answer = await runner.answer()
         assert (answer.code, answer.status) == ("EPROTO", 70)
         assert "SIGKILL" in answer.message
+
+
+async def test_a_host_that_was_started_for_somebody_who_has_left(stage: Stage) -> None:
+    # An event is told of a run that has ended, and its user's next call came while that host started.
+    ours, theirs = socket.socketpair()
+    got: list[Host] = []
+
+    async def call() -> None:
+        got.append(await stage.pool.acquire(plugin("a"), WHO, ours))
+
+    with ours, theirs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_refused, stage.pool, "EACCES")
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            stage.pool._heard(hostcalls.Spawned(1, 0, ("EACCES", "it has ended")))
+            await trio.testing.wait_all_tasks_blocked()
+            stage.forks.start(2)
+    assert [host.number for host in got] == [2]

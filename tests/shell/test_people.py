@@ -6,6 +6,8 @@ import socket
 from collections.abc import Iterator, Sequence
 
 import pytest
+import trio
+import trio.testing
 from msgspec.structs import replace
 
 from cortexfs.core import hostcalls
@@ -110,3 +112,26 @@ def test_another_fork_server_is_told_of_those_who_are_there(
     leave()
     gone()
     assert people.number(SHE) == 0
+
+
+async def test_who_has_powers_is_looked_at_before_they_can_leave(
+    people: People, forks: Forks, sock: socket.socket
+) -> None:
+    leave = people.keep(SHE, sock)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(people.met, SHE)
+        await trio.testing.wait_all_tasks_blocked()
+        assert forks.told == [Meet(1)]
+        assert not nursery.cancel_scope.cancel_called
+        assert len(nursery.child_tasks) == 1
+        people.heard(1)
+    await people.met(SHE)  # once
+    people.introduce()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(people.met, SHE)
+        await trio.testing.wait_all_tasks_blocked()
+        forks.is_gone = True
+        people.introduce()  # nobody answers any more
+    await people.met(SHE)
+    await people.met(replace(SHE, capabilities=0))  # of whom all is known of the connection
+    leave()

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from cortexfs.core import hostcalls
-from cortexfs.core.hostcalls import Identity, Meet, Part
+from cortexfs.core.hostcalls import Identity, Meet, Met, Part
 from cortexfs.linux import syscalls
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connected, connection_of, ended
 
@@ -92,6 +92,7 @@ def test_what_is_no_connection_is_refused(forks: Forks) -> None:
 def test_somebody_who_was_met_is_known_until_they_part(forks: Forks) -> None:
     with connected(*AS_NOBODY) as sock:
         forks.say(Meet(7), sock)
+        assert forks.hear() == Met(7)
     host = forks.send(USER, met=7)  # also when they have left
     said = forks.hear()
     assert isinstance(said, hostcalls.Spawned)
