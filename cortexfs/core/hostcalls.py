@@ -269,7 +269,7 @@ FromForkServer: TypeAlias = Spawned | Exited | Met
 
 
 class Outcome(NamedTuple):
-    """How a call of a tool ended."""
+    """The end of a call of a tool."""
 
     output: str
     fault: Fault | None = None

@@ -1,4 +1,4 @@
-"""What the daemon and its starter say to each other, as values (host/starter.py).
+"""The messages between the daemon and its starter, as values (host/starter.py).
 
 One channel (SOCK_SEQPACKET) between the two, which is as old as the daemon. Every request has a number, and
 `Done` answers it by that number; what it made comes along as SCM_RIGHTS. `Ended` tells of a process.

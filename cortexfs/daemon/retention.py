@@ -1,4 +1,4 @@
-"""Which sessions are removed by themselves: what the configuration says is too old, or too many.
+"""Sessions that are removed by themselves: those that the configuration calls too old, or too many.
 
 This file must never know what is in a session.
 """

@@ -1,4 +1,4 @@
-"""What the daemon has its starter do: programs for plugins and providers, and the end of the mount.
+"""The starter's work for the daemon: programs for plugins and providers, and the end of the mount.
 
 This file must never know when any of it is wanted.
 """
@@ -38,7 +38,7 @@ async def _signature(starter: Starter, folder: Path) -> bytes:
 
 
 async def key(starter: Starter, provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
-    """What the command prints that a provider's file names, and its status."""
+    """Returns the output and status of the command that a provider's file names."""
     del command  # the starter reads it itself
     return await starter.output(starts.KEY, provider, COMMAND_SECONDS, MAX_KEY)
 

@@ -33,7 +33,7 @@ _Hear: TypeAlias = Callable[[Frame], None]
 
 
 class _Known(NamedTuple):
-    """Who talked in a session first."""
+    """The first person who talked in a session."""
 
     session: str
     who: Identity

@@ -53,7 +53,7 @@ _requests: msgspec.msgpack.Decoder[starts.ToStarter] = msgspec.msgpack.Decoder(s
 
 
 class Program(NamedTuple):
-    """What is executed for one row of the table."""
+    """The program of one row of the table."""
 
     words: list[str]
     path: str
@@ -230,7 +230,7 @@ class Starter:
         return directory
 
     def _unmount(self, device: int) -> None:
-        """What others have mounted over it stays."""
+        """Unmount the daemon's mount; a mount of somebody else's over it stays."""
         with open(TABLE, "rb") as table:
             if os.makedev(*mountinfo.device(table.read(), self._root)) == device:
                 syscalls.unmount(self._root)

@@ -54,7 +54,8 @@ class Vouching:
 
     @contextmanager
     def rights(self, asked: Identity, met: int, connection: int | None) -> Iterator[list[int]]:
-        """What a host needs to follow its caller. Raises EACCES where nobody vouches for this identity."""
+        """Yields the descriptors by which a host follows its caller. Raises EACCES where nobody vouches for
+        this identity."""
         if connection is not None:
             person = self._read(connection)
             try:

@@ -25,7 +25,8 @@ async def send(stream: socket.socket, data: bytes) -> None:
 
 
 async def receive(stream: socket.socket) -> bytes:
-    """What has come, or b"" at its end. It waits only when nothing has: who repeats it checkpoints."""
+    """Returns the bytes that have come, or b"" at the end. It waits only when nothing has come: a task that
+    repeats it checkpoints besides."""
     while True:
         try:
             return safe_sockets.receive(stream, RECEIVE)

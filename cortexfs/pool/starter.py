@@ -1,4 +1,4 @@
-"""The daemon's end of its starter: what starts processes, makes listeners and unmounts for it.
+"""The daemon's end of its starter: the process that starts others, makes listeners and unmounts for it.
 
     starter = Starter(root, state)          before the daemon opens anything
     child = starter.start_now(what)         before the loop runs
@@ -52,7 +52,7 @@ class Child:
 
 
 class _Answer:
-    """What was asked for, as soon as it is there."""
+    """The answer to a request, as soon as it is there."""
 
     def __init__(self) -> None:
         self.came = trio.Event()
@@ -190,7 +190,7 @@ class Starter:
         return child, rights
 
     async def output(self, what: str, argument: str, seconds: float, most: int) -> tuple[bytes, int]:
-        """What a program of this kind prints, and its status. Raises OSError, and TimeoutError."""
+        """Returns the output of a program of this kind, and its status. Raises OSError, and TimeoutError."""
         child, (channel, printed) = await self.start(what, argument)
         os.close(channel)
         said = b""

@@ -1,4 +1,4 @@
-"""Which file it is: what takes its place has another stamp.
+"""Stamps of files: a file that takes the place of another has another stamp.
 
 This file must never know what is in a file.
 """

@@ -141,7 +141,7 @@ def tried(attempts: dict[str, Callable[[], object]]) -> dict[str, str]:
 
 
 def host(identity: hostcalls.Identity, *shown: int) -> str:
-    """What the fork server says to a host as this identity, vouched for by this descriptor."""
+    """Ask for a host as this identity, vouched for by this descriptor; returns the fault, or "done"."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")

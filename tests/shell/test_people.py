@@ -20,7 +20,7 @@ AGENT = replace(SHE, groups=(1,), capabilities=0, label="agent/coder", view=(), 
 
 
 class Forks:
-    """What the fork server is told."""
+    """A fork server that keeps its messages."""
 
     def __init__(self) -> None:
         self.told: list[hostcalls.ToForkServer] = []

@@ -1,4 +1,4 @@
-"""What a host is told of a plugin that is no Python, as `hostcalls.Plugin.target`.
+"""A plugin that is no Python, as a host is told of it: `hostcalls.Plugin.target`.
 
 Rules: the daemon has read and checked the manifest; a host gets what came of it and reads none itself, so
 that what was checked is what runs. A target is text that fits the packet that starts a host.
@@ -68,7 +68,7 @@ class Library(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """What was fetched for a plugin when it was installed."""
+    """The packages that were fetched for a plugin when it was installed."""
 
     folder: str
     registries: dict[str, str] = {}

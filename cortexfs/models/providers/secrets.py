@@ -33,7 +33,7 @@ Run: TypeAlias = Callable[[str, tuple[str, ...]], Awaitable[tuple[bytes, int]]]
 
 
 async def printed(provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
-    """What the command prints, and its status."""
+    """Returns the output and status of the command."""
     done = await trio.run_process(
         command,
         capture_stdout=True,

@@ -38,7 +38,7 @@ def unchecked(manifest: Manifest, keys: Path) -> str | None:
 
 
 def run(folder: Path) -> bytes:
-    """What gpgv says of the files in a folder."""
+    """Returns the words of gpgv about the files in a folder."""
     path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
     words = starts.gpgv(str(folder))
     try:
