@@ -11,6 +11,7 @@ PYTHON ?=
 LANES ?= 2
 export PYTHONDONTWRITEBYTECODE := # compile each file once: daemons, commands and tests start by the hundred
 BIN := .venv/bin
+MODULES := $(sort $(wildcard cortexfs/*.py cortexfs/*/*.py cortexfs/*/*/*.py cortexfs/*/*/*/*.py))
 PACKAGES := python3-venv python3-dev gcc pkg-config libfuse3-dev fuse3 musl-tools
 TEST_PACKAGES := procps libcap2-bin rsync attr bubblewrap vim-tiny strace socat netcat-openbsd git tmux jq fish zsh valgrind \
 	nodejs openssl
@@ -33,8 +34,13 @@ test-packages:
 	@$(BIN)/pip install -qq --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@touch $@
 
-# Editable: a change of Python code needs no build, one of the runner or of the packaging does.
-.venv/.built: .venv/.pins pyproject.toml cortexfs/version.py $(wildcard runner/*)
+# Editable: a change of Python code needs no build. A module that is new or elsewhere does, and so does a change
+# of the runner or of the packaging.
+.venv/.modules: .venv/.pins FORCE
+	@echo '$(MODULES)' | cmp -s - $@ || echo '$(MODULES)' >$@
+FORCE:
+
+.venv/.built: .venv/.pins .venv/.modules pyproject.toml cortexfs/version.py $(wildcard runner/*)
 	@echo "building cortexfs into .venv"
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
