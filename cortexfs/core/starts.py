@@ -16,6 +16,7 @@ FORK_SERVER = "fork server"  # rights: its control socket (core/hostcalls.py), a
 ENGINE = "engine"  # rights: its socket (core/models/engine_protocol.py), and what it prints
 SIGNATURE = "signature"  # gpgv, about the files of a folder; rights: an idle socket, and what it prints
 
+USER = "user"  # getent, about a uid; rights: an idle socket, and what it prints
 KEY = "key"  # the command that prints a provider's key; rights: an idle socket, and what it prints
 
 # Of the daemon's environment, what a password manager needs (with XDG_*), and no other provider's key.
@@ -40,7 +41,7 @@ def gpgv(folder: str) -> list[str]:
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     number: int
     what: str
-    argument: str = ""  # the folder with a signature, or the name of a provider
+    argument: str = ""  # the folder with a signature, the name of a provider, or a uid
 
 
 class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):

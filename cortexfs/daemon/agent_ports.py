@@ -8,11 +8,9 @@ This file must never know what an agent does with it.
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path, PurePosixPath
 
-import trio
 from msgspec.structs import replace
 
 from cortexfs.agents.permissions import Powers, is_agents, setup_of
@@ -56,8 +54,10 @@ class AgentWorld:
         drivers: Drivers,
         tools: ToolCalls,
         middleware: Middleware,
+        home: Callable[[int], Awaitable[str]],
     ) -> None:
         self.root = str(root)
+        self._home = home
         self.serves = None if os.geteuid() == 0 else os.geteuid()
         self.limits: Agent = config.agent
         self.protected = (str(config.state), str(config.directory))
@@ -87,7 +87,7 @@ class AgentWorld:
         return self._policy.read()
 
     async def home(self, uid: int) -> str:
-        return await trio.to_thread.run_sync(_home, uid)  # the database may be at the other end of a network
+        return await self._home(uid)
 
     def find(self, class_: str, name: str) -> Object | None:
         return self._fs.registry.get(class_, name)
@@ -185,13 +185,6 @@ class AgentWorld:
         decision = powers.decide(object_, identity, words, dry_run=dry, tried_dry=True)
         if not decision.allowed:
             raise Fault("EACCES", f"{decision.reason} ({decision.rule})")
-
-
-def _home(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_dir
-    except KeyError:
-        return ""
 
 
 class PolicyFile:

@@ -171,9 +171,9 @@ class Daemon:
         makers = {DRIVER: self.locals.driver, PLUGGED: plugged.driver}
         self.drivers = Drivers(self._model, self.fs.control, makers, heard=turns.model)
         tools = ToolCalls(self.pool, seconds)
-        self.world = AgentWorld(
-            root, config, self.fs, self.sessions, self.runs, self.drivers, tools, self.middleware
-        )
+        home, fs, sessions = partial(daemonstarts.home, self.starter), self.fs, self.sessions
+        parts = root, config, fs, sessions, self.runs, self.drivers, tools, self.middleware, home
+        self.world = AgentWorld(*parts)
         self.agents = Agents(self.world, turns.agent)
         self.arrivals = Arrivals()
         self.sockets = Sockets(

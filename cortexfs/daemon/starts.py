@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from cortexfs.models.providers.secrets import COMMAND_SECONDS, MAX_KEY
 from cortexfs.plugins.trust import openpgp
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
+
+USER_SECONDS = 10.0  # for a directory service
+MAX_USER = 64 << 10
+_HOME = 5  # of the fields of passwd(5)
 
 log = logging.getLogger("cortexfs")
 
@@ -41,6 +46,28 @@ async def key(starter: Starter, provider: str, command: tuple[str, ...]) -> tupl
     """Returns the output and status of the command that a provider's file names."""
     del command  # the starter reads it itself
     return await starter.output(starts.KEY, provider, COMMAND_SECONDS, MAX_KEY)
+
+
+async def home(starter: Starter, uid: int) -> str:
+    """A user's home directory; empty where there is none. The daemon of root has no Unix socket to ask a
+    directory service by, so somebody whom it does not find is asked for by another program."""
+    found = await trio.to_thread.run_sync(_home, uid)  # the database may be at the other end of a network
+    if found or os.geteuid():
+        return found
+    try:
+        said, _ = await starter.output(starts.USER, str(uid), USER_SECONDS, MAX_USER)
+    except OSError as error:
+        log.warning("uid %d cannot be looked up: %s", uid, error.strerror)
+        return ""
+    fields = os.fsdecode(said.partition(b"\n")[0]).split(":")
+    return fields[_HOME] if len(fields) > _HOME else ""
+
+
+def _home(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_dir
+    except KeyError:
+        return ""
 
 
 def end(pool: Pool, root: Path) -> None:

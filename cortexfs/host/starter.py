@@ -152,6 +152,11 @@ class Starter:
         if message.what == starts.SIGNATURE:
             words = starts.gpgv(message.argument)
             return Program(words, _found(words[0], ENVIRON), {**ENVIRON, "HOME": message.argument})
+        if message.what == starts.USER:
+            if not (message.argument.isascii() and message.argument.isdigit()):
+                raise OSError(errno.EINVAL, "that is no uid")
+            words = ["getent", "passwd", message.argument]
+            return Program(words, _found(words[0], ENVIRON), ENVIRON)
         if message.what == starts.KEY:
             words, environ = self._key_command(message.argument), starts.needed(os.environ)
             return Program(words, _found(words[0], environ), environ)
@@ -172,7 +177,7 @@ class Starter:
         output, printed = os.pipe()
         null = os.open(os.devnull, os.O_WRONLY)
         out = null if message.what == starts.FORK_SERVER else printed
-        errors = null if message.what in (starts.SIGNATURE, starts.KEY) else printed
+        errors = null if message.what in (starts.SIGNATURE, starts.KEY, starts.USER) else printed
         files = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate((theirs.fileno(), out, errors))]
         try:
             pid = os.posix_spawn(

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from cortexfs.core import starts
+from cortexfs.daemon.starts import home
 from cortexfs.linux import syscalls
 from cortexfs.pool.starter import Child, Starter
 from tests.shell.starters import starting
@@ -187,3 +188,30 @@ def test_the_package_of_the_starter_is_small() -> None:
     words = [sys.executable, "-c", "import sys, cortexfs.host.starter; print(*sys.modules)"]
     loaded = set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
     assert loaded.isdisjoint({"trio", "pyfuse3", "h11", "ssl", "asyncio", "cortexfs.peers.caller"})
+
+
+# -- users
+
+
+async def test_users_are_looked_up_where_sockets_may_be_opened() -> None:
+    # nsswitch.conf(5): many a directory service is asked over a Unix socket, which root's daemon cannot open
+    async with starting() as starter:
+        assert await home(starter, 0) == "/root"
+        said, status = await starter.output(starts.USER, "0", 60, 1000)
+        assert (said.split(b":")[2], status) == (b"0", 0)
+        assert await starter.output(starts.USER, str(2**31), 60, 1000) == (b"", 2)
+        assert await home(starter, 2**31) == ""
+        for word in ("root", "-1", "0 1", "", "²"):
+            assert await refused(starter, starts.USER, word) == "EINVAL"
+
+
+async def test_a_user_of_a_directory_service_has_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cortexfs.daemon.starts.os.geteuid", lambda: 0)
+    monkeypatch.setattr("cortexfs.daemon.starts._home", lambda uid: "")  # as if this process found nobody
+    async with starting() as starter:
+        assert await home(starter, 0) == "/root"
+    async with starting() as starter:
+        os.kill(starter.pid, signal.SIGKILL)
+        assert await home(starter, 0) == ""
