@@ -1,4 +1,4 @@
-"""The daemon of root gives up powers when it serves, as it reads what strangers send. It is no wall yet.
+"""The daemon of root gives up powers when it serves, as it reads what strangers send. No wall yet.
 
 Rules: what is kept is in `KEPT`, each with its reason, and docs/security.md says what could be done with it.
 Whatever needs more is the starter's and the fork server's, which read nothing of strangers. It is done once,

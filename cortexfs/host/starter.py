@@ -5,10 +5,10 @@
 FD is the channel of core/starts.py. The daemon starts this before it opens anything. --root is the mount,
 --state and --config are the daemon's directories, --engine the command of engines, as a list of words.
 
-Rules: what can be started is a table, and nothing of a message is a program. But a daemon of root can write
-the files that are executed here, so this trusts it (docs/security.md). It reads messages of the daemon and the
-configuration that its owner has written, and no stranger's bytes. When the daemon is gone, all that was
-started ends, and it ends itself.
+Rules: what can be started is a table, and nothing of a message is a program. But a daemon of root
+can write the files that are executed here, so this trusts it (docs/security.md). It reads messages
+of the daemon and the configuration that its owner has written, and no stranger's bytes. When the
+daemon is gone, all that was started ends, and it ends itself.
 This file must never know what a host, a model or a plugin is.
 """
 
