@@ -14,6 +14,7 @@ import msgspec
 # What can be started.
 FORK_SERVER = "fork server"  # rights: its control socket (core/hostcalls.py), and what it prints
 ENGINE = "engine"  # rights: its socket (core/models/engine_protocol.py), and what it prints
+LOOKER = "looker"  # the one that sees where callers are; it hears a channel of its own
 SIGNATURE = "signature"  # gpgv, about the files of a folder; rights: an idle socket, and what it prints
 
 USER = "user"  # getent, about a uid; rights: an idle socket, and what it prints

@@ -25,7 +25,6 @@ from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.tree import session_places
 from cortexfs.sessions import disk
-from cortexfs.sessions.disk import Owner
 
 MAX_OUTPUTS = 64 << 20  # bytes of one session; beyond them the oldest go
 MAX_FILES = 1000
@@ -40,10 +39,9 @@ log = logging.getLogger("cortexfs")
 class ContextFiles:
     """Of one session. `folder` is the session's on disk, `shown` its path in the mount."""
 
-    def __init__(self, folder: Path, shown: str, owner: Owner) -> None:
+    def __init__(self, folder: Path, shown: str) -> None:
         self._session = folder
         self._shown = f"{shown}/{session_places.CONTEXT_NAME}"
-        self._owner = owner
         self._grown = 0
 
     def grown(self) -> int:
@@ -113,11 +111,10 @@ class ContextFiles:
             folder = folder / part
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
-                disk.give(folder, self._owner)
         return folder
 
     def _write(self, below: tuple[str, ...], name: str, data: bytes) -> None:
-        disk.replace(self._folder(*below) / name, [data], self._owner)
+        disk.replace(self._folder(*below) / name, [data])
 
 
 @contextlib.contextmanager

@@ -31,13 +31,12 @@ from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.drivers import Drivers
 from cortexfs.plugins.command_object import CLASS
-from cortexfs.plugins.install.copies import kept_of, place_of
 from cortexfs.pool.run_table import Runs
 from cortexfs.pool.tool_call import ToolCalls
-from cortexfs.sessions.disk import Owner
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.store import Sessions
 from cortexfs.state import believed
+from cortexfs.state.beside import kept_of, place_of
 from cortexfs.tree.fuse import Filesystem
 
 MAX_LINKS = 8  # an alias of an alias, and so on
@@ -134,11 +133,11 @@ class AgentWorld:
         if not who.folder:
             return None
         folder = self._sessions.root.joinpath(*who.folder)
-        return ContextFiles(folder, "/".join((self.root, *who.folder)), Owner(*who.owner))
+        return ContextFiles(folder, "/".join((self.root, *who.folder)))
 
     def grew(self, who: Who, size: int) -> None:
         if who.folder and size:
-            space, (class_, folder) = Space("/".join(who.folder[:2]), *who.owner), who.folder[2:4]
+            space, (class_, folder) = Space("/".join(who.folder[:2]), who.owner), who.folder[2:4]
             self._sessions.grew(Address(space, class_, folder.removesuffix(".d"), who.session), size)
 
     def hooked(self, tool: Object, who: Who, call: str) -> Hooked | None:

@@ -190,7 +190,6 @@ class Daemon:
         self._own_changed: set[Key] = set()
         self._applying = trio.Lock()
         self.fs.on_change(self._changed)
-        self.places = config.directory, config.state
         self.reloads = -1  # the first one is the start
         self.refused = ""  # why the last one took nothing over
         self._stop = trio.Event()
@@ -209,7 +208,8 @@ class Daemon:
             raise Fault("EHOSTDOWN", f"{self.root} cannot be mounted: {error}; see: ctx doctor") from None
         try:
             self.pool.device = mount_table.device(self.root)
-            give_up(self.starter.control.fileno())
+            channels = [self.starter.control.fileno(), self.starter.looks.fileno()]
+            give_up(self.config.state, self.config.directory, channels)
             # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)

@@ -1,8 +1,11 @@
-"""The daemon of root gives up powers when it serves, as it reads what strangers send. No wall yet.
+"""The daemon of root gives up its powers when it serves, as it reads what strangers send.
 
-Rules: what is kept is in `KEPT`, each with its reason, and docs/security.md says what could be done with it.
-Whatever needs more is the starter's and the fork server's, which read nothing of strangers. It is done once,
-before there is a second thread. A user's daemon has nothing to give up.
+It keeps no capability, changes no file but its state, and makes few system calls. What needs more is another
+process's, which reads nothing of strangers: the starter's (host/starter.py), the fork server's, and the
+looker's (runner/cortexfs-looker.c).
+
+Rules: it is done once, before there is a second thread. A user's daemon has nothing to give up.
+docs/security.md says what could still be done with a daemon that was taken over.
 This file must never know what the daemon does with what it keeps.
 """
 
@@ -11,32 +14,60 @@ from __future__ import annotations
 import logging
 import os
 import platform
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+import cortexfs
 from cortexfs.core.errors import Fault
-from cortexfs.linux import capabilities, seccomp
+from cortexfs.linux import capabilities, landlock, seccomp
 from cortexfs.peers import safe_sockets
+from cortexfs.state.beside import kept_of, place_of
 
-KEPT = {
-    capabilities.CHOWN: "to give users what is kept for them in their homes (sessions/disk.py)",
-    capabilities.DAC_OVERRIDE: "to read and write that later",
-    capabilities.SYS_PTRACE: "to see callers' namespaces, roots and directories (peers/caller.py)",
-}
+_PACKAGE = Path(cortexfs.__file__)
 
 log = logging.getLogger("cortexfs")
 
 
-def give_up(channel: int) -> None:
-    """Keep what is needed. `channel` leads to the starter, from which descriptors may come."""
+def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
+    """Change nothing but the state from now on. `channels` lead to the starter and the looker, from which
+    alone descriptors may come. Raises Fault EACCES where not even that can be done any more."""
     if os.geteuid():
         return
     assert len(os.listdir("/proc/self/task")) == 1
+    os.umask(0o022)  # nothing gets another mode than it is made with
+    try:
+        landlock.write_only_in([*_folders(state), os.devnull])
+    except (Fault, OSError) as problem:
+        log.warning("the daemon is not kept from other files than its own here: %s", problem)
     # Elsewhere resolvers take what they receive by recvmsg(2), and so must whoever looks for descriptors.
     alone = safe_sockets.REFUSED and platform.libc_ver()[0] == "glibc"
     try:
-        seccomp.guard(channel if alone else None)
+        seccomp.guard(channels if alone else ())
     except (Fault, OSError) as problem:
         log.warning("the daemon's own system calls are not filtered here: %s", problem)
     try:
-        capabilities.keep(capabilities.mask(*KEPT))
+        capabilities.keep(0)
     except OSError as problem:
         raise Fault("EACCES", f"the daemon cannot give up its own powers: {problem.strerror}") from None
+    for path, rights in ((state, os.R_OK | os.W_OK), (config, os.R_OK), (_PACKAGE, os.R_OK)):
+        _check(path, rights)
+
+
+def _folders(state: Path) -> Iterator[str]:
+    yield os.path.realpath(state)
+    for beside in (place_of(state), kept_of(state)):
+        with suppress(OSError):  # then nothing can be kept there either
+            beside.mkdir(mode=0o755, exist_ok=True)
+            yield os.path.realpath(beside)
+
+
+def _check(path: Path, rights: int) -> None:
+    """Root without capabilities opens what it owns, and what everybody may open."""
+    for above in reversed(path.resolve().parents):
+        if not os.access(above, os.X_OK):
+            mend = f"chmod o+x {above}, or use a place of root's"
+            raise Fault("EACCES", f"the daemon of root gives up its powers, and needs {path} then: {mend}")
+    if not os.access(path, rights):
+        mend = f"chown root {path}"
+        raise Fault("EACCES", f"the daemon of root gives up its powers, and needs {path} then: {mend}")

@@ -34,7 +34,10 @@ def text(daemon: Daemon) -> str:
         f"engines: {len(daemon.engines)}",
         f"reloads: {daemon.reloads}",
         *([f"reload refused: {one_line(daemon.refused)}"] if daemon.refused else []),
-        *(f"not used: {one_line(why)}" for why in deciding.unused(*daemon.places)),
+        *(
+            f"not used: {one_line(why)}"
+            for why in deciding.unused(daemon.config.directory, daemon.config.state)
+        ),
         *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(daemon.catalog.broken.items())),
         *(f"broken provider: {name}: {one_line(why)}" for name, why in daemon.broken_providers.items()),
         *(f"broken agent: {name}: {one_line(why)}" for name, why in daemon.broken_agents.items()),

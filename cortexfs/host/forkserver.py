@@ -31,6 +31,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -40,6 +41,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.host import start, vouching
 from cortexfs.host.confine import identity, leftovers, limits, socket_gate, view
 from cortexfs.linux import syscalls
+from cortexfs.state.beside import kept_of
 
 PRELOAD = "cortexfs.tools"
 SERVE = "cortexfs.host.serve:serve"
@@ -352,11 +354,13 @@ def main() -> None:
     # No collection runs here, and hosts share these pages for as long as none touches them.
     gc.disable()
     gc.freeze()
-    mark = ""
+    ground = view.Ground(options.sealed)
     if options.state:
-        mark = leftovers.name_of(options.state)
+        state = os.path.realpath(options.state)
+        mark = leftovers.name_of(state)
         leftovers.end(mark)
-    ForkServer(control, serve, view.Ground(options.sealed, options.state, mark), options.daemon).run()
+        ground = view.Ground(options.sealed, state, str(kept_of(Path(options.state))), mark)
+    ForkServer(control, serve, ground, options.daemon).run()
 
 
 def _function(name: str) -> start.Serve:

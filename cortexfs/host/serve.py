@@ -96,8 +96,6 @@ class _Host:
             if last:
                 self.start_worker()
             try:
-                # Also from threads that an earlier call of this worker has left behind.
-                syscalls.unshare(_CLONE_FS)
                 self._answer(rights, whole)
             except BaseException:  # a host short of a worker is broken: it says why and ends
                 traceback.print_exc()
@@ -110,6 +108,8 @@ class _Host:
     def _next(self) -> tuple[list[int], bool]:
         """The descriptors of the next call, and whether they are all."""
         try:
+            # Also from threads that an earlier call of this worker has left behind.
+            syscalls.unshare(_CLONE_FS)
             data, rights, flags = syscalls.receive(self._control, 1, 2)
         except OSError:
             os._exit(os.EX_OSERR)

@@ -52,7 +52,7 @@ def start(
                 group.enter()
             counted = group is not None and group.counts
             tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
-            plugin_state.prepare(spawn.plugin, spawn.identity)
+            plugin_state.prepare(spawn.plugin, spawn.identity, ground.kept)
             confinement = view.Confinement(spawn.identity, spawn.plugin, ground)
             enclosed = hostcalls.is_enclosed(spawn.plugin, spawn.identity)
             enclose = confinement.enclose if enclosed else None

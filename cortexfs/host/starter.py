@@ -1,9 +1,10 @@
 """The process that starts others for the daemon, which cannot once it has given up what it does not need.
 
-    python -I -m cortexfs.host.starter FD [--root ROOT] [--state DIR] [--config DIR] [--engine JSON]
+    python -I -m cortexfs.host.starter FD LOOKS [--root ROOT] [--state DIR] [--config DIR] [--engine JSON]
 
-FD is the channel of core/starts.py. The daemon starts this before it opens anything. --root is the mount,
---state and --config are the daemon's directories, --engine the command of engines, as a list of words.
+FD is the channel of core/starts.py, LOOKS the one that lookers hear, one after another. The daemon starts
+this before it opens anything. --root is the mount, --state and --config are the daemon's directories,
+--engine the command of engines, as a list of words.
 
 Rules: what can be started is a table, and nothing of a message is a program. But a daemon of root
 can write the files that are executed here, so this trusts it (docs/security.md). It reads messages
@@ -23,6 +24,7 @@ import shutil
 import signal
 import socket
 import sys
+import sysconfig
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -39,6 +41,7 @@ from cortexfs.host.confine import sealed_program
 from cortexfs.linux import syscalls
 from cortexfs.state import believed
 
+LOOKER = os.path.join(sysconfig.get_path("scripts"), "cortexfs-looker")
 ENGINE = [sys.executable, "-I", "-m", "cortexfs.host.engine_process"]
 ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 # Threads that wait for each other sleep: while they spun, an answer was ten times slower beside other work,
@@ -64,9 +67,10 @@ class Program(NamedTuple):
 
 class Starter:
     def __init__(
-        self, daemon: socket.socket, root: str, state: str, config: str, engine: Sequence[str]
+        self, daemon: socket.socket, looks: int, root: str, state: str, config: str, engine: Sequence[str]
     ) -> None:
         self._daemon = daemon
+        self._looks = looks
         self._root = root
         self._state = state
         self._config = config
@@ -148,6 +152,8 @@ class Starter:
                 (sys.executable, []) if self._sealed is None else (self._sealed, [sealed_program.SEALED])
             )
             return Program([*words, *state, *sealed], path, ENVIRON, socket.SOCK_SEQPACKET)
+        if message.what == starts.LOOKER:
+            return Program([LOOKER], LOOKER, {})
         if message.what == starts.ENGINE:
             return Program([*self._engine], self._engine[0], ENGINE_ENVIRON)
         if message.what == starts.SIGNATURE:
@@ -179,7 +185,8 @@ class Starter:
         null = os.open(os.devnull, os.O_WRONLY)
         out = null if message.what == starts.FORK_SERVER else printed
         errors = null if message.what in (starts.SIGNATURE, starts.KEY, starts.USER) else printed
-        files = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate((theirs.fileno(), out, errors))]
+        heard = self._looks if message.what == starts.LOOKER else theirs.fileno()
+        files = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate((heard, out, errors))]
         try:
             pid = os.posix_spawn(
                 program.path,
@@ -272,15 +279,17 @@ def _found(program: str, environ: Mapping[str, str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="cortexfs.host.starter")
     parser.add_argument("fd", type=int)
+    parser.add_argument("looks", type=int)
     parser.add_argument("--root", default="")
     parser.add_argument("--state", default="")
     parser.add_argument("--config", default="")
     parser.add_argument("--engine", type=json.loads, default=ENGINE)
     options = parser.parse_args()
     daemon = socket.socket(fileno=options.fd)
-    daemon.set_inheritable(False)
+    for channel in (options.fd, options.looks):
+        os.set_inheritable(channel, False)
     os.chdir("/")
-    Starter(daemon, options.root, options.state, options.config, options.engine).run()
+    Starter(daemon, options.looks, options.root, options.state, options.config, options.engine).run()
 
 
 if __name__ == "__main__":

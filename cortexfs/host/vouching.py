@@ -19,8 +19,10 @@ from typing import NamedTuple
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
+from cortexfs.linux import syscalls
+from cortexfs.peers import place
 from cortexfs.peers.ancestry import KnownHost
-from cortexfs.peers.caller import caller_of, credentials
+from cortexfs.peers.caller import caller_of, check_alive, credentials, gone, pidfd_of
 
 
 class _Person(NamedTuple):
@@ -75,16 +77,37 @@ class Vouching:
         with socket.socket(fileno=os.dup(connection)) as sock:
             if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM) or not sock.getsockname():
                 raise _no_connection()
+            who = credentials(sock)
             try:
-                caller = caller_of(sock, self._hosts, lambda uid: True)
+                return self._person(sock)
             except Fault as fault:
                 if fault.code != "ESRCH":
                     raise
-                who = credentials(sock)
                 return _Person(Identity(who.uid, who.gid, who.groups), [])
-        if caller.cwd is not None:
-            os.close(caller.cwd)
-        return _Person(caller.identity, caller.rights)
+
+    def _person(self, sock: socket.socket) -> _Person:
+        with caller_of(sock, self._hosts, lambda uid: True) as caller:
+            identity = caller.identity
+        try:
+            return _Person(identity, following(sock, caller.pid, identity) if identity.is_elsewhere else [])
+        except OSError as error:
+            raise gone(error) from error
+
+
+def following(sock: socket.socket, pid: int, identity: Identity) -> list[int]:
+    """By what a host follows the caller: its pidfd and, where that is another one, its root directory."""
+    rights = [pidfd_of(sock, pid)]
+    try:
+        if identity.root != place.HERE.root:
+            rights.append(place.root(pid))
+            if syscalls.mount_and_inode(rights[1]) != identity.root:
+                raise Fault("EACCES", "the calling process has changed its root meanwhile; call again")
+        check_alive(rights[0])
+    except (Fault, OSError):
+        for fd in rights:
+            os.close(fd)
+        raise
+    return rights
 
 
 def _no_connection() -> Fault:

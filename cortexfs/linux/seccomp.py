@@ -108,9 +108,25 @@ OF_DAEMON = {
     "rt_tgsigqueueinfo": (297, 240),
     # names for sockets, by which the fork server knows connections that were accepted
     "bind": (49, 200),
+    # memory, counters and messages that root's processes share (sysvipc(7), mq_overview(7))
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
+    "msgget": (68, 186),
+    "msgrcv": (70, 188),
+    "msgsnd": (69, 189),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
 }
+UTIMENSAT = METADATA["utimensat"]  # does no harm
 TGKILL, PIDFD_SEND_SIGNAL = (234, 131), (424, 424)
-# What could bring descriptors from anybody but the starter, or something else in that channel's place.
+# What could bring descriptors from others than the starter and the looker, or something else in the place
+# of their channels.
 RECVMSG, RECVMMSG, CLOSE, CLOSE_RANGE = (47, 212), (299, 243), (3, 57), (436, 436)
 DUP2, DUP3 = (33, -1), (292, 24)
 IOCTL = (16, 29)
@@ -121,6 +137,7 @@ METADATA_REQUESTS = (
     # of btrfs, to make and destroy subvolumes and snapshots
     *(0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x5000943F),
 )
+TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which type for whoever is at it
 # Which argument is the mode, in which a setuid or setgid bit is EPERM; mkdir(2) takes none of either.
 MODES = {
     "chmod": ((90, -1), 1),
@@ -187,14 +204,14 @@ def close(*, network: bool, unix: bool, metadata: bool = True, families: tuple[i
     syscalls.filter_syscalls(program(_machine(), choice))
 
 
-def guard(channel: int | None) -> None:
-    """Filter the calls of the daemon. `channel` is the descriptor by which alone others may come; None where
-    the kernel or the C library leaves no choice."""
+def guard(channels: Sequence[int]) -> None:
+    """Filter the calls of the daemon. `channels` are the descriptors by which alone others may come; none
+    where the kernel or the C library leaves no choice."""
     machine = _machine()
     instructions = [*_of_machine(machine.arch), *_of_daemon(machine.column, os.getpid())]
-    if channel is not None:
-        instructions += _one_way(machine.column, channel)
-    instructions += _confining(machine.column, Choice(network=True, families=_FAMILIES))
+    if channels:
+        instructions += _by_these(machine.column, channels)
+    instructions += _confining(machine.column, Choice(True, metadata=False, families=_FAMILIES))
     syscalls.filter_syscalls(b"".join(_INSTRUCTION.pack(*each) for each in instructions))
 
 
@@ -206,18 +223,19 @@ def _of_daemon(column: int, pid: int) -> Iterator[Instruction]:
     for numbers in OF_DAEMON.values():
         yield from _if_called(numbers[column], [no])
     yield from _if_called(CLONE[column], _where(_ANY_BIT, _CLONE_THREAD, _GO_ON, no))
+    yield from _if_called(UTIMENSAT[column], [_GO_ON])
     yield from _if_called(TGKILL[column], _where(_EQUAL, pid, _GO_ON, no))
     yield from _if_called(PIDFD_SEND_SIGNAL[column], [_look(1), (_EQUAL, 0, 1, 0), _GO_ON, no])
 
 
-def _one_way(column: int, channel: int) -> Iterator[Instruction]:
+def _by_these(column: int, channels: Sequence[int]) -> Iterator[Instruction]:
     no = _failing(errno.EPERM)
     for numbers in (RECVMMSG, CLOSE_RANGE):
         yield from _if_called(numbers[column], [no])
-    yield from _if_called(RECVMSG[column], _where(_EQUAL, channel, _GO_ON, no))
-    yield from _if_called(CLOSE[column], _where(_EQUAL, channel, no, _GO_ON))
+    yield from _if_called(RECVMSG[column], [_look(0), *_any_of(channels, _GO_ON), no])
+    yield from _if_called(CLOSE[column], [_look(0), *_any_of(channels, no), _GO_ON])
     for numbers in (DUP2, DUP3):
-        yield from _if_called(numbers[column], [_look(1), (_EQUAL, 0, 1, channel), no, _GO_ON])
+        yield from _if_called(numbers[column], [_look(1), *_any_of(channels, no), _GO_ON])
 
 
 def allow_only(numbers: Sequence[int]) -> None:
@@ -256,7 +274,8 @@ def _confining(column: int, choice: Choice) -> Iterator[Instruction]:
         yield from _if_called(numbers[column], [_failing(errno.EPERM)])
     yield from _modes(column)
     if not choice.metadata:
-        requests = [_look(1), *_any_of(METADATA_REQUESTS, _failing(errno.EPERM)), _GO_ON]
+        kinds = (*METADATA_REQUESTS, *TERMINAL_REQUESTS)
+        requests = [_look(1), *_any_of(kinds, _failing(errno.EPERM)), _GO_ON]
         yield from _if_called(IOCTL[column], requests)
     # Its flags are behind a pointer. The C library takes ENOSYS for an old kernel, and uses clone(2).
     yield from _if_called(CLONE3[column], [_failing(errno.ENOSYS)])
@@ -295,7 +314,7 @@ def _sockets(column: int, choice: Choice) -> Iterator[Instruction]:
     yield from _if_called(SOCKETPAIR[column], [*is_unix, *_pairs(unix)])
 
 
-def _any_of(values: tuple[int, ...], then: Instruction) -> list[Instruction]:
+def _any_of(values: Sequence[int], then: Instruction) -> list[Instruction]:
     """`then` where the accumulator holds one of them, and else the next instruction."""
     last = len(values)
     return [*((_EQUAL, last - at, 0, value) for at, value in enumerate(values)), (_SKIP, 0, 0, 1), then]

@@ -1,13 +1,15 @@
 """Who is at the other end of a socket: what the kernel says, never what the peer says.
 
-Main path: `caller_of` reads credentials from the socket, powers, namespaces and root from /proc, and
-makes of them the `Identity` under which a host may act for this caller.
+Main path: `caller_of` reads credentials from the socket and powers, namespaces and root from /proc, and makes
+of them the `Identity` under which a host may act for this caller. The daemon has another process see where
+the caller is (`Peer`, pool/callers.py).
 
 Rules
 - User and groups are those of connect(2). What /proc adds describes a process that may have executed
   a setuid program since; so powers, namespaces and a changed root count only when all four of its
-  uids still are the uid that connected. Namespaces are read first and uids last, so that uids which
-  still agree vouch for what was read before.
+  uids still are the uid that connected. Of a process that is elsewhere, uids are read again, and last, so
+  that uids which still agree vouch for what was read before.
+- Powers are read before it is seen where the process is: who is here then had them here.
 - The pidfd is of the process that connected, and outlives every reading from /proc/PID: had the pid
   been given to another process meanwhile, the last check would fail. Nothing is remembered by pid.
 - The working directory is that of the process, too: a descriptor that it sent could be of anything,
@@ -43,7 +45,9 @@ from msgspec.structs import replace
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import ESM, Identity
 from cortexfs.linux import syscalls
+from cortexfs.peers import place
 from cortexfs.peers.ancestry import KnownHost, ancestor_host, contents, record
+from cortexfs.peers.place import HERE, MNT, USER, Place, Seen, own_namespaces
 
 # Not in Python 3.11's socket module.
 SO_PEERGROUPS = 59
@@ -56,8 +60,6 @@ _MAX_GROUPS = 65536  # NGROUPS_MAX
 class Caller(NamedTuple):
     pid: int
     identity: Identity
-    # What a Spawn needs to follow the caller: its pidfd and, when changed, its root directory.
-    rights: list[int]
     # The working directory; None when the daemon may not see it, which a user's may not always.
     cwd: int | None
 
@@ -65,7 +67,6 @@ class Caller(NamedTuple):
         return self
 
     def __exit__(self, *_: object) -> None:
-        _close(self.rights)
         if self.cwd is not None:
             os.close(self.cwd)
 
@@ -85,17 +86,6 @@ class _Status(NamedTuple):
     effective: int
     no_new_privs: bool
     filters: int  # of system calls
-    deeper: bool  # in a pid namespace below the daemon's
-
-
-class _Place(NamedTuple):
-    """Where a process is: as Identity has it, empty and zeroes for where the daemon is."""
-
-    namespaces: tuple[int, ...]
-    root: tuple[int, int]
-
-
-_HERE = _Place((), (0, 0))
 
 
 def nobody(_uid: int) -> bool:
@@ -111,25 +101,70 @@ def caller_of(
     Raises Fault EACCES or ESRCH when it is not admitted, or not to be known for certain.
     """
     who = credentials(sock)
-    rights = [_pidfd(sock, who.pid)]
-    cwd = None
     try:
-        cwd = _cwd(who.pid)
-        status = _status(who.pid)
-        # Every host has that bit, and no descendant can shed it: without it, a process is in none.
-        host = _host_of(who, status, hosts, sandboxed) if status.no_new_privs else None
-        place, identity = _identity(who, status, host, rights)
-        with suppress(PermissionError):  # it is there, and somebody else's
-            signal.pidfd_send_signal(rights[0], 0)  # ESRCH: it is gone, and the pid perhaps another's
+        peer = Peer(sock, who, hosts, sandboxed)
+        try:
+            return peer.caller(place.seen(who.pid))
+        finally:
+            peer.close()
     except OSError as error:
-        _close(rights if cwd is None else [*rights, cwd])
-        raise _gone(error) from error
-    except Fault:
-        _close(rights if cwd is None else [*rights, cwd])
-        raise
-    if place == _HERE:
-        os.close(rights.pop())
-    return Caller(who.pid, identity, rights, cwd)
+        raise gone(error) from error
+
+
+class Peer:
+    """The same in two steps, between which somebody sees where it is. Raises OSError, too."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        who: Credentials,
+        hosts: Mapping[int, KnownHost],
+        sandboxed: Callable[[int], bool],
+    ) -> None:
+        self._who = who
+        self._pidfd = pidfd_of(sock, who.pid)
+        try:
+            self._status = _status(who.pid)
+            # Every host has that bit, and no descendant can shed it: without it, a process is in none.
+            is_nested = self._status.no_new_privs
+            self._host = _host_of(who, self._status, hosts, sandboxed) if is_nested else None
+        except BaseException:
+            os.close(self._pidfd)
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._who.pid
+
+    def close(self) -> None:
+        os.close(self._pidfd)
+
+    def caller(self, seen: Seen) -> Caller:
+        """`seen` is where it has been since; its descriptor is the caller's, or closed."""
+        try:
+            identity = self._identity(seen.place)
+            check_alive(self._pidfd)
+        except BaseException:
+            seen.close()
+            raise
+        return Caller(self._who.pid, identity, seen.cwd)
+
+    def _identity(self, where: Place) -> Identity:
+        who, host = self._who, self._host
+        if host is not None and host.identity.view is not None and not host.identity.is_elsewhere:
+            return _inherited(Identity(who.uid, who.gid, who.groups), host)
+        if where != HERE:
+            self._status = _status(who.pid)
+            _check(who, self._status, where)
+        powers = _powers(who, where, self._status)
+        identity = Identity(who.uid, who.gid, who.groups, powers, where.namespaces, where.root)
+        return identity if host is None else _inherited(identity, host)
+
+
+def check_alive(pidfd: int) -> None:
+    """Raises OSError ESRCH where the process is gone, and its pid perhaps another's."""
+    with suppress(PermissionError):  # it is there, and somebody else's
+        signal.pidfd_send_signal(pidfd, 0)
 
 
 def _host_of(
@@ -149,23 +184,6 @@ def _host_of(
         mend = f"the owner of the mount may write sandboxed = [{who.uid}] below [callers] in config.toml"
         raise Fault("EACCES", f"{why}, outside of which a tool would act; {mend}")
     return host
-
-
-def _identity(
-    who: Credentials, status: _Status, host: KnownHost | None, rights: list[int]
-) -> tuple[_Place, Identity]:
-    """Returns where the caller is, and its identity. Adds a changed root to `rights`."""
-    place, powers = _HERE, 0
-    if host is None or host.identity.view is None or host.identity.is_elsewhere:
-        place, status = _look(who, status, rights)
-        powers = _powers(who, place, status)
-    identity = Identity(who.uid, who.gid, who.groups, powers, place.namespaces, place.root)
-    return place, identity if host is None else _inherited(identity, host)
-
-
-def _close(rights: list[int]) -> None:
-    for number in rights:
-        os.close(number)
 
 
 def peer_uid(sock: socket.socket) -> int:
@@ -198,21 +216,21 @@ def _groups(sock: socket.socket) -> tuple[int, ...]:
     return struct.unpack(f"={len(data) // 4}I", data)
 
 
-def _pidfd(sock: socket.socket, pid: int) -> int:
+def pidfd_of(sock: socket.socket, pid: int) -> int:
     try:
         return sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
-            raise _gone(error) from error
+            raise gone(error) from error
     # Before Linux 6.5. A pid that was given away meanwhile goes unnoticed if the connection is held
     # open by a third process; then the uids of its new owner are compared, and nothing more.
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
-        raise _gone(error) from error
+        raise gone(error) from error
     if _hung_up(sock):
         os.close(pidfd)
-        raise _gone(None)
+        raise gone(None)
     return pidfd
 
 
@@ -225,30 +243,21 @@ def _hung_up(sock: socket.socket) -> bool:
         return True
 
 
-def _gone(error: OSError | None) -> Fault:
+def gone(error: OSError | None) -> Fault:
     if error is None or error.errno in (errno.ESRCH, errno.ENOENT, errno.EINVAL, errno.ENODATA):
         # With hidepid, /proc says the same of a process that the daemon may not see.
         return Fault("ESRCH", "the calling process is gone, or hidden from the daemon in /proc")
     return Fault("EACCES", f"the daemon cannot find out who you are: {error.strerror}")
 
 
-def _look(who: Credentials, status: _Status, rights: list[int]) -> tuple[_Place, _Status]:
-    """Returns where the caller is, and its status then. Adds a changed root to `rights`."""
-    # Nearly every caller is where the daemon is, and is found to be there in half the time that
-    # its namespaces' numbers would take.
-    away = any([os.readlink(path % who.pid) != own for path, own in _own_links()])
-    away = away or syscalls.mount_and_inode(b"/proc/%d/root" % who.pid) != _own_root()
-    if not (away or status.deeper):
-        return _HERE, status
-    place = _place(who.pid, rights)
-    status = _status(who.pid)
-    if place != _HERE and status.uids != {who.uid}:
+def _check(who: Credentials, status: _Status, where: Place) -> None:
+    """Raises EACCES where a host cannot follow."""
+    if status.uids != {who.uid}:
         raise Fault("EACCES", "you have changed your user since you connected, and are in other namespaces")
-    if place.namespaces and _has_own_devices(who.pid, place.namespaces):
+    if where.namespaces and _has_own_devices(who.pid, where.namespaces):
         raise Fault(
             "EACCES", "your container has device rules that a tool cannot follow; give it a user namespace"
         )
-    return place, status
 
 
 def _has_own_devices(pid: int, namespaces: tuple[int, ...]) -> bool:
@@ -257,8 +266,8 @@ def _has_own_devices(pid: int, namespaces: tuple[int, ...]) -> bool:
     Root there can make a device node that its own cgroup keeps it from opening. In a user namespace
     of its own nobody can open a device node.
     """
-    own = _own_namespaces()
-    if namespaces[_MNT] == own[_MNT] or namespaces[_USER] != own[_USER]:
+    own = own_namespaces()
+    if namespaces[MNT] == own[MNT] or namespaces[USER] != own[USER]:
         return False
     return _devices(pid) != _devices(os.getpid())
 
@@ -269,56 +278,6 @@ def _devices(pid: int) -> bytes:
     return found.get(b"devices", found.get(b"", b""))
 
 
-def _cwd(pid: int) -> int | None:
-    """Opened without looking at it: its file system may be a hung one. The host checks the right to it."""
-    try:
-        return os.open(b"/proc/%d/cwd" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:
-        return None
-
-
-def _place(pid: int, rights: list[int]) -> _Place:
-    namespaces, own = _namespaces(pid), _own_namespaces()
-    rights.append(os.open(b"/proc/%d/root" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-    root = syscalls.mount_and_inode(rights[1])
-    # In another mount namespace a root is never ours, whatever its number.
-    if root == _own_root() and namespaces[_MNT] == own[_MNT]:
-        os.close(rights.pop())
-        root = (0, 0)
-    return _Place(namespaces if namespaces != own else (), root)
-
-
-def _namespaces(pid: int) -> tuple[int, ...]:
-    return tuple([os.stat(f"/proc/{pid}/ns/{name}").st_ino for name in syscalls.NAMESPACES])
-
-
-_MNT = list(syscalls.NAMESPACES).index("mnt")
-
-
-# The daemon's own place, which it never leaves.
-
-
-@functools.cache
-def _own_namespaces() -> tuple[int, ...]:
-    return _namespaces(os.getpid())
-
-
-@functools.cache
-def _own_root() -> tuple[int, int]:
-    return syscalls.mount_and_inode(b"/")
-
-
-@functools.cache
-def _own_links() -> tuple[tuple[bytes, bytes], ...]:
-    """Path and target of what must agree for a caller to be where the daemon is.
-
-    Not mnt: a mount belongs to one mount namespace, so whoever has the daemon's root mount sees the
-    daemon's files. Not pid: NSpid in status tells.
-    """
-    names = [name.encode() for name in syscalls.NAMESPACES if name not in ("mnt", "pid")]
-    return tuple((b"/proc/%d/ns/" + name, os.readlink(b"/proc/self/ns/" + name)) for name in names)
-
-
 def _status(pid: int) -> _Status:
     data = record(b"/proc/%d/status" % pid)
     return _Status(
@@ -327,7 +286,6 @@ def _status(pid: int) -> _Status:
         int(_field(data, b"\nCapEff:\t"), 16),
         _field(data, b"\nNoNewPrivs:\t") != b"0",
         _filters(data),
-        b"\t" in _field(data, b"\nNSpid:\t"),
     )
 
 
@@ -349,16 +307,13 @@ def _filters(data: bytes) -> int:
     return int(_field(data, b"\nSeccomp_filters:\t")) if b"\nSeccomp_filters:\t" in data else 1
 
 
-def _powers(who: Credentials, place: _Place, status: _Status) -> int:
+def _powers(who: Credentials, where: Place, status: _Status) -> int:
     """The capabilities that a host of the caller's may have."""
     powers = status.permitted & status.effective
     if not powers or status.uids != {who.uid}:
         return 0
-    foreign = bool(place.namespaces) and place.namespaces[_USER] != _own_namespaces()[_USER]
+    foreign = bool(where.namespaces) and where.namespaces[USER] != own_namespaces()[USER]
     return powers if _is_root(who, foreign) else 0
-
-
-_USER = list(syscalls.NAMESPACES).index("user")
 
 
 def _is_root(who: Credentials, foreign: bool) -> bool:

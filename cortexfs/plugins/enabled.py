@@ -29,7 +29,7 @@ from cortexfs.core.manifestjson import fields
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import dependencies, json_kinds
 from cortexfs.plugins.install import decisions, distributions, install, sandboxes
-from cortexfs.plugins.install.copies import Copies, kept_of, place_of
+from cortexfs.plugins.install.copies import Copies
 from cortexfs.plugins.install.entry_points import FoundPlugin, found
 from cortexfs.plugins.package import directory, json_manifests, package, records
 from cortexfs.plugins.package import targets as as_told
@@ -37,6 +37,8 @@ from cortexfs.plugins.package.package import Tree
 from cortexfs.plugins.package.program_paths import resolve
 from cortexfs.plugins.trust import openpgp, signing
 from cortexfs.plugins.trust.trust import TrustStore
+from cortexfs.state import believed
+from cortexfs.state.beside import kept_of, place_of
 
 RESERVED = ("builtin",)
 _OUT_OF_USE = ("disabled", "quarantined")
@@ -86,6 +88,7 @@ class Offers:
     def settle(self) -> None:
         """Once, before the first look: bring back what a killed installation had moved aside."""
         install.settle(self._base)
+        openpgp.settle(self._config.state)
 
     def load(self) -> Offered:
         """Blocks: it reads files."""
@@ -189,7 +192,7 @@ class Offers:
         try:
             for folder in (self._kept, keeps):
                 folder.mkdir(mode=0o755, exist_ok=True)
-                folder.chmod(0o755)  # whatever the umask
+                believed.set_mode(folder, 0o755)
         except OSError as problem:
             raise Fault(code_of(problem.errno), f"{keeps} cannot be made: {problem.strerror}") from None
         return json_kinds.plugin(manifest.json, place, self._settings.opened(manifest.name), str(keeps))
@@ -214,11 +217,14 @@ class Offers:
     def _check_key(self, manifest: fields.Manifest, tree: Tree, key: str) -> None:
         try:
             why = openpgp.unchecked(manifest, self._keys)
-            if why or openpgp.signer(manifest, tree.contents, self._keys, self._gpgv) != key:
+            if why or self._signer(manifest, tree) != key:
                 raise Fault("EPERM", why or "its OpenPGP signature is of another key")
         except Fault as fault:
             mend = f"install it again, or: ctx plugin disable {tree.manifest.name}"
             raise _Withdrawn("EPERM", f"{fault.message}; {mend}") from None
+
+    def _signer(self, manifest: fields.Manifest, tree: Tree) -> str:
+        return openpgp.signer(manifest, tree.contents, self._keys, self._gpgv, self._config.state)
 
 
 def declared(tree: Tree, place: Path) -> hostcalls.Plugin | None:

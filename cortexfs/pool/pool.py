@@ -30,8 +30,10 @@ import trio
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.starts import FORK_SERVER
-from cortexfs.peers import safe_sockets
+from cortexfs.pool.call_pairs import Pairs
+from cortexfs.pool.callers import Callers
 from cortexfs.pool.fork_client import ForkServer
+from cortexfs.pool.looker import Looker
 from cortexfs.pool.people import People
 from cortexfs.pool.starter import Starter
 
@@ -43,8 +45,6 @@ END_SECONDS = 2.0  # for a fork server that has broken off
 FORK_SERVER_PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
 # A caller can make namespaces without end; each would get a host of some MiB.
 HOSTS_PER_USER = 32
-# Larger than one message, so that a host seldom waits for the daemon in mid-answer.
-CALL_BUFFER = 512 << 10
 
 log = logging.getLogger("cortexfs")
 
@@ -60,8 +60,10 @@ class Host:
         key: tuple[hostcalls.Plugin, hostcalls.Identity],
         control: socket.socket,
         kill: Callable[[int], bool],
+        pairs: Pairs,
     ) -> None:
         self.number = number
+        self._pairs = pairs
         self.plugin, self.identity = key
         self.control = control
         self.pid = 0
@@ -92,12 +94,9 @@ class Host:
     def call(self, cwd: int | None) -> socket.socket:
         """Open a call: the daemon's end of its stream. Pair with `Pool.release`."""
         assert cwd is None or not hostcalls.is_enclosed(self.plugin, self.identity)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours, theirs = self._pairs.take()
         with theirs:
             rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
-            ours.setblocking(False)
-            safe_sockets.refuse_rights(ours)
-            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CALL_BUFFER)
             try:
                 self.control.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
             except OSError as error:
@@ -145,6 +144,9 @@ class Pool:
         self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._all: dict[int, Host] = {}
         self._by_pid: dict[int, Host] = {}
+        self._looker = Looker(self.starter)
+        self.callers = Callers(self._looker, self._by_pid)
+        self.pairs = Pairs()
         self._number = 0
         self.started: Callable[[Host], None] = lambda host: None  # is told of each host that begins
         self.device = 0  # of the mount, as soon as there is one: what confined hosts may reach of mounts
@@ -159,6 +161,12 @@ class Pool:
 
     async def run(self) -> None:
         """Hear the fork server; when it dies, its hosts are dead, and another takes its place."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._looker.run)
+            await self._serve()
+            nursery.cancel_scope.cancel()
+
+    async def _serve(self) -> None:
         while True:
             began = trio.current_time()
             async with trio.open_nursery() as nursery:
@@ -281,7 +289,7 @@ class Pool:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         ours.shutdown(socket.SHUT_RD)  # a host has nothing to say here, and could send descriptors
-        host = Host(self._number, (plugin, identity), ours, self._kill)
+        host = Host(self._number, (plugin, identity), ours, self._kill, self.pairs)
         met = self.people.number(identity) if connection is None else 0
         shown = [] if connection is None else [connection.fileno()]
         try:
@@ -346,6 +354,7 @@ class Pool:
 
     def sweep(self, idle_seconds: float) -> None:
         """End the built-in tools' hosts that nobody used, and idle ones that were asked to and did not."""
+        self._looker.tidy()
         now = trio.current_time()
         for host in list(self._all.values()):
             idle = now - host.idle_since
@@ -368,6 +377,7 @@ class Pool:
             host.end()
         self._await_ends(asked)
         self._forks.close()
+        self.pairs.close()
         for host in list(self._all.values()):
             self._gone(host, -signal.SIGKILL)
 

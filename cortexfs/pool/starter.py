@@ -77,14 +77,16 @@ class Starter:
     ) -> None:
         """Start it. `engine` is another command of engines than the package's own."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.looks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         options = ["--root", str(root)] if root else []
-        options += ["--state", os.path.realpath(state)] if state else []
+        options += ["--state", os.path.abspath(state)] if state else []
         options += ["--config", os.path.realpath(config)] if config else []
         options += ["--engine", json.dumps(list(engine))] if engine else []
-        with theirs:
+        with theirs, asked:
+            channels = [theirs.fileno(), asked.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "cortexfs.host.starter", str(theirs.fileno()), *options],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-I", "-m", "cortexfs.host.starter", *map(str, channels), *options],
+                pass_fds=channels,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={"PATH": os.defpath, **starts.needed(os.environ)},
@@ -228,8 +230,9 @@ class Starter:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        with suppress(OSError):  # a daemon that has given up closing it (confinement)
-            self.control.close()
+        for channel in (self.control, self.looks):
+            with suppress(OSError):  # a daemon that has given up closing it (confinement)
+                channel.close()
 
 
 async def _read(output: int) -> bytes:

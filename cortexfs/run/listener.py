@@ -31,10 +31,11 @@ from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.arrivals import Arrivals
-from cortexfs.peers.caller import Caller, caller_of
+from cortexfs.peers.caller import Caller
 from cortexfs.peers.quotas import Guest, Guests
 from cortexfs.peers.streams import RECEIVE, receive, send
 from cortexfs.plugins.command_object import CALL, CLASS
+from cortexfs.pool.callers import Look
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Run, Runs
 from cortexfs.run import shebang
@@ -112,22 +113,29 @@ class Exec:
         await self._arrivals.welcome(
             listener,
             self._guests,
-            lambda stream, guest: nursery.start_soon(self._connection, stream, guest),
+            lambda stream, guest: nursery.start_soon(
+                self._connection,
+                stream,
+                guest,
+                self._pool.callers.look(stream, self._settings.serve_sandboxed),
+            ),
         )
 
-    async def _connection(self, stream: socket.socket, guest: Guest) -> None:
+    async def _connection(self, stream: socket.socket, guest: Guest, look: Look) -> None:
         """The guard of this edge: a bug ends its own connection and nobody else's."""
         try:
-            with safe_sockets.closing(stream), contextlib.suppress(OSError):  # gone: nobody to tell
-                await self._converse(stream, guest)
+            gone = contextlib.suppress(OSError)  # nobody to tell
+            with safe_sockets.closing(stream), gone, look:
+                await self._converse(stream, guest, look)
         except Exception:  # it would end all tasks of the nursery; the log has it
             log.exception("a connection was ended by a bug")
             if self._strict:
                 raise
         finally:
             self._guests.leave(guest)
+            self._pool.pairs.refill()
 
-    async def _converse(self, stream: socket.socket, guest: Guest) -> None:
+    async def _converse(self, stream: socket.socket, guest: Guest, look: Look) -> None:
         voice: Voice = Jsonl("")
         try:
             said = await _greeting(stream, guest)
@@ -146,7 +154,7 @@ class Exec:
             if answer := self._without_running(object_, greeting, arguments):
                 await send(stream, answer)
                 return
-            with caller_of(stream, self._pool.by_pid, self._settings.serve_sandboxed) as caller:
+            with await look.caller() as caller:
                 await self._run(
                     _Call(object_, caller, guest, stream, voice, arguments, greeting.umask, environ)
                 )

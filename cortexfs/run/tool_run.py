@@ -57,6 +57,7 @@ class Relay(RunnerSide):
         self._from_host = wire.Splitter(wire.MAX_SAID)
         self._heard_bytes = 0
         self._wanted = 0
+        self._closing = contextlib.ExitStack()  # after a call that was done: once the runner has been told
         self._let_go = True  # the host has no part in this run any more
         self._broken = False  # it has died, or is not to be trusted with another call
 
@@ -64,7 +65,8 @@ class Relay(RunnerSide):
         self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
     ) -> None:
         """The whole run, from its start frame to its exit status."""
-        await self._until_the_end(self._work(pool, plugin, asked, caller, seconds))
+        with self._closing:
+            await self._until_the_end(self._work(pool, plugin, asked, caller, seconds))
 
     async def _work(
         self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
@@ -80,13 +82,17 @@ class Relay(RunnerSide):
 
     async def _call(self, host: Host, asked: hostcalls.Call, cwd: int | None, seconds: float) -> None:
         deadline = trio.current_time() + seconds
-        with safe_sockets.closing(host.call(cwd)) as call:
-            self._let_go = False
+        call = self._closing.enter_context(safe_sockets.closing(host.call(cwd)))
+        self._let_go = False
+        try:
             await self._relay(call, announce(asked), deadline)
             if not self._let_go and not self._ending:
                 self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
             if not self._let_go:
                 self._let_go = await let_go(call)
+        finally:
+            if not self._done:
+                self._closing.close()
         if self._let_go and not self._done and not self._ending:
             self.fault = await name_the_end(host)
 

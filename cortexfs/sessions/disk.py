@@ -19,24 +19,11 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 
-import msgspec
-
 from cortexfs.sessions.log_facts import Scan
 
 PIECE = 1 << 20
 NEW = ".new."
 REMOVED = ".removed."
-
-
-class Owner(msgspec.Struct, frozen=True):
-    uid: int
-    gid: int
-
-
-def give(path: Path | int, owner: Owner) -> None:
-    """Make `owner` the owner; only root can, and only root has to."""
-    if os.geteuid() == 0 and (owner.uid, owner.gid) != (0, 0):
-        os.chown(path, owner.uid, owner.gid)
 
 
 class Descriptors:
@@ -122,28 +109,34 @@ def _open(path: Path, write: bool) -> tuple[int, bool]:
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), False
 
 
-def make_folder(root: Path, parts: tuple[str, ...], owned: int, owner: Owner) -> list[Path]:
-    """Make root/parts, each 0700, `owner`'s from the part `owned` on; the folders that have a new entry."""
+def adopt(root: Path) -> None:
+    """Take back what earlier versions of root's daemon gave to users: without powers it would be closed."""
+    if os.geteuid() or not root.is_dir():
+        return
+    for kind in os.scandir(root):
+        for top in os.scandir(kind) if kind.is_dir(follow_symlinks=False) else ():
+            if top.stat(follow_symlinks=False).st_uid:
+                for folder, folders, files in os.walk(top.path):
+                    for name in (*folders, *files):
+                        os.chown(f"{folder}/{name}", 0, 0, follow_symlinks=False)
+                os.chown(top.path, 0, 0, follow_symlinks=False)  # last: it says that all of it is
+
+
+def make_folder(root: Path, parts: tuple[str, ...]) -> list[Path]:
+    """Make root/parts, each 0700; the folders that have a new entry."""
     grown: list[Path] = []
     folder = root
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for depth, part in enumerate(parts):
+    for part in parts:
         parent, folder = folder, folder / part
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-            if depth >= owned:
-                give(folder, owner)
             grown.append(parent)
     return grown
 
 
-def create(path: Path, owner: Owner) -> None:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        give(descriptor, owner)
-    finally:
-        os.close(descriptor)
+def create(path: Path) -> None:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
 
 
 def write(descriptor: int, data: bytes, offset: int) -> None:
@@ -195,13 +188,12 @@ def sync_path(path: Path, sync: Callable[[int], None] = os.fsync) -> None:
         os.close(descriptor)
 
 
-def replace(path: Path, pieces: Iterable[bytes], owner: Owner) -> None:
+def replace(path: Path, pieces: Iterable[bytes]) -> None:
     """Put a file in the place of another, as a whole; readers of the old one keep it."""
     new = path.with_name(NEW + path.name)
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        give(descriptor, owner)
         offset = 0
         for piece in pieces:
             _write_all(descriptor, piece, offset)

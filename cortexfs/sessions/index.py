@@ -38,7 +38,7 @@ class Indexes:
             if text(path) != address.session:
                 self._make(address, "by-cwd")
                 _make_room(path.parent)
-                disk.replace(path, [address.session.encode() + b"\n"], address.space.owner)
+                disk.replace(path, [address.session.encode() + b"\n"])
 
     def write(self) -> None:
         """Write each list once, however many of its sessions were used."""
@@ -81,16 +81,16 @@ class Indexes:
 
     def _write(self, folder: Path, address: Address, order: dict[str, None]) -> None:
         self._make(address)
-        owner, newest = address.space.owner, list(reversed(order))
-        disk.replace(folder / INDEX / "list", [f"{name}\n".encode() for name in newest], owner)
+        newest = list(reversed(order))
+        disk.replace(folder / INDEX / "list", [f"{name}\n".encode() for name in newest])
         if newest:
-            disk.replace(folder / INDEX / "current", [f"{newest[0]}\n".encode()], owner)
+            disk.replace(folder / INDEX / "current", [f"{newest[0]}\n".encode()])
         else:
             (folder / INDEX / "current").unlink(missing_ok=True)
 
     def _make(self, address: Address, *below: str) -> None:
         parts = (*address.parts[:-1], INDEX, *below)
-        disk.make_folder(self._root, parts, address.owned, address.space.owner)
+        disk.make_folder(self._root, parts)
 
     @staticmethod
     def _by_cwd(folder: Path, cwd: str) -> Path:

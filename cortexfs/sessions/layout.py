@@ -29,7 +29,6 @@ import msgspec
 from cortexfs.core import frames, names
 from cortexfs.core.errors import Fault
 from cortexfs.sessions import disk
-from cortexfs.sessions.disk import Owner
 from cortexfs.sessions.log_facts import MESSAGE, Facts
 
 EVENTS = "events.jsonl"
@@ -38,11 +37,11 @@ INDEX = "index"
 
 
 class Space(msgspec.Struct, frozen=True):
-    """Whose sessions: a folder under the root, as home/1000 or shared/main, and its owner."""
+    """Whose sessions: a folder under the root, as home/1000 or shared/main, and its user. On disk, all of it
+    is the daemon's."""
 
     folder: str
     uid: int
-    gid: int
 
     def __post_init__(self) -> None:
         for part in self.folder.split("/"):
@@ -50,18 +49,14 @@ class Space(msgspec.Struct, frozen=True):
 
     @staticmethod
     def private(uid: int) -> Space:
-        """A user's own. Nothing in it is for a group, so that one is not asked for."""
-        return Space(f"home/{uid}", uid, uid)
+        """A user's own."""
+        return Space(f"home/{uid}", uid)
 
     @staticmethod
     @functools.cache
     def shared() -> Space:
         """Everybody's, in the daemon's keeping."""
-        return Space("shared/main", os.geteuid(), os.getegid())
-
-    @property
-    def owner(self) -> Owner:
-        return Owner(self.uid, self.gid)
+        return Space("shared/main", os.geteuid())
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -78,11 +73,6 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def parts(self) -> tuple[str, ...]:
         return (*object_parts(self.space, self.class_, self.object), self.session)
-
-    @property
-    def owned(self) -> int:
-        """From which of the parts on a folder is the space's owner's."""
-        return self.space.folder.count("/")
 
 
 class Meta(msgspec.Struct, frozen=True, rename={"class_": "class"}):
@@ -152,15 +142,14 @@ def derived(folder: Path) -> int:
 
 def derive(folder: Path, address: Address, log: int, start: int, told: Told) -> None:
     """Bring the files in `folder` up to date with `log`, a descriptor; `start` bytes of it are in them."""
-    owner = address.space.owner
-    _derive_messages(folder / MESSAGES, log, start, told.size, owner)
-    created, updated = _created(folder, owner), when(os.fstat(log).st_mtime)
+    _derive_messages(folder / MESSAGES, log, start, told.size)
+    created, updated = _created(folder), when(os.fstat(log).st_mtime)
     values = {"state": told.state, "updated_at": updated, "cwd": told.cwd or "/"}
     for name, value in values.items():
         if text(folder / name) != value:  # to replace a file makes ext4 write it out
-            disk.replace(folder / name, [value.encode() + b"\n"], owner)
+            disk.replace(folder / name, [value.encode() + b"\n"])
     if not start or (told.latest and told.latest[-1][0] >= start):
-        disk.replace(folder / "latest.md", _latest(log, told.latest), owner)
+        disk.replace(folder / "latest.md", _latest(log, told.latest))
     meta = Meta(
         address.session,
         address.class_,
@@ -175,12 +164,12 @@ def derive(folder: Path, address: Address, log: int, start: int, told: Told) -> 
         str(told.last) if told.last else None,
         told.size,
     )
-    disk.replace(folder / "meta.json", [msgspec.json.encode(meta) + b"\n"], owner)
+    disk.replace(folder / "meta.json", [msgspec.json.encode(meta) + b"\n"])
 
 
-def _derive_messages(path: Path, log: int, start: int, end: int, owner: Owner) -> None:
+def _derive_messages(path: Path, log: int, start: int, end: int) -> None:
     if not start or not path.exists():
-        disk.replace(path, _messages(log, 0, end), owner)
+        disk.replace(path, _messages(log, 0, end))
         return
     with open(path, "ab", buffering=0, opener=_beside) as file:
         for piece in _messages(log, start, end):
@@ -224,12 +213,12 @@ def _texts(line: bytes) -> list[bytes]:
     return []
 
 
-def _created(folder: Path, owner: Owner) -> str:
+def _created(folder: Path) -> str:
     """The session's beginning: as it was noted, else as the oldest of its files tells."""
     path = folder / "created_at"
     if not (created := text(path)):
         created = when(min(entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(folder)))
-        disk.replace(path, [created.encode() + b"\n"], owner)
+        disk.replace(path, [created.encode() + b"\n"])
     return created
 
 
@@ -305,7 +294,7 @@ class Marks:
         """All are on disk but these."""
         if left:
             lines = [msgspec.json.encode(address) + b"\n" for address in left]
-            disk.replace(self.path, lines, Owner(os.geteuid(), os.getegid()))
+            disk.replace(self.path, lines)
         else:
             self.path.unlink(missing_ok=True)
         self._marked = set(left)

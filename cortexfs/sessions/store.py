@@ -62,6 +62,7 @@ class Sessions:
         most: Most | None = None,
     ) -> None:
         limits = limits or Limits()
+        disk.adopt(root)
         self.root = root
         self._report = report
         self._removed = removed

@@ -175,8 +175,8 @@ class Commit:
 
     def _make(self, log: FileLog) -> None:
         address = log.address
-        log.fresh += disk.make_folder(self.root, address.parts, address.owned, address.space.owner)
-        disk.create(log.path, address.space.owner)
+        log.fresh += disk.make_folder(self.root, address.parts)
+        disk.create(log.path)
         log.fresh.append(log.folder)
         log.made = True
 

@@ -96,6 +96,12 @@ def replace(path: Path, data: bytes, mode: int = 0o644, *, alone: bool = False) 
         draft.unlink(missing_ok=True)
 
 
+def set_mode(path: Path | int, mode: int) -> None:
+    """Have that mode, whatever the umask. A daemon of root has one that leaves nothing to be changed."""
+    if stat.S_IMODE(os.stat(path).st_mode) != mode:
+        os.chmod(path, mode)
+
+
 def _open(path: Path | str, owner: int) -> int:
     """A descriptor of what the path leads to, each step of which is looked at."""
     for _ in range(MAX_LINKS):

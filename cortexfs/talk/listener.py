@@ -26,7 +26,7 @@ from cortexfs.core.talk import requests
 from cortexfs.core.tree import places
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.arrivals import Arrivals
-from cortexfs.peers.caller import Caller, caller_of, nobody
+from cortexfs.peers.caller import Caller, nobody
 from cortexfs.peers.quotas import Guest, Guests
 from cortexfs.peers.streams import receive, send
 from cortexfs.plugins.catalog import BUILTIN
@@ -176,12 +176,12 @@ class Sockets:
 
     async def _converse(self, object_: Object, stream: socket.socket) -> None:
         async def check_cwd(path: str) -> None:
-            with self._admitted(stream) as caller:
+            with await self._admitted(stream) as caller:
                 await self._enter(caller.identity, stream, path)
 
         people = self._pool.people
         try:
-            with self._admitted(stream) as caller:
+            with await self._admitted(stream) as caller:
                 identity = caller.identity
             if not object_.serves(identity.uid):
                 raise Fault("EACCES", f"{object_.path} works for uid {object_.home} alone")
@@ -200,9 +200,10 @@ class Sockets:
             self._connections.discard(connection)
             self._left.unpark_all()
 
-    def _admitted(self, stream: socket.socket) -> Caller:
+    async def _admitted(self, stream: socket.socket) -> Caller:
         """Who connected. What runs under a label is kept out of its user's sessions (abi.md 7: deny)."""
-        caller = caller_of(stream, self._pool.by_pid, self._sandboxed)
+        with self._pool.callers.look(stream, self._sandboxed) as look:
+            caller = await look.caller()
         if caller.identity.label:
             with caller:
                 raise Fault("EACCES", f"{caller.identity.label} may not hold conversations")

@@ -192,7 +192,7 @@ def _who(live: Live, accepted: Accepted, asker: Asker) -> Who:
     address, space = live.address, live.address.space
     cwd = accepted.request.cwd or live.place(asker.uid)
     folder = () if space.folder.startswith("temp/") else address.parts
-    return Who(asker.identity, cwd, address.session, folder, (space.uid, space.gid), accepted.run)
+    return Who(asker.identity, cwd, address.session, folder, space.uid, accepted.run)
 
 
 class Turn:

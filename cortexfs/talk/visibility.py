@@ -24,7 +24,7 @@ class Sight(NamedTuple):
 
     def address(self, key: Key) -> Address:
         if key.scope == "temp":
-            space = Space(f"temp/{key.owner}", self.uid, self.uid)
+            space = Space(f"temp/{key.owner}", self.uid)
         else:
             space = Space.shared() if key.scope == "shared" else Space.private(key.owner)
         return Address(space, *plain(self.object), key.session)  # by the plain name sessions are kept

@@ -150,7 +150,7 @@ def interpreter() -> Iterator[Path]:
         lines = [f"import site; site.addsitedir({parent!r})" for parent in sorted(parents)]
         (site / "parent.pth").write_text("\n".join(lines) + "\n")
         scripts = Path(sysconfig.get_path("scripts"))
-        for name in ("ctx", "cortexfs-object-runner"):
+        for name in ("ctx", "cortexfs-object-runner", "cortexfs-looker"):
             (base / "bin" / name).symlink_to(scripts / name)
         yield base / "bin" / "python"
     finally:

@@ -10,21 +10,30 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import termios
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cortexfs import config
-from cortexfs.core import hostcalls
+import msgspec
+
+import cortexfs
+from cortexfs import config as configuration
+from cortexfs.core import hostcalls, starts
 from cortexfs.daemon import daemon, selfconfinement
 from cortexfs.linux import syscalls
 
-FOLDER, VICTIM = Path(sys.argv[4]), int(sys.argv[5])
+ROOT, STATE, CONFIG, FOLDER = map(Path, sys.argv[1:5])
+VICTIM = int(sys.argv[5])
+PROVIDER = CONFIG / "providers" / "evil.toml"
+MODULE = Path(cortexfs.__file__)
+TERMINAL = os.openpty()[1]
 ALL = (1 << 41) - 1
 libc = ctypes.CDLL(None, use_errno=True)
 made: list[daemon.Daemon] = []
@@ -63,13 +72,67 @@ def enter() -> None:
 
 
 def device() -> None:
-    os.mknod(FOLDER / "device", 0o600 | 0o020000, os.makedev(1, 3))
-    (FOLDER / "device").unlink()
+    os.mknod(STATE / "device", 0o600 | 0o020000, os.makedev(1, 3))
+    (STATE / "device").unlink()
 
 
 def setuid_program() -> None:
-    (FOLDER / "program").touch()
-    (FOLDER / "program").chmod(0o4755)
+    (STATE / "program").touch()
+    (STATE / "program").chmod(0o4755)
+
+
+# -- what is not the daemon's to change
+
+
+def opens(path: str | Path, flags: int = os.O_WRONLY) -> Callable[[], None]:
+    return lambda: os.close(os.open(path, flags))
+
+
+def key_command() -> None:
+    """Write what the starter executes as root."""
+    PROVIDER.parent.mkdir(mode=0o755, exist_ok=True)
+    PROVIDER.write_text(f"key = {{ command = ['touch', '{FOLDER}/root-was-here'] }}\n")
+    PROVIDER.chmod(0o600)
+    if made:
+        asked = starts.Start(1 << 20, starts.KEY, PROVIDER.stem)
+        made[0].starter.control.send(msgspec.msgpack.encode(asked))
+    PROVIDER.unlink()
+
+
+def another_mode() -> None:
+    with open(FOLDER / "roots") as file:  # for which a descriptor to read is enough
+        os.fchmod(file.fileno(), 0o666)
+        os.fchmod(file.fileno(), 0o600)
+
+
+def another_owner() -> None:
+    with open(FOLDER / "roots") as file:
+        os.fchown(file.fileno(), 65534, 65534)
+        os.fchown(file.fileno(), 0, 0)
+
+
+def link() -> None:
+    """Have another file of root's among one's own."""
+    os.link(FOLDER / "roots", STATE / "taken")
+    (STATE / "taken").unlink()
+
+
+def move() -> None:
+    (FOLDER / "roots").rename(STATE / "taken")
+    (STATE / "taken").rename(FOLDER / "roots")
+
+
+def remove() -> None:
+    (FOLDER / "roots").unlink()
+    (FOLDER / "roots").touch(0o600)
+
+
+def shared_memory() -> None:
+    call("shmctl", libc.shmget(0, 4096, 0o1600), 0, None)
+
+
+def type_at_a_terminal() -> None:
+    fcntl.ioctl(TERMINAL, termios.TIOCSTI, b"x")
 
 
 def another_user() -> None:
@@ -87,11 +150,12 @@ def descriptor() -> None:
 
 
 def channel() -> None:
-    """Put something else where the starter is heard."""
+    """Put something else where the starter and the looker are heard."""
     if not made:  # which would break the daemon
         raise AssertionError
     with open(os.devnull) as file:
-        os.dup2(file.fileno(), made[0].starter.control.fileno())
+        for sock in (made[0].starter.looks, made[0].starter.control):
+            os.dup2(file.fileno(), sock.fileno())
 
 
 def connect() -> None:
@@ -126,6 +190,22 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "descriptor": descriptor,
     "powers": lambda: syscalls.set_capabilities(ALL & syscalls.permitted() | 1 << 21),
     "root directory": lambda: os.chroot("/"),
+    "shared memory": shared_memory,
+    "type at a terminal": type_at_a_terminal,
+    "mode of a file": another_mode,
+    "owner of a file": another_owner,
+    "attribute of a file": lambda: os.setxattr(STATE / "lock", "user.test", b"x"),
+    "file: a new one": opens(FOLDER / "new", os.O_WRONLY | os.O_CREAT),
+    "file: key command": key_command,
+    "file: module": opens(MODULE),
+    "file: truncate": lambda: os.truncate(FOLDER / "roots", 0),
+    "file: link": link,
+    "file: move": move,
+    "file: remove": remove,
+    "file: memory of a process": opens(f"/proc/{VICTIM}/mem", os.O_RDWR),
+    "file: below a process": opens(f"/proc/{VICTIM}/root{FOLDER}/roots"),
+    "file: environment": opens(f"/proc/{VICTIM}/environ", os.O_RDONLY),
+    "file: kernel": opens("/proc/sys/kernel/core_pattern"),
 }
 
 
@@ -167,9 +247,9 @@ def hosts() -> dict[str, str]:
         }
 
 
-def give_up(channel_: int) -> None:
+def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
     before = tried(ATTEMPTS)
-    original(channel_)
+    original(state, config, channels)
     after = {**tried({**ATTEMPTS, "channel": channel}), **hosts()}
     print(json.dumps([before, after]), flush=True)
 
@@ -187,7 +267,7 @@ def ready(problem: str | None) -> None:
 
 original = selfconfinement.give_up
 if __name__ == "__main__":
-    daemon.give_up = give_up  # type: ignore[assignment,attr-defined]
+    daemon.give_up = give_up  # type: ignore[attr-defined]
     daemon.Daemon = TakenOver  # type: ignore[assignment,misc]
-    places = config.Places(Path(sys.argv[3]), Path(sys.argv[2]))
-    sys.exit(daemon.run(Path(sys.argv[1]), config.load(places), ready))
+    places = configuration.Places(STATE, CONFIG)
+    sys.exit(daemon.run(ROOT, configuration.load(places), ready))

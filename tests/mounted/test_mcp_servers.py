@@ -38,6 +38,9 @@ def served(python: Path) -> Iterator[Ctx]:
         tool_is(ctx, "test.echo")
         tool_is(ctx, "time.get_current_time")
         yield ctx
+        assert (
+            ctx.call("test.echo", "--text", "x").status == 0
+        )  # also where no test of this lane has called one
         left = servers(ctx)
         assert left
     assert all(wait_gone(pid) for pid in left)

@@ -10,7 +10,6 @@ import pytest
 
 from cortexfs.agents.window.context import Pin, Summary
 from cortexfs.daemon.agent_context_files import ContextFiles
-from cortexfs.sessions.disk import Owner
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import said
 from tests.mounted.test_session_files import ECHOS, does
@@ -27,7 +26,7 @@ def context(mount: Ctx, session: str) -> ContextFiles:
     """A session with a context, as an agent's run leaves it."""
     said(mount, "hello", session=session)
     folder = mount.state / "sessions" / ECHOS / session
-    files = ContextFiles(folder, str(mount.root / ECHOS / session), Owner(os.geteuid(), os.getegid()))
+    files = ContextFiles(folder, str(mount.root / ECHOS / session))
     files.write_summary(Summary(2, 3, "They met."))
     files.write_pack(b"{}\n")
     files.pin("I am Ann.")

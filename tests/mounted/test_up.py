@@ -20,7 +20,7 @@ def checkout(ctx: Ctx) -> Path:
     (top / ".venv" / "bin").mkdir(parents=True)
     (top / "fake").mkdir()
     shutil.copy(UP, top / ".ci" / "up")
-    for name in ("ctx", "cortexfs-object-runner"):
+    for name in ("ctx", "cortexfs-object-runner", "cortexfs-looker"):
         (top / ".venv" / "bin" / name).symlink_to(Path(sysconfig.get_path("scripts")) / name)
     fake = top / "fake" / "id"
     fake.write_text("#!/bin/sh\necho 4711\n")

@@ -56,13 +56,15 @@ def test_the_sdist_is_a_checkout(unpacked: Path) -> None:
     assert os.access(unpacked / ".ci" / "up", os.X_OK)
 
 
-def test_the_wheel_installs_the_runner_beside_ctx(wheel: zipfile.Path, tmp_path: Path) -> None:
+def test_the_wheel_installs_its_programs_beside_ctx(wheel: zipfile.Path, tmp_path: Path) -> None:
     runner = tmp_path / "runner"
     script = wheel / f"cortexfs-{VERSION}.data" / "scripts" / "cortexfs-object-runner"
     runner.write_bytes(script.read_bytes())
     runner.chmod(0o755)
     said = subprocess.run([runner, "--version"], capture_output=True, text=True, check=True).stdout
     assert said.startswith(f"cortexfs-object-runner {VERSION} ")
+    looker = wheel / f"cortexfs-{VERSION}.data" / "scripts" / "cortexfs-looker"
+    assert looker.read_bytes().startswith(b"\x7fELF")
 
 
 # abi.md 8: "The program is `ctx`; `cortex` is the same program"

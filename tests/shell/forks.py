@@ -22,6 +22,7 @@ import msgspec
 import cortexfs
 from cortexfs.core import hostcalls
 from cortexfs.host.confine import sealed_program
+from cortexfs.host.vouching import following
 from cortexfs.peers.caller import Caller, caller_of
 from tests.waiting import PATIENCE
 
@@ -136,11 +137,22 @@ def _connect_as(identity: hostcalls.Identity, client: socket.socket, address: st
         os._exit(0)
 
 
+@contextmanager
+def followed(sock: socket.socket, caller: Caller) -> Iterator[list[int]]:
+    """By what a host follows: the caller's pidfd and, where that is another one, its root directory."""
+    rights = following(sock, caller.pid, caller.identity)
+    try:
+        yield rights
+    finally:
+        for fd in rights:
+            os.close(fd)
+
+
 class Connected:
     """A caller, and the daemon's end of its connection."""
 
     def __init__(self, caller: Caller, connection: socket.socket) -> None:
-        self.pid, self.identity, self.rights, self.cwd = caller
+        self.pid, self.identity, self.cwd = caller
         self.connection = connection
 
 

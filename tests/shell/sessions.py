@@ -17,7 +17,7 @@ from cortexfs.sessions.log import Log
 from cortexfs.sessions.store import Limits, Sessions
 from tests.shell.logreader import Reader
 
-SPACE = Space("home/0", os.getuid(), os.getgid())
+SPACE = Space("home/0", os.getuid())
 
 
 def address(session: str = "default", object: str = "debug/echo") -> Address:

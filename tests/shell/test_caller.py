@@ -22,7 +22,7 @@ from cortexfs.linux import seccomp, syscalls
 from cortexfs.peers import caller as callers
 from cortexfs.peers.caller import Caller, caller_of
 from tests.shell.confined import in_child
-from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connected, ended, public_directory
+from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connected, ended, followed, public_directory
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes callers of other users")
@@ -83,7 +83,6 @@ def test_a_change_of_user_after_connecting_does_not_count() -> None:
 def test_a_caller_where_the_daemon_is_needs_no_way_followed() -> None:
     with connected(*AS_NOBODY) as sock, caller_of(sock, {}) as caller:
         assert (caller.identity.namespaces, caller.identity.root) == ((), (0, 0))
-        assert caller.rights == []
 
 
 def test_the_working_directory_is_that_of_the_process(tmp_path: Path) -> None:
@@ -211,20 +210,23 @@ def test_every_other_namespace_is_noticed(name: str) -> None:
         assert differs == [name]
         # A root in another mount namespace is another root.
         assert (caller.identity.root != (0, 0)) == (name == "mnt")
-        assert len(caller.rights) == (2 if name == "mnt" else 1)
+        with followed(sock, caller) as rights:
+            assert len(rights) == (2 if name == "mnt" else 1)
 
 
 @contextmanager
-def at_root(path: Path) -> Iterator[Caller]:
-    with connected(after=f"import os; os.chroot({str(path)!r})") as sock, caller_of(sock, {}) as caller:
-        yield caller
+def at_root(path: Path) -> Iterator[tuple[Caller, int]]:
+    """The caller, and a descriptor of its root."""
+    chroot = connected(after=f"import os; os.chroot({str(path)!r})")
+    with chroot as sock, caller_of(sock, {}) as caller, followed(sock, caller) as rights:
+        yield caller, rights[1]
 
 
 def test_a_changed_root_is_noticed() -> None:
-    with public_directory() as path, at_root(path) as caller:
+    with public_directory() as path, at_root(path) as (caller, root):
         assert caller.identity.namespaces == ()
         assert caller.identity.root[1] == path.stat().st_ino
-        assert os.fstat(caller.rights[1]).st_ino == path.stat().st_ino
+        assert os.fstat(root).st_ino == path.stat().st_ino
 
 
 def test_a_second_mount_of_the_root_directory_is_another_root() -> None:
@@ -232,8 +234,8 @@ def test_a_second_mount_of_the_root_directory_is_another_root() -> None:
     with public_directory() as path:
         subprocess.run(["mount", "--bind", "/", path], check=True)
         try:
-            with at_root(path) as caller:
-                assert os.path.samestat(os.fstat(caller.rights[1]), os.stat("/"))
+            with at_root(path) as (caller, root):
+                assert os.path.samestat(os.fstat(root), os.stat("/"))
                 assert caller.identity.root != (0, 0)
         finally:
             subprocess.run(["umount", path], check=True)
@@ -246,7 +248,8 @@ def test_the_daemons_root_is_followed_from_another_mount_namespace() -> None:
     )
     after += "; os.chroot('.')"
     with connected("unshare", "-n", after=after) as sock, caller_of(sock, {}) as caller:
-        assert syscalls.mount_and_inode(caller.rights[1]) == caller.identity.root
+        with followed(sock, caller) as rights:
+            assert syscalls.mount_and_inode(rights[1]) == caller.identity.root
         assert caller.identity.root == syscalls.mount_and_inode(b"/")
 
 

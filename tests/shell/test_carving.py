@@ -9,7 +9,8 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.value_formats import HIDES
 from cortexfs.host.confine import hidden_paths
-from cortexfs.host.confine.hidden_paths import NAMES, carved
+from cortexfs.host.confine.hidden_paths import carved
+from cortexfs.linux.landlock import NAMES
 
 
 @pytest.fixture

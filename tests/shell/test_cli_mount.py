@@ -16,8 +16,8 @@ from cortexfs.cli.mount import doctor, mount, mount_checks, system_checks
 from cortexfs.cli.mount.checks import FAIL, OK, WARN, Check, Finding, Subject
 from cortexfs.config import Places
 from cortexfs.core.wire import PROTOCOL
-from cortexfs.plugins.install.copies import place_of
 from cortexfs.run import shebang
+from cortexfs.state.beside import place_of
 from tests.shell.cli_tree import ctx, plant
 
 

@@ -13,8 +13,7 @@ import socket
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.host.confine import landlock
-from cortexfs.linux import seccomp, syscalls
+from cortexfs.linux import landlock, seccomp, syscalls
 from tests.shell import confined
 from tests.shell.confined import ONLY_HERE, Scene, in_child, needs, staged
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, ended

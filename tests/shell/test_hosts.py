@@ -67,12 +67,16 @@ class FakeForks:
 
 
 class FakeStarter:
+    def __init__(self) -> None:
+        self.looks = socket.socket()
+
     def start_now(self, what: str) -> tuple[None, list[int]]:
         ours, theirs = socket.socketpair()
         theirs.close()
         return None, [ours.detach(), os.open("/dev/null", os.O_RDONLY)]
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        self.looks.close()
 
 
 class Stage:
@@ -258,6 +262,7 @@ async def test_more_calls_than_a_host_takes(stage: Stage) -> None:
     assert caught.value.code == "EAGAIN"
     for stream in opened:
         stream.close()
+    stage.pool.pairs.refill()
     assert open_files() == before
 
 

@@ -275,8 +275,10 @@ def test_an_agents_run_enters_no_pid_namespace_without_a_cgroup(users_forks: For
 
 def test_a_caller_that_has_gone_is_not_followed(forks: Forks) -> None:
     with forks.caller("unshare", "-n") as caller:
-        signal.pidfd_send_signal(caller.rights[0], signal.SIGKILL)
-        assert ended(caller.rights[0])
+        pidfd = os.pidfd_open(caller.pid)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        assert ended(pidfd)
+        os.close(pidfd)
         assert forks.refused(caller.identity, caller.connection)[0] == "EACCES"
 
 

@@ -25,13 +25,13 @@ def test_hosts_that_begin_at_once_share_it(tmp_path: Path) -> None:
     # a user's host and that of his confined agent are two, and may both be the first
     faults: list[Fault] = []
     for turn in range(50):
-        (place := tmp_path / str(turn)).mkdir()
+        (place := tmp_path / "kept" / str(turn)).mkdir(parents=True)
         gate = threading.Barrier(4)
 
         def begin(gate: threading.Barrier = gate, place: Path = place) -> None:
             gate.wait()
             try:
-                plugin_state.prepare(plugin(place), IDENTITY)
+                plugin_state.prepare(plugin(place), IDENTITY, str(place.parent))
             except Fault as fault:
                 faults.append(fault)
 
@@ -44,8 +44,19 @@ def test_hosts_that_begin_at_once_share_it(tmp_path: Path) -> None:
     assert faults == []
 
 
-def test_what_is_no_directory_is_none(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / str(os.getuid())).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(Fault, match="it is no directory"):
-        plugin_state.prepare(plugin(tmp_path), IDENTITY)
+@pytest.mark.parametrize("link", ["kept/p", f"kept/p/{os.getuid()}"])
+def test_no_link_leads_to_another_place(link: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / str(os.getuid())).mkdir(parents=True)
+    (tmp_path / link).parent.mkdir(parents=True)
+    (tmp_path / link).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(Fault, match="has no place for what it keeps"):
+        plugin_state.prepare(plugin(tmp_path / "kept/p"), IDENTITY, str(tmp_path / "kept"))
+
+
+@pytest.mark.parametrize("named", ["elsewhere", "kept", "kept/..", "kept/p/q"])
+def test_it_lies_where_all_plugins_keep_theirs(named: str, tmp_path: Path) -> None:
+    # a daemon that was taken over would have root make directories for a user anywhere
+    for folder in ("elsewhere", "kept/p/q"):
+        (tmp_path / folder).mkdir(parents=True)
+    with pytest.raises(Fault, match="that is no place for it"):
+        plugin_state.prepare(plugin(tmp_path / named), IDENTITY, str(tmp_path / "kept"))

@@ -20,10 +20,10 @@ from cortexfs.plugins import enabled
 from cortexfs.plugins.enabled import Offers
 from cortexfs.plugins.install import entry_points
 from cortexfs.plugins.install import install as installing
-from cortexfs.plugins.install.copies import place_of
 from cortexfs.plugins.package import directory, package, records
 from cortexfs.plugins.trust import signing
 from cortexfs.plugins.trust.trust import TrustStore
+from cortexfs.state.beside import place_of
 from tests.shell import plugin_files
 from tests.shell.plugin_files import SECRET, TOOL, plugin
 

@@ -13,7 +13,6 @@ from cortexfs.agents.window.context import Kept, Pin, Summary
 from cortexfs.core.errors import Fault
 from cortexfs.daemon import agent_context_files
 from cortexfs.daemon.agent_context_files import MAX_FILES, MAX_PIN, MAX_PINS, ContextFiles
-from cortexfs.sessions.disk import Owner
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.quota import Most, Shares
 from tests.shell.handlers import caller, refused
@@ -29,7 +28,7 @@ def address(session: str = "default") -> Address:
 
 
 def context(folder: Path) -> ContextFiles:
-    return ContextFiles(folder, SHOWN, Owner(os.geteuid(), os.getegid()))
+    return ContextFiles(folder, SHOWN)
 
 
 # Issue 4: "its provenance kept in `context/`; everything rebuildable".

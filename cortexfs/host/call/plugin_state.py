@@ -1,39 +1,53 @@
 """Where a plugin keeps what is to outlive its hosts: a directory for each of its users.
 
 The daemon names one place for a plugin (`hostcalls.Plugin.keeps`), in which nobody else may write. A host
-makes its user's directory there while it still has the daemon's powers, so that no user can take another's.
+makes its user's directory there while it still has root's powers, so that no user can take another's.
 
-Rules: a directory is its user's alone (0700). Whoever describes plugins keeps nothing.
+Rules: a directory is its user's alone (0700), and lies beside the daemon's state: what the daemon names may
+be no other place of root's, and no link is followed to one. Whoever describes plugins keeps nothing.
 This file must never know what is kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import DESCRIBER, Identity, Plugin
 
 
-def prepare(plugin: Plugin, identity: Identity) -> None:
-    """Make the directory, before the host becomes its caller."""
+def prepare(plugin: Plugin, identity: Identity, beside: str) -> None:
+    """Make the directory, before the host becomes its caller. `beside` is where all plugins keep theirs."""
     if not plugin.keeps or identity.label == DESCRIBER:
         return
-    own = f"{plugin.keeps}/{identity.uid}"
+    kept, name = os.path.split(plugin.keeps)
     try:
-        with contextlib.suppress(FileExistsError):  # also made by another host of his, at this moment
-            os.mkdir(own, 0o700)
-        found = os.lstat(own)
-        if not stat.S_ISDIR(found.st_mode):
-            raise NotADirectoryError(0, "it is no directory", own)
-        if os.geteuid() == 0:
-            os.chown(own, identity.uid, identity.gid, follow_symlinks=False)
+        if kept != beside or name in ("", ".", ".."):
+            raise PermissionError(errno.EPERM, "that is no place for it")
+        with _opened(kept) as above, _opened(name, above) as place:
+            with contextlib.suppress(FileExistsError):  # also made by another host of his, at this moment
+                os.mkdir(str(identity.uid), 0o700, dir_fd=place)
+            with _opened(str(identity.uid), place) as own:
+                if os.geteuid() == 0:
+                    os.fchown(own, identity.uid, identity.gid)
     except OSError as error:
-        told = f"{plugin.name} has no place for what it keeps: {own}: {error.strerror}"
+        where = f"{plugin.keeps}/{identity.uid}"
+        told = f"{plugin.name} has no place for what it keeps: {where}: {error.strerror}"
         raise Fault("EACCES", told) from error
+
+
+@contextlib.contextmanager
+def _opened(path: str, above: int | None = None) -> Iterator[int]:
+    """A directory, and no link to one."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
 
 
 def place(plugin: Plugin) -> Path | None:

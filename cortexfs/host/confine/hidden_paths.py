@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.value_formats import HIDES, is_below
+from cortexfs.linux.landlock import NAMES
 
 View = Sequence[tuple[str, str]]
 
-NAMES = "n"  # the letter for a folder's names alone (landlock.py)
 MOST = 20_000  # entries beside a cap: each costs the start of a host some µs
 
 

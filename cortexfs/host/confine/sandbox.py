@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity, Sandbox, Spawn
-from cortexfs.host.confine import landlock
-from cortexfs.linux import seccomp
+from cortexfs.linux import landlock, seccomp
 
 # Address space that a host takes for its own threads, before any code of a plugin's runs.
 OWN_BYTES = 64 << 20

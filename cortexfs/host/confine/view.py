@@ -20,10 +20,10 @@ import cortexfs
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity, Plugin
 from cortexfs.host.call import plugin_state
-from cortexfs.host.confine import landlock, leftovers, readonly_mounts, wasm_calls
+from cortexfs.host.confine import leftovers, readonly_mounts, wasm_calls
 from cortexfs.host.confine import sandbox as boxing
 from cortexfs.host.confine.hidden_paths import carved
-from cortexfs.linux import seccomp
+from cortexfs.linux import landlock, seccomp
 
 WASM = "wasm"  # a kind of plugins: host/wasm/tools.py, which is not imported for it
 View = tuple[tuple[str, str], ...]
@@ -59,6 +59,7 @@ class Ground(NamedTuple):
 
     sealed: bool  # whether no file can be changed through the program that hosts execute (sealed_program.py)
     state: str = ""  # the daemon's state directory; empty: there is none
+    kept: str = ""  # where plugins keep what outlives hosts
     mark: str = ""  # of that directory's hosts (leftovers.py)
 
 

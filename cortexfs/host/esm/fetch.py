@@ -29,11 +29,10 @@ import msgspec
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import clipped
 from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRIES, REGISTRY_VARIABLES
-from cortexfs.host.confine import landlock
 from cortexfs.host.confine.view import SHOWN
 from cortexfs.host.esm import permissions
 from cortexfs.host.net.egress_proxy import Outlet
-from cortexfs.linux import syscalls
+from cortexfs.linux import landlock, syscalls
 
 SECONDS = 300.0
 # Of what comes, before what no run needs is left out: a plugin has 128 MiB and 10,000 files at most.

@@ -27,10 +27,9 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.targets import Fetched
 from cortexfs.core.manifestjson.capabilities import deno_permissions
 from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRY_VARIABLES
-from cortexfs.host.confine import landlock
 from cortexfs.host.confine.view import SHOWN, View
 from cortexfs.host.process import children
-from cortexfs.linux import seccomp
+from cortexfs.linux import landlock, seccomp
 
 SCRIPTS = Path(__file__).parent / "js"
 HEAP_MIB = 256  # of JavaScript; beyond it Deno ends

@@ -27,7 +27,7 @@ class Who(NamedTuple):
     cwd: str = ""  # where they work, or want it done
     session: str = ""  # its name; none of a single call
     folder: tuple[str, ...] = ()  # of the session, from the root of the tree, where it is kept
-    owner: tuple[int, int] = (0, 0)  # of that folder
+    owner: int = 0  # of that folder
     run: str = ""  # the run's id
 
 

@@ -21,18 +21,9 @@ from cortexfs.core.errors import Fault, code_of
 from cortexfs.plugins.install import install
 from cortexfs.plugins.package import records
 from cortexfs.plugins.package.package import File, Tree
+from cortexfs.state import believed
 
 _DIGITS = 24  # of the hash in a name
-
-
-def place_of(state: Path) -> Path:
-    """Beside the state: hosts that are somebody else, or an agent's, cannot pass through it."""
-    return state.with_name(f"{state.name}-plugins")
-
-
-def kept_of(state: Path) -> Path:
-    """Where plugins keep what outlives their hosts, a directory for each of their users."""
-    return state.with_name(f"{state.name}-kept")
 
 
 class Copies:
@@ -59,7 +50,7 @@ class Copies:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             mend = f"remove it, or: chown {os.geteuid()} {self.base}; chmod 755 {self.base}"
             raise Fault("EACCES", f"others may change {self.base}, from which plugins run; {mend}")
-        self.base.chmod(0o755)  # whatever the umask
+        believed.set_mode(self.base, 0o755)
 
     def _renew(self, where: Path, tree: Tree) -> None:
         if where.is_dir() and _is(where, tree):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.plugins.install.copies import kept_of
 from cortexfs.plugins.install.decisions import Store
+from cortexfs.state.beside import kept_of
 
 
 def forget(state: Path, name: str) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.plugins.package.package import File
+from cortexfs.state import believed
 
 LOCK = ".lock"
 _NEW, _OLD = ".new", ".old"
@@ -131,13 +132,13 @@ def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> No
     }
     for folder in sorted(folders):
         folder.mkdir(mode=0o755)
-        folder.chmod(0o755)
+        believed.set_mode(folder, 0o755)
     for path, file in files.items():
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(draft / path, flags, 0o600), "wb") as written:
+        with open(os.open(draft / path, flags, mode_of(file)), "wb") as written:
             written.write(file.data)
             written.flush()
-            os.fchmod(written.fileno(), mode_of(file))
+            believed.set_mode(written.fileno(), mode_of(file))
             if durable:
                 os.fsync(written.fileno())
     for folder in sorted(folders, reverse=True) if durable else ():

@@ -22,6 +22,7 @@ from cortexfs.state import believed
 
 KEYS = "plugin-keys.gpg"  # of the configuration directory; what gpg --export writes
 MAX_KEYS = 32 << 20
+PREFIX = ".signature-"  # of a folder that gpgv reads
 SECONDS = 10.0
 MAX_SAID = 1 << 20
 
@@ -48,18 +49,28 @@ def run(folder: Path) -> bytes:
 
 
 def signer(
-    manifest: Manifest, files: Mapping[str, bytes], keys: Path, run: Callable[[Path], bytes] = run
+    manifest: Manifest,
+    files: Mapping[str, bytes],
+    keys: Path,
+    run: Callable[[Path], bytes] = run,
+    place: Path | None = None,
 ) -> str:
     """The fingerprint of the key that has signed these files; empty where nothing was checked. `run` runs
-    gpgv where this process may not."""
+    gpgv where this process may not. `place` is where files are written for it."""
     if manifest.signature is None or unchecked(manifest, keys) or (trusted := _ring(keys)) is None:
         return ""
     digest = manifest_hash.package_digest(files)
-    with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=place) as folder:
         Path(folder, starts.RING).write_bytes(trusted)
         Path(folder, starts.SIGNED).write_bytes(manifest_signature.signature(manifest.signature))
         Path(folder, starts.TEXT).write_bytes(manifest_signature.signed_text(digest))
         return manifest_signature.signer(run(Path(folder)))
+
+
+def settle(place: Path) -> None:
+    """Remove what a killed process left of a check."""
+    for left in place.glob(f"{PREFIX}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _ring(keys: Path) -> bytes | None:

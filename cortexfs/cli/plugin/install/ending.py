@@ -16,7 +16,7 @@ from cortexfs.cli import mounts, output, plugin_commands
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.host.call import plugin_state
-from cortexfs.plugins.install.copies import kept_of
+from cortexfs.state.beside import kept_of
 
 # What the mount may take besides, to check the plugin and to start a host.
 SECONDS = UNINSTALL_SECONDS + 30

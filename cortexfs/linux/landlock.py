@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from cortexfs.core.errors import Fault
-from cortexfs.host.confine.hidden_paths import NAMES
 from cortexfs.linux import syscalls
 
 # <linux/landlock.h>: the version that brought it, and the letter of a view that gives it back.
@@ -42,6 +41,8 @@ _DIRECTORY = {
 _NETWORK = {"bind_tcp": (1 << 0, 4), "connect_tcp": (1 << 1, 4)}
 _SCOPES = {"abstract_unix_socket": (1 << 0, 6), "signal": (1 << 1, 6)}
 
+NAMES = "n"  # the letter for a folder's names alone
+
 _FILE_RIGHTS = sum(right for right, _, _ in _FILE.values())
 _GIVES = {
     letter: sum(right for right, _, by in (_FILE | _DIRECTORY).values() if by == letter) for letter in "rwx"
@@ -62,7 +63,7 @@ def restrict(view: Iterable[tuple[str, str]], *, network: bool, port: int | None
     (linux/seccomp.py). Raises Fault EACCES where the kernel has no Landlock, and OSError when it refuses
     what it should not.
     """
-    abi = _abi()
+    abi = version()
     files, net, scopes = handled(abi)
     ruleset = syscalls.landlock_ruleset(files, 0 if network else net, scopes)
     try:
@@ -78,7 +79,27 @@ def restrict(view: Iterable[tuple[str, str]], *, network: bool, port: int | None
         os.close(ruleset)
 
 
-def _abi() -> int:
+def write_only_in(paths: Iterable[str]) -> None:
+    """Let this thread and its descendants change nothing but what is at or below these resolved paths; they
+    read what they may. Nobody's processes can be traced any more but their own.
+
+    Raises Fault EACCES where the kernel's Landlock is too old to move files between folders, and OSError.
+    """
+    abi = version()
+    if abi < _DIRECTORY["refer"][1]:
+        raise Fault("EACCES", "this kernel's Landlock is too old for that (Linux 5.19 or later)")
+    files = handled(abi)[0] & _GIVES["w"]
+    ruleset = syscalls.landlock_ruleset(files, 0, 0)
+    try:
+        for path in paths:
+            _allow(ruleset, path, files)
+        syscalls.landlock_restrict(ruleset)
+    finally:
+        os.close(ruleset)
+
+
+def version() -> int:
+    """Raises Fault EACCES where there is none."""
     try:
         return syscalls.landlock_abi()
     except OSError as error:

@@ -1,0 +1,169 @@
+"""The daemon's end of its looker: the program that sees where callers are (runner/cortexfs-looker.c).
+
+    question = looker.ask(pid)              as soon as somebody has connected
+    seen = await looker.seen(question)      or looker.forget(question)
+
+Rules: an answer is read by whoever waits for one, without a task for it, and is mostly there by then. The
+channel is as old as the daemon, and another looker hears what the last one has not.
+This file must never know of callers' sockets, objects, frames or policy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import struct
+from collections import deque
+from contextlib import suppress
+
+import trio
+
+from cortexfs.core.errors import Fault
+from cortexfs.core.starts import LOOKER
+from cortexfs.linux import syscalls
+from cortexfs.peers import place
+from cortexfs.peers.place import Seen
+from cortexfs.pool.starter import Child, Starter
+
+# The loop waits as well, but for PROMPT_MS at most, and not again for PAUSE when that was not enough.
+PROMPT_MS = 1
+PAUSE = 0.1
+AGAIN = 0.1  # seconds from the end of one looker to the start of another
+
+_QUESTION = struct.Struct("=II")  # number, pid
+# number, errno; mount and inode of the root; namespaces
+_ANSWER = struct.Struct(f"=IIQQ{len(syscalls.NAMESPACES)}Q")
+
+log = logging.getLogger("cortexfs")
+
+
+class Question:
+    __slots__ = ("answer", "number", "pid")
+
+    def __init__(self, number: int, pid: int) -> None:
+        self.number = number
+        self.pid = pid
+        self.answer: Seen | OSError | None = None
+
+
+class Looker:
+    def __init__(self, starter: Starter) -> None:
+        self._starter = starter
+        self._channel = starter.looks
+        self._channel.setblocking(False)
+        try:
+            self._child = _alone(starter.start_now(LOOKER))
+        except OSError as error:
+            why = f"cortexfs-looker cannot be started: {error.strerror}; install the package again"
+            raise Fault("EHOSTDOWN", why) from None
+        self._ready = select.poll()
+        self._ready.register(self._channel, select.POLLIN)
+        self._number = 0
+        self._asked: dict[int, Question] = {}
+        self._unsent: deque[Question] = deque()
+        self._reading = trio.Lock()
+        self._waits_from = 0.0  # by Trio's clock
+
+    async def run(self) -> None:
+        """Start another one where one has ended."""
+        while True:
+            await self._child.ended.wait()
+            log.error("the process that sees where callers are has ended; another one is started")
+            await trio.sleep(AGAIN)
+            try:
+                self._child = _alone(await self._starter.start(LOOKER))
+            except OSError as error:
+                log.error("it cannot be started: %s", error.strerror)
+                return
+            # It may hear a question twice. The second answer is to nobody.
+            self._unsent = deque(self._asked.values())
+            self._send()
+
+    def ask(self, pid: int) -> Question:
+        self._number = self._number + 1 & 0xFFFFFFFF
+        question = self._asked[self._number] = Question(self._number, pid)
+        if self._unsent or not self._sent(question):
+            self._unsent.append(question)
+        return question
+
+    def _sent(self, question: Question) -> bool:
+        try:
+            self._channel.send(_QUESTION.pack(question.number, question.pid))
+        except OSError:
+            return False
+        return True
+
+    def _send(self) -> None:
+        """As many as the channel takes; the others follow when there are answers."""
+        while self._unsent and self._sent(self._unsent[0]):
+            self._unsent.popleft()
+
+    async def seen(self, question: Question) -> Seen:
+        """Returns where the process is. Raises OSError: it is gone, or not for us to see."""
+        if not self._comes_soon(question):
+            while question.answer is None:
+                async with self._reading:
+                    if question.answer is None:
+                        await trio.lowlevel.wait_readable(self._channel)
+                        self._hear(question)
+        if isinstance(question.answer, OSError):
+            raise question.answer
+        assert question.answer is not None
+        return question.answer
+
+    def _comes_soon(self, question: Question) -> bool:
+        """Wait a moment, and the loop with it, as two turns of the loop would take longer."""
+        self._hear(question)
+        if question.answer is None and (now := trio.current_time()) >= self._waits_from:
+            self._ready.poll(PROMPT_MS)
+            self._hear(question)
+            if question.answer is None:
+                self._waits_from = now + PAUSE
+        return question.answer is not None
+
+    def tidy(self) -> None:
+        """Take what nobody waits for any more, as it holds directories."""
+        self._hear(None)
+
+    def _hear(self, awaited: Question | None) -> None:
+        """Take the answers that are there, up to the one that is awaited."""
+        with suppress(OSError):
+            while awaited is None or awaited.answer is None:
+                data, rights, _ = syscalls.receive(self._channel, _ANSWER.size, 1)
+                if not data:
+                    break
+                self._take(data, rights)
+        if self._unsent:
+            self._send()
+
+    def _take(self, data: bytes, rights: list[int]) -> None:
+        number, error, mount, inode, *namespaces = _ANSWER.unpack(data)
+        question = self._asked.pop(number, None)
+        if question is None:
+            _close(rights)
+        elif error:
+            question.answer = OSError(error, os.strerror(error))
+        else:
+            where = place.of(tuple(namespaces), (mount, inode))
+            question.answer = Seen(where, rights[0] if rights else None)
+
+    def forget(self, question: Question) -> None:
+        """Have no answer. It holds a directory, so that it is taken, and closed, now if that can be."""
+        if question.answer is None:
+            self._comes_soon(question)
+        self._asked.pop(question.number, None)
+        if isinstance(question.answer, Seen):
+            question.answer.close()
+
+
+def _alone(started: tuple[Child, list[int]]) -> Child:
+    """It prints nothing."""
+    child, rights = started
+    _close(rights)
+    return child
+
+
+def _close(rights: list[int]) -> None:
+    for fd in rights:
+        os.close(fd)

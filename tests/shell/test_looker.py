@@ -1,0 +1,151 @@
+"""pool/looker.py: the daemon's end of the program that sees where callers are."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+
+from cortexfs.peers import place
+from cortexfs.peers.place import HERE
+from cortexfs.pool.callers import Callers
+from cortexfs.pool.looker import Looker, Question
+from cortexfs.pool.starter import Starter
+from tests.shell.calling import files_closed, open_files
+from tests.shell.forks import connected
+from tests.waiting import until
+
+MANY = 3000  # more than a channel takes at a time
+
+
+@asynccontextmanager
+async def looking() -> AsyncIterator[Looker]:
+    starter = Starter()
+    try:
+        looker = Looker(starter)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(starter.run)
+            nursery.start_soon(looker.run)
+            yield looker
+            nursery.cancel_scope.cancel()
+    finally:
+        await trio.to_thread.run_sync(starter.stop)
+
+
+async def test_somebody_who_is_here() -> None:
+    async with looking() as looker:
+        seen = await looker.seen(looker.ask(os.getpid()))
+        assert seen.place == HERE
+        assert os.readlink(f"/proc/self/fd/{seen.cwd}") == os.getcwd()
+        seen.close()
+
+
+async def test_somebody_who_is_gone() -> None:
+    async with looking() as looker:
+        with pytest.raises(FileNotFoundError):
+            await looker.seen(looker.ask(2**22 + 1))  # proc(5): over the most that pid_max can be
+
+
+async def test_nobody_is_held_up_by_one_that_does_not_answer() -> None:
+    async with looking() as looker:
+        os.kill(looker._child.pid, signal.SIGSTOP)
+        answered = []
+
+        async def ask() -> None:
+            seen = await looker.seen(looker.ask(os.getpid()))
+            answered.append(seen.place)
+            seen.close()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not answered
+            os.kill(looker._child.pid, signal.SIGCONT)
+        assert answered == [HERE] * 3
+
+
+async def test_another_one_answers_what_the_last_one_has_not() -> None:
+    async with looking() as looker:
+        first = looker._child
+        before = open_files()
+        os.kill(first.pid, signal.SIGSTOP)
+        questions = [looker.ask(os.getpid()) for _ in range(5)]
+        os.kill(first.pid, signal.SIGKILL)
+        for question in questions:
+            seen = await looker.seen(question)
+            assert seen.place == HERE
+            seen.close()
+        assert looker._child.pid != first.pid
+        looker.forget(looker.ask(os.getpid()))  # and with it what comes twice
+        await files_closed(before)
+
+
+async def test_more_questions_than_are_taken_at_a_time() -> None:
+    async with looking() as looker:
+        before = open_files()
+        os.kill(looker._child.pid, signal.SIGSTOP)
+        questions = [looker.ask(os.getpid()) for _ in range(MANY)]
+        assert looker._unsent
+        os.kill(looker._child.pid, signal.SIGCONT)
+        for question in questions:
+            (await looker.seen(question)).close()
+        assert not looker._unsent
+        await files_closed(before)
+
+
+async def test_an_answer_that_nobody_wants_holds_no_directory() -> None:
+    async with looking() as looker:
+        before = open_files()
+        for _ in range(20):
+            looker.forget(looker.ask(os.getpid()))
+        seen = await looker.seen(looker.ask(os.getpid()))  # behind all of them
+        seen.close()
+        assert not looker._asked
+        os.kill(looker._child.pid, signal.SIGSTOP)
+        looker.forget(looker.ask(os.getpid()))
+        os.kill(looker._child.pid, signal.SIGCONT)
+        await trio.lowlevel.wait_readable(looker._channel)
+        looker.tidy()
+        with pytest.raises(BlockingIOError):
+            looker._channel.recv(1)
+        await files_closed(before)
+
+
+SHEDS = """
+import ctypes, signal
+signal.signal(signal.SIGUSR1, lambda *_: ctypes.CDLL(None).unshare(0x10000000))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give powers up")
+async def test_powers_that_somebody_gains_where_he_goes_are_none_here() -> None:
+    # Root without powers is seen here, and has all of them in a user namespace, as /proc says, at once after.
+    class Late:
+        def ask(self, pid: int) -> Question:
+            question = Question(1, pid)
+            question.answer = place.seen(pid)
+            os.kill(pid, signal.SIGUSR1)
+            until(lambda: powers(pid), lambda found: found != 0)
+            return question
+
+        async def seen(self, question: Question) -> place.Seen:
+            assert isinstance(question.answer, place.Seen)
+            assert question.answer.place == HERE
+            return question.answer
+
+    weak = connected("setpriv", "--bounding-set=-all", "--inh-caps=-all", after=SHEDS)
+    with weak as sock, Callers(cast(Looker, Late()), {}).look(sock) as look, await look.caller() as caller:
+        assert (caller.identity.uid, caller.identity.capabilities) == (0, 0)
+
+
+def powers(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("\nCapEff:\t")[2].partition("\n")[0], 16)
