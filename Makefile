@@ -1,11 +1,13 @@
 # From a checkout to a mounted tree, and to its tests.
 #   make up     build into .venv, mount, make first calls     make down   unmount
-#   make test   every test      make lint   style and types   make bench  the figures of docs/performance.md
-#   make soak   long fuzzing    make lock   renew the pins    make clean  remove what was built
+#   make fast   tests without a mount     make test    every test     make soak    long fuzzing
+#   make lint   style and types           make types   types          make format  write the style
+#   make bench  the figures of docs/performance.md
+#   make lock   renew the pins            make clean   remove what was built
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down test lint bench soak lock clean packages test-packages
+.PHONY: up down fast test lint types format bench soak lock clean packages test-packages
 
 PYTHON ?=
 LANES ?= 2
@@ -50,15 +52,28 @@ FORCE:
 	@$(BIN)/ctx provider add-local
 	@touch $@
 
+TESTS := $(BIN)/python -m pytest -q -n $(LANES) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=10
+
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(BIN)/python -m pytest -q -n $(LANES) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
+	@$(TESTS)
 	@.ci/running .venv/.running
+
+# The inner rings: values, and real processes and sockets, without a mount.
+fast: .venv/.local test-packages
+	@$(TESTS) tests/core tests/shell tests/runner
 
 lint: .venv/.built
 	@$(BIN)/ruff check -q .
 	@$(BIN)/ruff format -q --check .
 	@$(BIN)/mypy
+
+types: .venv/.built
+	@$(BIN)/mypy
+
+format: .venv/.built
+	@$(BIN)/ruff check -q --fix .
+	@$(BIN)/ruff format -q .
 
 # Programs that are measured beside ours, and needed for nothing else.
 build/peers: tests/bench/peers.lock | .venv/.pins

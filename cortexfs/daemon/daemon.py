@@ -22,27 +22,26 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pyfuse3
 import trio
 
-from cortexfs.agents import records
 from cortexfs.agents.loop import Agents
 from cortexfs.config import Config
 from cortexfs.core import hostcalls, starts
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
-from cortexfs.core.registry import Key, Object, Registry, is_own
+from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.daemon import limits as terms
+from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
-from cortexfs.daemon import status
 from cortexfs.daemon.agent_ports import AgentWorld
 from cortexfs.daemon.bugs import Bugs
+from cortexfs.daemon.reload import Parts, Reload, Sources
 from cortexfs.daemon.retention import retain
 from cortexfs.daemon.selfconfinement import give_up
 from cortexfs.hooks.middleware import Middleware
@@ -51,10 +50,9 @@ from cortexfs.linux import mount_table
 from cortexfs.linux.syscalls import PR_SET_DUMPABLE, prctl
 from cortexfs.models.ask.driver import Driver
 from cortexfs.models.drivers import Drivers
-from cortexfs.models.exchange.served import served
 from cortexfs.models.local.driver import Locals
 from cortexfs.models.local.engine import Engines, Terms
-from cortexfs.models.local.weights import DEFAULT, DRIVER, found
+from cortexfs.models.local.weights import DRIVER
 from cortexfs.models.plugin_model import DRIVER as PLUGGED
 from cortexfs.models.plugin_model import PluginModels
 from cortexfs.models.providers.files import Providers
@@ -122,11 +120,9 @@ class Daemon:
         self.middleware = Middleware(self.pool, config.plugins.hook_failure)
         turns = Turns(self.middleware.hooks, self.middleware.events)
         self.pool.started = self.middleware.events.started
-        self.catalog = Catalog(self.pool, Descriptions(config.state), further)
-        self.offers = Offers(config, further, daemonstarts.signatures(self.starter))
-        self.servers = mcp_servers.Servers(config.directory, config.state)
-        self.watch = mcp_servers.Watch(self.catalog, self._renew)
-        self.commands = Commands(config.state, self.catalog.serving, self.offers.one)
+        catalog = Catalog(self.pool, Descriptions(config.state), further)
+        offers = Offers(config, further, daemonstarts.signatures(self.starter))
+        self.commands = Commands(config.state, catalog.serving, offers.one)
         self._connections = min(limits.connections, terms.raise_descriptors() // 4)  # of each kind, at most
         self.sessions = Sessions(
             config.state / "sessions",
@@ -158,17 +154,13 @@ class Daemon:
             state=config.state,
             forgotten=lambda key: self.logs.drop(*key),
         )
-        self.providers = Providers(config.directory, config.state)
-        self.secrets = Secrets(config.state, partial(daemonstarts.key, self.starter))
-        self.broken_providers: dict[str, str] = {}
-        self.broken_agents: dict[str, str] = {}
         engine = config.engine
         engine_terms = Terms(engine.idle_secs, streams=engine.streams, threads=engine.threads)
         self.engines = Engines(engine_terms, partial(self.starter.start, starts.ENGINE))
-        self.locals = Locals(self.engines, self.fs.control)
+        local = Locals(self.engines, self.fs.control)
         seconds = float(config.turn.tool_timeout_secs)
         plugged = PluginModels(self.pool, self.fs.control, seconds)
-        makers = {DRIVER: self.locals.driver, PLUGGED: plugged.driver}
+        makers = {DRIVER: local.driver, PLUGGED: plugged.driver}
         self.drivers = Drivers(self._model, self.fs.control, makers, heard=turns.model)
         tools = ToolCalls(self.pool, seconds)
         home, fs, sessions = partial(daemonstarts.home, self.starter), self.fs, self.sessions
@@ -185,13 +177,27 @@ class Daemon:
             strict,
             config.callers.serve_sandboxed,
         )
-        self._agents: list[Object] = []  # as their records have them
-        self._agents_changed = trio.Event()
-        self._own_changed: set[Key] = set()
-        self._applying = trio.Lock()
-        self.fs.on_change(self._changed)
-        self.reloads = -1  # the first one is the start
-        self.refused = ""  # why the last one took nothing over
+        self.watch = mcp_servers.Watch(catalog, lambda: self.reload.renew())
+        secrets = Secrets(config.state, partial(daemonstarts.key, self.starter))
+        servers = mcp_servers.Servers(config.directory, config.state)
+        providers = Providers(config.directory, config.state)
+        self.reload = Reload(
+            root,
+            Sources(config, self.began, offers, servers, providers, secrets),
+            Parts(
+                runs=self.runs,
+                pool=self.pool,
+                catalog=catalog,
+                commands=self.commands,
+                drivers=self.drivers,
+                locals=local,
+                world=self.world,
+                middleware=self.middleware,
+                fs=self.fs,
+                sockets=self.sockets,
+                watch=self.watch,
+            ),
+        )
         self._stop = trio.Event()
 
     def serve(self, ready: Callable[[str | None], None]) -> int:
@@ -226,7 +232,7 @@ class Daemon:
             services.start_soon(self.pool.run)
             services.start_soon(self.logs.run)
             services.start_soon(self._sweep)
-            await services.start(self._signals)
+            await services.start(signals.hear, self._stop.set, self.reload.again)
             services.start_soon(self._unmounted)
             await services.start(self.middleware.events.run)
             await services.start(self.engines.run)
@@ -235,9 +241,8 @@ class Daemon:
             await services.start(self.sockets.run)
             await services.start(self.watch.run)
             services.start_soon(retain, self.sessions, self.config.sessions)
-            await trio.to_thread.run_sync(self.offers.settle)
-            await self.reload()
-            services.start_soon(self._watch_agents)
+            await self.reload.begin()
+            services.start_soon(self.reload.check_agents)
             listener = await listen(self.starter, self.fs.expecting_bind)
             with safe_sockets.closing(listener):
                 async with trio.open_nursery() as calls_:
@@ -267,91 +272,6 @@ class Daemon:
         await self.starter.run()
         log.error("the process that starts others has ended; the daemon ends, too")
         self._stop.set()
-
-    async def reload(self) -> None:
-        """Take over what is enabled now; what did not change keeps its hosts."""
-        async with self._applying:
-            await self._reload()
-            self.reloads += 1
-            self.watch.again()
-
-    async def _renew(self) -> None:
-        """A plugin has other tools, without anybody's having told us."""
-        async with self._applying:
-            await self._reload()
-
-    async def _reload(self) -> None:
-        self.refused = ""
-        try:
-            offered = await trio.to_thread.run_sync(self.offers.load)
-            servers = await trio.to_thread.run_sync(self.servers.load)
-            models = await trio.to_thread.run_sync(served, self.providers, self.secrets)
-            agents = await trio.to_thread.run_sync(records.load, self.config.state, self.began)
-        except Fault as fault:  # a damaged file must not end what works
-            self.runs.last_error = self.refused = fault.message
-            return
-        here = await trio.to_thread.run_sync(found, self.config.directory, self.config.engine.context_tokens)
-        self.locals.apply(here)
-        own = [each.object for each in here]
-        registry = await self.catalog.registry(
-            [*offered.plugins, *servers.plugins],
-            [*models.objects, *own, *agents.objects],
-            consents=offered.consents,
-            faults={**offered.faults, **servers.faults},
-            withdrawn=offered.withdrawn,
-        )
-        self.broken_providers = models.broken
-        self.broken_agents = agents.broken
-        self._agents = agents.objects
-        await self.drivers.apply(models.sources)
-        await trio.to_thread.run_sync(self.commands.apply, self.catalog.commands, self.catalog.plugins)
-        await self.fs.apply(registry)
-        main = DEFAULT if self._model(DEFAULT) else "debug/echo"
-        await self.fs.offer("main", f"{self.root}/model/{main}")
-        hooks = self.middleware.hooks
-        hooks.apply(self.catalog.served)
-        wanted = {one.plugin for one in (*registry, *self.catalog.commands.values())} | {*hooks.plugins}
-        self.pool.replace(lambda plugin: plugin in wanted)
-        await trio.to_thread.run_sync(self.offers.sweep, wanted | self.pool.plugins)
-        await self._check_agents(None)
-        await self.sockets.reconcile(self.fs.registry)
-        self.watch.reconcile(servers.plugins)
-
-    def _changed(self, key: Key) -> None:
-        """Somebody has written a control."""
-        if key[0] == "agent":
-            self._agents_changed.set()
-        if is_own(key):
-            self._own_changed.add(key)
-
-    async def _watch_agents(self) -> None:
-        """An agent whose controls do not fit together is refused on its socket, until they do."""
-        while True:
-            await self._agents_changed.wait()
-            self._agents_changed = trio.Event()
-            async with self._applying:
-                changed, self._own_changed = self._own_changed, set()
-                if await self._check_agents(changed) or changed:
-                    await self.sockets.reconcile(self.fs.registry)
-
-    async def _check_agents(self, own: Iterable[Key] | None) -> bool:
-        """Show which agents cannot work now, these of users' own among them (None: all); whether that is
-        another thing than before."""
-        shown = self.fs.registry.objects
-        checked = self.world.checked([*self._agents, *self.fs.own.some(own)])
-        changed = any(shown.get(key) != object_ for key, object_ in checked.items())
-        if changed:
-            await self.fs.apply(Registry({**shown, **checked}))
-        return changed
-
-    async def _signals(self, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
-            task_status.started()
-            async for number in received:
-                if number != signal.SIGHUP:
-                    self._stop.set()
-                    return
-                await self.reload()
 
     async def _unmounted(self) -> None:
         """`umount -l` by hand ends the daemon too; the bound socket would keep the mount alive unseen."""

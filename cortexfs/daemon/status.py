@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def text(daemon: Daemon) -> str:
     """Returns it as it is now, a `key: value` line each."""
+    reload = daemon.reload
     counts = {class_: len(daemon.fs.registry.names(class_)) for class_ in ("tool", "model", "agent")}
     lines = [
         f"version: {VERSION}",
@@ -32,15 +33,15 @@ def text(daemon: Daemon) -> str:
         f"hosts: {len(daemon.pool)}",
         *daemon.middleware.told(),
         f"engines: {len(daemon.engines)}",
-        f"reloads: {daemon.reloads}",
-        *([f"reload refused: {one_line(daemon.refused)}"] if daemon.refused else []),
+        f"reloads: {reload.count}",
+        *([f"reload refused: {one_line(reload.refused)}"] if reload.refused else []),
         *(
             f"not used: {one_line(why)}"
             for why in deciding.unused(daemon.config.directory, daemon.config.state)
         ),
-        *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(daemon.catalog.broken.items())),
-        *(f"broken provider: {name}: {one_line(why)}" for name, why in daemon.broken_providers.items()),
-        *(f"broken agent: {name}: {one_line(why)}" for name, why in daemon.broken_agents.items()),
+        *(f"broken plugin: {name}: {one_line(why)}" for name, why in sorted(reload.broken_plugins.items())),
+        *(f"broken provider: {name}: {one_line(why)}" for name, why in reload.broken_providers.items()),
+        *(f"broken agent: {name}: {one_line(why)}" for name, why in reload.broken_agents.items()),
         f"bugs met: {daemon.bugs.met}",
         f"last error: {one_line(daemon.logs.error or daemon.runs.last_error or 'none')}",
     ]
