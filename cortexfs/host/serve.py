@@ -108,8 +108,10 @@ class _Host:
     def _next(self) -> tuple[list[int], bool]:
         """The descriptors of the next call, and whether they are all."""
         try:
-            # Also from threads that an earlier call of this worker has left behind.
+            # A directory of its own, also of threads that an earlier call left behind; none of a caller's:
+            # that one can be unmounted.
             syscalls.unshare(_CLONE_FS)
+            os.chdir("/")
             data, rights, flags = syscalls.receive(self._control, 1, 2)
         except OSError:
             os._exit(os.EX_OSERR)
@@ -140,7 +142,6 @@ class _Host:
             runtime.close()
             for number in rights[1:]:
                 os.close(number)
-            os.chdir("/")  # so that the caller's can be unmounted
 
     def _attempt(self, runtime: Runtime, rights: list[int], whole: bool) -> None:
         try:

@@ -111,7 +111,7 @@ def _open(path: Path, write: bool) -> tuple[int, bool]:
 
 def adopt(root: Path) -> None:
     """Take back what earlier versions of root's daemon gave to users: without powers it would be closed."""
-    if os.geteuid() or not root.is_dir():
+    if os.geteuid() or root.is_symlink() or not root.is_dir():
         return
     for kind in os.scandir(root):
         for top in os.scandir(kind) if kind.is_dir(follow_symlinks=False) else ():

@@ -140,3 +140,18 @@ def test_what_is_closed_to_root_without_powers_is_told_at_the_mount(fresh: Ctx) 
     private.chmod(0o711)
     fresh.ctx("mount", "--state", str(private / "state"), str(fresh.root))
     assert fresh.call("fs.read", "/etc/hostname").status == 0
+
+
+@pytest.mark.parametrize("name", ["daemon.log", "lock"])
+def test_the_next_one_follows_no_link_that_it_left(name: str, fresh: Ctx) -> None:
+    # before it is held to its state, as whoever mounts is root
+    fresh.ctx("umount", str(fresh.root))
+    (outside := fresh.state.parent / "outside").touch()
+    (fresh.state / name).unlink()
+    (fresh.state / name).symlink_to(outside)
+    done = fresh.ctx("mount", str(fresh.root), check=False)
+    assert done.returncode != 0
+    assert f"{name} is a link, which nobody has reason to put there; remove it" in done.stderr
+    assert outside.read_bytes() == b""
+    (fresh.state / name).unlink()
+    fresh.ctx("mount", str(fresh.root))

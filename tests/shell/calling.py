@@ -26,6 +26,7 @@ from cortexfs.pool import pool as hosts
 from cortexfs.pool.people import People
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
+from cortexfs.pool.starter import Starter
 from cortexfs.run.listener import Exec, Tree
 from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
@@ -111,8 +112,8 @@ class Runner:
 
 
 class World:
-    def __init__(self, place: Path, settings: Settings, listener: socket.socket) -> None:
-        self.pool = Pool(LIMITS)
+    def __init__(self, place: Path, settings: Settings, listener: socket.socket, state: Path | None) -> None:
+        self.pool = Pool(LIMITS, Starter(state=state))
         self.logs = Logs(place / "log", 1 << 20)
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}
@@ -210,7 +211,8 @@ def _known(pool: Pool, place: Path) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
+async def serving(place: Path, state: Path | None = None, **settings: Any) -> AsyncIterator[World]:
+    """`state` is that of the plugins that are called, if they keep anything."""
     patient = unittest.mock.patch.object(
         hosts, "SPAWN_SECONDS", PATIENCE
     )  # the fork server's start is in them
@@ -219,7 +221,7 @@ async def serving(place: Path, **settings: Any) -> AsyncIterator[World]:
         listener.listen(512)
         listener.setblocking(False)
         safe_sockets.refuse_rights(listener)
-        world = World(place, Settings(**settings), listener)
+        world = World(place, Settings(**settings), listener, state)
         try:
             with trio.fail_after(PATIENCE):
                 async with trio.open_nursery() as services:

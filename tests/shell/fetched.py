@@ -106,5 +106,5 @@ def desk(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 async def called(desk: Desk, tmp_path: Path, tool: str = "tool") -> str:
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, desk.config.state) as world:
         return await Asked(world, desk.offered()).said(tool, text="you")

@@ -328,6 +328,9 @@ async def test_memory_has_an_end(tmp_path: Path, place: Path, body: str) -> None
         asked = Asked(world, plugin)
         answer = await asked("eat")
         assert answer.code in ("EPROTO", "EIO"), answer.message
+        # Where it said so itself, the child has no memory left, and may end with the next call: not with two.
+        if (await asked("fine")).code is not None:
+            assert answer.code == "EIO"
         assert await asked.said("fine") == "1"
 
 

@@ -87,7 +87,8 @@ async def answers(one: hostcalls.Plugin, names: Iterable[str], kernel: str, plac
     """What comes of each."""
     if kernel == "without":
         return alone(one, names)
-    async with serving(place) as world:
+    state = Path(one.keeps).parent.with_name("state")
+    async with serving(place, state) as world:
         asked = Asked(world, one)
         return {name: await asked.said(name) for name in names}
 
@@ -139,7 +140,7 @@ async def test_with_the_network_nothing_is_fetched_to_be_imported(
     desk.install(plugin(place / "p", text, capabilities=["tools", "network:fetch"]))
     desk.said.ok("permissions", "fetching", "--private", PRIVATE)
     site.asked.clear()
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, desk.config.state) as world:
         asked = Asked(world, desk.offered())
         for name in names:
             assert (await asked.said(name)).startswith("not: "), name
@@ -190,7 +191,7 @@ async def test_a_module_at_an_address_opens_no_files(
     address = site.page("/b.js", functions)
     calls = {name: tried(f"return await far.{name}()") for name in bodies}
     desk.install(plugin(place / "p", f'import * as far from "{address}";' + esmodules.source(calls)))
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, desk.config.state) as world:
         asked = Asked(world, desk.offered())
         for name in bodies:
             said = await asked.said(name)

@@ -52,7 +52,7 @@ async def test_the_tool_of_the_manual_works(desk: Desk, site: Site, tmp_path: Pa
     )
     site.npm("slugify", {"index.js": slugify}, "1.6.6")
     desk.install(plugin(place / "p", text))
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, desk.config.state) as world:
         assert await Asked(world, desk.offered()).said("slug", title="A New Day") == "a-new-day"
 
 
@@ -377,7 +377,7 @@ async def test_what_was_not_fetched_says_so(desk: Desk, site: Site, tmp_path: Pa
     desk.install(plugin(place / "p", source, capabilities=may))
     desk.said.ok("permissions", "fetching", "--private", PRIVATE)
     site.asked.clear()
-    async with serving(tmp_path) as world:
+    async with serving(tmp_path, desk.config.state) as world:
         asked = Asked(world, desk.offered())
         for tool, (_, name) in names.items():
             answer = await asked(tool)

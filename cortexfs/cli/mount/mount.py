@@ -27,6 +27,7 @@ from cortexfs.cli.output import say
 from cortexfs.config import Places, create, load, places
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.models.providers.files import Providers
+from cortexfs.state import state_lock
 
 START_SECONDS = 20.0
 END_SECONDS = 5.0
@@ -163,9 +164,9 @@ def _log(where: Places) -> Iterator[int]:
     """The daemon's log, as a descriptor; what is over 1 MiB becomes daemon.log.1."""
     path = log_path(where)
     with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_size > MAX_LOG:
+        if path.lstat().st_size > MAX_LOG:
             path.replace(path.with_suffix(".log.1"))
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    file = state_lock.of_state(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         yield file
     finally:
