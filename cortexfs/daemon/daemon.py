@@ -169,7 +169,7 @@ class Daemon:
         self.agents = Agents(self.world, turns.agent)
         self.arrivals = Arrivals()
         self.sockets = Sockets(
-            self.fs.expecting_bind,
+            self.fs.bindings,
             self.conversations,
             self.pool,
             self._connections,
@@ -243,7 +243,7 @@ class Daemon:
             services.start_soon(retain, self.sessions, self.config.sessions)
             await self.reload.begin()
             services.start_soon(self.reload.check_agents)
-            listener = await listen(self.starter, self.fs.expecting_bind)
+            listener = await listen(self.starter, self.fs.bindings)
             with safe_sockets.closing(listener):
                 async with trio.open_nursery() as calls_:
                     find, command = self.fs.object_of, self.commands.chosen

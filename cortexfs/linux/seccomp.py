@@ -138,6 +138,9 @@ METADATA_REQUESTS = (
     *(0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x5000943F),
 )
 TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which type for whoever is at it
+# Whom the kernel signals when there is something to read: of uid 0 it may be any process, and any signal.
+OWNER_REQUESTS = (0x8901, 0x8902)  # FIOSETOWN and SIOCSPGRP
+FCNTL, OWNER_COMMANDS = (72, 25), (8, 15)  # F_SETOWN and F_SETOWN_EX
 # Which argument is the mode, in which a setuid or setgid bit is EPERM; mkdir(2) takes none of either.
 MODES = {
     "chmod": ((90, -1), 1),
@@ -224,6 +227,7 @@ def _of_daemon(column: int, pid: int) -> Iterator[Instruction]:
         yield from _if_called(numbers[column], [no])
     yield from _if_called(CLONE[column], _where(_ANY_BIT, _CLONE_THREAD, _GO_ON, no))
     yield from _if_called(UTIMENSAT[column], [_GO_ON])
+    yield from _if_called(FCNTL[column], [_look(1), *_any_of(OWNER_COMMANDS, no), _GO_ON])
     yield from _if_called(TGKILL[column], _where(_EQUAL, pid, _GO_ON, no))
     yield from _if_called(PIDFD_SEND_SIGNAL[column], [_look(1), (_EQUAL, 0, 1, 0), _GO_ON, no])
 
@@ -274,7 +278,7 @@ def _confining(column: int, choice: Choice) -> Iterator[Instruction]:
         yield from _if_called(numbers[column], [_failing(errno.EPERM)])
     yield from _modes(column)
     if not choice.metadata:
-        kinds = (*METADATA_REQUESTS, *TERMINAL_REQUESTS)
+        kinds = (*METADATA_REQUESTS, *TERMINAL_REQUESTS, *OWNER_REQUESTS)
         requests = [_look(1), *_any_of(kinds, _failing(errno.EPERM)), _GO_ON]
         yield from _if_called(IOCTL[column], requests)
     # Its flags are behind a pointer. The C library takes ENOSYS for an old kernel, and uses clone(2).

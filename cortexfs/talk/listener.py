@@ -15,6 +15,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import msgspec
 import trio
@@ -42,36 +43,42 @@ PAUSE = 0.004  # a client talks for longer than a runner: 4,000 new ones a secon
 TRIES = 8  # somebody may look at the name just between our making it free and binding it
 CWD_SECONDS = 5.0
 
-Expecting = Callable[[Object | None, int], contextlib.AbstractContextManager[None]]
+
+class Bindings(Protocol):
+    """Who may make a socket's name: tree/socket_binding.py."""
+
+    async def free(self, object_: Object | None) -> None: ...
+    def expecting(self, object_: Object | None, thread: int) -> contextlib.AbstractContextManager[None]: ...
+
 
 log = logging.getLogger("cortexfs")
 _faults = msgspec.msgpack.Decoder(tuple[str, str])
 
 
-async def listen(starter: Starter, expecting: Expecting, object_: Object | None = None) -> socket.socket:
+async def listen(starter: Starter, bindings: Bindings, object_: Object | None = None) -> socket.socket:
     """A listener for the object, or for `.run.sock`. Raises OSError, and Gone."""
     path = f"{object_.path}.sock" if object_ else wire.SOCKET_NAME
     if object_ and object_.home is not None:
         path = wire.BIND_NAME  # tree/socket_binding.py
     async with starter.binds:
-        listener = await _bound(starter, path, BACKLOG if object_ else CALLS, expecting, object_)
+        listener = await _bound(starter, path, BACKLOG if object_ else CALLS, bindings, object_)
     safe_sockets.refuse_rights(listener)
     listener.setblocking(False)
     return listener
 
 
 async def _bound(
-    starter: Starter, path: str, backlog: int, expecting: Expecting, object_: Object | None
+    starter: Starter, path: str, backlog: int, bindings: Bindings, object_: Object | None
 ) -> socket.socket:
-    for _ in range(TRIES - 1):
-        with expecting(object_, starter.pid):
+    for left in reversed(range(TRIES)):
+        await bindings.free(object_)
+        with bindings.expecting(object_, starter.pid):
             try:
                 return await starter.listener(path, backlog)
             except OSError as error:
-                if error.errno != errno.EADDRINUSE:
+                if error.errno != errno.EADDRINUSE or not left:
                     raise
-    with expecting(object_, starter.pid):
-        return await starter.listener(path, backlog)
+    raise AssertionError  # the last one has returned or raised
 
 
 class Sockets:
@@ -79,7 +86,7 @@ class Sockets:
 
     def __init__(
         self,
-        expecting: Expecting,
+        bindings: Bindings,
         conversations: Conversations,
         pool: Pool,
         connections: int,
@@ -88,7 +95,7 @@ class Sockets:
         sandboxed: Callable[[int], bool] = nobody,
     ) -> None:
         self._sandboxed = sandboxed
-        self._expecting = expecting
+        self._bindings = bindings
         self._conversations = conversations
         self._pool = pool
         self._guests = Guests(connections)
@@ -141,7 +148,7 @@ class Sockets:
     async def _listen(self, object_: Object) -> None:
         assert self._clients
         try:
-            listener = await listen(self._pool.starter, self._expecting, object_)
+            listener = await listen(self._pool.starter, self._bindings, object_)
         except Gone:
             return
         except OSError as error:

@@ -87,8 +87,8 @@ class Filesystem(pyfuse3.Operations):
         self.own = OwnAgents(self._tree, self._changes, state, clock, forgotten)
         self.own.load()
         self._tree.apply(self.own.joined(registry), clock())
-        self._bindings = Bindings(self._tree, forget)
-        self.expecting_bind = self._bindings.expecting
+        self.bindings = Bindings(self._tree, forget)
+        self.expecting_bind = self.bindings.expecting
         self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock, logs)
         self._entries = Entries(self._tree, self._spaces, logs, status, commands, clock)
         self._handles = Handles()
@@ -131,10 +131,10 @@ class Filesystem(pyfuse3.Operations):
     @guarded
     async def lookup(self, parent_inode: int, name: bytes, ctx: RequestContext) -> EntryAttributes:
         text = os.fsdecode(name)
-        if self._bindings.is_expected(parent_inode, text, ctx.pid):  # bind(2) wants the name to be free
+        if self.bindings.is_expected(parent_inode, text, ctx.pid):  # bind(2) wants the name to be free
             raise FUSEError(errno_of("ENOENT"))
         if text == SOCKET_NAME:
-            if not self._bindings.is_run_socket_bound:
+            if not self.bindings.is_run_socket_bound:
                 raise FUSEError(errno_of("ENOENT"))
             return self._entries.entry(RUN_SOCKET)
         if parent_inode == ROOT and text == FIXED[COMMANDS][1]:
@@ -190,10 +190,10 @@ class Filesystem(pyfuse3.Operations):
     async def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
     ) -> EntryAttributes:
-        expected = self._bindings.is_expected(parent_inode, os.fsdecode(name), ctx.pid)
+        expected = self.bindings.is_expected(parent_inode, os.fsdecode(name), ctx.pid)
         if not stat.S_ISSOCK(mode) or not expected:
             raise read_only()
-        return self._entries.entry(self._bindings.take(ctx.pid))
+        return self._entries.entry(self.bindings.take(ctx.pid))
 
     @guarded
     async def mkdir(self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import trio
+
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import places
 from cortexfs.core.tree.places import RUN_SOCKET, Stale
@@ -39,6 +41,13 @@ class Bindings:
         self._now: dict[int, Binding] = {}  # by the thread that may
         self.is_run_socket_bound = False
 
+    async def free(self, object_: Object | None) -> None:
+        """Have the kernel forget the name, as one that it knows is not free. It waits for those who look into
+        that folder, and they for us: so a thread has to wait."""
+        if object_ is not None and object_.home is None:
+            stale = Stale([self._place(object_)[:2]], [])
+            await trio.to_thread.run_sync(self._forget, stale)
+
     @contextlib.contextmanager
     def expecting(self, object_: Object | None = None, thread: int = 0) -> Iterator[None]:
         """Let a thread, which is the calling one unless said, bind an object's socket, or `.run.sock` in the
@@ -59,9 +68,7 @@ class Bindings:
                 raise Gone
             return (places.ROOT, BIND_NAME, nodes.object_inode(object_.key) | places.SOCKET)
         inode = nodes.object_inode(object_.key) | places.SOCKET
-        place = (nodes.parent(inode), nodes.name(inode), inode)
-        self._forget(Stale([place[:2]], []))  # a name that the kernel knows is not free
-        return place
+        return nodes.parent(inode), nodes.name(inode), inode
 
     def is_expected(self, folder: int, name: str, thread: int) -> bool:
         expected = self._now.get(thread)

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import termios
@@ -172,6 +173,23 @@ def kill_by_descriptor() -> None:
     signal.pidfd_send_signal(os.pidfd_open(VICTIM), signal.SIGCONT)
 
 
+def signal_by_a_socket(command: int) -> Callable[[], None]:
+    """Have the kernel signal somebody when there is something to read."""
+
+    def attempt() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            number = struct.pack("i", VICTIM)
+            if command == FIOSETOWN:
+                fcntl.ioctl(ours, command, number)
+            else:
+                fcntl.fcntl(ours, command, VICTIM if command == fcntl.F_SETOWN else b"\1\0\0\0" + number)
+
+    return attempt
+
+
+FIOSETOWN, F_SETOWN_EX = 0x8901, 15
+
 ATTEMPTS: dict[str, Callable[[], object]] = {
     "execute": lambda: subprocess.run(["/bin/true"], check=True),
     "spawn": lambda: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0),
@@ -180,6 +198,9 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "write memory": write_memory,
     "kill": lambda: os.kill(VICTIM, signal.SIGCONT),
     "kill by descriptor": kill_by_descriptor,
+    "signal by a socket": signal_by_a_socket(fcntl.F_SETOWN),
+    "signal by a socket, otherwise": signal_by_a_socket(F_SETOWN_EX),
+    "signal by a socket, as it was": signal_by_a_socket(FIOSETOWN),
     "mount": mount,
     "enter": enter,
     "device": device,

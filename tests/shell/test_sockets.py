@@ -19,7 +19,7 @@ from cortexfs.peers.arrivals import Arrivals
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
 from cortexfs.talk.conversations import Conversations
-from cortexfs.talk.listener import Sockets
+from cortexfs.talk.listener import Bindings, Sockets
 
 TALKS = Object(class_="model", name="acme/talker", description="Talks.", extra={"session": "socket"})
 BROKEN = msgspec.structs.replace(TALKS, status="broken: its key is missing")
@@ -41,8 +41,11 @@ async def listening(root: Path) -> AsyncIterator[Sockets]:
         (root / f"{object_.class_}/{object_.name}.sock").unlink(missing_ok=True)
         yield
 
+    async def free(object_: Object | None) -> None: ...
+
+    bindings = cast(Bindings, SimpleNamespace(free=free, expecting=expecting))
     arrivals = Arrivals()
-    sockets = Sockets(expecting, cast(Conversations, None), pool, 8, arrivals, strict=True)
+    sockets = Sockets(bindings, cast(Conversations, None), pool, 8, arrivals, strict=True)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(starter.run)
