@@ -3,8 +3,9 @@
     question = looker.ask(pid)              as soon as somebody has connected
     seen = await looker.seen(question)      or looker.forget(question)
 
-Rules: an answer is read by whoever waits for one, without a task for it, and is mostly there by then. The
-channel is as old as the daemon, and another looker hears what the last one has not.
+Rules: an answer is mostly there when it is wanted, and whoever wants one reads all that come before it. What
+is late, or wanted by nobody, a task reads. Whoever waits is told by an event, as others may read the answer.
+The channel is as old as the daemon, and another looker hears what the last one has not.
 This file must never know of callers' sockets, objects, frames or policy.
 """
 
@@ -39,12 +40,13 @@ log = logging.getLogger("cortexfs")
 
 
 class Question:
-    __slots__ = ("answer", "number", "pid")
+    __slots__ = ("answer", "came", "number", "pid")
 
     def __init__(self, number: int, pid: int) -> None:
         self.number = number
         self.pid = pid
         self.answer: Seen | OSError | None = None
+        self.came: trio.Event | None = None  # while somebody waits for it
 
 
 class Looker:
@@ -62,11 +64,22 @@ class Looker:
         self._number = 0
         self._asked: dict[int, Question] = {}
         self._unsent: deque[Question] = deque()
-        self._reading = trio.Lock()
         self._waits_from = 0.0  # by Trio's clock
 
     async def run(self) -> None:
-        """Start another one where one has ended."""
+        """Read what is late, and start another one where one has ended."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read)
+            await self._replace()
+            nursery.cancel_scope.cancel()
+
+    async def _read(self) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._channel)
+            if not self._hear(None):
+                return
+
+    async def _replace(self) -> None:
         while True:
             await self._child.ended.wait()
             log.error("the process that sees where callers are has ended; another one is started")
@@ -102,11 +115,8 @@ class Looker:
     async def seen(self, question: Question) -> Seen:
         """Returns where the process is. Raises OSError: it is gone, or not for us to see."""
         if not self._comes_soon(question):
-            while question.answer is None:
-                async with self._reading:
-                    if question.answer is None:
-                        await trio.lowlevel.wait_readable(self._channel)
-                        self._hear(question)
+            question.came = trio.Event()
+            await question.came.wait()
         if isinstance(question.answer, OSError):
             raise question.answer
         assert question.answer is not None
@@ -122,20 +132,17 @@ class Looker:
                 self._waits_from = now + PAUSE
         return question.answer is not None
 
-    def tidy(self) -> None:
-        """Take what nobody waits for any more, as it holds directories."""
-        self._hear(None)
-
-    def _hear(self, awaited: Question | None) -> None:
-        """Take the answers that are there, up to the one that is awaited."""
+    def _hear(self, awaited: Question | None) -> bool:
+        """Take the answers that are there, up to the one that is awaited. Returns False at their end."""
         with suppress(OSError):
             while awaited is None or awaited.answer is None:
                 data, rights, _ = syscalls.receive(self._channel, _ANSWER.size, 1)
                 if not data:
-                    break
+                    return False
                 self._take(data, rights)
         if self._unsent:
             self._send()
+        return True
 
     def _take(self, data: bytes, rights: list[int]) -> None:
         number, error, mount, inode, *namespaces = _ANSWER.unpack(data)
@@ -147,6 +154,8 @@ class Looker:
         else:
             where = place.of(tuple(namespaces), (mount, inode))
             question.answer = Seen(where, rights[0] if rights else None)
+        if question is not None and question.came is not None:
+            question.came.set()
 
     def forget(self, question: Question) -> None:
         """Have no answer. It holds a directory, so that it is taken, and closed, now if that can be."""

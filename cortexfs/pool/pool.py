@@ -354,7 +354,6 @@ class Pool:
 
     def sweep(self, idle_seconds: float) -> None:
         """End the built-in tools' hosts that nobody used, and idle ones that were asked to and did not."""
-        self._looker.tidy()
         now = trio.current_time()
         for host in list(self._all.values()):
             idle = now - host.idle_since

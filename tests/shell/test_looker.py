@@ -20,7 +20,7 @@ from cortexfs.pool.looker import Looker, Question
 from cortexfs.pool.starter import Starter
 from tests.shell.calling import files_closed, open_files
 from tests.shell.forks import connected
-from tests.waiting import until
+from tests.waiting import awaited, until
 
 MANY = 3000  # more than a channel takes at a time
 
@@ -83,7 +83,7 @@ async def test_another_one_answers_what_the_last_one_has_not() -> None:
             seen = await looker.seen(question)
             assert seen.place == HERE
             seen.close()
-        assert looker._child.pid != first.pid
+        await awaited(lambda: looker._child.pid, lambda pid: pid != first.pid)
         looker.forget(looker.ask(os.getpid()))  # and with it what comes twice
         await files_closed(before)
 
@@ -112,11 +112,30 @@ async def test_an_answer_that_nobody_wants_holds_no_directory() -> None:
         os.kill(looker._child.pid, signal.SIGSTOP)
         looker.forget(looker.ask(os.getpid()))
         os.kill(looker._child.pid, signal.SIGCONT)
-        await trio.lowlevel.wait_readable(looker._channel)
-        looker.tidy()
-        with pytest.raises(BlockingIOError):
-            looker._channel.recv(1)
+        (await looker.seen(looker.ask(os.getpid()))).close()
         await files_closed(before)
+
+
+async def test_who_waits_hears_of_an_answer_that_somebody_else_reads() -> None:
+    async with looking() as looker:
+        os.kill(looker._child.pid, signal.SIGSTOP)
+        first, second = looker.ask(os.getpid()), looker.ask(os.getpid())
+        places: list[place.Place] = []
+
+        async def wait() -> None:
+            seen = await looker.seen(first)
+            places.append(seen.place)
+            seen.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            os.kill(looker._child.pid, signal.SIGCONT)
+            while second.answer is None:  # without a turn of the loop, so that nobody else reads
+                looker._hear(second)
+            assert isinstance(second.answer, place.Seen)
+            second.answer.close()
+        assert places == [HERE]
 
 
 SHEDS = """
