@@ -15,15 +15,16 @@ import msgspec
 FORK_SERVER = "fork server"  # rights: its control socket (core/hostcalls.py), and what it prints
 ENGINE = "engine"  # rights: its socket (core/models/engine_protocol.py), and what it prints
 LOOKER = "looker"  # the one that sees where callers are; it hears a channel of its own
-SIGNATURE = "signature"  # gpgv, about the files of a folder; rights: an idle socket, and what it prints
-
-USER = "user"  # getent, about a uid; rights: an idle socket, and what it prints
-KEY = "key"  # the command that prints a provider's key; rights: an idle socket, and what it prints
+SIGNATURE = "signature"  # gpgv, about the files of a folder of the state; right: what it prints
+USER = "user"  # getent, about a uid; right: what it prints
+KEY = "key"  # the command that prints a provider's key; right: what it prints
 
 # Of the daemon's environment, what a password manager needs (with XDG_*), and no other provider's key.
 NEEDED = frozenset(("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"))
 
-RING, SIGNED, TEXT = "plugin-keys.gpg", "signature", "text"  # of that folder
+PREFIX = ".signature-"  # of the names of such folders
+POWERLESS = ("-I", "-m", "cortexfs.host.powerless")
+RING, SIGNED, TEXT = "plugin-keys.gpg", "signature", "text"  # of the files there
 
 MAX_MESSAGE = 16 << 10
 MAX_RIGHTS = 2
@@ -33,22 +34,31 @@ def needed(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name in NEEDED or name.startswith("XDG_")}
 
 
-def gpgv(folder: str) -> list[str]:
-    """gpgv with nothing but the folder's ring; paths are absolute, since it looks for others in its home."""
+def gpgv(program: str, folder: str) -> list[str]:
+    """The interpreter's words for gpgv with nothing but the folder's ring. The path is absolute: gpgv looks
+    for others in its home, and takes what begins with a hyphen for an option."""
     files = [f"{folder}/{name}" for name in (SIGNED, TEXT)]
-    return ["gpgv", "--status-fd", "1", "--weak-digest", "SHA1", "--keyring", f"{folder}/{RING}", *files]
+    options = ["--status-fd", "1", "--weak-digest", "SHA1", "--keyring", f"{folder}/{RING}"]
+    return [*POWERLESS, program, *options, "--", *files]
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     number: int
     what: str
-    argument: str = ""  # the folder with a signature, the name of a provider, or a uid
+    argument: str = ""  # the name of a folder with a signature, or of a provider, or a uid
 
 
 class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
     """End what was started under that number, if it has not ended. It is not answered."""
 
     number: int
+
+
+class Mounted(msgspec.Struct, frozen=True, array_like=True, tag="mounted"):
+    """Know the daemon's mount by its device. Said once, while the daemon reads nothing of strangers yet."""
+
+    number: int
+    device: int
 
 
 class Bind(msgspec.Struct, frozen=True, array_like=True, tag="bind"):
@@ -60,10 +70,9 @@ class Bind(msgspec.Struct, frozen=True, array_like=True, tag="bind"):
 
 
 class Unmount(msgspec.Struct, frozen=True, array_like=True, tag="unmount"):
-    """Unmount the daemon's mount, which the daemon serves no more."""
+    """Unmount the daemon's mount, which the daemon serves no more. What others have mounted over it stays."""
 
     number: int
-    device: int  # of that mount: what others have mounted over it stays
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
@@ -77,5 +86,5 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     status: int  # as os.waitstatus_to_exitcode: negative for a signal
 
 
-ToStarter: TypeAlias = Start | Kill | Bind | Unmount
+ToStarter: TypeAlias = Start | Kill | Mounted | Bind | Unmount
 FromStarter: TypeAlias = Done | Ended

@@ -214,6 +214,7 @@ class Daemon:
             raise Fault("EHOSTDOWN", f"{self.root} cannot be mounted: {error}; see: ctx doctor") from None
         try:
             self.pool.device = mount_table.device(self.root)
+            self.starter.mounted(self.pool.device)
             channels = [self.starter.control.fileno(), self.starter.looks.fileno()]
             give_up(self.config.state, self.config.directory, channels)
             # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.

@@ -34,7 +34,7 @@ def signatures(starter: Starter) -> Callable[[Path], bytes]:
 
 
 async def _signature(starter: Starter, folder: Path) -> bytes:
-    asked = starts.SIGNATURE, str(folder), openpgp.SECONDS, openpgp.MAX_SAID
+    asked = starts.SIGNATURE, folder.name, openpgp.SECONDS, openpgp.MAX_SAID
     try:
         return (await starter.output(*asked))[0]
     except OSError as error:
@@ -79,7 +79,7 @@ def end(pool: Pool, root: Path) -> None:
     pool.dismiss()
     pyfuse3.close(unmount=False)
     try:
-        pool.starter.unmount(pool.device)
+        pool.starter.unmount()
     except OSError as error:
         log.error("%s cannot be unmounted: %s; unmount it with umount", root, error.strerror)
     pool.stop()

@@ -94,6 +94,8 @@ class ForkServer:
         self._ground = ground
         self._control = control
         self._control.setblocking(False)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._daemon, self._ends = daemon, os.pidfd_open(daemon)
         self._serve = serve
         self._groups = limits.Groups.find(daemon)
         self._children: dict[int, Child] = {}  # by pid, starting and running
@@ -120,6 +122,7 @@ class ForkServer:
     def _turn(self) -> bool:
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
+        poll.register(self._ends, select.POLLIN)
         poll.register(self._control, select.POLLIN | (select.POLLOUT if self._outbox else 0))
         starting = {child.status.fileno(): child for child in self._children.values() if child.status}
         for fd in starting:
@@ -128,6 +131,8 @@ class ForkServer:
         for fd in asking:
             poll.register(fd, select.POLLIN)
         ready = dict(poll.poll(self._patience(starting.values())))
+        if self._ends in ready:  # another process may still hold its end of the channel
+            return False
         for fd in ready.keys() & asking.keys():
             socket_gate.answer(fd, asking[fd].device) if ready[fd] & select.POLLIN else asking[
                 fd
@@ -160,15 +165,20 @@ class ForkServer:
     def _hear(self) -> bool:
         """Take one message; whether the daemon is there."""
         try:
-            data, rights, flags = syscalls.receive(self._control, hostcalls.MAX_SPAWN, _MAX_RIGHTS)
+            received = syscalls.receive_signed(self._control, hostcalls.MAX_SPAWN, _MAX_RIGHTS)
         except BlockingIOError:
             return True
         except OSError:
             return False
+        data, rights, flags, sender = received
         if not data:
             return False
         try:
-            self._take(_messages.decode(data), rights, whole=not flags & socket.MSG_CTRUNC)
+            # The daemon can pass its end to a host of somebody else's, and that one makes connections.
+            if sender is not None and sender.pid == self._daemon:
+                self._take(_messages.decode(data), rights, whole=not flags & socket.MSG_CTRUNC)
+            else:
+                print(f"fork server: {sender} is not the daemon, and was not heard", file=sys.stderr)
         except msgspec.MsgspecError as error:
             print(f"fork server: not a message: {error}", file=sys.stderr)
         finally:

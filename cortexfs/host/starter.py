@@ -28,7 +28,7 @@ import sysconfig
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +51,7 @@ ENGINE_ENVIRON = {**ENVIRON, "OMP_WAIT_POLICY": "passive"}
 END_SECONDS = 3.0
 _LOOK_SECONDS = 0.005
 MAX_FILE = 1 << 20  # of a provider
+MAX_CHILDREN = 256  # at once
 
 _pack = msgspec.msgpack.Encoder().encode
 _requests: msgspec.msgpack.Decoder[starts.ToStarter] = msgspec.msgpack.Decoder(starts.ToStarter)
@@ -62,7 +63,7 @@ class Program(NamedTuple):
     words: list[str]
     path: str
     environ: dict[str, str]
-    kind: socket.SocketKind = socket.SOCK_STREAM  # of the socket that is its standard input
+    kind: socket.SocketKind | None = None  # of the socket that is its standard input, if there is one
 
 
 class Starter:
@@ -76,7 +77,9 @@ class Starter:
         self._config = config
         self._engine = engine
         self._sealed = sealed_program.sealed(os.path.realpath(sys.executable))
+        self._device = 0  # of the mount, once there is one
         self._children: dict[int, starts.Start] = {}  # as what each was asked for, by pid
+        self._parent = os.pidfd_open(os.getppid())
         self._woken, wake = socket.socketpair()
         for each in (self._woken, wake):
             each.setblocking(False)
@@ -94,9 +97,11 @@ class Starter:
 
     def _turn(self) -> bool:
         poll = select.poll()
-        for each in (self._daemon, self._woken):
+        for each in (self._daemon.fileno(), self._woken.fileno(), self._parent):
             poll.register(each, select.POLLIN)
         ready = dict(poll.poll())
+        if self._parent in ready:  # another process may still hold its end of the channel
+            return False
         with suppress(BlockingIOError):
             self._woken.recv(4096)
         try:
@@ -110,7 +115,10 @@ class Starter:
         data = self._daemon.recv(starts.MAX_MESSAGE)
         if not data:
             return False
-        message = _requests.decode(data)
+        try:
+            message = _requests.decode(data)
+        except msgspec.MsgspecError:
+            return True
         if isinstance(message, starts.Kill):
             self._kill(message.number)
             return True
@@ -118,10 +126,12 @@ class Starter:
         try:
             if isinstance(message, starts.Start):
                 pid, rights = self._start(message)
+            elif isinstance(message, starts.Mounted):
+                self._know(message.device)
             elif isinstance(message, starts.Bind):
                 rights = [self._listener(message)]
             else:
-                self._unmount(message.device)
+                self._unmount()
         except OSError as problem:
             error = problem.errno or errno.EIO
         self._say(starts.Done(message.number, pid, error), rights)
@@ -155,10 +165,11 @@ class Starter:
         if message.what == starts.LOOKER:
             return Program([LOOKER], LOOKER, {})
         if message.what == starts.ENGINE:
-            return Program([*self._engine], self._engine[0], ENGINE_ENVIRON)
+            return Program([*self._engine], self._engine[0], ENGINE_ENVIRON, socket.SOCK_STREAM)
         if message.what == starts.SIGNATURE:
-            words = starts.gpgv(message.argument)
-            return Program(words, _found(words[0], ENVIRON), {**ENVIRON, "HOME": message.argument})
+            folder = self._signature_folder(message.argument)
+            words = [sys.executable, *starts.gpgv(_found("gpgv", ENVIRON), folder)]
+            return Program(words, words[0], {**ENVIRON, "HOME": folder})
         if message.what == starts.USER:
             if not (message.argument.isascii() and message.argument.isdigit()):
                 raise OSError(errno.EINVAL, "that is no uid")
@@ -168,6 +179,11 @@ class Starter:
             words, environ = self._key_command(message.argument), starts.needed(os.environ)
             return Program(words, _found(words[0], environ), environ)
         raise OSError(errno.EINVAL, "that cannot be started")
+
+    def _signature_folder(self, name: str) -> str:
+        if not name.startswith(starts.PREFIX) or {"/", "\0"} & {*name}:
+            raise OSError(errno.EINVAL, "that is no such folder")
+        return os.path.join(self._state, name)
 
     def _key_command(self, provider: str) -> list[str]:
         """As the provider's file has it now, which nobody but the daemon's owner can have written."""
@@ -179,33 +195,29 @@ class Starter:
         return [str(word) for word in command]
 
     def _start(self, message: starts.Start) -> tuple[int, list[int]]:
+        if len(self._children) >= MAX_CHILDREN:
+            raise OSError(errno.EAGAIN, "too many are running")
         program = self._program(message)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, program.kind)
-        output, printed = os.pipe()
-        null = os.open(os.devnull, os.O_WRONLY)
-        out = null if message.what == starts.FORK_SERVER else printed
-        errors = null if message.what in (starts.SIGNATURE, starts.KEY, starts.USER) else printed
-        heard = self._looks if message.what == starts.LOOKER else theirs.fileno()
-        files = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate((heard, out, errors))]
-        try:
-            pid = os.posix_spawn(
-                program.path,
-                program.words,
-                program.environ,
-                file_actions=files,
-                setsid=True,
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT],  # of which Python ignores two
-            )
-        except OSError:
-            ours.close()
-            os.close(output)
-            raise
-        finally:
-            theirs.close()
-            os.close(printed)
-            os.close(null)
+        with ExitStack() as theirs, ExitStack() as ours:
+            null = os.open(os.devnull, os.O_RDWR)
+            theirs.callback(os.close, null)
+            output, printed = os.pipe()
+            theirs.callback(os.close, printed)
+            rights, heard = [output], null
+            if program.kind is not None:
+                channel, other = _pair(program.kind)
+                rights, heard = [channel, output], other
+                theirs.callback(os.close, other)
+            for fd in rights:
+                ours.callback(os.close, fd)
+            if message.what == starts.LOOKER:
+                heard = self._looks
+            out = null if message.what == starts.FORK_SERVER else printed
+            errors = null if message.what in (starts.SIGNATURE, starts.KEY, starts.USER) else printed
+            pid = _spawned(program, (heard, out, errors))
+            ours.pop_all()
         self._children[pid] = message
-        return pid, [ours.detach(), output]
+        return pid, rights
 
     def _kill(self, number: int) -> None:
         for pid, asked in self._children.items():  # not reaped yet, so that the pid is no stranger's
@@ -214,11 +226,20 @@ class Starter:
 
     # -- what is bound
 
+    def _know(self, device: int) -> None:
+        if self._device or not device:
+            raise OSError(errno.EINVAL, "the mount is known, and stays it")
+        self._device = device
+
     def _listener(self, message: starts.Bind) -> int:
         """It blocks until the daemon has answered the MKNOD that it causes."""
         folder, _, name = message.path.rpartition("/")
+        if "\0" in message.path:
+            raise OSError(errno.EINVAL, "that is no path")
         directory = self._opened(folder)
         try:
+            if os.fstat(directory).st_dev != self._device:  # it is unmounted, and this lies below
+                raise OSError(errno.EXDEV, "that is no folder of the mount")
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with listener:
                 listener.bind(f"/proc/self/fd/{directory}/{name}")
@@ -242,11 +263,13 @@ class Starter:
             directory = below
         return directory
 
-    def _unmount(self, device: int) -> None:
+    def _unmount(self) -> None:
         """Unmount the daemon's mount; a mount of somebody else's over it stays."""
         with open(TABLE, "rb") as table:
-            if os.makedev(*mountinfo.device(table.read(), self._root)) == device:
-                syscalls.unmount(self._root)
+            found = os.makedev(*mountinfo.device(table.read(), self._root))
+        if found and found == self._device:
+            syscalls.unmount(self._root)
+            self._device = -1  # its number may become another's
 
     # -- ends
 
@@ -268,6 +291,24 @@ class Starter:
                     self._kill(asked.number)
             time.sleep(_LOOK_SECONDS)
             self._reaped()
+
+
+def _pair(kind: socket.SocketKind) -> tuple[int, int]:
+    """The daemon's end, and that of what is started, which is told who sends."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, kind == socket.SOCK_SEQPACKET)
+    return ours.detach(), theirs.detach()
+
+
+def _spawned(program: Program, streams: Sequence[int]) -> int:
+    return os.posix_spawn(
+        program.path,
+        program.words,
+        program.environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(streams)],
+        setsid=True,
+        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT],  # of which Python ignores two
+    )
 
 
 def _found(program: str, environ: Mapping[str, str]) -> str:

@@ -2,8 +2,8 @@
 
 Rules: nothing that the daemon says makes anybody known. A host is at most whoever connected: the same user,
 namespaces and root, no other groups, no more capabilities. Of a process that has ended, the connection still
-tells user and groups, and nothing else is believed. Connections are those of listeners, which have names:
-both ends of a socket pair are its maker's.
+tells user and groups, and nothing else is believed. Connections are what listeners accept. These have names:
+both ends of a socket pair are its maker's. A listener is none: it tells of its maker, too.
 This file must never know what a host is for.
 """
 
@@ -76,6 +76,8 @@ class Vouching:
             raise _no_connection()
         with socket.socket(fileno=os.dup(connection)) as sock:
             if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM) or not sock.getsockname():
+                raise _no_connection()
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # it tells of whoever listens
                 raise _no_connection()
             who = credentials(sock)
             try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -79,20 +78,25 @@ def restrict(view: Iterable[tuple[str, str]], *, network: bool, port: int | None
         os.close(ruleset)
 
 
-def write_only_in(paths: Iterable[str]) -> None:
-    """Let this thread and its descendants change nothing but what is at or below these resolved paths; they
-    read what they may. Nobody's processes can be traced any more but their own.
+def write_only_in(paths: Iterable[str], read: Iterable[str] | None = None) -> None:
+    """Let this thread and its descendants change nothing but what is at or below these resolved paths, and
+    open no other files than those, and what is at or below `read`, where that is given. Nobody's processes
+    can be traced any more but their own.
 
     Raises Fault EACCES where the kernel's Landlock is too old to move files between folders, and OSError.
     """
     abi = version()
     if abi < _DIRECTORY["refer"][1]:
         raise Fault("EACCES", "this kernel's Landlock is too old for that (Linux 5.19 or later)")
-    files = handled(abi)[0] & _GIVES["w"]
+    reads = 0 if read is None else _FILE["read_file"][0]
+    files = handled(abi)[0] & _GIVES["w"] | reads
     ruleset = syscalls.landlock_ruleset(files, 0, 0)
     try:
         for path in paths:
             _allow(ruleset, path, files)
+        for path in read or ():
+            with suppress(OSError):
+                _allow(ruleset, path, reads)
         syscalls.landlock_restrict(ruleset)
     finally:
         os.close(ruleset)
@@ -125,13 +129,13 @@ def rights(access: str) -> int:
 
 
 def _allow(ruleset: int, path: str, given: int) -> None:
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:  # and not stat(2), which waits where it is the root of a file system that does not answer
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY)
+    except NotADirectoryError:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        given &= _FILE_RIGHTS  # the others are EINVAL
     try:
-        if os.readlink(f"/proc/self/fd/{fd}") != path:
-            return
-        if not stat.S_ISDIR(os.fstat(fd).st_mode):
-            given &= _FILE_RIGHTS  # the others are EINVAL
-        if given:
+        if os.readlink(f"/proc/self/fd/{fd}") == path and given:
             syscalls.landlock_allow(ruleset, fd, given)
     finally:
         os.close(fd)

@@ -108,6 +108,9 @@ OF_DAEMON = {
     "rt_tgsigqueueinfo": (297, 240),
     # names for sockets, by which the fork server knows connections that were accepted
     "bind": (49, 200),
+    "listen": (50, 201),
+    # other filters, whose listener could put descriptors here
+    "seccomp": (317, 277),
     # memory, counters and messages that root's processes share (sysvipc(7), mq_overview(7))
     "shmget": (29, 194),
     "shmat": (30, 196),
@@ -123,24 +126,30 @@ OF_DAEMON = {
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
 }
-UTIMENSAT = METADATA["utimensat"]  # does no harm
 TGKILL, PIDFD_SEND_SIGNAL = (234, 131), (424, 424)
 # What could bring descriptors from others than the starter and the looker, or something else in the place
 # of their channels.
 RECVMSG, RECVMMSG, CLOSE, CLOSE_RANGE = (47, 212), (299, 243), (3, 57), (436, 436)
 DUP2, DUP3 = (33, -1), (292, 24)
+PRCTL, PR_SET_SECCOMP = (157, 167), 22
 IOCTL = (16, 29)
+# The daemon's alone: FIOCLEX and FIONCLEX, FIONBIO, FIONREAD, TCGETS, TIOCGWINSZ, SIOCOUTQ.
+REQUESTS = (0x5451, 0x5450, 0x5421, 0x541B, 0x5401, 0x5413, 0x5411)
+# What is newer than all of these tables. Whoever gets ENOSYS takes it for an old kernel's.
+NEWER = 470
 # All of them take a descriptor that was opened for reading.
 METADATA_REQUESTS = (
     *(0x40086602, 0x40087602, 0x401C5820),  # FS_IOC_SETFLAGS, _SETVERSION, _FSSETXATTR
+    0x40086604,  # EXT4_IOC_SETVERSION
     *(0x40806685, 0x800C6613),  # FS_IOC_ENABLE_VERITY, _SET_ENCRYPTION_POLICY
     # of btrfs, to make and destroy subvolumes and snapshots
     *(0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x5000943F),
+    *(0x4008941A, 0xC0C89425),  # their flags, and where they were received from
 )
 TERMINAL_REQUESTS = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which type for whoever is at it
-# Whom the kernel signals when there is something to read: of uid 0 it may be any process, and any signal.
-OWNER_REQUESTS = (0x8901, 0x8902)  # FIOSETOWN and SIOCSPGRP
-FCNTL, OWNER_COMMANDS = (72, 25), (8, 15)  # F_SETOWN and F_SETOWN_EX
+# Whom the kernel signals when there is something to read (F_SETOWN): of uid 0 it may be any process, and any
+# signal.
+FCNTL, COMMANDS = (72, 25), (8, 15, 1024)  # F_SETOWN, F_SETOWN_EX and F_SETLEASE
 # Which argument is the mode, in which a setuid or setgid bit is EPERM; mkdir(2) takes none of either.
 MODES = {
     "chmod": ((90, -1), 1),
@@ -210,12 +219,15 @@ def close(*, network: bool, unix: bool, metadata: bool = True, families: tuple[i
 def guard(channels: Sequence[int]) -> None:
     """Filter the calls of the daemon. `channels` are the descriptors by which alone others may come; none
     where the kernel or the C library leaves no choice."""
-    machine = _machine()
-    instructions = [*_of_machine(machine.arch), *_of_daemon(machine.column, os.getpid())]
+    syscalls.filter_syscalls(guarding(_machine(), os.getpid(), channels))
+
+
+def guarding(machine: _Machine, pid: int, channels: Sequence[int]) -> bytes:
+    instructions = [*_of_machine(machine.arch), *_of_daemon(machine.column, pid)]
     if channels:
         instructions += _by_these(machine.column, channels)
     instructions += _confining(machine.column, Choice(True, metadata=False, families=_FAMILIES))
-    syscalls.filter_syscalls(b"".join(_INSTRUCTION.pack(*each) for each in instructions))
+    return b"".join(_INSTRUCTION.pack(*each) for each in instructions)
 
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)  # getaddrinfo(3) asks for addresses there
@@ -226,8 +238,10 @@ def _of_daemon(column: int, pid: int) -> Iterator[Instruction]:
     for numbers in OF_DAEMON.values():
         yield from _if_called(numbers[column], [no])
     yield from _if_called(CLONE[column], _where(_ANY_BIT, _CLONE_THREAD, _GO_ON, no))
-    yield from _if_called(UTIMENSAT[column], [_GO_ON])
-    yield from _if_called(FCNTL[column], [_look(1), *_any_of(OWNER_COMMANDS, no), _GO_ON])
+    yield from [(_AT_LEAST, 0, 1, NEWER), _failing(errno.ENOSYS)]
+    yield from _if_called(IOCTL[column], [_look(1), *_any_of(REQUESTS, _GO_ON), _failing(errno.ENOTTY)])
+    yield from _if_called(PRCTL[column], _where(_EQUAL, PR_SET_SECCOMP, no, _GO_ON))
+    yield from _if_called(FCNTL[column], [_look(1), *_any_of(COMMANDS, no), _GO_ON])
     yield from _if_called(TGKILL[column], _where(_EQUAL, pid, _GO_ON, no))
     yield from _if_called(PIDFD_SEND_SIGNAL[column], [_look(1), (_EQUAL, 0, 1, 0), _GO_ON, no])
 
@@ -278,7 +292,7 @@ def _confining(column: int, choice: Choice) -> Iterator[Instruction]:
         yield from _if_called(numbers[column], [_failing(errno.EPERM)])
     yield from _modes(column)
     if not choice.metadata:
-        kinds = (*METADATA_REQUESTS, *TERMINAL_REQUESTS, *OWNER_REQUESTS)
+        kinds = (*METADATA_REQUESTS, *TERMINAL_REQUESTS)
         requests = [_look(1), *_any_of(kinds, _failing(errno.EPERM)), _GO_ON]
         yield from _if_called(IOCTL[column], requests)
     # Its flags are behind a pointer. The C library takes ENOSYS for an old kernel, and uses clone(2).

@@ -15,6 +15,7 @@ import socket
 import struct
 from array import array
 from collections.abc import Callable
+from typing import NamedTuple
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -88,6 +89,8 @@ _SECCOMP_IOCTL_NOTIF_RECV = 0xC0002100 | _NOTICE.size << 16
 _SECCOMP_IOCTL_NOTIF_SEND = 0xC0002101 | _REPLY.size << 16
 _INSTRUCTION = 8  # bytes of a struct sock_filter
 
+_CREDENTIALS = struct.Struct("=iII")  # of a message: pid, uid, gid
+
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _AT_STATX_DONT_SYNC = 0x4000
@@ -95,15 +98,34 @@ _STATX_INO = 0x100
 _STATX_MNT_ID = 0x1000
 
 
+class Sender(NamedTuple):
+    """The process that sent a message, as the kernel says where the socket has SO_PASSCRED."""
+
+    pid: int
+    uid: int
+
+
 def receive(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int]:
     """Data, at most so many descriptors, and flags. socket.recv_fds of Python 3.11 drops the flag that keeps
     descriptors from programs that are executed in another thread at that moment."""
-    data, ancillary, flags, _ = sock.recvmsg(size, socket.CMSG_LEN(most * 4), socket.MSG_CMSG_CLOEXEC)
-    rights = array("i")
+    return _received(sock, size, socket.CMSG_LEN(most * 4))[:3]
+
+
+def receive_signed(sock: socket.socket, size: int, most: int) -> tuple[bytes, list[int], int, Sender | None]:
+    """The same of a socket that has SO_PASSCRED, and the sender."""
+    return _received(sock, size, socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_LEN(most * 4))
+
+
+def _received(sock: socket.socket, size: int, room: int) -> tuple[bytes, list[int], int, Sender | None]:
+    data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    rights, sender = array("i"), None
     for level, kind, payload in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             rights.frombytes(payload[: len(payload) // 4 * 4])
-    return data, list(rights), flags
+        elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid, uid, _ = _CREDENTIALS.unpack(payload)
+            sender = Sender(pid, uid)
+    return data, list(rights), flags, sender
 
 
 def _checked(call: Callable[..., int], *arguments: object) -> int:

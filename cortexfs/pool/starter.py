@@ -193,8 +193,7 @@ class Starter:
 
     async def output(self, what: str, argument: str, seconds: float, most: int) -> tuple[bytes, int]:
         """Returns the output of a program of this kind, and its status. Raises OSError, and TimeoutError."""
-        child, (channel, printed) = await self.start(what, argument)
-        os.close(channel)
+        child, (printed,) = await self.start(what, argument)
         said = b""
         try:
             with trio.move_on_after(seconds):
@@ -217,9 +216,13 @@ class Starter:
         answer = await self._answered(starts.Bind(self._next(), path, backlog))
         return socket.socket(fileno=answer.taken()[0])
 
-    def unmount(self, device: int) -> None:
+    def mounted(self, device: int) -> None:
+        """Tell it which mount is ours. Call it before the loop runs."""
+        self._answered_now(starts.Mounted(self._next(), device)).taken()
+
+    def unmount(self) -> None:
         """Unmount what is served no more. Call it when the loop has ended."""
-        self._answered_now(starts.Unmount(self._next(), device)).taken()
+        self._answered_now(starts.Unmount(self._next())).taken()
 
     def stop(self) -> None:
         """End it, and with it all that it has started. May be repeated."""

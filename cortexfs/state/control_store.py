@@ -135,13 +135,12 @@ class Store:
 
     # Writing.
 
-    def put_value(self, key: Key, name: str, data: bytes, mtime: int) -> None:
+    def put_value(self, key: Key, name: str, data: bytes) -> None:
         folder = self._control_folder(key)
         new = folder / (NEW + name)
         with open(new, "wb") as file:
             file.write(data)
             file.flush()
-            os.utime(file.fileno(), ns=(mtime, mtime))
             os.fsync(file.fileno())
         # The mark goes first: should we die in between, the default counts, not the older value.
         (folder / (ABSENT + name)).unlink(missing_ok=True)
@@ -170,9 +169,6 @@ class Store:
         with contextlib.suppress(OSError):
             folder.rmdir()
         _sync(folder.parent)
-
-    def touch_value(self, key: Key, name: str, mtime: int) -> None:
-        os.utime(self._control_folder(key) / name, ns=(mtime, mtime))
 
     def put_alias(self, folder: tuple[str, ...], name: str, target: bytes) -> None:
         place = self._folder(LINKS, *folder)

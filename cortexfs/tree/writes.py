@@ -138,7 +138,7 @@ class Changes:
                 return
             now = file.mtime or self._clock()
             try:
-                await self.keep(self._store.put_value, file.key, name, value, now)
+                await self.keep(self._store.put_value, file.key, name, value)
             except Fault:
                 file.edit.put_back()
                 raise
@@ -151,7 +151,7 @@ class Changes:
             if written is None or written.data is None:
                 self._tree.touch(inode, mtime)
                 return
-            await self.keep(self._store.touch_value, object_.key, control.name, mtime)
+            await self.keep(self._store.put_value, object_.key, control.name, written.data)
             self._tree.values.put(object_.key, control.name, written.data, mtime)
 
     # Agents that go.
@@ -282,7 +282,7 @@ class Changes:
         data = bytes(source.data) if isinstance(source, Temporary) else self._tree.value(*source)
         value = self.judge(object_, control, data)
         now = source.mtime if isinstance(source, Temporary) else self._clock()
-        await self.keep(self._store.put_value, object_.key, control.name, value, now)
+        await self.keep(self._store.put_value, object_.key, control.name, value)
         self._tree.values.replace(object_.key, control.name, value, now)
         self.changed(object_.key)
         if isinstance(source, Temporary):

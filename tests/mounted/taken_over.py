@@ -26,9 +26,10 @@ import msgspec
 
 import cortexfs
 from cortexfs import config as configuration
-from cortexfs.core import hostcalls, starts
+from cortexfs.core import hostcalls, starts, wire
 from cortexfs.daemon import daemon, selfconfinement
 from cortexfs.linux import syscalls
+from cortexfs.state.beside import place_of
 
 ROOT, STATE, CONFIG, FOLDER = map(Path, sys.argv[1:5])
 VICTIM = int(sys.argv[5])
@@ -36,6 +37,9 @@ PROVIDER = CONFIG / "providers" / "evil.toml"
 MODULE = Path(cortexfs.__file__)
 TERMINAL = os.openpty()[1]
 ALL = (1 << 41) - 1
+LISTENER = socket.socket(socket.AF_UNIX)
+LISTENER.bind(str(FOLDER / "own"))
+LISTENER.listen()
 libc = ctypes.CDLL(None, use_errno=True)
 made: list[daemon.Daemon] = []
 
@@ -169,6 +173,39 @@ def listen() -> None:
         sock.bind(("127.0.0.1", 0))
 
 
+def listen_anywhere() -> None:
+    """At a port that the kernel chooses."""
+    with socket.socket() as sock:
+        sock.listen()
+
+
+def filter_calls() -> None:
+    """By which the listener of such a filter could put descriptors here."""
+    action = ctypes.c_uint32(0x7FC00000)  # SECCOMP_RET_USER_NOTIF
+    call("syscall", SECCOMP[os.uname().machine], 2, 0, ctypes.byref(action))
+
+
+def filter_calls_otherwise() -> None:
+    try:
+        call("prctl", 22, 2, None)  # PR_SET_SECCOMP
+    except OSError as error:
+        if error.errno != errno.EFAULT:  # there is no filter at that address
+            raise
+
+
+def lease() -> None:
+    """Hold up whoever opens a file of root's."""
+    with open(FOLDER / "roots") as file:
+        fcntl.fcntl(file, 1024, fcntl.F_RDLCK)  # F_SETLEASE
+        fcntl.fcntl(file, 1024, fcntl.F_UNLCK)
+
+
+def ask_a_file_system() -> None:
+    """As for what changes a file that is open for reading."""
+    with open(FOLDER / "roots") as file:
+        fcntl.ioctl(file, 0x5460, b"\0" * 8)  # FIOQSIZE
+
+
 def kill_by_descriptor() -> None:
     signal.pidfd_send_signal(os.pidfd_open(VICTIM), signal.SIGCONT)
 
@@ -189,6 +226,7 @@ def signal_by_a_socket(command: int) -> Callable[[], None]:
 
 
 FIOSETOWN, F_SETOWN_EX = 0x8901, 15
+SECCOMP = {"x86_64": 317, "aarch64": 277}
 
 ATTEMPTS: dict[str, Callable[[], object]] = {
     "execute": lambda: subprocess.run(["/bin/true"], check=True),
@@ -208,6 +246,12 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "another user": another_user,
     "connect": connect,
     "listen": listen,
+    "listen anywhere": listen_anywhere,
+    "filter calls": filter_calls,
+    "filter calls, otherwise": filter_calls_otherwise,
+    "lease on a file": lease,
+    "times of a file": lambda: os.utime(FOLDER / "roots"),
+    "request to a file system": ask_a_file_system,
     "descriptor": descriptor,
     "powers": lambda: syscalls.set_capabilities(ALL & syscalls.permitted() | 1 << 21),
     "root directory": lambda: os.chroot("/"),
@@ -227,6 +271,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "file: below a process": opens(f"/proc/{VICTIM}/root{FOLDER}/roots"),
     "file: environment": opens(f"/proc/{VICTIM}/environ", os.O_RDONLY),
     "file: kernel": opens("/proc/sys/kernel/core_pattern"),
+    "file: device": opens("/dev/full", os.O_RDONLY),  # as a disk would be
 }
 
 
@@ -265,13 +310,91 @@ def hosts() -> dict[str, str]:
             "host of a user": host(hostcalls.Identity(1000, 1000, ())),
             "host of root by our own sockets": host(hostcalls.Identity(0, 0, ()), pair[0].fileno()),
             "host of root by a standard stream": host(hostcalls.Identity(0, 0, ()), 0),
+            "host of root by a listener": host(hostcalls.Identity(0, 0, ()), LISTENER.fileno()),
+            "host of root by a host of nobody": host_by_a_host(),
         }
+
+
+# As a plugin describes itself: it makes a connection whose other end is root's, and shows that.
+NOBODYS = """
+import os, socket, sys
+from array import array
+import msgspec
+from cortexfs.core import hostcalls
+
+channels = [int(fd) for fd in os.listdir("/proc/self/fd")]
+shown = socket.socket(socket.AF_UNIX)
+shown.bind(f"\\0cortexfs-test-{os.getpid()}")
+shown.connect(SERVICE)
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
+spawn = hostcalls.Spawn(1 << 21, plugin, hostcalls.Identity(0, 0, ()), hostcalls.Limits(1 << 30, 64, 256))
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [theirs.fileno(), shown.fileno()]))]
+said = []
+for fd in channels:
+    try:
+        with socket.socket(fileno=os.dup(fd)) as channel:
+            maker = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
+            if channel.type == socket.SOCK_SEQPACKET and int.from_bytes(maker, sys.byteorder) == STARTER:
+                channel.sendmsg([msgspec.msgpack.encode(spawn)], rights)
+                said.append("asked")
+    except OSError:
+        pass
+theirs.close()
+ours.settimeout(10)
+try:
+    said.append("refused" if ours.recv(1) == b"" else "host")
+except TimeoutError:  # somebody has the other end, and waits for calls
+    said.append("host")
+os.umask(0)
+with open(PROOF, "w") as proof:
+    proof.write(f"{os.getuid()} {' '.join(said)}")
+tools = []
+"""
+
+
+def host_by_a_host() -> str:
+    """Pass the channel to the fork server on to a host of nobody, and have that ask."""
+    (folder := place_of(STATE) / "evil").mkdir(mode=0o755)
+    proof = FOLDER / "shared/proof"
+    values = {"SERVICE": str(FOLDER / "root's"), "STARTER": made[0].starter.pid, "PROOF": str(proof)}
+    text = "".join(f"{name} = {value!r}\n" for name, value in values.items()) + NOBODYS
+    (folder / "nobodys.py").write_text(text)
+    forks = made[0].pool._forks
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    call_, its = socket.socketpair()
+    with ours, theirs, call_, its:
+        plugin = hostcalls.Plugin("evil", "1", "python", "nobodys:tools", str(folder))
+        limits = hostcalls.Limits(1 << 30, 64, 256)
+        forks.send(hostcalls.Spawn(1 << 20, plugin, hostcalls.DESCRIBING, limits), [theirs.fileno()])
+        assert forks.awaited(60)
+        assert forks.heard() is not None
+        socket.send_fds(ours, [b"c"], [its.fileno(), forks.socket.fileno()])
+        its.close()
+        call_.sendall(wire.message(wire.REQUEST, msgspec.msgpack.encode(hostcalls.Describe())))
+        while call_.recv(1 << 16):
+            pass
+    return proof.read_text()
+
+
+def starter() -> dict[str, str]:
+    """What is asked of the starter, whose answers need no loop."""
+    asks = made[0].starter
+    requests: dict[str, starts.ToStarter] = {
+        "signature: an option": starts.Start(asks._next(), starts.SIGNATURE, f"--output={FOLDER}/text"),
+        "signature: elsewhere": starts.Start(asks._next(), starts.SIGNATURE, f"{starts.PREFIX}/../../x"),
+        "mount: another": starts.Mounted(asks._next(), os.stat(FOLDER).st_dev),
+        "listener: no path": starts.Bind(asks._next(), "model/\0", 1),
+        "listener: elsewhere": starts.Bind(asks._next(), "../folder/own", 1),
+    }
+    said = {name: asks._answered_now(each).done.error for name, each in requests.items()}
+    return {f"starter {name}": errno.errorcode.get(error, "done") for name, error in said.items()}
 
 
 def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
     before = tried(ATTEMPTS)
     original(state, config, channels)
-    after = {**tried({**ATTEMPTS, "channel": channel}), **hosts()}
+    after = {**tried({**ATTEMPTS, "channel": channel}), **hosts(), **starter()}
     print(json.dumps([before, after]), flush=True)
 
 

@@ -90,7 +90,7 @@ def seal(where: Places) -> Path:
 
 
 def control(where: Places) -> Path:
-    Store(where.state / "tree").put_value(("tool", "fs.read"), "policy", b"allow a_t tool:b execute\n", 1)
+    Store(where.state / "tree").put_value(("tool", "fs.read"), "policy", b"allow a_t tool:b execute\n")
     return where.state / "tree" / "tool" / "fs.read.d" / "policy"
 
 

@@ -174,7 +174,9 @@ class Host:
 class Forks:
     """A fork server, from the daemon's side."""
 
-    def __init__(self, *prefix: str, sealed: bool = True, state: Path | None = None) -> None:
+    def __init__(
+        self, *prefix: str, sealed: bool = True, state: Path | None = None, daemon: int | None = None
+    ) -> None:
         self.device = 0
         self.plugin = PLUGIN
         self._is_roots = prefix[: len(AS_NOBODY)] != AS_NOBODY and os.geteuid() == 0
@@ -184,6 +186,7 @@ class Forks:
         self.errors = self._stack.enter_context((home / "errors").open("w+b"))
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(PATIENCE)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         root = Path(cortexfs.__file__).parents[1]
         server = (
             [str(Path(__file__).with_name("sealed_forks.py"))]
@@ -192,6 +195,7 @@ class Forks:
         )
         command = [*prefix, sys.executable, *server]
         options = ["--state", str(state)] if state else []
+        options += ["--daemon", str(daemon)] if daemon else []
         with theirs:
             self.process = subprocess.Popen(
                 [*command, str(theirs.fileno()), "--serve", "fake:serve", "--preload", "json", *options],

@@ -123,7 +123,7 @@ def test_what_it_is_told_to_be_comes_from_a_file_or_standard_input(
 def test_labels_are_unique_whatever_the_names(root: Path, state: Path) -> None:
     for name in ("c+", "c-", "c++"):
         assert new(name) == 0
-    Store(state / "tree").put_value(("agent", "c+"), "label", b"user_u:agent_r:d_t:s0\n", 0)
+    Store(state / "tree").put_value(("agent", "c+"), "label", b"user_u:agent_r:d_t:s0\n")
     assert new("d") == 0
     labels = [one.extra["label"] for one in records.load(state).objects]
     assert len(set(labels)) == len(labels)
@@ -223,7 +223,7 @@ def test_what_is_removed_leaves_nothing_for_the_next_of_its_name(
 ) -> None:
     for name in ("one", "two", "three"):
         assert new(name) == 0
-        Store(state / "tree").put_value(("agent", name), "approval", b"ask\n", 0)
+        Store(state / "tree").put_value(("agent", name), "approval", b"ask\n")
     capsys.readouterr()
     assert main(["agent", "rm", "one", "agent/two", "one", "--yes"]) == 0
     said = capsys.readouterr().err
@@ -234,7 +234,7 @@ def test_what_is_removed_leaves_nothing_for_the_next_of_its_name(
 
 def test_a_daemon_that_serves_the_state_drops_the_values_itself(root: Path, state: Path) -> None:
     assert new("one") == 0
-    Store(state / "tree").put_value(("agent", "one"), "approval", b"ask\n", 0)
+    Store(state / "tree").put_value(("agent", "one"), "approval", b"ask\n")
     with open(state / "lock") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert main(["agent", "rm", "one", "--yes"]) == 0

@@ -19,23 +19,26 @@ WHEN = 1_600_000_000_123_456_789
 def test_values_come_back_with_their_time(tmp_path: Path) -> None:
     # abi.md 3: "A change ... survives a restart"
     store = Store(tmp_path)
-    store.put_value(TOOL, "policy", RULE, WHEN)
-    store.put_value(MODEL, "effort", b"low\n", WHEN)
-    store.put_value(MODEL, "effort", b"high\n", WHEN)
+    store.put_value(TOOL, "policy", RULE)
+    store.put_value(MODEL, "effort", b"low\n")
+    store.put_value(MODEL, "effort", b"high\n")
+    files = tmp_path / "tool/fs.read.d/policy", tmp_path / "model/openai/gpt.d/effort"
+    for file in files:
+        os.utime(file, ns=(WHEN, WHEN))
     assert Store(tmp_path).load().values == {
         TOOL: {"policy": Written(RULE, WHEN)},
         MODEL: {"effort": Written(b"high\n", WHEN)},
     }
-    assert (tmp_path / "model/openai/gpt.d/effort").read_bytes() == b"high\n"
+    assert files[1].read_bytes() == b"high\n"
 
 
 def test_a_removed_value_stays_absent_until_it_is_written_or_created_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.put_value(TOOL, "policy", RULE, WHEN)
+    store.put_value(TOOL, "policy", RULE)
     store.remove_value(TOOL, "policy")
     (written,) = store.load().values[TOOL].values()
     assert written.data is None
-    store.put_value(TOOL, "policy", RULE, WHEN)
+    store.put_value(TOOL, "policy", RULE)
     assert store.load().values[TOOL]["policy"].data == RULE
     store.remove_value(TOOL, "policy")
     store.restore_value(TOOL, "policy")
@@ -44,7 +47,7 @@ def test_a_removed_value_stays_absent_until_it_is_written_or_created_again(tmp_p
 
 def test_a_crash_between_the_steps_leaves_the_older_state_or_the_default(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.put_value(TOOL, "policy", RULE, WHEN)
+    store.put_value(TOOL, "policy", RULE)
     folder = tmp_path / "tool/fs.read.d"
     (folder / ".new.policy").write_bytes(b"half a li")
     assert store.load().values[TOOL]["policy"].data == RULE
@@ -84,7 +87,7 @@ def test_what_cannot_be_understood_is_left_alone_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store(tmp_path)
-    store.put_value(MODEL, "effort", b"low\n", WHEN)
+    store.put_value(MODEL, "effort", b"low\n")
     folder = tmp_path / "model/openai/gpt.d"
     (folder / "effort").write_bytes(b"enormous\n")
     (folder / "driver").mkdir()
@@ -108,7 +111,7 @@ def test_a_state_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
 
 def test_nobody_else_reads_the_state(tmp_path: Path) -> None:
     store = Store(tmp_path / "tree")
-    store.put_value(TOOL, "policy", RULE, WHEN)
+    store.put_value(TOOL, "policy", RULE)
     assert (tmp_path / "tree").stat().st_mode & 0o777 == 0o700
 
 
@@ -118,7 +121,7 @@ def test_an_alias_never_stands_where_a_control_would_be_kept(tmp_path: Path) -> 
     elsewhere.mkdir()
     store = Store(tmp_path / "tree")
     store.put_alias(("model",), "openai", bytes(elsewhere))
-    store.put_value(MODEL, "effort", b"low\n", WHEN)
+    store.put_value(MODEL, "effort", b"low\n")
     assert os.listdir(elsewhere) == []
     assert store.load().values[MODEL]["effort"].data == b"low\n"
     assert [alias.name for alias in store.load().aliases] == ["openai"]

@@ -115,7 +115,7 @@ async def test_what_was_written_survives_a_restart_and_not_a_removal(tmp_path: P
 
 async def test_what_a_crash_left_of_a_removed_one_is_not_the_next_ones(tmp_path: Path) -> None:
     async with homes(tmp_path) as world:
-        Store(tmp_path / "tree").put_value(KEY, "approval", b"ask\n", 0)
+        Store(tmp_path / "tree").put_value(KEY, "approval", b"ask\n")
         world.again()
         await world.make("mine")
         assert await world.read(f"{AGENTS}/mine.d/approval") == b"auto\n"

@@ -56,6 +56,11 @@ def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
     ours |= {"socket": seccomp.SOCKET, "socketpair": seccomp.SOCKETPAIR}
     ours |= {"clone": seccomp.CLONE, "clone3": seccomp.CLONE3, "prlimit64": seccomp.PRLIMIT}
     ours["unshare"] = seccomp.UNSHARE
+    ours |= seccomp.OF_DAEMON
+    ours |= {"tgkill": seccomp.TGKILL, "pidfd_send_signal": seccomp.PIDFD_SEND_SIGNAL}
+    ours |= {"recvmsg": seccomp.RECVMSG, "recvmmsg": seccomp.RECVMMSG, "close": seccomp.CLOSE}
+    ours |= {"close_range": seccomp.CLOSE_RANGE, "dup2": seccomp.DUP2, "dup3": seccomp.DUP3}
+    ours |= {"fcntl": seccomp.FCNTL, "prctl": seccomp.PRCTL}
     for name, words in wasm_calls.CALLS.items():
         assert ours.get(name, seen(words)) == seen(words)
         ours[name] = seen(words)
@@ -158,6 +163,43 @@ def test_the_filter_where_there_are_no_mounts(
     program = seccomp.program(machine, seccomp.Choice(network=False, metadata=False))
     answer = 0x50000 | error if error else 0x7FFF0000
     assert judged(program, machine.arch, numbers[machine.column], *arguments) == answer
+
+
+OF_DAEMON = [
+    (seccomp.OF_DAEMON["seccomp"], (1, 8), errno.EPERM),
+    (seccomp.PRCTL, (22, 2), errno.EPERM),
+    (seccomp.PRCTL, (4, 0), 0),
+    (seccomp.METADATA["utimensat"], (3, 0), errno.EPERM),
+    (seccomp.IOCTL, (3, 0x5421), 0),
+    (seccomp.IOCTL, (3, 0x40086604), errno.ENOTTY),
+    (seccomp.FCNTL, (3, 1024), errno.EPERM),
+    (seccomp.FCNTL, (3, 3), 0),
+    (seccomp.RECVMSG, (5,), 0),
+    (seccomp.RECVMSG, (6,), errno.EPERM),
+    (seccomp.CLOSE, (5,), errno.EPERM),
+    (seccomp.CLOSE, (6,), 0),
+    (seccomp.DUP3, (6, 5), errno.EPERM),
+    ((seccomp.NEWER, seccomp.NEWER), (), errno.ENOSYS),
+    ((seccomp.NEWER + 99, seccomp.NEWER + 99), (), errno.ENOSYS),
+    ((0, 63), (1,), 0),
+]
+
+
+@pytest.mark.parametrize("name", seccomp.MACHINES)
+@pytest.mark.parametrize(("numbers", "arguments", "error"), OF_DAEMON)
+def test_the_filter_of_the_daemon(
+    name: str, numbers: tuple[int, int], arguments: tuple[int, ...], error: int
+) -> None:
+    machine = seccomp.MACHINES[name]
+    program = seccomp.guarding(machine, 1, [5])
+    answer = 0x50000 | error if error else 0x7FFF0000
+    assert judged(program, machine.arch, numbers[machine.column], *arguments) == answer
+
+
+def test_what_is_newer_than_the_tables_is_refused() -> None:
+    # so that what a new kernel brings does nothing for whoever has the daemon
+    known = seccomp.REFUSED | seccomp.METADATA | seccomp.OF_DAEMON
+    assert max(number for numbers in known.values() for number in numbers) == seccomp.NEWER - 1
 
 
 FAMILIES = [

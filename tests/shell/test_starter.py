@@ -46,7 +46,43 @@ async def test_only_what_is_in_the_table_is_started(tmp_path: Path) -> None:
         assert await refused(starter, "/bin/true") == "EINVAL"
         assert await refused(starter, starts.ENGINE) == "ENOENT"
         assert await refused(starter, starts.KEY, "../acme") == "EINVAL"
-        said, status = await starter.output(starts.SIGNATURE, str(tmp_path), 60, 9)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "--output=x", "/etc", ".signature-/../x", ".signature-\0", "signature-1"]
+)
+async def test_signatures_lie_in_the_state(name: str, tmp_path: Path) -> None:
+    # What begins with a hyphen, gpgv takes for an option: it would write what it is given where that says.
+    async with starting(state=tmp_path) as starter:
+        assert await refused(starter, starts.SIGNATURE, name) == "EINVAL"
+
+
+def test_what_looks_at_signatures_has_no_power(tmp_path: Path) -> None:
+    # A program that the starter finds under that name tells what it may.
+    script = tmp_path / "gpgv"
+    attempts = "; ".join(
+        f"({attempt}) 2>&-; echo $?"
+        for attempt in (
+            f"echo > {tmp_path}/new",
+            f"rm {script}",
+            "python3 -c 'import socket; socket.socket()'",
+        )
+    )
+    script.write_text(f"#!/bin/sh\ngrep -E 'CapPrm|CapBnd' /proc/self/status; {attempts}; wc -c\n")
+    script.chmod(0o755)
+    words = [sys.executable, *starts.gpgv(str(script), str(tmp_path))]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    *powers, new, removed, opened, read = done.stdout.splitlines()
+    assert [each.split()[1] for each in powers] == ["0" * 16] * 2
+    assert "0" not in {new, removed, opened}
+    assert read == "0"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpgv"]
+
+
+async def test_signatures_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / f"{starts.PREFIX}1").mkdir()
+    async with starting(state=tmp_path) as starter:
+        said, status = await starter.output(starts.SIGNATURE, f"{starts.PREFIX}1", 60, 9)
         assert (said, status) == (b"[GNUPG:] ", 2)  # there are no files
 
 
@@ -104,9 +140,14 @@ async def test_what_comes_too_late_is_ended() -> None:
 # -- listeners
 
 
+async def told(starter: Starter, device: int) -> int:
+    return (await starter._answered(starts.Mounted(starter._next(), device))).done.error
+
+
 async def test_a_listener_lies_in_the_mount(tmp_path: Path) -> None:
     (tmp_path / "root/model/acme").mkdir(parents=True)
     async with starting(root=tmp_path / "root") as starter:
+        assert await told(starter, os.stat(tmp_path).st_dev) == 0
         with await starter.listener("model/acme/talker.sock", 4) as listener:
             assert listener.getsockname()
             with socket.socket(socket.AF_UNIX) as client:
@@ -124,9 +165,21 @@ async def test_no_listener_lies_outside_of_it(path: str, tmp_path: Path) -> None
     for link in ("root/link", "root/model/link"):
         (tmp_path / link).symlink_to(tmp_path / "outside")
     async with starting(root=tmp_path / "root") as starter:
+        assert await told(starter, os.stat(tmp_path).st_dev) == 0
         with pytest.raises(OSError):  # noqa: PT011
             await starter.listener(path, 4)
         assert list((tmp_path / "outside").iterdir()) == []
+
+
+async def test_no_listener_lies_in_what_is_not_the_mount(tmp_path: Path) -> None:
+    # as in the folder below, once it is unmounted
+    (tmp_path / "root").mkdir()
+    async with starting(root=tmp_path / "root") as starter:
+        for _ in range(2):  # before any is told, and then of another one
+            with pytest.raises(OSError, match="cross-device"):
+                await starter.listener("talker.sock", 4)
+            await told(starter, os.stat(tmp_path).st_dev + 1)
+        assert os.listdir(tmp_path / "root") == []
 
 
 # -- keys
@@ -173,14 +226,29 @@ def test_what_others_have_mounted_over_it_stays(tmp_path: Path) -> None:
     syscalls.cover(str(tmp_path), "test-cortexfs")
     starter = Starter(tmp_path)
     try:
-        device = os.stat(tmp_path).st_dev
-        starter.unmount(device + 1)
+        starter.unmount()  # none is ours yet
+        starter.mounted(os.stat(tmp_path).st_dev)
+        syscalls.cover(str(tmp_path), "test-cortexfs-other")
+        starter.unmount()
         assert os.path.ismount(tmp_path)
-        starter.unmount(device)
+        syscalls.unmount(str(tmp_path))
+        starter.unmount()
         assert not os.path.ismount(tmp_path)
-        starter.unmount(device)  # somebody was faster
+        starter.unmount()  # it is gone
     finally:
         starter.stop()
+
+
+async def test_a_mount_is_told_once() -> None:
+    async with starting() as starter:
+        for device, said in ((0, errno.EINVAL), (1, 0), (2, errno.EINVAL), (1, errno.EINVAL)):
+            assert await told(starter, device) == said
+
+
+async def test_what_is_no_message_ends_nothing() -> None:
+    async with starting(engine=SLEEP) as starter:
+        starter.control.send(b"\xc1")
+        assert (await engine(starter)).pid
 
 
 def test_the_package_of_the_starter_is_small() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 from cortexfs.core import hostcalls
 from cortexfs.core.hostcalls import Identity, Meet, Met, Part
 from cortexfs.linux import syscalls
+from tests.shell.confined import in_child
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connected, connection_of, ended
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="is root's fork server")
@@ -80,6 +83,34 @@ def test_the_end_that_connected_vouches_for_nobody(forks: Forks) -> None:
         service.listen()
         client.connect(service.getsockname())
         assert forks.refused(Identity(0, 0, ()), client)[0] == "EACCES"
+
+
+def test_a_listener_vouches_for_nobody(forks: Forks) -> None:
+    # of it, SO_PEERCRED are its maker's, and the daemon has those that root's starter made for it
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(b"\0cortexfs-test-%d" % os.getpid())
+        listener.listen()
+        assert forks.refused(Identity(0, 0, ()), listener)[0] == "EACCES"
+
+
+def test_nobody_but_the_daemon_is_heard(forks: Forks) -> None:
+    # whoever has the daemon can pass its end on, to somebody who makes connections that would do
+    with connected(*AS_NOBODY) as sock:
+
+        def ask() -> None:
+            if forks.send(USER, sock).control.recv(1) == b"":
+                raise PermissionError(errno.EACCES, "nobody serves on it")
+
+        assert in_child(ask) == errno.EACCES
+        assert forks.spawn(USER, sock).ask("answer = os.getuid()") == NOBODY
+
+
+def test_it_ends_with_the_daemon_whoever_holds_its_end() -> None:
+    with subprocess.Popen(["sleep", "600"]) as daemon, Forks(daemon=daemon.pid) as forks:
+        pidfd = os.pidfd_open(forks.process.pid)
+        daemon.kill()
+        assert ended(pidfd)
+        os.close(pidfd)
 
 
 def test_what_is_no_connection_is_refused(forks: Forks) -> None:

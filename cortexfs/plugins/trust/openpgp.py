@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,7 +23,6 @@ from cortexfs.state import believed
 
 KEYS = "plugin-keys.gpg"  # of the configuration directory; what gpg --export writes
 MAX_KEYS = 32 << 20
-PREFIX = ".signature-"  # of a folder that gpgv reads
 SECONDS = 10.0
 MAX_SAID = 1 << 20
 
@@ -40,10 +40,11 @@ def unchecked(manifest: Manifest, keys: Path) -> str | None:
 
 def run(folder: Path) -> bytes:
     """Returns the words of gpgv about the files in a folder."""
-    path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
-    words = starts.gpgv(str(folder))
+    path = "/usr/local/bin:/usr/bin:/bin"
+    words = [sys.executable, *starts.gpgv(shutil.which("gpgv", path=path) or "gpgv", str(folder))]
     try:
-        return subprocess.run(words, capture_output=True, env=path, timeout=SECONDS, check=False).stdout
+        environ = {"PATH": path, "HOME": str(folder)}
+        return subprocess.run(words, capture_output=True, env=environ, timeout=SECONDS, check=False).stdout
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise Fault("EHOSTDOWN", f"gpgv cannot be run: {problem}; its signature stays unchecked") from None
 
@@ -60,7 +61,7 @@ def signer(
     if manifest.signature is None or unchecked(manifest, keys) or (trusted := _ring(keys)) is None:
         return ""
     digest = manifest_hash.package_digest(files)
-    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=place) as folder:
+    with tempfile.TemporaryDirectory(prefix=starts.PREFIX, dir=place) as folder:
         Path(folder, starts.RING).write_bytes(trusted)
         Path(folder, starts.SIGNED).write_bytes(manifest_signature.signature(manifest.signature))
         Path(folder, starts.TEXT).write_bytes(manifest_signature.signed_text(digest))
@@ -69,7 +70,7 @@ def signer(
 
 def settle(place: Path) -> None:
     """Remove what a killed process left of a check."""
-    for left in place.glob(f"{PREFIX}*"):
+    for left in place.glob(f"{starts.PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
