@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import threading
 import time
 from collections import OrderedDict
@@ -113,13 +114,18 @@ def adopt(root: Path) -> None:
     """Take back what earlier versions of root's daemon gave to users: without powers it would be closed."""
     if os.geteuid() or root.is_symlink() or not root.is_dir():
         return
-    for kind in os.scandir(root):
-        for top in os.scandir(kind) if kind.is_dir(follow_symlinks=False) else ():
-            if top.stat(follow_symlinks=False).st_uid:
-                for folder, folders, files in os.walk(top.path):
+    for kind in root.iterdir():
+        for top in kind.iterdir() if _is_folder(kind) else ():
+            if top.lstat().st_uid:
+                for folder, folders, files in os.walk(top) if _is_folder(top) else ():
                     for name in (*folders, *files):
                         os.chown(f"{folder}/{name}", 0, 0, follow_symlinks=False)
-                os.chown(top.path, 0, 0, follow_symlinks=False)  # last: it says that all of it is
+                os.chown(top, 0, 0, follow_symlinks=False)  # last: it says that all of it is
+
+
+def _is_folder(path: Path) -> bool:
+    """Returns False for a link to one: os.walk(3) would follow it."""
+    return stat.S_ISDIR(path.lstat().st_mode)
 
 
 def make_folder(root: Path, parts: tuple[str, ...]) -> list[Path]:

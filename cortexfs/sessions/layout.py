@@ -217,7 +217,7 @@ def _created(folder: Path) -> str:
     """The session's beginning: as it was noted, else as the oldest of its files tells."""
     path = folder / "created_at"
     if not (created := text(path)):
-        created = when(min(entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(folder)))
+        created = when(min(entry.lstat().st_mtime for entry in folder.iterdir()))
         disk.replace(path, [created.encode() + b"\n"])
     return created
 

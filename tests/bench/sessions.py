@@ -17,7 +17,7 @@ import trio
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.store import Sessions
 from tests.shell.logreader import Reader
-from tests.shell.sessions import address, line, run_of, store
+from tests.shell.session_stores import address, line, run_of, store
 
 EVENTS = 200_000
 BATCH = 20  # events appended at once, between which others get their turn

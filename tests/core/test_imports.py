@@ -88,6 +88,16 @@ def test_each_room_imports_what_the_plan_allows() -> None:
         assert besides == BESIDES.get(module, set()), module
 
 
+def test_tests_of_a_room_are_found_by_its_path() -> None:
+    # in tests/core those of core/tree are in tree/
+    tests = Path(__file__).parent.parent
+    for ring, above in (("core", ("", "core/")), ("shell", ("",))):
+        for path in (tests / ring).rglob("test_*.py"):
+            room = str(path.parent.relative_to(tests / ring))
+            assert ring == "core" or room != ".", path
+            assert any((PACKAGE / f"{start}{room}").is_dir() for start in above), path
+
+
 def test_few_files_are_in_no_room() -> None:
     assert len([module for module in MODULES if "/" not in module]) <= TOP
 

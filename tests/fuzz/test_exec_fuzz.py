@@ -25,7 +25,7 @@ from cortexfs.models import debug
 from cortexfs.peers.streams import receive, send
 from cortexfs.run.tool_run import Relay
 from tests.shell.calling import Answer, World, files_closed, hello, open_files, serving
-from tests.shell.test_relay import Bounds, Stage
+from tests.shell.run.test_relay import Bounds, Stage
 
 SOAK = float(os.environ.get("CTX_SOAK", "0"))
 AT_ONCE = 10

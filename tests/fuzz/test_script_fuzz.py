@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cortexfs.core.errors import Fault
 from cortexfs.models.ask.prompt import text_of
 from cortexfs.models.script import STEPS, parse
-from tests.core.test_models_script import WHOLE
+from tests.core.models.test_models_script import WHOLE
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

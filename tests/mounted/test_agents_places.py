@@ -16,7 +16,7 @@ import pytest
 from tests.mounted.agents import agent, call, results, run, say, script, working
 from tests.mounted.ctx_mount import Ctx, mounted
 from tests.mounted.talking import talk
-from tests.shell.sessions import small_disk
+from tests.shell.session_stores import small_disk
 
 INIT = 26  # <linux/fuse.h>
 REPLY = struct.pack("<IIIIHHIIHH", 7, 31, 0, 0, 12, 12, 4096, 1, 0, 0) + bytes(32)

@@ -1,6 +1,6 @@
 """A daemon does not use what others could have written, says so, and takes it back when it is mended.
 
-tests/shell/test_believed.py has every file and every way; here are daemons, of root and of a user.
+tests/shell/daemon/test_believed.py has every file and every way; here are daemons, of root and of a user.
 The quotes are of the issue that asked for it.
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.test_controls import FILES, WRITABLE
+from tests.core.tree.test_controls import FILES, WRITABLE
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 
 OBJECTS = {"tool": "tool/fs.read", "model": "model/debug/echo", "agent": "agent/base"}

@@ -14,7 +14,7 @@ from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.mounted.plugins import CALLING, broken, said, tools
 from tests.mounted.test_manifestjson_plugins import plugin, saying
 from tests.shell import wat
-from tests.shell.test_wasm_http import requested, server
+from tests.shell.host.net.test_wasm_http import requested, server
 from tests.waiting import PATIENCE
 
 __all__ = ["server"]  # a fixture

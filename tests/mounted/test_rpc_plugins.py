@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.mounted.ctx_mount import Ctx
-from tests.shell.test_rpc_plugins import MANIFEST, Server, server, url
+from tests.shell.host.mcp.test_rpc_plugins import MANIFEST, Server, server, url
 
 __all__ = ["server"]  # a fixture
 

@@ -24,8 +24,8 @@ from tests.mounted.acting import ByModel, acting
 from tests.mounted.ctx_mount import Answer, Ctx, mounted, wait_gone
 from tests.mounted.talking import said
 from tests.shell import provider_server as play
+from tests.shell.models.test_providers_failures import CUT, STATUSES
 from tests.shell.provider_server import KEY, SSE, Move, chunks
-from tests.shell.test_providers_failures import CUT, STATUSES
 
 # Halves, as what is shown of a key may be cut short.
 NEEDLES = (KEY[: len(KEY) // 2].encode(), KEY[len(KEY) // 2 :].encode())

@@ -28,7 +28,7 @@ from tests.mounted.talking import (
     text,
     types,
 )
-from tests.shell.sessions import remount, small_disk
+from tests.shell.session_stores import remount, small_disk
 from tests.waiting import until
 
 HANG = json.dumps([{"delta": "begun"}, {"hang": True}])

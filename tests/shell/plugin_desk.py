@@ -10,7 +10,7 @@ import pytest
 from cortexfs import config
 from cortexfs.cli.main import main
 from cortexfs.plugins.enabled import Offers
-from tests.shell.test_manifestjson_plugins import plugin, told
+from tests.shell.plugins.test_manifestjson_plugins import plugin, told
 
 
 class World:

@@ -15,7 +15,7 @@ import trio
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.store import Sessions
 from tests.shell.logreader import Reader, grown
-from tests.shell.sessions import Reports, address, run_of, store
+from tests.shell.session_stores import Reports, address, run_of, store
 
 
 async def write(log: Log) -> None:

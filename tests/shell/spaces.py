@@ -18,7 +18,7 @@ from cortexfs.sessions.store import Sessions
 from cortexfs.state.control_store import Store
 from cortexfs.tree.fuse import Filesystem
 from tests.shell.handlers import NoLogs, World, caller, registry
-from tests.shell.sessions import run_of, store
+from tests.shell.session_stores import run_of, store
 
 ME = os.getuid()
 MINE = f"home/{ME}/model/debug/echo.d/session"

@@ -1,0 +1,116 @@
+"""What docs/manifest-json.md shows is what the code has."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import inspect
+
+from cortexfs.core import manifestjson
+from cortexfs.core.manifestjson import entry, lifecycle, needs, settings
+from cortexfs.core.manifestjson.capabilities import CAPABILITIES
+from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.problems import ERRORS, WARNINGS
+from cortexfs.plugins.package import manifest_hash
+from tests.places import PROJECT
+
+PAGE = (PROJECT / "docs" / "manifest-json.md").read_text()
+EXAMPLE = re.findall(r"^```json\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0]
+PROGRAM = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0]
+WORDS = {
+    inspect.StrType: "string",
+    inspect.BoolType: "boolean",
+    inspect.AnyType: "any",
+    inspect.StructType: "object",
+}
+
+
+def table(first: str) -> list[list[str]]:
+    """The rows of the table whose first column has this title."""
+    found = re.search(rf"^\| {first} \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert found
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in found[1].splitlines()]
+
+
+def inner(type_: inspect.Type) -> inspect.Type:
+    return type_.types[0] if isinstance(type_, inspect.UnionType) else type_
+
+
+def word(type_: inspect.Type) -> str:
+    if isinstance(type_, inspect.LiteralType):
+        return f"one of {', '.join(sorted(map(str, type_.values)))}"
+    if isinstance(type_, inspect.VarTupleType):
+        return "list of strings" if isinstance(type_.item_type, inspect.StrType) else "list"
+    if isinstance(type_, inspect.DictType):
+        return "map of strings" if isinstance(type_.value_type, inspect.StrType) else "object"
+    return WORDS[type(type_)]
+
+
+def keys(type_: inspect.Type, path: str = "") -> Iterator[list[str]]:
+    """Every key below, with its type and whether it is required."""
+    if isinstance(type_, inspect.VarTupleType):
+        yield from keys(type_.item_type, path.removesuffix(".") + "[].")
+    if isinstance(type_, inspect.StructType):
+        for field in type_.fields:
+            yield [f"{path}{field.encode_name}", word(inner(field.type)), "yes" if field.required else "no"]
+            yield from keys(inner(field.type), f"{path}{field.encode_name}.")
+
+
+def test_the_keys_are_those_of_the_code() -> None:
+    assert [row[:3] for row in table("key")] == list(keys(inspect.type_info(Manifest)))
+
+
+def test_the_kinds_and_capabilities_are_those_of_the_code() -> None:
+    assert table("kind") == [
+        [kind, entry.PAIRS[kind], ", ".join(forms)] for kind, forms in entry.FORMS.items()
+    ]
+    rows = []
+    for name, one in CAPABILITIES.items():
+        effects = [(effect.kind, effect.confirmation) for effect in one.effects] or [("", "")]
+        about = f"{one.about} (reserved)" if one.reserved else one.about
+        rows.append([name, about, *effects[0], one.deno or ""])
+        assert len(effects) == 1
+    assert table("capability") == rows
+
+
+def test_settings_events_hooks_and_exports_are_those_of_the_code() -> None:
+    assert table("type") == [[type_, about] for type_, (about, _) in settings.TYPES.items()]
+    events = {
+        name: ", ".join(" ".join(one) for one in members.items())
+        for name, members in lifecycle.EVENTS.items()
+    }
+    assert dict(table("event")) == events
+    assert table("export") == [[name, capability or ""] for name, capability in lifecycle.EXPORTS.items()]
+    assert dict(table("when")) == {when: ", ".join(hooks) for when, hooks in lifecycle.LIFECYCLE.items()}
+    assert lifecycle.handler_name("count-words") == "countWords"
+    assert f"answers to {needs.HOST_VERSION}." in PAGE
+
+
+def test_errors_and_warnings_are_those_of_the_code() -> None:
+    assert dict(table("error")) == ERRORS
+    assert dict(table("warning")) == WARNINGS
+
+
+def test_the_example_is_sound() -> None:
+    result = manifestjson.read(EXAMPLE.encode())
+    assert (result.errors, result.warnings) == ((), ())
+
+
+def test_the_program_prints_the_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lib").mkdir()
+    for path in ("manifest.json", "lib/a.ts", "lib-b.ts", "lib.ts", ".hidden", "lib/ü.ts", "package.toml"):
+        (tmp_path / path).write_text(path)
+    number = '"config": {"settings": {"a": 1e16, "b": 1.0, "c": "é\\u0001", "d": -0.0}}, "hash": "x", '
+    (tmp_path / "manifest.json").write_text(EXAMPLE.replace('"kind"', f'{number}"kind"'))
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(PROGRAM, "docs/manifest-json.md", "exec"), {})
+    paths = (path for path in tmp_path.rglob("*") if path.is_file())
+    files = {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in paths}
+    assert printed.getvalue() == manifest_hash.package_digest(files) + "\n"

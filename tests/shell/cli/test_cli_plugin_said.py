@@ -1,0 +1,140 @@
+"""`ctx plugin review` and `test`: what is said of a plugin before it is installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from cortexfs.core.manifest.governance import Mechanism
+from cortexfs.linux import kernel_support
+from tests.shell import plugin_desk
+from tests.shell.plugin_desk import World
+from tests.shell.plugins.test_manifestjson_plugins import plugin
+
+world = plugin_desk.world
+
+
+def test_a_review_says_what_it_asks_for_and_what_holds_it(world: World) -> None:
+    changes = {"capabilities": ["tools", "shell:run"], "aiDisclosure": {}, "dependencies": {"below": "^1.0"}}
+    tools = [{"name": "count", "description": "Counts", "params": []}]
+    folder = plugin(world.base / "source", tools=tools, **changes)
+    status, out, _ = world.ctx("review", str(folder))
+    assert status == 0
+    assert [line.strip() for line in out.splitlines()[4:15]] == [
+        "Requested capabilities:",
+        "- tools: register tools",
+        "- shell:run: run commands",
+        "Needs:",
+        "- below ^1.0",
+        "Sandbox:",
+        "- reads, writes and runs: no files, no programs and no system calls: held by the WebAssembly engine",
+        "- reaches: nothing: held by the host",
+        "- 32 MiB of memory and 120 s a call: held by the WebAssembly engine",
+        "Recommended risk profile:",
+        "[risk.tools.count] effect = RunProcess floor = RequireConfirmation",
+    ]
+    assert "- manifest.json: aiDisclosure: is no key that is known here; it is ignored" in out
+    assert "ok: no hash in the manifest" in out
+    assert ", with 1 warning (see: ctx plugin review " in world.ctx("install", str(folder))[2]
+    plugin(world.base / "source", hash=f"sha256:{'0' * 64}")
+    assert "- fail: files (" in world.ctx("review", str(folder))[1]
+
+
+FOLDER, BOTH = "its own folder", "its own folder and its caller's directory"
+PUBLIC = "public addresses, and networks that --private names"
+BY = "held by Deno and Landlock" if Mechanism.LANDLOCK in kernel_support.available() else "held by Deno"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "rows"),
+    [
+        (
+            (),
+            [
+                "runs: no programs: held by Deno",
+                f"reads: {FOLDER}: {BY}",
+                f"writes: nothing: {BY}",
+                "reaches: nothing: held by Deno and seccomp",
+            ],
+        ),
+        (
+            ("fs:read", "net:outbound"),
+            [
+                "runs: no programs: held by Deno",
+                f"reads: {BOTH}: {BY}",
+                f"writes: nothing: {BY}",
+                f"reaches: {PUBLIC}: held by Deno",
+            ],
+        ),
+        (
+            ("fs:delete",),
+            [
+                "runs: no programs: held by Deno",
+                f"reads: {FOLDER}: {BY}",
+                f"writes: {BOTH}: {BY}",
+                "reaches: nothing: held by Deno and seccomp",
+            ],
+        ),
+        (
+            ("shell:run", "fs:read"),
+            [
+                "runs: every program that its caller may run, as its caller: held by nothing",
+                "reads, writes and reaches: all that its caller may, by what it runs: held by nothing",
+            ],
+        ),
+    ],
+)
+def test_a_review_says_what_this_plugin_may(
+    world: World, capabilities: tuple[str, ...], rows: list[str]
+) -> None:
+    # issue: "`plugin review` says "held by Deno and Landlock" of a plugin with shell:run, which is not"
+    folder = plugin(
+        world.base / "source",
+        kind="esm",
+        runtime="deno",
+        entryPoint="./x.js",
+        capabilities=["tools", *capabilities],
+    )
+    (folder / "x.js").write_text("export const tools = [];")
+    status, out, _ = world.ctx("review", str(folder))
+    assert status == 0, out
+    said = [line.removeprefix("    - ") for line in out.splitlines()]
+    at = said.index("  Sandbox:") + 1
+    assert said[at : at + len(rows)] == rows
+    assert said[at + len(rows)] == "some 1 GiB of memory and 30 s a call: held by the host"
+
+
+def test_a_review_says_where_a_server_is(world: World) -> None:
+    for capabilities, where in (
+        (["network:fetch"], "https://example.com/x alone, without redirects"),
+        ([], "nothing"),
+    ):
+        folder = plugin(
+            world.base / "source",
+            kind="mcp",
+            runtime="deno",
+            entryPoint="https://example.com/x",
+            capabilities=capabilities,
+        )
+        assert f"- reaches: {where}: held by the host" in world.ctx("review", str(folder))[1]
+
+
+def test_all_that_is_wrong_with_a_manifest_is_said(world: World) -> None:
+    # docs/manifest-json.md: "all are told, not only the first"
+    folder = plugin(world.base / "source", kind="wsm", version=1)
+    for verb in ("review", "test"):
+        status, out, _ = world.ctx(verb, str(folder))
+        assert status == 1
+        assert 'kind: is "wsm"; write one of esm, mcp, wasm; did you mean wasm?' in out
+        assert "version: is 1; write a string" in out
+    status, _, err = world.ctx("install", str(folder))
+    assert status == 2
+    assert "version: is 1; write a string (1 more)" in err
+
+
+def test_a_plugin_is_tried_without_a_mount(world: World) -> None:
+    # a module that is none does not load, and the daemon would say the same
+    folder = plugin(world.base / "source")
+    status, out, _ = world.ctx("test", str(folder), "--run")
+    assert status == 1
+    assert "- fail: it loads (" in out
+    assert "it does not export plugin_get_abi_version" in out

@@ -1,0 +1,84 @@
+"""What one user's sessions could pile up, and what a clock could break (docs/security.md)."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cortexfs.core import frames
+from cortexfs.sessions import index, writer
+from cortexfs.sessions.log import LEAP
+from tests.shell.session_stores import address, line, run_of, store
+
+
+async def test_sessions_that_come_and_go_leave_no_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # unclean.jsonl tells who starts after a crash what to look at, and must not grow with each name ever used
+    monkeypatch.setattr(writer, "MARKS", 10)
+    async with store(tmp_path) as sessions:
+        kept = await sessions.open(address("kept"))
+        kept.append([line(1, "start")])
+        for number in range(40):
+            log = await sessions.open(address(f"s{number}"))
+            log.append(run_of(1, "r1"))
+            await log.durable(log.given)
+            await sessions.remove(log.address)
+            del log
+        marks = (tmp_path / "unclean.jsonl").read_bytes().split(b"\n")
+        named = [msgspec.json.decode(each)["session"] for each in marks if each]
+        assert len(named) < 30
+        assert "kept" in named
+
+
+async def test_what_a_crash_left_stays_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # abi.md 5: "A run that was active at a crash ends as done", whatever others did before it was looked at
+    monkeypatch.setattr(writer, "MARKS", 10)
+    left = address("left")
+    tmp_path.joinpath("unclean.jsonl").write_bytes(msgspec.json.encode(left) + b"\n")
+    async with store(tmp_path) as sessions:
+        for number in range(30):
+            log = await sessions.open(address(f"s{number}"))
+            log.append(run_of(1, "r1"))
+            await log.durable(log.given)
+        assert sessions.unclean == (left,)
+        assert b'"left"' in (tmp_path / "unclean.jsonl").read_bytes()
+
+
+async def test_directories_without_end_leave_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # docs/ctx.md: `../index/by-cwd/HASH`: whoever says something in many directories makes no file for each
+    monkeypatch.setattr(index, "BY_CWD", 8)
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        for number in range(12):
+            start = frames.encode(frames.Start(id=str(2 * number + 1), run=f"r{number}", model="debug/echo"))
+            begun = start[:-2] + b',"cwd":"/d%d"}\n' % number
+            log.append([begun, line(2 * number + 2, "done", f"r{number}")])
+            await log.durable(log.given)
+            await sessions.settle()
+        there = list((log.folder.parent / "index" / "by-cwd").iterdir())
+        assert len(there) <= 8
+        newest = max(there, key=lambda path: path.stat().st_mtime_ns)
+        assert newest.read_text() == "default\n"
+
+
+async def test_ids_are_not_used_again_when_the_clock_went_back(tmp_path: Path) -> None:
+    # seed 002: ids; what was seen before a power failure keeps its meaning, also where the clock starts anew
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        log.append(run_of(1, "r1"))
+        await log.durable(log.given)
+        last, path = log.last, log.path
+        del log
+    async with store(tmp_path) as sessions:
+        assert (await sessions.open(address())).given == last
+    later = time.time() + 3600
+    os.utime(path, (later, later))
+    async with store(tmp_path) as sessions:
+        assert (await sessions.open(address())).given == last + LEAP

@@ -1,0 +1,259 @@
+"""The session store when things break: kill -9, torn lines, a power failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from cortexfs.sessions.log import LEAP
+from cortexfs.sessions.log_facts import INDEX_ENTRIES, Index, Scan
+from cortexfs.sessions.store import Limits
+from tests.places import PROJECT
+from tests.shell.logreader import Reader
+from tests.shell.session_stores import Reports, address, line, plant, read_all, run_of, store
+
+SOAK = float(os.environ.get("CTX_SOAK", "0"))  # seconds that the long form takes
+
+
+# kill -9
+
+
+def killed(root: Path, count: int, after: int) -> dict[str, int]:
+    """Let a child work until it has shown so much, kill it, and return what it had shown of each session."""
+    command = [sys.executable, "-m", "tests.shell.sessions_child", str(root), str(count)]
+    shown: dict[str, int] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=PROJECT) as child:
+        assert child.stdout
+        for number, row in enumerate(child.stdout):
+            name, size = row.split()
+            shown[name.decode()] = int(size)
+            if number == after:
+                child.kill()
+        assert child.wait() == -signal.SIGKILL
+    return shown
+
+
+async def recovered(root: Path, count: int, shown: dict[str, int]) -> int:
+    """What a daemon does at its start, and what then has to hold of every session; how many runs were cut."""
+    cut = 0
+    async with store(root) as sessions:
+        for where in sessions.unclean:
+            log = await sessions.open(where)
+            for run in log.active:
+                log.append([line(log.given + 1, "error", run)])
+                cut += 1
+            await log.durable(log.given)
+            assert not log.active
+        assert sessions.unclean == ()
+        for name in (f"s{n}" for n in range(count)):
+            data = await read_all(sessions, name)
+            assert len(data) >= shown.get(name, 0)
+            check_whole(data)
+    assert not (root / "unclean.jsonl").exists()
+    return cut
+
+
+def check_whole(data: bytes) -> None:
+    """Every run once, in order and whole, but for those that a kill cut short; ids without a gap."""
+    events = [json.loads(row) for row in data.splitlines()]
+    assert [int(event["id"]) for event in events] == list(range(1, len(events) + 1))
+    runs: dict[str, list[str]] = {}
+    for event in events:
+        runs.setdefault(event["run"], []).append(event["type"])
+        assert runs[event["run"]][0] == "start"
+        if event["type"] == "done" and event["status"] == "ok":
+            kinds = [kind for kind in runs[event["run"]] if kind != "delta"]
+            assert kinds == ["start", "message", "message", "done"]
+    assert all(kinds.count("done") == 1 for kinds in runs.values())
+
+
+def test_kill_9_loses_nothing_that_was_seen(tmp_path: Path) -> None:
+    # abi.md 5: "kill -9 of the daemon at any time loses no completed message"
+    count, end, cut = 8, time.monotonic() + SOAK, 0
+    for number in range(100_000):
+        if number >= 4 and time.monotonic() >= end:
+            break
+        root = tmp_path / str(number // 10)  # logs that do not get too long
+        shown = killed(root, count, after=random.randrange(400))
+        cut += trio.run(recovered, root, count, shown)
+    assert cut, "no kill hit a run"
+
+
+async def test_what_a_crash_left_is_told_to_whoever_opens(tmp_path: Path) -> None:
+    # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}, visible to resume."
+    data = b"".join([*run_of(1, "r1"), line(7, "start", "r2"), line(8, run="r2"), line(9, "start", "r3")])
+    plant(tmp_path, data)
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        assert (log.active, log.last, log.given) == (("r2", "r3"), 9, 9)
+        log.append([line(10, "error", run) for run in log.active[:1]] + [line(11, "error", "r3")])
+        await log.durable(11)
+        assert log.active == ()
+        assert (await sessions.show(address())).state == "error"
+
+
+# Torn lines
+
+
+async def test_a_torn_last_line_is_cut_off_at_every_byte(tmp_path: Path) -> None:
+    # abi.md 5: "a torn last line is repaired at start and said in the log"
+    whole, last = b"".join(run_of(1, "r1")), line(7, text='é\n\u2028"}')
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        for cut in range(len(last)):
+            name = f"s{cut}"
+            path = plant(tmp_path, whole + last[:cut], name)
+            assert await read_all(sessions, name) == whole
+            assert path.read_bytes() == whole
+            assert len(reports.said) == (1 if cut else 0)
+            reports.said.clear()
+            log = await sessions.open(address(name))
+            log.append([last])
+            await log.durable(7)
+            assert path.read_bytes() == whole + last
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 5000, b"\n", b"\n\n{}\n", b"garbage\nmore", b"\xff" * 3_000_000])
+async def test_what_a_power_failure_left_behind_the_last_event_is_cut_off(
+    tmp_path: Path, tail: bytes
+) -> None:
+    whole = b"".join(run_of(1, "r1"))
+    path = plant(tmp_path, whole + tail)
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        assert await read_all(sessions) == whole
+    assert path.read_bytes() == whole
+    assert "cut off" in reports.said[0][1]
+
+
+async def test_a_damaged_line_in_the_middle_is_reported_and_left_alone(tmp_path: Path) -> None:
+    data = line(1) + b'{"type":"delta","id":"2","te\n' + line(3) + line(2) + line(4)
+    path = plant(tmp_path, data)
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        assert await read_all(sessions) == data
+        log = await sessions.open(address())
+        assert log.last == 4
+        assert await log.place(4) == len(data) - len(line(4))
+    assert path.read_bytes() == data
+    places = f"{len(line(1))}, {len(data) - len(line(2) + line(4))}"
+    said = f"lines of the log are damaged, at byte {places}; they are left as they are"
+    assert {sentence for _, sentence in reports.said} == {said}
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
+def test_a_scan_finds_the_same_whatever_the_pieces(piece: int) -> None:
+    data = b"".join([*run_of(1, "r1", 30), b"bad\n", *run_of(40, "r2", 3)[:-1], b'{"torn'])
+    scan = Scan()
+    for at in range(0, len(data), piece):
+        scan.feed(data[at : at + piece])
+    assert scan.size == len(data) - 6
+    assert len(scan.damaged) == 1
+    assert (scan.facts.last, scan.facts.runs, list(scan.facts.active)) == (45, 2, ["r2"])
+    at, length = scan.facts.latest[0]
+    assert json.loads(data[at : at + length])["content"][0]["text"] == "the answer"
+
+
+def test_a_file_that_is_one_endless_line_takes_no_memory() -> None:
+    scan = Scan()
+    scan.feed(line(1))
+    for _ in range(8):
+        scan.feed(b"x" * (1 << 20))
+        assert len(scan._rest) <= 2 << 20
+    scan.feed(b"\n" + line(2))
+    assert (scan.facts.last, scan.damaged[0]) == (2, len(line(1)))
+    assert scan.size == scan.read
+
+
+def test_an_index_does_not_grow_with_the_log() -> None:
+    index = Index()
+    for id in range(1, 200_000):
+        index.add(id, id * 100_000)
+    assert len(index._ids) < INDEX_ENTRIES
+    for id in (1, 2, 500, 99_999, 199_999):
+        assert index.before(id) <= id * 100_000
+    assert index.before(199_999) > 199_000 * 100_000
+
+
+# After a power failure
+
+
+async def test_ids_that_a_power_failure_took_are_not_used_again(tmp_path: Path) -> None:
+    path = plant(tmp_path, line(1) + line(2))
+    async with store(tmp_path) as sessions:
+        assert (await sessions.open(address())).given == 2
+    os.utime(path, (0, 1_000_000))  # written before this machine started
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        assert (log.last, log.given) == (2, 2 + LEAP)
+        log.append([line(log.given + 1)])
+        await log.durable(log.given)
+        assert await log.place(3) == len(line(1) + line(2))
+        assert (await log.lines(await log.place(3))) == line(log.given)
+
+
+# What goes on
+
+
+async def test_a_message_that_nobody_understands_spoils_nothing(tmp_path: Path) -> None:
+    strange = b'{"type":"message","id":"7","run":"r2","role":"assistant","content":{"text":[]}}\n'
+    plant(tmp_path, b"".join(run_of(1, "r1")) + strange)
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        meta = await sessions.show(address())
+        assert (meta.messages, meta.last) == (3, "7")
+        assert (sessions.folder(address()) / "messages.jsonl").read_bytes().count(b"\n") == 3
+    assert reports.said == []
+
+
+async def test_stopping_puts_away_what_was_appended(tmp_path: Path) -> None:
+    # abi.md 8: "sessions are synced"
+    synced: list[int] = []
+    async with store(tmp_path, sync=lambda descriptor: synced.append(descriptor)) as sessions:
+        logs = [await sessions.open(address(f"s{n}")) for n in range(20)]
+        for log in logs:
+            log.append([line(1, "start"), line(2)])
+    assert len(set(synced)) >= 20
+    for log in logs:
+        assert log.path.read_bytes() == line(1, "start") + line(2)
+        assert (log.folder / "state").read_text() == "active\n"
+
+
+async def test_files_made_before_a_crash_are_made_anew(tmp_path: Path) -> None:
+    async with store(tmp_path) as sessions:
+        log = await sessions.open(address())
+        log.append(run_of(1, "r1"))
+        await log.durable(6)
+        await sessions.settle()
+        folder, marks = log.folder, (tmp_path / "unclean.jsonl").read_bytes()
+    whole = (folder / "messages.jsonl").read_bytes()
+    (folder / "messages.jsonl").write_bytes(whole[:-9])
+    (tmp_path / "unclean.jsonl").write_bytes(marks + b'["torn')
+    del log
+    async with store(tmp_path) as sessions:
+        assert sessions.unclean == (address(),)
+        await sessions.show(address())
+        assert (folder / "messages.jsonl").read_bytes() == whole
+
+
+async def test_many_sessions_take_few_descriptors(tmp_path: Path) -> None:
+    count = 10_000 if SOAK else 300
+    async with store(tmp_path, limits=Limits(descriptors=64)) as sessions:
+        before = len(os.listdir("/proc/self/fd"))
+        logs = [await sessions.open(address(f"s{n}", "debug/many")) for n in range(count)]
+        for log in logs:
+            log.append([line(1)])
+        await sessions.settle()
+        assert len(os.listdir("/proc/self/fd")) <= before + 64
+        for log in logs:
+            assert await Reader(log).read() == line(1)
+        assert len(os.listdir("/proc/self/fd")) <= before + 64

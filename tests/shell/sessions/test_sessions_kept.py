@@ -1,0 +1,271 @@
+"""What a session store keeps beside its logs, lists and removes, and what it keeps in memory alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from cortexfs.core.errors import Fault
+from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.store import Limits, Policy
+from tests.shell.logreader import Reader, grown
+from tests.shell.session_stores import SPACE, address, append_each, fill, line, read_to, run_of, store
+
+# The files beside the log.
+
+
+async def test_the_files_beside_the_log_say_what_it_says(tmp_path: Path) -> None:
+    # abi.md 5: "messages.jsonl, events.jsonl, latest.md, state, cwd, created_at, updated_at, meta.json"
+    placed = b'{"type":"start","id":"7","run":"r2","model":"debug/echo","cwd":"/srv/data"}\n'
+    async with store(tmp_path) as sessions:
+        log = await fill(sessions, "a")
+        await sessions.settle()
+        folder = sessions.folder(address("a"))
+        assert (folder / "state").read_text() == "done\n"
+        assert (folder / "latest.md").read_text() == "the answer\n"
+        log.append([placed, line(8, "user", "r2", text="and?"), line(9, "assistant", "r2", text="one\n")])
+        log.append([line(10, "assistant", "r2", text="two\n")])
+        while log.last != 10:
+            await grown(log)
+        await sessions.settle()
+        assert (folder / "state").read_text() == "active\n"
+        assert (folder / "latest.md").read_text() == "one\ntwo\n"
+        assert (folder / "cwd").read_text() == "/srv/data\n"
+        said = [json.loads(row) for row in (folder / "messages.jsonl").read_text().splitlines()]
+        assert [row["role"] for row in said] == ["user", "assistant", "user", "assistant", "assistant"]
+        assert list(said[0]) == ["id", "run", "role", "content"]
+        log.append([line(11, "error", "r2")])
+        await log.durable(11)
+        meta = await sessions.show(address("a"))
+        assert (meta.state, meta.runs, meta.messages, meta.last, meta.cwd) == (
+            "error",
+            2,
+            5,
+            "11",
+            "/srv/data",
+        )
+        index = folder.parent / "index"
+        assert (index / "current").read_text() == "a\n"
+        hashed = hashlib.sha256(b"/srv/data").hexdigest()[:32]
+        assert (index / "by-cwd" / hashed).read_text() == "a\n"
+
+
+async def test_all_but_the_log_comes_back_from_it(tmp_path: Path) -> None:
+    # issue 3: "the documented files are the only copy"
+    async with store(tmp_path) as sessions:
+        await fill(sessions, "a", runs=3)
+        await sessions.settle()
+        folder = sessions.folder(address("a"))
+        there = {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert len(there) == 8
+        for name in there.keys() - {"events.jsonl", "created_at"}:  # whose moment is nowhere else
+            (folder / name).unlink()
+        (folder.parent / "index" / "list").unlink()
+        await sessions.rebuild(address("a"))
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == there
+        assert (folder.parent / "index" / "list").read_text() == "a\n"
+
+
+async def test_folders_and_files_are_private(tmp_path: Path) -> None:
+    owned = Space("home/1234", 1234)
+    where = Address(owned, "agent", "coder", "s")
+    async with store(tmp_path / "root") as sessions:
+        log = await sessions.open(where)
+        log.append(run_of(1, "r1"))
+        await log.durable(6)
+        await sessions.settle()
+    top = tmp_path / "root" / owned.folder
+    for path in [top, *top.rglob("*")]:
+        found = path.stat()
+        assert stat.S_IMODE(found.st_mode) == (0o700 if path.is_dir() else 0o600), path
+        assert found.st_uid == os.geteuid(), path  # whose the home is, the tree says
+    assert stat.S_IMODE((tmp_path / "root").stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to a user")
+async def test_what_was_given_to_users_is_taken_back(tmp_path: Path) -> None:
+    # as earlier versions did, and root without capabilities could not open it
+    root = tmp_path / "root"
+    async with store(root) as sessions:
+        log = await sessions.open(address("s"))
+        log.append(run_of(1, "r1"))
+        await log.durable(6)
+        await sessions.settle()
+    every = [path for path in root.rglob("*") if path.parent != root]
+    (outside := tmp_path / "outside").touch()
+    (every[0] / "link").symlink_to(outside)
+    for path in (*every, outside):
+        os.chown(path, 1234, 1235)
+    async with store(root):
+        pass
+    assert {path.stat().st_uid for path in every} == {0}
+    assert outside.stat().st_uid == 1234
+
+
+async def test_the_log_grows_in_place_and_the_rest_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    # abi.md 1: "session files are append-only and grow under open readers, so `tail -f` works"
+    async with store(tmp_path) as sessions:
+        log = await fill(sessions, "a")
+        await sessions.settle()
+        folder = sessions.folder(address("a"))
+        with (folder / "events.jsonl").open("rb") as events, (folder / "state").open("rb") as state:
+            first = events.read()
+            log.append([line(7, "start", "r2")])
+            while log.last != 7:
+                await grown(log)
+            await sessions.settle()
+            assert events.read() == line(7, "start", "r2")
+            assert (first.count(b"\n"), state.read()) == (6, b"done\n")
+        assert (folder / "state").read_bytes() == b"active\n"
+
+
+# What is there, and what may go.
+
+
+async def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
+    async with store(tmp_path) as sessions:
+        for name in ("a", "b", "c"):
+            await fill(sessions, name)
+        await fill(sessions, "a")
+        await sessions.settle()
+        found = await sessions.listed(SPACE, "model", "debug/echo")
+        assert [info.address.session for info in found] == ["a", "c", "b"]
+        assert {info.state for info in found} == {"done"}
+        index = sessions.folder(address("a")).parent / "index"
+        assert (index / "list").read_text() == "a\nc\nb\n"
+        assert await sessions.listed(SPACE, "agent", "nobody") == []
+        await sessions.show(address("b"))  # looking is no use
+        await sessions.settle()
+        assert (index / "current").read_text() == "a\n"
+
+
+@pytest.mark.parametrize("name", ["index", "", "..", "a/b", "x.sock", "x.d", ".removed.1", "a" * 65])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    # abi.md 2: "An invalid name is refused where it enters (..., session name), with the rule that it breaks"
+    with pytest.raises(Fault, match="EINVAL"):
+        address(name)
+
+
+async def test_a_removed_session_ends_for_readers_and_writers(tmp_path: Path) -> None:
+    # abi.md 5: "rm -r of a session directory deletes it"
+    async with store(tmp_path) as sessions:
+        log = await fill(sessions, "a")
+        await fill(sessions, "b")
+        behind, live = Reader(log), Reader(log, log.size)
+        ends: list[bytes] = []
+
+        async def follow(reader: Reader) -> None:
+            ends.append(await reader.read())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, live)
+            await trio.testing.wait_all_tasks_blocked()
+            await sessions.remove(address("a"))
+        assert (ends, await behind.read()) == ([b""], b"")
+        with pytest.raises(Fault, match="ENOENT"):
+            log.append([line(7)])
+        with pytest.raises(Fault, match="ENOENT"):
+            await sessions.remove(address("a"))
+        await sessions.settle()
+        assert sorted(os.listdir(sessions.folder(address("a")).parent)) == ["b", "index"]
+        assert (sessions.folder(address("b")).parent / "index" / "list").read_text() == "b\n"
+        again = await fill(sessions, "a")
+        assert again is not log
+        assert again.last == 6
+
+
+async def test_removing_while_it_is_written_to_leaves_nothing(tmp_path: Path) -> None:
+    async with store(tmp_path) as sessions:
+        for _ in range(30):
+            log = await sessions.open(address("a"))
+            log.append(run_of(1, "r1"))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(log.room)
+                with pytest.raises(Fault, match="ENOENT"):
+                    await sessions.remove(address("never"))
+            await log.durable(6)
+            log.append(run_of(7, "r2"))
+            await sessions.remove(address("a"))
+            await sessions.settle()
+            assert not sessions.folder(address("a")).exists()
+
+
+async def test_what_is_old_or_too_many_can_be_seen_and_cleared(tmp_path: Path) -> None:
+    async with store(tmp_path) as sessions:
+        for age, name in enumerate(["default", "oldest", "older", "old", "held", "new"]):
+            await fill(sessions, name)
+            events = sessions.folder(address(name)) / "events.jsonl"
+            os.utime(events, (0, events.stat().st_mtime - 10_000 + age * 1000))
+        await sessions.settle()
+        held = await sessions.open(address("held"))
+
+        async def names(policy: Policy) -> list[str]:
+            return [info.address.session for info in await sessions.expired(SPACE, policy)]
+
+        assert await names(Policy()) == []
+        assert await names(Policy(age=7_500)) == ["older", "oldest"]
+        assert await names(Policy(count=3)) == ["older", "oldest"]
+        assert await names(Policy(count=0)) == ["old", "older", "oldest"]  # and never the newest
+        preview = await sessions.expired(SPACE, Policy(count=0))
+        await fill(sessions, "old")  # used after all
+        removed = await sessions.collect(preview)
+        assert [info.address.session for info in removed] == ["older", "oldest"]
+        left = await sessions.listed(SPACE, "model", "debug/echo")
+        assert {info.address.session for info in left} == {"default", "old", "held", "new"}
+        assert held.last == 6
+
+
+# Temp sessions.
+
+
+async def test_a_temp_session_leaves_nothing(tmp_path: Path) -> None:
+    # abi.md 5: "temp ones in memory only"
+    async with store(tmp_path) as sessions:
+        log = sessions.temp(address("t"))
+        reader = Reader(log)
+        log.append(run_of(1, "r1"))
+        await log.durable(6)
+        assert await read_to(reader, line(6, "done")) == b"".join(run_of(1, "r1"))
+        assert Reader(log, await log.place(6)).behind == len(line(6, "done"))
+        assert sessions.temp(address("t")) is log
+        sessions.remove_temp(address("t"))
+        assert await reader.read() == b""
+        assert sessions._budget.used == 0
+    assert os.listdir(tmp_path) == []
+
+
+def of_user(uid: int, session: str = "t") -> Address:
+    return Address(Space(f"temp/{uid}", uid), "model", "debug/echo", session)
+
+
+async def test_temp_sessions_are_bounded_each_and_together(tmp_path: Path) -> None:
+    async with store(tmp_path, limits=Limits(temp_session=1 << 20, temp_total=5 << 20)) as sessions:
+        big = "x" * 300_000
+        for uid, fits in {1: 3, 2: 3, 3: 3, 4: 3, 5: 3, 6: 2}.items():
+            log = sessions.temp(of_user(uid))
+            with pytest.raises(Fault, match="ENOSPC"):
+                append_each(log, [line(id, text=big) for id in range(1, 10)])
+            assert log.last == fits
+        sessions.remove_temp(of_user(2))
+        sessions.temp(of_user(6)).append([line(3, text=big)])
+        with pytest.raises(Fault, match="ENOSPC"):  # empty ones count too
+            _ = [sessions.temp(of_user(n)) for n in range(10_000)]
+
+
+async def test_temp_sessions_of_one_user_are_a_part_of_all(tmp_path: Path) -> None:
+    # abi.md 5: "memory per client is bounded"; one user locks out only himself
+    async with store(tmp_path, limits=Limits(temp_session=1 << 20, temp_total=4 << 20)) as sessions:
+        big = "x" * 300_000
+        append_each(sessions.temp(of_user(1, "a")), [line(id, text=big) for id in range(1, 3)])
+        with pytest.raises(Fault, match="your temp sessions hold 1 MiB"):
+            append_each(sessions.temp(of_user(1, "b")), [line(id, text=big) for id in range(1, 3)])
+        append_each(sessions.temp(of_user(2)), [line(id, text=big) for id in range(1, 4)])
+        sessions.remove_temp(of_user(1, "a"))
+        append_each(sessions.temp(of_user(1, "b")), [line(id, text=big) for id in range(2, 4)])
