@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from cortexfs.cli import mounts, output, parser
-from cortexfs.cli.mount import mount_checks, system_checks
+from cortexfs.cli.mount import mount_checks, report, system_checks
 from cortexfs.cli.mount.checks import FAIL, Check, Finding, Subject, fail
 from cortexfs.config import places
-from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, exit_status
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, code_of, exit_status
 
 CHECKS: dict[str, Check] = {**system_checks.CHECKS, **mount_checks.CHECKS}
 
@@ -22,14 +23,24 @@ CHECKS: dict[str, Check] = {**system_checks.CHECKS, **mount_checks.CHECKS}
 def declare(into: parser.Parser) -> None:
     parser.places_options(into)
     parser.json_option(into)
-    parser.examples(into, "ctx doctor", "ctx doctor --json | jq '.[] | select(.level != \"ok\")'")
+    into.add_argument(
+        "--report", metavar="FILE", help="write all that a report of a fault needs; - prints it"
+    )
+    parser.examples(
+        into,
+        "ctx doctor",
+        "ctx doctor --json | jq '.[] | select(.level != \"ok\")'",
+        "ctx doctor --report report.txt",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     where = places(os.environ, os.getuid(), state=options.state, config=options.config)
     subject = Subject(_root(options.root), where, os.getuid())
     found = {name: _checked(check, subject) for name, check in CHECKS.items()}
-    if options.json:
+    if options.report:
+        _write(options.report, report.text(subject, found))
+    elif options.json:
         output.emit([{"check": name, **finding._asdict()} for name, finding in found.items()])
     else:
         cells = [
@@ -38,6 +49,19 @@ def run(options: argparse.Namespace) -> int:
         ]
         output.table(("check", "result", "why"), cells)
     return _status(found)
+
+
+def _write(path: str, text: str) -> None:
+    """Never over a file that is there."""
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(text)
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
+    output.say(f"wrote {path}; read it before you send it")
 
 
 def _root(given: str | None) -> str:

@@ -140,6 +140,41 @@ def test_doctor_prints_a_line_for_each_check(subject: Subject, capsys: pytest.Ca
     ]
 
 
+def test_a_report_tells_names_and_no_secret(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # issue: "`ctx doctor --report` makes one file for a bug report without secrets"
+    monkeypatch.setenv("CTX_TEST", "hidden-0")
+    state, directory = subject.where
+    for path, words in (
+        (directory / "config.toml", "[limits]\ndepth = 7\n[hidden]\nword = 'hidden-1'\n"),
+        (directory / "providers/acme.toml", "base_url = 'http://u:hidden-2@acme'\n"),
+        (state / "secrets/acme", "hidden-3"),
+        (state / "plugins/words/plugin.toml", "description = 'hidden-4'"),
+        (state / "daemon.log", "lost\x1b[31m http://u:hidden-5@acme with sk-hidden-6-0123456789\nlast\n"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(words)
+    assert main(["doctor", "--report", "-"]) == 69
+    said = capsys.readouterr().out
+    assert "hidden-" not in said
+    for word in ("limits.depth\n", "hidden.word\n", "providers/acme.toml\n", "words\n", "CTX_TEST\n"):
+        assert f"\n{word}" in said
+    assert "\nlost\\x1b[31m http://(hidden)@acme with (hidden)\nlast\n" in said
+    assert "\nfail mount answers: no CortexFS is mounted" in said
+    assert f"\n(cannot be read: EHOSTDOWN: no CortexFS is mounted at {subject.root}" in said
+
+
+def test_a_report_is_a_new_file_of_ones_own(subject: Subject, tmp_path: Path) -> None:
+    path = tmp_path / "report.txt"
+    assert main(["doctor", "--report", str(path)]) == 69
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    text = path.read_text()
+    assert text.startswith("# Report of CortexFS.")
+    assert main(["doctor", "--report", str(path)]) == 1
+    assert path.read_text() == text
+
+
 @pytest.mark.parametrize(("level", "status"), [(OK, 0), (WARN, 0), (FAIL, 1)])
 def test_doctor_fails_only_for_failures(level: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     checks: dict[str, Check] = {

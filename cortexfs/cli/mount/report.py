@@ -1,0 +1,120 @@
+"""What `ctx doctor --report` writes: all that a report of a fault should tell, in one text, and no secret.
+
+Rules: of settings, providers, servers, plugins and variables the names are told, and never a value. A part
+that cannot be read says so, and the others are there. Whoever sends it reads it first, so it is text.
+This file must never know what a check looks at.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from cortexfs import config
+from cortexfs.cli import mounts, output
+from cortexfs.cli.mount.checks import Finding, Subject
+from cortexfs.core.errors import Fault
+from cortexfs.core.mountinfo import FSTYPE, TABLE
+from cortexfs.core.wire import PROTOCOL
+from cortexfs.version import VERSION
+
+MAX_LOG = 64 << 10  # of its end, in bytes
+FOLDERS = ("providers", "mcp")  # of the configuration, whose files are named
+# What is never in our own log. It may be in a plugin's name, or in what a plugin has said of its failure.
+_HIDDEN = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b(?:sk|pk|key|ghp|gho|xox[abp]|AIza)[-_]?[\w-]{16,}")
+
+
+def text(subject: Subject, found: Mapping[str, Finding]) -> str:
+    parts: dict[str, Callable[[], Iterator[str]]] = {
+        "this machine": _machine,
+        "doctor": lambda: _findings(found),
+        "status": lambda: _status(subject.root),
+        "mounts": _mounts,
+        "settings that are set": lambda: _settings(subject),
+        "files of the configuration": lambda: _names(subject),
+        "plugins": lambda: iter(sorted(os.listdir(subject.where.state / "plugins"))),
+        "Python packages": _packages,
+        "variables that are set": lambda: iter(
+            sorted(name for name in os.environ if name.startswith("CTX_"))
+        ),
+        "end of daemon.log": lambda: _log(subject),
+    }
+    lines = [line for name, part in parts.items() for line in ("", f"## {name}", "", *_told(part))]
+    said = ("# Report of CortexFS. Read it before you send it.", *lines)
+    return "".join(f"{output.printable(_HIDDEN.sub('(hidden)', line))}\n" for line in said)
+
+
+def _told(part: Callable[[], Iterator[str]]) -> list[str]:
+    try:
+        return [*part()] or ["(nothing)"]
+    except FileNotFoundError:
+        return ["(nothing)"]
+    except (OSError, Fault, ValueError) as problem:
+        return [f"(cannot be read: {problem})"]
+
+
+def _machine() -> Iterator[str]:
+    yield f"time: {time.strftime('%Y-%m-%d %H:%M:%S %z')}"
+    yield f"version: {VERSION}, protocol {PROTOCOL}"
+    yield f"kernel: {platform.platform()}"
+    yield f"Python: {platform.python_version()}, {' '.join(platform.libc_ver()) or 'another C library'}"
+    yield f"uid: {os.getuid()}, effective {os.geteuid()}"
+    yield f"cores: {os.cpu_count()}"
+
+
+def _findings(found: Mapping[str, Finding]) -> Iterator[str]:
+    for name, one in found.items():
+        yield f"{one.level} {name}: {one.why}{f'; {one.mend}' if one.mend else ''}"
+
+
+def _status(root: str) -> Iterator[str]:
+    if root:
+        yield from mounts.status_text(root).splitlines()
+
+
+def _mounts() -> Iterator[str]:
+    with open(TABLE, encoding="utf-8", errors="replace") as table:
+        yield from (line.rstrip("\n") for line in table if f" - {FSTYPE} " in line)
+
+
+def _settings(subject: Subject) -> Iterator[str]:
+    yield from sorted(_keys(tomllib.loads((subject.where.config / config.FILE).read_text())))
+
+
+def _keys(table: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{before}{name}.")
+        else:
+            yield before + name
+
+
+def _names(subject: Subject) -> Iterator[str]:
+    for folder in ("", *FOLDERS):
+        try:
+            yield from sorted(
+                os.path.join(folder, name) for name in os.listdir(subject.where.config / folder)
+            )
+        except FileNotFoundError:
+            continue
+
+
+def _packages() -> Iterator[str]:
+    wanted = [one for one in importlib.metadata.requires("cortexfs") or () if "dev" not in one]
+    for name in sorted({re.split(r"[^\w.-]", one)[0] for one in wanted}):
+        try:
+            yield f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{name} is not installed"
+
+
+def _log(subject: Subject) -> Iterator[str]:
+    with open(subject.where.state / "daemon.log", "rb") as log:
+        log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG))
+        yield from log.read(MAX_LOG).decode(errors="replace").splitlines()
