@@ -12,7 +12,7 @@ A call has a socket of its own so that one slow reader never holds another up.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -33,6 +33,12 @@ NATIVE, ESM, WASM = "native", "esm", "wasm"
 def is_passed_on(name: bytes) -> bool:
     """Returns True where a variable of that name reaches tools from their caller."""
     return name in ENVIRONMENT or name.startswith(b"LC_")
+
+
+def passed_on(variables: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Returns those of a caller's variables (NAME=VALUE) that reach tools."""
+    pairs = [variable.partition(b"=") for variable in variables]
+    return {name: value for name, _, value in pairs if is_passed_on(name)}
 
 
 class Invocation(msgspec.Struct, frozen=True, array_like=True):

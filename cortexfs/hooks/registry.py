@@ -24,7 +24,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import HOOK_SECONDS, LOAD_SECONDS, MAX_SHOWN, POST, PRE, TOOL_EVENTS, Failure
 from cortexfs.pool.call import HostCall
 from cortexfs.pool.host_queue import Turnstile
-from cortexfs.pool.pool import Host, Pool
+from cortexfs.pool.pool import Pool
 
 # The host ends a hook after 5 s, which begin when the plugin is loaded. This is for a host that does not.
 SECONDS = LOAD_SECONDS + HOOK_SECONDS + 1
@@ -76,7 +76,7 @@ class Hooks:
         heard = _Heard()
         one = HostCall(heard.hear, _pass)
         try:
-            host = await self._host(plugin, site)
+            host = await self._turnstile.host_of(plugin, site.identity, site.stream)
             await one.run(self._pool, host, asked, SECONDS, cwd)
         finally:
             self._turnstile.freed(site.identity.uid)
@@ -99,14 +99,7 @@ class Hooks:
             return
         for plugin in dict.fromkeys(one for word in words for one in self.of(word)):
             with contextlib.suppress(Fault):  # which is said when something is not told
-                self._pool.release(await self._host(plugin, site))
-
-    async def _host(self, plugin: hostcalls.Plugin, site: Site) -> Host:
-        """An agent waits for one as its tools do; a person hears at once that he has too many at work."""
-        who = site.identity
-        if who.view is not None:
-            return await self._turnstile.host(plugin, who)
-        return await self._pool.acquire(plugin, who, site.stream)
+                self._pool.release(await self._turnstile.host_of(plugin, site.identity, site.stream))
 
 
 class _Heard:

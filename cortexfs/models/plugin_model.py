@@ -30,7 +30,7 @@ from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import Window
 from cortexfs.pool.call import HostCall
 from cortexfs.pool.host_queue import Turnstile
-from cortexfs.pool.pool import Host, Pool
+from cortexfs.pool.pool import Pool
 
 DRIVER = "plugin"
 UMASK = 0o077  # of files that a model makes, for whoever asked
@@ -113,18 +113,12 @@ class PluginModels:
 
         one = HostCall(said.hear, heard)
         try:
-            await one.run(self._pool, await self._host(plugin, who), asked_, seconds)
+            await one.run(self._pool, await self._turnstile.host_of(plugin, who), asked_, seconds)
         finally:
             self._turnstile.freed(who.uid)
         if one.fault is not None:
             # The words are those of tools, which is what hosts run.
             raise Fault(one.fault.code, one.fault.message.replace("the tool", "the model", 1))
-
-    async def _host(self, plugin: hostcalls.Plugin, who: hostcalls.Identity) -> Host:
-        """An agent waits for one as its tools do; a person hears at once that he has too many at work."""
-        if who.view is None:
-            return await self._pool.acquire(plugin, who)
-        return await self._turnstile.host(plugin, who)
 
 
 class _Said:

@@ -11,6 +11,7 @@ This file must never know what is called.
 
 from __future__ import annotations
 
+import socket
 from weakref import WeakValueDictionary
 
 import trio
@@ -28,8 +29,16 @@ class Turnstile:
         self._pool = pool
         self._waiting: WeakValueDictionary[int, trio.lowlevel.ParkingLot] = WeakValueDictionary()
 
+    async def host_of(
+        self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, stream: socket.socket | None = None
+    ) -> Host:
+        """Returns one for an agent as for its tools: it waits. A person hears at once that too many work."""
+        if identity.view is None:
+            return await self._pool.acquire(plugin, identity, stream)
+        return await self.host(plugin, identity)
+
     async def host(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> Host:
-        """One of this user's, as soon as he may have one; EAGAIN when that takes too long."""
+        """Returns one of this user's, as soon as one may be had; EAGAIN when that takes too long."""
         deadline = trio.current_time() + PATIENCE
         while True:
             try:

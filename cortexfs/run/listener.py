@@ -289,12 +289,7 @@ class _Hello:
     def said(self) -> tuple[wire.Hello, list[bytes], dict[bytes, bytes]]:
         assert self._greeting
         arguments, environment = wire.strings(self._greeting, bytes(self._data[wire.HELLO.size :]))
-        return self._greeting, arguments, _environment(environment)
-
-
-def _environment(strings: list[bytes]) -> dict[bytes, bytes]:
-    pairs = (string.partition(b"=") for string in strings)
-    return {name: value for name, _, value in pairs if hostcalls.is_passed_on(name)}
+        return self._greeting, arguments, hostcalls.passed_on(environment)
 
 
 def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:
