@@ -79,6 +79,12 @@ class _Reply(NamedTuple):
 
 
 class _Run:
+    """The run of one message.
+
+    Its attributes are made when it begins, of the controls as they are then: what somebody writes later
+    counts for the next message.
+    """
+
     def __init__(self, world: World, object_: Object, turn: Turn, home: str) -> None:
         self._world = world
         self._turn = turn

@@ -63,6 +63,12 @@ class _Run:
 
 
 class Talk:
+    """A conversation as the chat shows it.
+
+    Its attributes are what was shown, asked, sent and decided so far: each of them decides what the next
+    frame shows.
+    """
+
     def __init__(
         self,
         object_: str,

@@ -49,6 +49,12 @@ ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Terminal:
+    """The screen of a chat.
+
+    Its attributes are what is drawn, and what the person is doing at the input line, which the two tasks of
+    the screen share.
+    """
+
     def __init__(
         self,
         place: Place,

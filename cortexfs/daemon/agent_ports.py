@@ -43,6 +43,8 @@ MAX_LINKS = 8  # an alias of an alias, and so on
 
 
 class AgentWorld:
+    """The daemon as agents see it: a parameter and an attribute for each part of it that answers them."""
+
     def __init__(
         self,
         root: Path,

@@ -101,7 +101,7 @@ def run(root: Path, config: Config, ready: Callable[[str | None], None], strict:
 
 
 class Daemon:
-    """The parts, and how they begin and end."""
+    """The parts, and how they begin and end. Each part is an attribute, as here alone they are joined."""
 
     def __init__(self, root: Path, config: Config, strict: bool, further: Callable[[], None]) -> None:
         self.root = root

@@ -52,7 +52,10 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class Host:
-    """One host process, from the daemon's side."""
+    """One host process, from the daemon's side.
+
+    Its attributes are how far it has come, as the fork server tells, and what its calls have made of it.
+    """
 
     def __init__(
         self,
@@ -134,7 +137,8 @@ def _share(identity: hostcalls.Identity) -> tuple[int, str, bool]:
 
 
 class Pool:
-    """Hosts by plugin and identity."""
+    """Hosts by plugin and identity. Its attributes are the hosts by each of their keys, and the processes
+    that serve them all."""
 
     def __init__(self, limits: hostcalls.Limits, starter: Starter | None = None) -> None:
         self._limits = limits

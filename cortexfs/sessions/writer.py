@@ -40,6 +40,12 @@ DERIVE_PAUSE = 0.05  # seconds; runs that end together share a pass over the fil
 
 
 class Commit:
+    """The way of records to the disk, for all sessions.
+
+    Its attributes are the stages of that way (unwritten, unsynced, stale) and who works on each: a record
+    passes from one to the next under the same two locks.
+    """
+
     def __init__(
         self,
         root: Path,

@@ -47,6 +47,12 @@ CheckCwd = Callable[[str], Awaitable[None]]
 
 
 class Connection:
+    """One connection to a `.sock`, and the sessions that it follows.
+
+    Its attributes are where each of these sessions stands for this client: followed, held, told up to, with
+    something to tell. They change together.
+    """
+
     def __init__(
         self,
         conversations: Conversations,

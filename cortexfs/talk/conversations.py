@@ -46,7 +46,11 @@ log = logging.getLogger("cortexfs")
 
 
 class Conversations:
-    """All of them."""
+    """All of them.
+
+    Its attributes are what the daemon has joined to it, and the sessions that are live, idle, opening or at
+    work.
+    """
 
     def __init__(
         self,

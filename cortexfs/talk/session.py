@@ -75,7 +75,11 @@ class Question:
 
 
 class Live:
-    """A session in memory."""
+    """A session in memory.
+
+    Its attributes are what is true of it until it rests: followers, questions, memories, what its memory is
+    charged to.
+    """
 
     def __init__(self, address: Address, session: Session, log: Log) -> None:
         self.address = address

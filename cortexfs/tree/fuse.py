@@ -48,6 +48,8 @@ ROOM = temporaries.MAX_IN_TREE * temporaries.MAX_SIZE  # what df shows: all that
 
 
 class Filesystem(pyfuse3.Operations):
+    """The tree as the kernel asks for it. Its parameters are what differs in a mount, a test and a bench."""
+
     supports_dot_lookup = False
     enable_writeback_cache = False
 

@@ -62,7 +62,10 @@ _Item: TypeAlias = CallToolResult | Fault | _Over | str | None  # a text is prog
 
 
 class Link:
-    """Open from `open` to `close`, or to the server's end."""
+    """Open from `open` to `close`, or to the server's end.
+
+    Its attributes are the SDK's client with its loop and thread, and the way past them for short calls.
+    """
 
     def __init__(self, told: Told, changed: Callable[[list[Tool]], None]) -> None:
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log

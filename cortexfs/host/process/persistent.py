@@ -95,7 +95,10 @@ Start: TypeAlias = "queue.SimpleQueue[OSError | Fault | None]"
 
 class Warm(ABC, Generic[C]):
     """The process, its thread, and the calls that it has yet to answer. A kind of them says how one starts
-    (`_spawn`), what its lines are (`_hear`), and what its calls are told when it ends (`_tell`)."""
+    (`_spawn`), what its lines are (`_hear`), and what its calls are told when it ends (`_tell`).
+
+    Its attributes are what that thread and those of the calls share, so they are behind one lock.
+    """
 
     BLAME: ClassVar[str] = ""  # what stands before why it was ended
     BACKLOG: ClassVar[int | None] = None  # bytes that may wait until it reads; None: what its calls may have

@@ -124,6 +124,12 @@ class _Look(NamedTuple):
 
 
 class _Worker(threading.Thread):
+    """The thread that has the instance, and the clock of its calls.
+
+    Its attributes are shared by three threads (the worker, the clock, a call in its own), so they are beside
+    the two locks that guard them.
+    """
+
     def __init__(self, plugin: str, declared: WasmModule) -> None:
         super().__init__(daemon=True)
         try:

@@ -1,0 +1,47 @@
+"""How large things may be before they say why (docs/design.md, "The floor plan")."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.places import PROJECT
+
+MAX_ATTRIBUTES, MAX_PARAMETERS = 12, 8
+
+
+def classes() -> Iterator[tuple[Path, ast.ClassDef, ast.FunctionDef]]:
+    """Yields each class that has a constructor."""
+    for path in (PROJECT / "cortexfs").rglob("*.py"):
+        source = path.read_text()
+        if "def __init__" not in source:
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                for each in node.body:
+                    if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+                        yield path, node, each
+
+
+def attributes(constructor: ast.FunctionDef) -> set[str]:
+    return {
+        node.attr
+        for node in ast.walk(constructor)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+
+
+def test_large_classes_say_why() -> None:
+    found = 0
+    for path, class_, constructor in classes():
+        found += 1
+        said = ast.get_docstring(class_) or ""
+        place = f"{path.relative_to(PROJECT)}: {class_.name}"
+        given = len(constructor.args.args) + len(constructor.args.kwonlyargs) - 1
+        if (size := len(attributes(constructor))) > MAX_ATTRIBUTES:
+            assert "attribute" in said, f"{place} has {size} attributes, and does not say why"
+        if given > MAX_PARAMETERS:
+            assert "parameter" in said, f"{place} takes {given} parameters, and does not say why"
+    assert found > 200
