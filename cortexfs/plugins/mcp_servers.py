@@ -31,7 +31,7 @@ from cortexfs.core.manifest.mcp_server import KIND, Server, Told
 from cortexfs.models.providers.secrets import FOLDER as FOLDER_OF_SECRETS
 from cortexfs.models.providers.secrets import Secrets, checked
 from cortexfs.plugins.catalog import Catalog
-from cortexfs.state import believed
+from cortexfs.state import believed, whole_files
 from cortexfs.version import VERSION
 
 FOLDER = "mcp"
@@ -111,7 +111,7 @@ class Servers:
 
     def _write(self, path: Path, server: Server) -> None:
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        believed.replace(path, text(server).encode(), mode=0o600)
+        whole_files.replace(path, [text(server).encode()], 0o600)
 
     def _paths(self) -> list[Path]:
         try:

@@ -24,7 +24,6 @@ OTHERS = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group's bit is that of 
 MAX_LINKS = 8
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Unbelieved(Fault):
@@ -79,21 +78,6 @@ def faults(paths: Iterable[Path], check: Callable[[Path], None] = file) -> list[
         except Unbelieved as fault:
             found[fault.message] = None
     return list(found)
-
-
-def replace(path: Path, data: bytes, mode: int = 0o644, *, alone: bool = False) -> None:
-    """Write a file as a whole, durably, with a mode that is believed whatever the umask. Whoever holds a lock
-    writes `alone`, and what a killed writer left goes with it."""
-    draft = path.with_name(f".{path.name}.{'new' if alone else os.getpid()}")
-    try:
-        draft.unlink(missing_ok=True)  # it may have another mode
-        with open(os.open(draft, _DRAFT, mode), "wb") as new:
-            new.write(data)
-            new.flush()
-            os.fsync(new.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def set_mode(path: Path | int, mode: int) -> None:

@@ -20,7 +20,7 @@ from cortexfs.core.errors import Fault, code_of
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.listing import Listed, Listing
 from cortexfs.models.providers.provider import Declared, Provider
-from cortexfs.state import believed
+from cortexfs.state import believed, whole_files
 
 FOLDER = "providers"
 SUFFIX = ".toml"
@@ -129,7 +129,7 @@ class Providers:
     def _put(self, path: Path, data: bytes) -> None:
         try:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            believed.replace(path, data)
+            whole_files.replace(path, [data], 0o644)
         except OSError as problem:
             raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
 

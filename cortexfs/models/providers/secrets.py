@@ -21,7 +21,7 @@ import trio
 from cortexfs.core import names, starts
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.models.providers.provider import Key
-from cortexfs.state import believed
+from cortexfs.state import believed, whole_files
 
 FOLDER = "secrets"
 MAX_KEY = 8192  # some are tokens with claims
@@ -58,17 +58,7 @@ class Secrets:
         key = checked(data, "the key", words=words)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
-        draft = self._folder / f".{names.check(name)}.{os.getpid()}"
-        try:
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with open(descriptor, "wb") as file:
-                os.fchmod(descriptor, 0o600)
-                file.write(key.encode() + b"\n")
-                file.flush()
-                os.fsync(descriptor)
-            draft.rename(self._folder / name)
-        finally:
-            draft.unlink(missing_ok=True)
+        whole_files.replace(self._folder / names.check(name), [key.encode(), b"\n"], 0o600, exact=True)
 
     def get(self, name: str, *, words: bool = False) -> str:
         """The key, or nothing; EACCES where it has been open to others."""
