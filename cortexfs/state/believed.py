@@ -46,6 +46,14 @@ def read(path: Path, most: int) -> bytes:
         return found.read(most + 1)
 
 
+def secret(path: Path, most: int, what: str, mend: str) -> bytes:
+    """The same of a file that nobody else may read. Raises Fault EACCES where `what` open to others."""
+    with opened(path, others=0) as found:  # of its mode more is said here
+        if (mode := stat.S_IMODE(os.fstat(found.fileno()).st_mode)) & 0o077:
+            raise Fault("EACCES", f"{what} open to others (mode {mode:04o}); {mend}")
+        return found.read(most + 1)
+
+
 def folder(path: Path) -> None:
     """Raises Unbelieved where others may change what is in the folder."""
     held = os.open(path, _FOLDER)

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.state import believed, whole_files
 
 T = TypeVar("T")
@@ -63,16 +63,13 @@ class Store(Generic[T]):
 
     def update(self, make: Callable[[T], T]) -> None:
         """Put what is made of the value in its place, durably."""
-        try:
+        with os_faults(f"{self.path} cannot be changed"):
             self.path.parent.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
             with alone(self.lock):
                 known = self.read()
                 if (made := make(known)) != known:
                     left = f".{self.path.name}.new"
                     whole_files.replace(self.path, [self.encode(made)], self.mode, name=left)
-        except OSError as problem:
-            why = f"{self.path} cannot be changed: {problem.strerror}"
-            raise Fault(code_of(problem.errno), why) from None
 
     def _fault(self, code: str, why: str) -> Fault:
         return Fault(code, f"{self.what}{self.path} cannot be read: {why}{self.mend}")

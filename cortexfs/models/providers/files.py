@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from cortexfs.core import names
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.listing import Listed, Listing
 from cortexfs.models.providers.provider import Declared, Provider
@@ -127,11 +127,9 @@ class Providers:
         self._put(self._listings / f"{names.check(name)}.json", msgspec.json.encode(listing))
 
     def _put(self, path: Path, data: bytes) -> None:
-        try:
+        with os_faults(f"{path} cannot be written"):
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             whole_files.replace(path, [data], 0o644)
-        except OSError as problem:
-            raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
 
 
 def check_name(name: str) -> str:

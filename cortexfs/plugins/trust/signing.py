@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest.toml import PACKAGE_FILE, Package
 from cortexfs.core.manifestjson.fetched import is_fetched
@@ -86,13 +86,10 @@ def keygen(path: Path) -> Key:
 
 def read_key(path: Path) -> bytes:
     """The secret half; EACCES where others could have read it."""
-    try:
-        with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            data = file.read(KEY_BYTES + 1)
-            size = len(data) if len(data) <= KEY_BYTES else max(os.fstat(file.fileno()).st_size, len(data))
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"the key {path} cannot be read: {problem.strerror}") from None
+    with os_faults(f"the key {path} cannot be read"), open(path, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        data = file.read(KEY_BYTES + 1)
+        size = len(data) if len(data) <= KEY_BYTES else max(os.fstat(file.fileno()).st_size, len(data))
     if mode & 0o077:
         mend = "make another one with: ctx plugin keygen"
         raise Fault("EACCES", f"the key {path} is open to others (mode {mode:04o}); {mend}")
@@ -131,11 +128,8 @@ def signed(tree: Tree, package: Package) -> Tree:
 
 def write_package(folder: Path, package: Package) -> None:
     """Replace the package.toml of a directory; a reader sees the old one or the new one."""
-    try:
+    with os_faults(f"{folder / PACKAGE_FILE} cannot be written"):
         whole_files.replace(folder / PACKAGE_FILE, [encode_package(package)], 0o666)
-    except OSError as problem:
-        where = f"{folder / PACKAGE_FILE} cannot be written: {problem.strerror}"
-        raise Fault(code_of(problem.errno), where) from None
 
 
 def verify(tree: Tree) -> Verdict:
