@@ -241,7 +241,8 @@ def _default(environ: Mapping[str, str], uid: int, system: str, variable: str, b
 
 def load(where: Places) -> Config:
     """Read config.toml, and plugins.json to see that it is sound; missing ones mean the defaults."""
-    settings = settings_of(_read(where.config / FILE), where.config / FILE)
+    path = where.config / FILE
+    settings = settings_of(believed.whole(path, MAX_FILE, "configuration") or b"", path)
     choices(where.config)
     return Config(where.state, where.config, **msgspec.structs.asdict(settings))
 
@@ -295,18 +296,6 @@ def _nearest(key: str, known: list[str]) -> str:
     return f"; did you mean {found[0]}?" if found else f"; known are {', '.join(sorted(known))}"
 
 
-def _read(path: Path) -> bytes:
-    try:
-        data = believed.read(path, MAX_FILE)
-    except FileNotFoundError:
-        return b""
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
-    if len(data) > MAX_FILE:
-        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no configuration is")
-    return data
-
-
 class _Choices(locked_store.Store[dict[str, Choice]]):
     """What commands decided. The lock is the folder, so that a person finds no file of ours beside theirs."""
 
@@ -314,7 +303,7 @@ class _Choices(locked_store.Store[dict[str, Choice]]):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory / CHOICES, {})
-        self.lock = directory
+        self.lock = ""
 
     def decode(self, data: bytes) -> dict[str, Choice]:
         try:

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from cortexfs.agents import defaults
 from cortexfs.core import names, value_formats
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls, places
 from cortexfs.state import believed, locked_store, whole_files
@@ -110,12 +110,8 @@ def base(since: float = 0.0) -> Record:
 
 def read(path: Path) -> Record:
     """One record, checked; a Fault says what is wrong with it."""
-    try:
-        data = believed.read(path, MAX_FILE)
-    except OSError as problem:
-        raise _unreadable(path, problem) from None
-    if len(data) > MAX_FILE:
-        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no agent's record is")
+    if (data := believed.whole(path, MAX_FILE, "agent's record")) is None:
+        raise Fault("ENOENT", f"{path} cannot be read: No such file or directory")
     try:
         record = msgspec.json.decode(data, type=Record)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
@@ -191,16 +187,11 @@ def _paths(state: Path, home: int | None = None) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as problem:
-        raise _unreadable(folder, problem) from None
-
-
-def _unreadable(path: Path, problem: OSError) -> Fault:
-    return Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}")
+    with os_faults(f"{folder} cannot be read"):
+        try:
+            return sorted(folder.iterdir())
+        except FileNotFoundError:
+            return []
 
 
 def _object(record: Record, origin: str) -> Object:

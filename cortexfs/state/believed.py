@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, os_faults
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group's bit is that of all its entries (acl(5))
 MAX_LINKS = 8
@@ -46,9 +46,23 @@ def read(path: Path, most: int) -> bytes:
         return found.read(most + 1)
 
 
+def whole(path: Path, most: int, what: str) -> bytes | None:
+    """Returns all of the file, None where there is none. Raises Fault where it cannot be read, and EMSGSIZE
+    where it is longer than any `what`."""
+    with os_faults(f"{path} cannot be read"):
+        try:
+            data = read(path, most)
+        except FileNotFoundError:
+            return None
+    if len(data) > most:
+        raise Fault("EMSGSIZE", f"{path} is over {most >> 20} MiB, which no {what} is")
+    return data
+
+
 def secret(path: Path, most: int, what: str, mend: str) -> bytes:
-    """The same of a file that nobody else may read. Raises Fault EACCES where `what` open to others."""
-    with opened(path, others=0) as found:  # of its mode more is said here
+    """Returns what `read` does, of a file that nobody else may read. Raises Fault EACCES where others may;
+    `what` ends with a verb."""
+    with opened(path, others=0) as found:  # of whose mode more is said here
         if (mode := stat.S_IMODE(os.fstat(found.fileno()).st_mode)) & 0o077:
             raise Fault("EACCES", f"{what} open to others (mode {mode:04o}); {mend}")
         return found.read(most + 1)

@@ -38,7 +38,7 @@ class Store(Generic[T]):
 
     def __init__(self, path: Path, empty: T) -> None:
         self.path = path
-        self.lock = path.with_name(f".{path.name}.lock")
+        self.lock = f".{path.name}.lock"
         self._empty = empty
 
     def decode(self, data: bytes) -> T:
@@ -65,7 +65,7 @@ class Store(Generic[T]):
         """Put what is made of the value in its place, durably."""
         with os_faults(f"{self.path} cannot be changed"):
             self.path.parent.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
-            with alone(self.lock):
+            with alone(self.path.parent, self.lock):
                 known = self.read()
                 if (made := make(known)) != known:
                     left = f".{self.path.name}.new"
@@ -76,10 +76,10 @@ class Store(Generic[T]):
 
 
 @contextlib.contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Keep others who ask for the lock waiting. A folder is its own; a file is made, and stays."""
-    flags = os.O_RDONLY if lock.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    held = os.open(lock, flags | os.O_CLOEXEC, 0o600)
+def alone(folder: Path, name: str = "") -> Iterator[None]:
+    """Keep others waiting who lock the folder, or a file in it, which is made and stays."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if name else os.O_RDONLY | os.O_DIRECTORY
+    held = os.open(folder / name, flags | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
         yield

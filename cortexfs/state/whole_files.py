@@ -42,6 +42,7 @@ def create(path: Path, pieces: Iterable[bytes], mode: int) -> None:
     with draft(path) as new:
         write(new, pieces, mode)
         os.link(new, path)
+        new.unlink()
         sync(path.parent)
 
 
@@ -54,14 +55,15 @@ def link(path: Path, target: bytes, name: str = "") -> None:
 
 @contextlib.contextmanager
 def draft(path: Path, name: str = "") -> Iterator[Path]:
-    """Yields where a draft for `path` may be made, and removes what is there in the end."""
-    # Other threads, and other containers that know this one's folder, may write the same file.
+    """Yields where a draft for `path` may be made, and removes the draft of whoever fails."""
+    # Not the number of the process: other threads have it, and processes in other containers.
     new = path.with_name(name or f".{path.name}.{os.urandom(8).hex()}")
+    new.unlink(missing_ok=True)
     try:
-        new.unlink(missing_ok=True)
         yield new
-    finally:
+    except BaseException:
         new.unlink(missing_ok=True)
+        raise
 
 
 def write(

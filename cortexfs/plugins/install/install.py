@@ -82,7 +82,7 @@ def _locked(base: Path) -> Iterator[None]:
     """Hold the directory alone; every fault of the disk becomes a sentence."""
     try:
         base.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with locked_store.alone(base / LOCK):
+        with locked_store.alone(base, LOCK):
             _settle(base)
             yield
     except OSError as problem:
