@@ -9,11 +9,9 @@ This file must never know what a mount or a run is.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -23,7 +21,7 @@ from msgspec import Meta
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.hooks import Failure
-from cortexfs.state import believed
+from cortexfs.state import believed, locked_store
 
 FILE = "config.toml"
 CHOICES = "plugins.json"
@@ -243,7 +241,8 @@ def _default(environ: Mapping[str, str], uid: int, system: str, variable: str, b
 
 def load(where: Places) -> Config:
     """Read config.toml, and plugins.json to see that it is sound; missing ones mean the defaults."""
-    settings = settings_of(_read(where.config / FILE), where.config / FILE)
+    path = where.config / FILE
+    settings = settings_of(believed.whole(path, MAX_FILE, "configuration") or b"", path)
     choices(where.config)
     return Config(where.state, where.config, **msgspec.structs.asdict(settings))
 
@@ -297,53 +296,37 @@ def _nearest(key: str, known: list[str]) -> str:
     return f"; did you mean {found[0]}?" if found else f"; known are {', '.join(sorted(known))}"
 
 
-def _read(path: Path) -> bytes:
-    try:
-        data = believed.read(path, MAX_FILE)
-    except FileNotFoundError:
-        return b""
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
-    if len(data) > MAX_FILE:
-        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no configuration is")
-    return data
+class _Choices(locked_store.Store[dict[str, Choice]]):
+    """What commands decided. The lock is the folder, so that a person finds no file of ours beside theirs."""
+
+    most, mode, folder_mode = MAX_FILE, 0o644, 0o755
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / CHOICES, {})
+        self.lock = ""
+
+    def decode(self, data: bytes) -> dict[str, Choice]:
+        try:
+            return msgspec.json.decode(data, type=dict[str, Choice]) if data else {}
+        except ValueError as problem:
+            told = f'{self.path} is not a table of plugin names to true, false or "{REPLACE}"'
+            raise Fault("EINVAL", f"{told}: {problem}") from None
 
 
 def choices(directory: Path) -> dict[str, Choice]:
     """What `ctx plugin enable` and `disable` decided, by plugin name, in the order of deciding."""
-    path = directory / CHOICES
-    if not (data := _read(path)):
-        return {}
-    try:
-        return msgspec.json.decode(data, type=dict[str, Choice])
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        told = f'{path} is not a table of plugin names to true, false or "{REPLACE}"'
-        raise Fault("EINVAL", f"{told}: {problem}") from None
+    return _Choices(directory).read()
 
 
 def choose(directory: Path, name: str, on: Choice | None) -> None:
     """Enable or disable a plugin, durably; a reader sees the old choices or the new ones. None forgets."""
     names.check(name)
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with _alone(directory):
-        decided = choices(directory)
-        if decided.get(name) == on:
-            return
-        decided.pop(name, None)  # what is enabled again comes last
-        kept = decided if on is None else decided | {name: on}
-        text = msgspec.json.format(msgspec.json.encode(kept), indent=2)
-        believed.replace(directory / CHOICES, text + b"\n", alone=True)
 
+    def chosen(decided: dict[str, Choice]) -> dict[str, Choice]:
+        others = {other: choice for other, choice in decided.items() if other != name}
+        return others if on is None else others | {name: on}  # what is enabled again comes last
 
-@contextlib.contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """Two commands at once must not lose each other's choice."""
-    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
+    _Choices(directory).update(chosen)
 
 
 def create(where: Places) -> None:

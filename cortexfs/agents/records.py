@@ -25,10 +25,10 @@ from msgspec import Meta
 
 from cortexfs.agents import defaults
 from cortexfs.core import names, value_formats
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls, places
-from cortexfs.state import believed
+from cortexfs.state import believed, locked_store, whole_files
 
 FOLDER = "agents"
 OWN = "home"
@@ -110,12 +110,8 @@ def base(since: float = 0.0) -> Record:
 
 def read(path: Path) -> Record:
     """One record, checked; a Fault says what is wrong with it."""
-    try:
-        data = believed.read(path, MAX_FILE)
-    except OSError as problem:
-        raise _unreadable(path, problem) from None
-    if len(data) > MAX_FILE:
-        raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no agent's record is")
+    if (data := believed.whole(path, MAX_FILE, "agent's record")) is None:
+        raise Fault("ENOENT", f"{path} cannot be read: No such file or directory")
     try:
         record = msgspec.json.decode(data, type=Record)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
@@ -151,25 +147,20 @@ def put(state: Path, record: Record, home: int | None = None) -> None:
     """Keep a new agent; EEXIST where there is one of that name."""
     check(record)
     path = _path(state, record.name, home)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(draft, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-        os.link(draft, path)  # which takes no name that is taken
-        _sync(path.parent)
+        whole_files.create(path, [locked_store.json(record)], 0o600)
     except FileExistsError:
         raise Fault("EEXIST", f"there is an agent {record.name} already") from None
     except OSError as problem:
         raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def remove(state: Path, name: str, home: int | None = None) -> None:
     path = _path(state, name, home)
     try:
         path.unlink()
-        _sync(path.parent)
+        whole_files.sync(path.parent)
     except FileNotFoundError:
         raise Fault("ENOENT", f"there is no agent {name}; see: ctx agent list") from None
     except OSError as problem:
@@ -196,32 +187,11 @@ def _paths(state: Path, home: int | None = None) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as problem:
-        raise _unreadable(folder, problem) from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _unreadable(path: Path, problem: OSError) -> Fault:
-    return Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}")
+    with os_faults(f"{folder} cannot be read"):
+        try:
+            return sorted(folder.iterdir())
+        except FileNotFoundError:
+            return []
 
 
 def _object(record: Record, origin: str) -> Object:

@@ -8,7 +8,9 @@ This file must never know what a frame, a file or a socket is.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -58,3 +60,12 @@ def code_of(number: int | None) -> str:
 
 def exit_status(code: str) -> int:
     return EXIT_STATUS.get(code, EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def os_faults(what: str) -> Iterator[None]:
+    """Raises a Fault for an OSError: `what`, as in "the file cannot be read", and what the system says."""
+    try:
+        yield
+    except OSError as problem:
+        raise Fault(code_of(problem.errno), f"{what}: {problem.strerror}") from None

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from cortexfs.agents.window.context import Kept, Pin, Summary, read_summary, summary_text
 from cortexfs.core import names
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.tree import session_places
 from cortexfs.sessions import disk
 
@@ -81,10 +81,8 @@ class ContextFiles:
         name = next((pin.name for pin in pins if pin.text.strip().encode() == data), "")
         if not name:
             name = self._next(pins, len(data))
-            try:
+            with os_faults("the pin cannot be kept"):
                 self._write(("pinned",), name, data + b"\n")
-            except OSError as error:
-                raise Fault(code_of(error.errno), f"the pin cannot be kept: {error.strerror}") from None
         return f"{self._shown}/pinned/{name}"
 
     def _next(self, pins: list[Pin], size: int) -> str:

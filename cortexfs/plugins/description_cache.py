@@ -26,12 +26,12 @@ import msgspec
 
 from cortexfs.core import hostcalls
 from cortexfs.plugins.install import distributions
+from cortexfs.state import whole_files
 from cortexfs.version import VERSION
 
 FOLDER = "descriptions"
 KINDS = ("python", hostcalls.NATIVE, hostcalls.WASM, hostcalls.ESM)
 MAX_FILE = 16 << 20
-_WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -72,11 +72,7 @@ class Descriptions:
 
     def _write(self, name: str, data: bytes) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        draft = self._folder / f".{name}"
-        draft.unlink(missing_ok=True)
-        with open(os.open(draft, _WRITING, 0o600), "wb") as file:
-            file.write(data)
-        draft.replace(self._folder / name)
+        whole_files.replace(self._folder / name, [data], 0o600, name=f".{name}", durable=False)
 
     def sweep(self, names: Collection[str]) -> None:
         """Forget the plugins that are not among these."""

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from cortexfs import config
 from cortexfs.config import Config
 from cortexfs.core import hostcalls
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.manifestjson import fields
@@ -189,12 +189,10 @@ class Offers:
 
     def _joined(self, manifest: json_manifests.Declared, place: Path) -> hostcalls.Plugin:
         keeps = self._kept / manifest.name
-        try:
+        with os_faults(f"{keeps} cannot be made"):
             for folder in (self._kept, keeps):
                 folder.mkdir(mode=0o755, exist_ok=True)
                 believed.set_mode(folder, 0o755)
-        except OSError as problem:
-            raise Fault(code_of(problem.errno), f"{keeps} cannot be made: {problem.strerror}") from None
         return json_kinds.plugin(manifest.json, place, self._settings.opened(manifest.name), str(keeps))
 
     def _check_origin(self, tree: Tree, folder: Path) -> bool:

@@ -25,13 +25,13 @@ import msgspec
 import trio
 
 from cortexfs.core import hostcalls
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import KIND, Server, Told
 from cortexfs.models.providers.secrets import FOLDER as FOLDER_OF_SECRETS
 from cortexfs.models.providers.secrets import Secrets, checked
 from cortexfs.plugins.catalog import Catalog
-from cortexfs.state import believed
+from cortexfs.state import believed, whole_files
 from cortexfs.version import VERSION
 
 FOLDER = "mcp"
@@ -111,7 +111,7 @@ class Servers:
 
     def _write(self, path: Path, server: Server) -> None:
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        believed.replace(path, text(server).encode(), mode=0o600)
+        whole_files.replace(path, [text(server).encode()], 0o600)
 
     def _paths(self) -> list[Path]:
         try:
@@ -123,10 +123,8 @@ class Servers:
         return [self._folder / name for name in names if name.endswith(SUFFIX) and name[0] != "."]
 
     def _read(self, path: Path) -> Server:
-        try:
+        with os_faults(str(path)):
             data = believed.read(path, MAX_FILE)
-        except OSError as problem:
-            raise Fault(code_of(problem.errno), f"{path}: {problem.strerror}") from None
         if len(data) > MAX_FILE:
             raise Fault("EINVAL", f"{path} is no file of a server")
         return parsed(data, str(path))

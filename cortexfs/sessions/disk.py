@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from cortexfs.sessions.log_facts import Scan
+from cortexfs.state import whole_files
 
 PIECE = 1 << 20
 NEW = ".new."
@@ -195,21 +196,8 @@ def sync_path(path: Path, sync: Callable[[int], None] = os.fsync) -> None:
 
 
 def replace(path: Path, pieces: Iterable[bytes]) -> None:
-    """Put a file in the place of another, as a whole; readers of the old one keep it."""
-    new = path.with_name(NEW + path.name)
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        offset = 0
-        for piece in pieces:
-            _write_all(descriptor, piece, offset)
-            offset += len(piece)
-        new.rename(path)
-    except BaseException:  # whatever stopped the writing goes on; half a file does not stay
-        new.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
+    """Put a file in the place of another, as a whole. It does not wait for the disk."""
+    whole_files.replace(path, pieces, 0o600, name=NEW + path.name, durable=False)
 
 
 def discard(folder: Path) -> None:

@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, os_faults
 
 OTHERS = stat.S_IWGRP | stat.S_IWOTH  # with an ACL, the group's bit is that of all its entries (acl(5))
 MAX_LINKS = 8
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Unbelieved(Fault):
@@ -44,6 +43,28 @@ def opened(path: Path, others: int = OTHERS, uid: int | None = None) -> Iterator
 def read(path: Path, most: int) -> bytes:
     """Returns the first bytes of the file, one more than `most` if there are more."""
     with opened(path) as found:
+        return found.read(most + 1)
+
+
+def whole(path: Path, most: int, what: str) -> bytes | None:
+    """Returns all of the file, None where there is none. Raises Fault where it cannot be read, and EMSGSIZE
+    where it is longer than any `what`."""
+    with os_faults(f"{path} cannot be read"):
+        try:
+            data = read(path, most)
+        except FileNotFoundError:
+            return None
+    if len(data) > most:
+        raise Fault("EMSGSIZE", f"{path} is over {most >> 20} MiB, which no {what} is")
+    return data
+
+
+def secret(path: Path, most: int, what: str, mend: str) -> bytes:
+    """Returns what `read` does, of a file that nobody else may read. Raises Fault EACCES where others may;
+    `what` ends with a verb."""
+    with opened(path, others=0) as found:  # of whose mode more is said here
+        if (mode := stat.S_IMODE(os.fstat(found.fileno()).st_mode)) & 0o077:
+            raise Fault("EACCES", f"{what} open to others (mode {mode:04o}); {mend}")
         return found.read(most + 1)
 
 
@@ -79,21 +100,6 @@ def faults(paths: Iterable[Path], check: Callable[[Path], None] = file) -> list[
         except Unbelieved as fault:
             found[fault.message] = None
     return list(found)
-
-
-def replace(path: Path, data: bytes, mode: int = 0o644, *, alone: bool = False) -> None:
-    """Write a file as a whole, durably, with a mode that is believed whatever the umask. Whoever holds a lock
-    writes `alone`, and what a killed writer left goes with it."""
-    draft = path.with_name(f".{path.name}.{'new' if alone else os.getpid()}")
-    try:
-        draft.unlink(missing_ok=True)  # it may have another mode
-        with open(os.open(draft, _DRAFT, mode), "wb") as new:
-            new.write(data)
-            new.flush()
-            os.fsync(new.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def set_mode(path: Path | int, mode: int) -> None:

@@ -31,7 +31,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key, plain
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.written_values import Written
-from cortexfs.state import believed
+from cortexfs.state import believed, whole_files
 
 LINKS = "links"
 ABSENT = ".absent."
@@ -137,26 +137,22 @@ class Store:
 
     def put_value(self, key: Key, name: str, data: bytes) -> None:
         folder = self._control_folder(key)
-        new = folder / (NEW + name)
-        with open(new, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # The mark goes first: should we die in between, the default counts, not the older value.
-        (folder / (ABSENT + name)).unlink(missing_ok=True)
-        new.rename(folder / name)
-        _sync(folder)
+        with whole_files.draft(folder / name, NEW + name) as new:
+            whole_files.write(new, [data], 0o644)
+            # The mark goes first: should we die in between, the default counts, not the older value.
+            (folder / (ABSENT + name)).unlink(missing_ok=True)
+            whole_files.move(new, folder / name)
 
     def remove_value(self, key: Key, name: str) -> None:
         folder = self._control_folder(key)
         (folder / (ABSENT + name)).touch()
         (folder / name).unlink(missing_ok=True)
-        _sync(folder)
+        whole_files.sync(folder)
 
     def restore_value(self, key: Key, name: str) -> None:
         folder = self._control_folder(key)
         (folder / (ABSENT + name)).unlink(missing_ok=True)
-        _sync(folder)
+        whole_files.sync(folder)
 
     def drop_values(self, key: Key) -> None:
         """All that was written for an object that is gone; what else somebody put there stays."""
@@ -168,26 +164,21 @@ class Store:
                 (folder / (prefix + control.name)).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             folder.rmdir()
-        _sync(folder.parent)
+        whole_files.sync(folder.parent)
 
     def put_alias(self, folder: tuple[str, ...], name: str, target: bytes) -> None:
-        place = self._folder(LINKS, *folder)
-        new = place / (NEW + name)
-        new.unlink(missing_ok=True)
-        os.symlink(target, os.fsencode(new))
-        new.rename(place / name)
-        _sync(place)
+        whole_files.link(self._folder(LINKS, *folder) / name, target, NEW + name)
 
     def remove_alias(self, folder: tuple[str, ...], name: str) -> None:
         place = self._folder(LINKS, *folder)
         (place / name).unlink(missing_ok=True)
-        _sync(place)
+        whole_files.sync(place)
 
     def move_alias(self, old: tuple[str, ...], name: str, new: tuple[str, ...], new_name: str) -> None:
         source, target = self._folder(LINKS, *old), self._folder(LINKS, *new)
         (source / name).rename(target / new_name)
-        _sync(target)
-        _sync(source)
+        whole_files.sync(target)
+        whole_files.sync(source)
 
     def put_home(self, uid: int) -> None:
         self._folder(LINKS, "home", str(uid))
@@ -203,13 +194,5 @@ class Store:
             parent, folder = folder, folder / part
             if not folder.is_dir():
                 folder.mkdir(mode=0o700)
-                _sync(parent)
+                whole_files.sync(parent)
         return folder
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

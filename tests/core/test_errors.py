@@ -49,3 +49,11 @@ def test_a_fault_says_code_and_sentence() -> None:
     fault = errors.Fault("EACCES", "this is not yours")
     assert str(fault) == "EACCES: this is not yours"
     assert fault.errno == errno.EACCES
+
+
+def test_what_the_system_refuses_is_a_fault_with_its_words() -> None:
+    said = r"^ENOSPC: it cannot be written: No space left on device$"
+    with pytest.raises(errors.Fault, match=said), errors.os_faults("it cannot be written"):
+        raise OSError(errno.ENOSPC, "No space left on device", "/.draft")
+    with pytest.raises(ValueError, match="x"), errors.os_faults("nothing else"):
+        raise ValueError("x")

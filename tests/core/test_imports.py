@@ -20,7 +20,7 @@ ROOMS = {
     "sdk": "sdk",
     "tools": "sdk tools",
     "host": "core linux peers state sdk tools host version",
-    "sessions": "core linux sessions",
+    "sessions": "core linux state sessions",
     "pool": "core linux peers state pool",
     "models": "core state pool models",
     "agents": "core state models agents",

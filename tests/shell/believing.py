@@ -23,7 +23,7 @@ from cortexfs.plugins.mcp_servers import Servers
 from cortexfs.plugins.package import records as plugin_records
 from cortexfs.plugins.trust import openpgp, secret_box
 from cortexfs.plugins.trust.trust import TrustStore
-from cortexfs.state import believed
+from cortexfs.state import whole_files
 from cortexfs.state.control_store import Store
 
 WORD = "cortexfs test"
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
 
 def written(path: Path, text: str = "") -> Path:
-    believed.replace(path, text.encode())
+    whole_files.replace(path, [text.encode()], 0o644)
     return path
 
 
@@ -146,7 +146,7 @@ KINDS = {
     ),
     "trust": Kind(
         lambda where: written(where.state / "plugin-trust.toml"),
-        said(lambda where: TrustStore(where.state).publishers()),
+        said(lambda where: TrustStore(where.state).read()),
     ),
     "plugin settings": Kind(settings, said(lambda where: decisions.Store(where.state).read())),
     "agent": Kind(agent, said(lambda where: records.load(where.state).broken.get("a", ""))),

@@ -28,7 +28,7 @@ from cortexfs.cli.bounded import ask
 from cortexfs.cli.confirm import sure
 from cortexfs.core import names, value_formats
 from cortexfs.core.arguments import name_patterns
-from cortexfs.core.errors import EXIT_OK, Fault, code_of
+from cortexfs.core.errors import EXIT_OK, Fault, os_faults
 from cortexfs.core.policy import rules
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
@@ -173,11 +173,11 @@ def _names(root: str | None, class_: str) -> list[str]:
 
 def _text(file: str) -> str:
     """What a prompt's file holds, or standard input."""
-    try:
-        with open(file, "rb") if file != "-" else contextlib.nullcontext(sys.stdin.buffer) as source:
-            data = source.read(controls.MAX_VALUE + 1)
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{file} cannot be read: {problem.strerror}") from None
+    with (
+        os_faults(f"{file} cannot be read"),
+        open(file, "rb") if file != "-" else contextlib.nullcontext(sys.stdin.buffer) as source,
+    ):
+        data = source.read(controls.MAX_VALUE + 1)
     control = controls.find(CLASS, "system.md")
     assert control
     return controls.judge(control, data).decode()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 
 from cortexfs.cli import reload
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, code_of, os_faults
 
 CLASS = "agent"
 
@@ -85,8 +85,5 @@ def _await_socket(path: str) -> None:
 
 
 def remove(root: str, name: str) -> None:
-    try:
+    with os_faults(f"{path_of(name)} cannot be removed"):
         os.unlink(f"{root}/{path_of(name)}")
-    except OSError as problem:
-        why = f"{path_of(name)} cannot be removed: {problem.strerror}"
-        raise Fault(code_of(problem.errno), why) from None

@@ -23,7 +23,7 @@ def trust(options: argparse.Namespace, where: config.Places) -> int:
         said = reload.told(options.root, lambda facts: None)
         output.say(f"{options.publisher} is no longer trusted ({count} keys); {said}")
         return EXIT_OK
-    known = store.publishers()
+    known = store.read()
     if options.json:
         output.emit(msgspec.to_builtins(known))
     else:

@@ -8,6 +8,7 @@ This file must never know what a plugin's functions do.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -16,6 +17,7 @@ from pathlib import Path
 import wasmtime
 
 from cortexfs.core.errors import Fault
+from cortexfs.state import whole_files
 
 MAGIC = b"\0asm\1\0\0\0"
 MAX_BYTES = 16 << 20  # a compiler takes some seconds for each MiB of small functions
@@ -154,14 +156,5 @@ def _cached(engine: wasmtime.Engine, place: Path) -> wasmtime.Module | None:
 
 
 def _keep(place: Path, module: wasmtime.Module) -> None:
-    made = place.with_name(f".{place.name}.{os.getpid()}")
-    try:
-        fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            with open(fd, "wb") as file:
-                file.write(module.serialize())
-            made.rename(place)
-        except OSError:
-            made.unlink()
-    except OSError:  # a cache that cannot be written is none
-        return
+    with contextlib.suppress(OSError):  # a cache that cannot be written is none
+        whole_files.replace(place, [bytes(module.serialize())], 0o600, durable=False)

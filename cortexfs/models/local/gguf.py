@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -44,11 +44,8 @@ class Facts(NamedTuple):
 
 def facts(path: Path) -> Facts:
     """Read them; EINVAL where it is no GGUF file that anybody could load."""
-    try:
-        with open(path, "rb") as file:
-            pairs = _Reader(file, path).pairs()
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+    with os_faults(f"{path} cannot be read"), open(path, "rb") as file:
+        pairs = _Reader(file, path).pairs()
     if not (architecture := _text(pairs, "general.architecture")):
         raise Fault("EINVAL", f"{path} does not name the architecture of its model")
     if _text(pairs, "general.type") not in ("", "model"):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.models.local import gguf
 from cortexfs.models.local.engine import Weights
-from cortexfs.state import believed
+from cortexfs.state import believed, whole_files
 
 DRIVER = "local"
 ORIGIN = "provider:local"
@@ -85,9 +84,7 @@ def add(config: Path, name: str, path: Path) -> None:
     folder = config / FOLDER / provider
     for each in (config, folder.parent, folder):
         each.mkdir(mode=0o755, parents=True, exist_ok=True)
-    draft = folder / f".{model}.{os.getpid()}"
-    draft.symlink_to(path)
-    draft.replace(folder / (model + SUFFIX))
+    whole_files.link(folder / (model + SUFFIX), bytes(path))
 
 
 def _link(config: Path, name: str) -> Path:

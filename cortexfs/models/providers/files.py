@@ -16,11 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from cortexfs.core import names
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.listing import Listed, Listing
 from cortexfs.models.providers.provider import Declared, Provider
-from cortexfs.state import believed
+from cortexfs.state import believed, whole_files
 
 FOLDER = "providers"
 SUFFIX = ".toml"
@@ -58,25 +58,18 @@ class Providers:
         return Found(dict(ordered), broken)
 
     def _paths(self) -> list[Path]:
-        try:
-            entries = sorted(self._folder.iterdir())
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as problem:
-            raise _unreadable(self._folder, problem) from None
+        with os_faults(f"{self._folder} cannot be read"):
+            try:
+                entries = sorted(self._folder.iterdir())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
         return [entry for entry in entries if entry.suffix == SUFFIX and not entry.name.startswith(".")]
 
     def read(self, name: str) -> Provider:
         """One of them; ENOENT where there is none."""
         path = self.path(name)
-        try:
-            data = believed.read(path, MAX_FILE)
-        except FileNotFoundError:
-            raise Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list") from None
-        except OSError as problem:
-            raise _unreadable(path, problem) from None
-        if len(data) > MAX_FILE:
-            raise Fault("EMSGSIZE", f"{path} is over {MAX_FILE >> 20} MiB, which no provider is")
+        if (data := believed.whole(path, MAX_FILE, "provider")) is None:
+            raise Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list")
         return files.decode(data, str(path))
 
     def add(self, name: str, provider: Provider) -> None:
@@ -127,18 +120,12 @@ class Providers:
         self._put(self._listings / f"{names.check(name)}.json", msgspec.json.encode(listing))
 
     def _put(self, path: Path, data: bytes) -> None:
-        try:
+        with os_faults(f"{path} cannot be written"):
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            believed.replace(path, data)
-        except OSError as problem:
-            raise Fault(code_of(problem.errno), f"{path} cannot be written: {problem.strerror}") from None
+            whole_files.replace(path, [data], 0o644)
 
 
 def check_name(name: str) -> str:
     if name in RESERVED:
         raise Fault("EINVAL", f"the name {name!r} is that of this machine's own models; choose another")
     return names.check(name)
-
-
-def _unreadable(path: Path, problem: OSError) -> Fault:
-    return Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}")

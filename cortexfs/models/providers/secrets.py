@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -19,9 +18,9 @@ from typing import TypeAlias
 import trio
 
 from cortexfs.core import names, starts
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.models.providers.provider import Key
-from cortexfs.state import believed
+from cortexfs.state import believed, whole_files
 
 FOLDER = "secrets"
 MAX_KEY = 8192  # some are tokens with claims
@@ -58,34 +57,17 @@ class Secrets:
         key = checked(data, "the key", words=words)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
-        draft = self._folder / f".{names.check(name)}.{os.getpid()}"
-        try:
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with open(descriptor, "wb") as file:
-                os.fchmod(descriptor, 0o600)
-                file.write(key.encode() + b"\n")
-                file.flush()
-                os.fsync(descriptor)
-            draft.rename(self._folder / name)
-        finally:
-            draft.unlink(missing_ok=True)
+        whole_files.replace(self._folder / names.check(name), [key.encode(), b"\n"], 0o600, exact=True)
 
     def get(self, name: str, *, words: bool = False) -> str:
         """The key, or nothing; EACCES where it has been open to others."""
         path = self._folder / names.check(name)
-        try:
-            with believed.opened(path, others=0) as file:  # of which the mode says more, below
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                data = file.read(MAX_KEY + 2)
-        except FileNotFoundError:
-            return ""
-        except OSError as problem:
-            raise Fault(
-                code_of(problem.errno), f"the key of {name} cannot be read: {problem.strerror}"
-            ) from None
-        if mode & 0o077:
-            mend = f"put another one there with: ctx provider secret set {name}"
-            raise Fault("EACCES", f"the key of {name} was open to others (mode {mode:04o}); {mend}")
+        mend = f"put another one there with: ctx provider secret set {name}"
+        with os_faults(f"the key of {name} cannot be read"):
+            try:
+                data = believed.secret(path, MAX_KEY + 1, f"the key of {name} was", mend)
+            except FileNotFoundError:
+                return ""
         return checked(data, f"the key of {name}", words=words)
 
     def names(self) -> list[str]:

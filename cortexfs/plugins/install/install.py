@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +20,7 @@ from pathlib import Path
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.plugins.package.package import File
-from cortexfs.state import believed
+from cortexfs.state import believed, locked_store, whole_files
 
 LOCK = ".lock"
 _NEW, _OLD = ".new", ".old"
@@ -53,7 +52,7 @@ def install(
                 _swap(draft, place, exchange)
             else:
                 draft.rename(place)
-            _sync(base)
+            whole_files.sync(base)
         finally:
             _remove(draft)
     return place
@@ -67,7 +66,7 @@ def remove(base: Path, name: str) -> None:
             raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}; see: ctx plugin list")
         aside = base / f".{name}{_NEW}"  # as something unfinished, which nobody will move back
         place.rename(aside)
-        _sync(base)
+        whole_files.sync(base)
         _remove(aside)
 
 
@@ -83,8 +82,7 @@ def _locked(base: Path) -> Iterator[None]:
     """Hold the directory alone; every fault of the disk becomes a sentence."""
     try:
         base.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with open(os.open(base / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked_store.alone(base, LOCK):
             _settle(base)
             yield
     except OSError as problem:
@@ -114,9 +112,9 @@ def _swap(draft: Path, place: Path, exchange: Callable[[Path, Path], None]) -> N
             raise
     aside = place.with_name(f".{place.name}{_OLD}")
     place.rename(aside)
-    _sync(place.parent)
+    whole_files.sync(place.parent)
     draft.rename(place)
-    _sync(place.parent)
+    whole_files.sync(place.parent)
     _remove(aside)
 
 
@@ -134,23 +132,9 @@ def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> No
         folder.mkdir(mode=0o755)
         believed.set_mode(folder, 0o755)
     for path, file in files.items():
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(draft / path, flags, mode_of(file)), "wb") as written:
-            written.write(file.data)
-            written.flush()
-            believed.set_mode(written.fileno(), mode_of(file))
-            if durable:
-                os.fsync(written.fileno())
+        whole_files.write(draft / path, [file.data], mode_of(file), exact=True, durable=durable)
     for folder in sorted(folders, reverse=True) if durable else ():
-        _sync(folder)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        whole_files.sync(folder)
 
 
 def _remove(path: Path) -> None:

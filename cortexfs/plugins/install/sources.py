@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.jsontext import clipped, shown
 from cortexfs.plugins.package import package
 from cortexfs.plugins.package.package import SUFFIX, Tree
@@ -78,11 +78,9 @@ def _file(path: Path) -> Source:
 
 
 def _bounded(path: Path, most: int) -> bytes:
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return file.read(most + 1)
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with os_faults(f"{path} cannot be read"), open(os.open(path, flags), "rb") as file:
+        return file.read(most + 1)
 
 
 def _fetched(address: str) -> Source:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import BACKUP, FILE, PACKAGE_FILE, Manifest
@@ -139,10 +139,8 @@ def unpack(data: bytes, where: str) -> Tree:
 
 def read(folder: Path) -> Tree:
     """The plugin in a directory, each file as it is now."""
-    try:
+    with os_faults(f"{folder} cannot be read"):
         top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{folder} cannot be read: {problem.strerror}") from None
     try:
         return _read(top)
     except Fault as fault:

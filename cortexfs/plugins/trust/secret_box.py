@@ -13,13 +13,11 @@ import base64
 import binascii
 import contextlib
 import os
-import stat
-import tempfile
 from pathlib import Path
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.plugins.trust.crypto import needed_for
-from cortexfs.state import believed
+from cortexfs.state import believed, whole_files
 
 KEY_FILE = "secrets/.plugin-settings"  # of the state directory
 KEY_BYTES = 32
@@ -55,31 +53,12 @@ def _place(plugin: str, setting: str) -> bytes:
 
 
 def _key(path: Path) -> bytes:
-    try:
+    with os_faults(f"{path} cannot be read"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
-            _make(path)
-        with believed.opened(path, others=0) as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            key = file.read(KEY_BYTES + 1)
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"{path} cannot be read: {problem.strerror}") from None
-    if mode & 0o077:
-        raise Fault("EACCES", f"{path} is open to others (mode {mode:04o}); close it with: chmod 600 {path}")
+            with contextlib.suppress(FileExistsError):  # of two that are made at once, the first counts
+                whole_files.create(path, [os.urandom(KEY_BYTES)], 0o600)
+        key = believed.secret(path, KEY_BYTES, f"{path} is", f"close it with: chmod 600 {path}")
     if len(key) != KEY_BYTES:
         raise Fault("EINVAL", f"{path} is no key; remove it, and set the secrets of plugins again")
     return key
-
-
-def _make(path: Path) -> None:
-    """Of two who make one at a time, the first one's counts."""
-    number, draft = tempfile.mkstemp("", f"{path.name}.", path.parent)  # which only its owner may read
-    try:
-        with open(number, "wb") as file:
-            file.write(os.urandom(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        os.unlink(draft)

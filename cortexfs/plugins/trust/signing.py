@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import os
 import posixpath
@@ -27,13 +26,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest.toml import PACKAGE_FILE, Package
 from cortexfs.core.manifestjson.fetched import is_fetched
 from cortexfs.plugins.package.manifests import quoted
 from cortexfs.plugins.package.package import FILES, LIBRARIES, File, Tree, library_of, order
 from cortexfs.plugins.trust.crypto import needed_for
+from cortexfs.state import whole_files
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -75,33 +75,21 @@ class Verdict(msgspec.Struct, frozen=True):
 def keygen(path: Path) -> Key:
     """Make a signing key; an existing one is never overwritten."""
     private = _private_key()
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        descriptor = os.open(
-            path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
-        )
-        with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)  # a umask may have taken more than others' rights
-            file.write(private.private_bytes_raw())
-            file.flush()
-            os.fsync(descriptor)
-        os.fsync(folder)
+        # Without a draft: a stick that keys are kept on may have no links. A umask may take too much.
+        whole_files.write(path, [private.private_bytes_raw()], 0o600, exact=True)
+        whole_files.sync(path.parent)
     except FileExistsError:
         raise Fault("EEXIST", f"signing key already exists: {path}; name another file") from None
-    finally:
-        os.close(folder)
     return _public(private)
 
 
 def read_key(path: Path) -> bytes:
     """The secret half; EACCES where others could have read it."""
-    try:
-        with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            data = file.read(KEY_BYTES + 1)
-            size = len(data) if len(data) <= KEY_BYTES else max(os.fstat(file.fileno()).st_size, len(data))
-    except OSError as problem:
-        raise Fault(code_of(problem.errno), f"the key {path} cannot be read: {problem.strerror}") from None
+    with os_faults(f"the key {path} cannot be read"), open(path, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        data = file.read(KEY_BYTES + 1)
+        size = len(data) if len(data) <= KEY_BYTES else max(os.fstat(file.fileno()).st_size, len(data))
     if mode & 0o077:
         mend = "make another one with: ctx plugin keygen"
         raise Fault("EACCES", f"the key {path} is open to others (mode {mode:04o}); {mend}")
@@ -140,19 +128,8 @@ def signed(tree: Tree, package: Package) -> Tree:
 
 def write_package(folder: Path, package: Package) -> None:
     """Replace the package.toml of a directory; a reader sees the old one or the new one."""
-    draft = folder / f".{PACKAGE_FILE}.{os.getpid()}"
-    try:
-        with open(draft, "xb") as file:
-            file.write(encode_package(package))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(folder / PACKAGE_FILE)
-    except OSError as problem:
-        where = f"{folder / PACKAGE_FILE} cannot be written: {problem.strerror}"
-        raise Fault(code_of(problem.errno), where) from None
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
+    with os_faults(f"{folder / PACKAGE_FILE} cannot be written"):
+        whole_files.replace(folder / PACKAGE_FILE, [encode_package(package)], 0o666)
 
 
 def verify(tree: Tree) -> Verdict:

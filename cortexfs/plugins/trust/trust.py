@@ -8,24 +8,19 @@ This file must never know how a signature is computed, nor how a person is asked
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.plugins.package.manifests import quoted
 from cortexfs.plugins.trust.signing import Verdict
-from cortexfs.state import believed
+from cortexfs.state import locked_store
 
 STORE = "plugin-trust.toml"
-MAX_FILE = 4 << 20  # some ten thousand publishers
 
 
 class Publisher(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,74 +34,49 @@ class _Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publishers: tuple[Publisher, ...] = ()
 
 
-class TrustStore:
+class TrustStore(locked_store.Store[tuple[Publisher, ...]]):
     """The publishers that one state directory trusts."""
 
-    def __init__(self, state: Path) -> None:
-        self.path = state / STORE
+    what, mend = "the trust store ", "; mend it, or remove it"
 
-    def publishers(self) -> tuple[Publisher, ...]:
-        try:
-            data = believed.read(self.path, MAX_FILE)
-        except FileNotFoundError:
-            return ()
-        except OSError as problem:
-            raise self._fault(code_of(problem.errno), problem.strerror or "") from None
-        if len(data) > MAX_FILE:
-            raise self._fault("EMSGSIZE", f"it is over {MAX_FILE >> 20} MiB")
+    def __init__(self, state: Path) -> None:
+        super().__init__(state / STORE, ())
+
+    def decode(self, data: bytes) -> tuple[Publisher, ...]:
         try:
             return msgspec.convert(tomllib.loads(data.decode()), _Store).publishers
-        except (ValueError, RecursionError) as problem:  # msgspec's and tomllib's are ValueErrors
-            raise self._fault("EINVAL", f"it is not a list of publishers: {problem}") from None
+        except (ValueError, RecursionError) as problem:
+            raise ValueError(f"it is not a list of publishers: {problem}") from None
+
+    def encode(self, value: tuple[Publisher, ...]) -> bytes:
+        lines: list[str] = []
+        for one in value:
+            fields = msgspec.to_builtins(one).items()
+            lines += ["[[publishers]]", *(f"{key} = {quoted(text)}" for key, text in fields), ""]
+        return "\n".join(lines).encode()
 
     def trusts(self, verdict: Verdict) -> bool:
-        return any(_is_of(one, verdict) for one in self.publishers())
+        return any(_is_of(one, verdict) for one in self.read())
 
     def add(self, verdict: Verdict, at: str) -> None:
         """Trust the publisher of a verified signature from `at` on, an RFC 3339 time."""
         assert verdict.status == "verified"
-        with self._locked():
-            known = self.publishers()
-            if not any(_is_of(one, verdict) for one in known):
-                new = Publisher(verdict.publisher, verdict.fingerprint, verdict.public_key, at)
-                self._write((*known, new))
+        new = Publisher(verdict.publisher, verdict.fingerprint, verdict.public_key, at)
+        self.update(lambda known: known if any(_is_of(one, verdict) for one in known) else (*known, new))
 
     def remove(self, publisher: str, fingerprint: str = "") -> int:
         """Trust a publisher no longer, with one key or with all; how many entries that were."""
-        with self._locked():
-            known = self.publishers()
-            kept = tuple(
-                one
-                for one in known
-                if one.publisher_id != publisher or fingerprint not in ("", one.fingerprint_sha256)
-            )
-            if len(kept) == len(known):
+        gone: list[Publisher] = []
+
+        def kept(known: tuple[Publisher, ...]) -> tuple[Publisher, ...]:
+            ids = [one for one in known if one.publisher_id == publisher]
+            gone.extend(one for one in ids if fingerprint in ("", one.fingerprint_sha256))
+            if not gone:
                 raise Fault("ENOENT", f"{shown(publisher)} is not trusted; see: ctx plugin trust list")
-            self._write(kept)
-            return len(known) - len(kept)
+            return tuple(one for one in known if one not in gone)
 
-    def _write(self, publishers: tuple[Publisher, ...]) -> None:
-        lines: list[str] = []
-        for one in publishers:
-            fields = msgspec.to_builtins(one).items()
-            lines += ["[[publishers]]", *(f"{key} = {quoted(value)}" for key, value in fields), ""]
-        believed.replace(self.path, "\n".join(lines).encode(), mode=0o600, alone=True)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = self.path.with_name(f".{STORE}.lock")
-            with open(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
-                yield
-        except OSError as problem:
-            raise Fault(
-                code_of(problem.errno), f"{self.path} cannot be changed: {problem.strerror}"
-            ) from None
-
-    def _fault(self, code: str, why: str) -> Fault:
-        return Fault(code, f"the trust store {self.path} cannot be read: {why}; mend it, or remove it")
+        self.update(kept)
+        return len(gone)
 
 
 def _is_of(one: Publisher, verdict: Verdict) -> bool:

@@ -269,7 +269,7 @@ def test_a_key_is_32_raw_bytes_and_its_owners(tmp_path: Path) -> None:
             key = signing.keygen(path)
         finally:
             os.umask(before)
-    assert modes[-1] == 0o600
+    assert modes[0] == 0o600
     assert (path.stat().st_mode & 0o777, path.stat().st_size) == (0o600, 32)
     assert len(base64.b64decode(key.public_key)) == 32
     assert sign(tree(tmp_path / "p"), read_key(path)).public_key == key.public_key

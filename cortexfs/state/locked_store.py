@@ -1,0 +1,87 @@
+"""One value in one file that several processes change, of whom nobody loses what another wrote.
+
+Main path: `Store.update` reads the value under a lock, and writes what is made of it.
+
+Rules: a file that cannot be read is a fault, and is not overwritten. A reader needs no lock, and sees what
+was there before or after. The lock is the kernel's (flock(2)), so that none outlives its holder.
+This file must never know what a value means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from cortexfs.core.errors import Fault, code_of, os_faults
+from cortexfs.state import believed, whole_files
+
+T = TypeVar("T")
+
+
+def json(value: object) -> bytes:
+    """Returns the value as a person can read it."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+class Store(Generic[T]):
+    """A file whose kind says how a value stands in it."""
+
+    what, mend = "", ""  # is said of one that cannot be read, before its path and in the end
+    most = 4 << 20  # bytes
+    mode, folder_mode = 0o600, 0o700
+
+    def __init__(self, path: Path, empty: T) -> None:
+        self.path = path
+        self.lock = f".{path.name}.lock"
+        self._empty = empty
+
+    def decode(self, data: bytes) -> T:
+        """Raises ValueError for what is no value."""
+        raise NotImplementedError
+
+    def encode(self, value: T) -> bytes:
+        return json(value)
+
+    def read(self) -> T:
+        try:
+            data = believed.read(self.path, self.most)
+            if len(data) > self.most:
+                raise self._fault("EMSGSIZE", f"it is over {self.most >> 20} MiB")
+            return self.decode(data)
+        except FileNotFoundError:
+            return self._empty
+        except OSError as problem:
+            raise self._fault(code_of(problem.errno), problem.strerror or "") from None
+        except (ValueError, RecursionError) as problem:  # msgspec's and tomllib's are ValueErrors
+            raise self._fault("EINVAL", str(problem)) from None
+
+    def update(self, make: Callable[[T], T]) -> None:
+        """Put what is made of the value in its place, durably."""
+        with os_faults(f"{self.path} cannot be changed"):
+            self.path.parent.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
+            with alone(self.path.parent, self.lock):
+                known = self.read()
+                if (made := make(known)) != known:
+                    left = f".{self.path.name}.new"
+                    whole_files.replace(self.path, [self.encode(made)], self.mode, name=left)
+
+    def _fault(self, code: str, why: str) -> Fault:
+        return Fault(code, f"{self.what}{self.path} cannot be read: {why}{self.mend}")
+
+
+@contextlib.contextmanager
+def alone(folder: Path, name: str = "") -> Iterator[None]:
+    """Keep others waiting who lock the folder, or a file in it, which is made and stays."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if name else os.O_RDONLY | os.O_DIRECTORY
+    held = os.open(folder / name, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
