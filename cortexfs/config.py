@@ -180,7 +180,7 @@ class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What config.toml may hold."""
+    """The content of config.toml."""
 
     turn: Turn = Turn()
     limits: Limits = Limits()
@@ -297,7 +297,7 @@ def _nearest(key: str, known: list[str]) -> str:
 
 
 class _Choices(locked_store.Store[dict[str, Choice]]):
-    """What commands decided. The lock is the folder, so that a person finds no file of ours beside theirs."""
+    """The decisions of commands. The lock is the folder: a person finds no file of ours beside theirs."""
 
     most, mode, folder_mode = MAX_FILE, 0o644, 0o755
 
@@ -314,7 +314,8 @@ class _Choices(locked_store.Store[dict[str, Choice]]):
 
 
 def choices(directory: Path) -> dict[str, Choice]:
-    """What `ctx plugin enable` and `disable` decided, by plugin name, in the order of deciding."""
+    """Returns the decisions of `ctx plugin enable` and `disable`, by plugin name, in the order of
+    deciding."""
     return _Choices(directory).read()
 
 

@@ -48,7 +48,7 @@ def limited(said: ports.Limits, setup: Setup) -> Limits:
 
 
 class Budget:
-    """What is left of one run."""
+    """The rest of what one run may take."""
 
     def __init__(self, limits: Limits, now: float) -> None:
         self._limits = limits
@@ -112,7 +112,7 @@ class Budget:
 
     @property
     def repeated(self) -> bool:
-        """Whether the last step asked again for what the one before did, or several have."""
+        """Returns True if the last step asked again for what the one before did, or several have."""
         return self._rounds.row > 1 or self._again >= REPEATS
 
     def malformed(self) -> None:

@@ -1,4 +1,4 @@
-"""What a model calls its calls: an id for each that its run has not seen, and inputs of a bounded size.
+"""A model's names for its calls: an id for each that its run has not seen, and inputs of a bounded size.
 
 This file must never know what a call does.
 """

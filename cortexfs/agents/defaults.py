@@ -1,4 +1,4 @@
-"""What a new agent starts with: its prompt, its tools, its label and the policy lines that these need.
+"""The start of a new agent: its prompt, its tools, its label and the policy lines that these need.
 
 Rules: agent/base may read and nothing else. A policy line is written for each tool by name, and one for the
 model by the name that the agent uses: what `main` leads to is the daemon owner's choice, later too.
@@ -71,7 +71,7 @@ def lines(items: Iterable[str]) -> str:
 
 
 def controls(name: str, model: str, tools: Collection[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """What is set at the start for an agent with this model and these tools."""
+    """Returns the controls that an agent with this model and these tools starts with."""
     type_ = type_of(name, taken)
     return {
         "label": label(type_),

@@ -56,7 +56,7 @@ UMASK = 0o022
 
 
 class Agents:
-    """What answers for each agent of a daemon."""
+    """The drivers of a daemon's agents."""
 
     def __init__(self, world: World, heard: Callable[[Driver], Driver] = lambda driver: driver) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""What an agent may: its controls as they are now, and the decision about each thing that it wants.
+"""The powers of an agent: its controls as they are now, and the decision about each thing that it wants.
 
     setup = setup_of(world, object_)            an agent, as its `.d/` says
     powers = Powers(world, label, uid, setup)   of everything that runs under a label for a user
@@ -78,7 +78,7 @@ def setup_of(world: World, object_: Object) -> Setup:
 
 
 def is_agents(label: str) -> bool:
-    """Whether what runs under a label runs for an agent."""
+    """Returns True if a label is that of an agent's run."""
     return key_of(label.partition(" ")[0])[0] == "agent"
 
 
@@ -92,8 +92,8 @@ class How(NamedTuple):
 
 
 class Powers:
-    """What runs under a label may. `own` is the agent that runs last, as it was when its run began. Of the
-    others, and where nobody says, all runs of theirs count that go on for this user."""
+    """The powers of runs under a label. `own` is the agent that runs last, as it was when its run began.
+    Of the others, and where nobody says, all runs of theirs count that go on for this user."""
 
     def __init__(self, world: World, label: str, uid: int, own: Setup | None = None) -> None:
         self._world = world
@@ -124,7 +124,7 @@ class Powers:
         return tuple(one for one in found if one not in chain)
 
     def allows(self, class_: str, name: str, permission: str) -> bool:
-        """Whether all of them have a line for this."""
+        """Returns True if all of them have a line for this."""
         chain = self.chain
         return all(
             rules.find(one.rules, one.label, class_, name, permission)
@@ -153,7 +153,8 @@ class Powers:
         tried_dry: bool = False,
         is_its_model: bool = False,
     ) -> Decision:
-        """Whether they may run an object. An alias by which it was named may stand in a policy line, too."""
+        """Decides about an object for all of them. An alias by which it was named may stand in a policy
+        line, too."""
         how = How(can_ask, dry_run, tried_dry, is_its_model)
         circumstances = Circumstances(words_of(input_), identity.depth, protected=self._world.protected)
         chain = self.chain
@@ -224,7 +225,7 @@ def tool_of(object_: Object) -> Tool:
 
 
 def delegates(object_: Object) -> bool:
-    """Whether it is a tool that starts agents."""
+    """Returns True if it is a tool that starts agents."""
     return any(one.kind == DELEGATES for one in object_.capabilities.effects)
 
 

@@ -1,4 +1,4 @@
-"""What an agent is told of where it works: the directory, and what the default view hides in a home.
+"""The place where an agent works, in words: the directory, and what the default view hides in a home.
 
     told(view, cwd)                          for its model, before anything else
     environment(view, root, home)            for what its tools run

@@ -1,4 +1,4 @@
-"""What an agent's run asks of the daemon, and nothing else.
+"""The questions of an agent's run to the daemon.
 
 This file must never know how any of it is done.
 """
@@ -20,7 +20,7 @@ from cortexfs.models.ask.driver import Driver, Who
 
 
 class After(Protocol):
-    """What plugins leave of an output; `refused` where nobody is to see it."""
+    """An output after plugins have seen it; `refused` where nobody is to see it."""
 
     @property
     def output(self) -> str: ...
@@ -34,7 +34,7 @@ class Hooked(Protocol):
     """A call about which plugins are asked, and of which they are told."""
 
     async def before(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
-        """What the tool is to get, and what to say of it; a Fault where it is not to run."""
+        """Returns the tool's input, and the notes about it; raises a Fault where the tool is not to run."""
 
     def begin(self, input_: dict[str, Any]) -> None:
         """It runs now, with this."""
@@ -46,7 +46,7 @@ class Hooked(Protocol):
 
 
 class Limits(Protocol):
-    """What one run may take: the configuration's [agent]."""
+    """The limits of one run: the configuration's [agent]."""
 
     @property
     def steps(self) -> int: ...
@@ -94,10 +94,11 @@ class World(Protocol):
     def control(self, object_: Object, name: str) -> str: ...
 
     def model(self, name: str) -> Object:
-        """What a name means, provider/model or an alias in model/; EHOSTDOWN when it means nothing."""
+        """Returns the model of a name, provider/model or an alias in model/; raises EHOSTDOWN when there
+        is none."""
 
     def driver(self, model: Object) -> Driver:
-        """What answers for a model when an agent asks."""
+        """Returns the driver of a model for an agent."""
 
     def context(self, who: Who) -> Files | None:
         """Where the context of this session is kept; None where nothing is."""

@@ -1,4 +1,4 @@
-"""What agents there are: one record each, and agent/base without one.
+"""The list of agents: one record each, and agent/base without one.
 
     <state>/agents/NAME.json           {"name", "created", "uid", "gid", "description", "controls"}
     <state>/agents/home/UID/NAME.json  the same of a user's own, which only the daemon writes
@@ -88,7 +88,7 @@ def _own(path: Path, uid: int) -> Object:
 
 
 def own(name: str, uid: int, gid: int, now: float) -> Record:
-    """What a user's new agent starts with: it talks, and has no tools."""
+    """Returns the controls of a user's new agent: it talks, and has no tools."""
     return Record(name, now, uid, gid, "", defaults.controls(name, defaults.MODEL, ()))
 
 
@@ -206,7 +206,7 @@ def _object(record: Record, origin: str) -> Object:
 
 
 def _shown(record: Record) -> Mapping[str, str]:
-    """What `.d/` says before anybody writes into it."""
+    """Returns the text of a control before anybody writes into it."""
     about = {"name": record.name, "created": record.created, "description": record.description}
     return {
         **defaults.CONTROLS,

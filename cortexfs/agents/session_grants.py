@@ -1,4 +1,4 @@
-"""What a session remembers of its user's decisions: the tools allowed for all of it, and how often calls were
+"""A session's memory of its user's decisions: the tools allowed for all of it, and how often calls were
 denied.
 
 Rules: what was allowed to an agent is not allowed to one of the same name that was made since. A tool that is
@@ -24,7 +24,7 @@ class Standing:
         self._always = f"{ALWAYS} {made}"
 
     def always(self, tool: Object) -> bool:
-        """Whether its user allows this tool for the whole session."""
+        """Returns True if its user allows this tool for the whole session."""
         return meant(tool) in self._allowed() and not asks_each_time(tool_of(tool))
 
     def allow(self, tool: Object) -> None:
@@ -34,7 +34,7 @@ class Standing:
         self._memory[DENIED] = self._denials().after(denied)
 
     def check(self) -> None:
-        """Who is denied again and again is to wait for its user."""
+        """Raises EACCES where calls are denied again and again: the run has to wait for its user."""
         denials = self._denials()
         if denials.pause:
             self._memory[DENIED] = Denials(0, denials.ever)

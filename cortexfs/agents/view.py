@@ -1,4 +1,4 @@
-"""What an agent's tools may open: its mount table as pairs of a path and what is allowed below it.
+"""The paths that an agent's tools may open: its mount table as pairs of a path and what is allowed below it.
 
     view(table, cwd, root=..., home=..., writable=...)   -> (("/srv/project", "rwx"), ("/usr", "rx"), ...)
     within(child, parent)                                -> what both of them show
@@ -72,9 +72,9 @@ SECRETS = (
 
 
 def view(mounts: str, cwd: str, *, root: str, home: str, writable: bool) -> View:
-    """What a mount table shows, the text of `.d/mount`. Without a line it is the default view: the working
-    directory, to be written where `writable`, the system's programs, and the tree at `root` itself. Of
-    `home`, where its user is at home, hidden files are left out; empty where that is nowhere.
+    """Returns the view of a mount table, the text of `.d/mount`. Without a line it is the default view: the
+    working directory, to be written where `writable`, the system's programs, and the tree at `root` itself.
+    Of `home`, where its user is at home, hidden files are left out; empty where that is nowhere.
 
     Nobody has chosen `/` as a place to work in: it is where a process is that was put nowhere. So it opens
     nothing, where it would open everything.
@@ -105,7 +105,7 @@ def caps(mounts: str, home: str) -> View:
 
 
 def within(child: View, parent: View) -> View:
-    """What both views show, and nothing else: for an agent that another one has started."""
+    """Returns the view that both views show, and nothing else: for an agent that another one has started."""
     both = (*child, *parent)
     paths = {path for path, letters in both if letters != HIDES}
     shown = ((path, _common(allowed(child, path), allowed(parent, path))) for path in paths)
@@ -135,7 +135,7 @@ def _hidden(of: View) -> list[str]:
 
 
 def is_text(path: str) -> bool:
-    """Whether its name can be sent to a model, or a host."""
+    """Returns True if its name can be sent to a model, or a host."""
     return not any("\ud800" <= character <= "\udfff" for character in path)
 
 

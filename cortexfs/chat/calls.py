@@ -1,4 +1,4 @@
-"""What a tool is called with and what it gave, as lines for a person who may have to decide about it.
+"""Calls and results of tools, as lines for a person who may have to decide about them.
 
     called(name, input, sight)     a line, and below it the command or the change as a unified diff
     resulted(frame)                the first lines of what came of it
@@ -58,7 +58,7 @@ def _blind(path: str) -> bytes:
 
 
 class Sight(NamedTuple):
-    """What there is to be seen where the person is: files, and how much of the screen."""
+    """The person's surroundings: files, and how much of the screen there is."""
 
     read: Read = _blind
     rows: Callable[[], int] = lambda: 24
@@ -106,7 +106,7 @@ def page(name: str, rest: list[Show]) -> Told:
 
 
 def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
-    """What a call gave, named where other things have been shown since it was made."""
+    """Returns a call's result, named where other things have been shown since the call was made."""
     kind: Kind = "failed" if frame.is_error else "result"
     named = [Show(kind, f"{one_line(frame.name)}:")] if is_apart else []
     text = frame.output.rstrip("\n")
@@ -154,7 +154,7 @@ _BELOW = {
 
 
 def _rest(name: str, given: Any, body: list[Show] | None) -> Any:
-    """What is said in the line."""
+    """Returns the rest of the line."""
     return given if body is None else {key: value for key, value in given.items() if key not in _BELOW[name]}
 
 

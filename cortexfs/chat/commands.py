@@ -55,7 +55,7 @@ class Place:
 
     @property
     def option(self) -> str:
-        """What tells a command the scope; nothing for the one that commands mean anyway."""
+        """Returns the command's option for the scope; nothing for the scope that commands mean anyway."""
         return "" if self.scope == "private" else f" --scope {self.scope}"
 
     def enter(self, session: str, cwd: str | None = None) -> tuple[Talk, list[Deed]]:
@@ -102,7 +102,8 @@ class Outcome(NamedTuple):
 
 
 def carry_out(place: Place, order: typed.Order) -> Outcome:
-    """What to show, the session to go to, and what to say in it. /quit is not done here."""
+    """Returns the lines to show, the session to go to, and the message to say in it. /quit is not done
+    here."""
     return _ORDERS[order.name](place, order.argument)
 
 

@@ -1,4 +1,4 @@
-"""What a call of fs.write or fs.replace would change, as a unified diff against the file as it is here.
+"""The change that a call of fs.write or fs.replace would make, as a unified diff against the file here.
 
 Rules: a file that cannot be compared is said to be so, and what would be put there is shown nevertheless.
 The work is bounded: what two texts have in common at both ends is not compared, and what is still too

@@ -93,7 +93,8 @@ class Exchange:
         self.do(deed for deed in self._talk.interrupt() if not isinstance(deed, Show))
 
     def _decide_all(self, pipe: int) -> None:
-        """What our runs ask and what came next has not settled; the questions of others are theirs."""
+        """Answers the questions of our runs that nothing has settled since; the questions of others are
+        theirs."""
         for asked in [each for each in self._talk.questions.values() if self._talk.is_ours(each)]:
             decision = self._decide(asked, pipe)
             if decision is None:

@@ -1,4 +1,4 @@
-"""What was typed before: one JSON string a line, in a file that is its user's alone and stays small.
+"""The lines that were typed before: one JSON string each, in a file that is its user's alone and stays small.
 
 Rules: several chats append to one file, so a line is written at once and whole; whoever opens a file
 that has grown too long writes its newer half anew. A history that cannot be kept is no reason to fail.
@@ -66,7 +66,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _entries(data: bytes) -> list[str]:
-    """What can be read of them; the first line may be cut, and other programs may have written here."""
+    """Returns the lines that can be read; the first may be cut, and other programs may have written here."""
     found = []
     for line in data.split(b"\n"):
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What keys do in the chat's input line, and what it remembers and completes.
+"""The keys of the chat's input line, and its history and completion.
 
 Rules: Enter sends, whatever was pasted; only Alt-Enter or a backslash begins a new line. What the keys lead
 to is the business of whoever gives the deeds in.

@@ -38,7 +38,7 @@ _parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enab
 
 
 class Style(NamedTuple):
-    """What the terminal can show."""
+    """The abilities of the terminal."""
 
     colour: bool = True
     encoding: str = "utf-8"
@@ -56,11 +56,11 @@ class Answer:
 
     @property
     def behind(self) -> bool:
-        """Whether there is more than one step can settle."""
+        """Returns True if there is more than one step can settle."""
         return len(self._text) > MAX_STEP
 
     def __bool__(self) -> bool:
-        """Whether there is something that is not settled."""
+        """Returns True if there is something that is not settled."""
         return bool(self._text)
 
     def add(self, text: str) -> None:
@@ -72,7 +72,7 @@ class Answer:
         self._text = self._text[:MAX_STEP]
 
     def settled(self, width: int) -> str:
-        """What is complete, as lines; the work of one step."""
+        """Returns the complete part as lines; the work of one step."""
         if not self._has_news:
             return ""
         self._has_news = self.behind
@@ -106,7 +106,8 @@ class Answer:
 
 
 def split(text: str) -> tuple[str, str, bool]:
-    """What is complete, what may still change, and whether what is complete are whole blocks.
+    """Returns the complete part, the part that may still change, and True if the first consists of whole
+    blocks.
 
     The last line is still being written: `3` may become `3. third`, and belong to the list above.
     """

@@ -97,7 +97,7 @@ def counted(count: int, what: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """What somebody said, told apart from the answers."""
+    """Returns a person's words, told apart from the answers."""
     return "\n".join(f"> {line}" for line in text.split("\n"))
 
 

@@ -105,14 +105,14 @@ def _stored(place: Path, object_: str, space: str) -> Stored | None:
 
 
 def meta(place: Path) -> dict[str, Any]:
-    """What meta.json says, as far as it can be read."""
+    """Returns the fields of meta.json, as far as it can be read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((place / "meta.json").read_bytes(), type=dict[str, Any])
     return {}
 
 
 def text(path: Path) -> str:
-    """What a small file says; nothing where it cannot be read."""
+    """Returns the text of a small file; nothing where it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -120,7 +120,7 @@ def text(path: Path) -> str:
 
 
 def messages(place: Path) -> Iterator[frames.Message]:
-    """What was said, oldest first."""
+    """Returns the messages, oldest first."""
     with open(place / "messages.jsonl", "rb") as file:
         for line in file:
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
@@ -175,8 +175,8 @@ def recent(past: list[AnyFrame], most: int = MESSAGES) -> tuple[list[AnyFrame], 
 
 
 def expired(there: list[Stored], age: float | None, keep: int | None) -> list[Stored]:
-    """What may go of one object's sessions, newest first: those unused for `age` seconds, and those that
-    are not among the `keep` newest; never the newest, one that runs, or `default`."""
+    """Returns those of one object's sessions, newest first, that may go: those unused for `age` seconds,
+    and those that are not among the `keep` newest; never the newest, one that runs, or `default`."""
     now = time.time()
     return [
         one

@@ -54,7 +54,7 @@ Deed: TypeAlias = requests.AnyRequest | Show | Leave
 
 
 class _Run:
-    """What is known of a run that is not over."""
+    """The facts about a run that is not over."""
 
     def __init__(self, request: str | None = None) -> None:
         self.request = request
@@ -140,15 +140,15 @@ class Talk:
         return [Show("note", "Ctrl-C again leaves, and so does Ctrl-D")]
 
     def is_ours(self, asked: frames.Approval) -> bool:
-        """Whether a message of ours led to it."""
+        """Returns True if a message of ours led to it."""
         run = self._runs.get(asked.run or "")
         return run is not None and run.request in self._ours
 
     def decide(
         self, decision: Decision, input: dict[str, Any] | None = None, call: str | None = None
     ) -> list[Deed]:
-        """What is decided about this question, or that which stands first; `input` replaces what the model
-        gave."""
+        """Returns the decision about this question, or about the one that stands first; `input` replaces
+        the model's."""
         call = next(iter(self.questions)) if call is None else call
         asked = self.questions[call]
         if input == asked.input:
@@ -204,7 +204,7 @@ class Talk:
     # What is heard.
 
     def recall(self, past: list[AnyFrame]) -> list[Deed]:
-        """What was said before we came, without how it was said; the last of it is where we go on."""
+        """Shows the past without the way in which it came; the last of it is where we go on."""
         over = {frame.run for frame in past if isinstance(frame, frames.Done)}
         deeds: list[Deed] = []
         self._is_past = True
@@ -390,7 +390,7 @@ _HEARD: dict[type, Callable[[Talk, _Run, Any], list[Deed]]] = {
 
 
 def answer(text: str) -> Reply:
-    """What is answered to a question; a Fault where that is no answer."""
+    """Returns the answer to a question; raises a Fault where the words are none."""
     if (reply := ANSWERS.get(text.strip().lower())) is None:
         raise Fault("EINVAL", "answer y (once), a (always in this session), n or e (edit it first)")
     return reply

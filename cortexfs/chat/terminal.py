@@ -336,7 +336,7 @@ class Terminal:
         self._say("error", sentence)
 
     def _utter(self, text: str) -> None:
-        """What a person said: the beginning of it, as whoever pasted a page has seen it."""
+        """Shows a person's message: the beginning of it, as whoever pasted a page has seen it."""
         lines = text[:SHOWN_TEXT].split("\n")[:SHOWN_LINES]
         shown = "\n".join(lines)
         self._lines.append("\n")
@@ -384,7 +384,7 @@ class Terminal:
         return size.columns, max(1, size.rows - BELOW)
 
     def _message(self) -> AnyFormattedText:
-        """What stands above and before the input line."""
+        """Returns the text above and before the input line."""
         live, status = self._answer.live(*self._room), self._status()
         if live != self._parsed[0]:  # its sequences are read anew only when there are others
             self._parsed = (live, to_formatted_text(ANSI(live)))

@@ -1,4 +1,4 @@
-"""What a typed line means: something to say, or an order to the chat itself.
+"""The meaning of a typed line: something to say, or an order to the chat itself.
 
 Rules: only a single line whose first word is a slash and letters is an order, so a pasted path or
 program is said as it is. An unknown order is never said to the model: it is a slip of the fingers.
@@ -45,7 +45,8 @@ class Order(NamedTuple):
 
 
 def meaning(text: str) -> Say | Order | None:
-    """What is meant; None where nothing was typed. A Fault says what there is."""
+    """Returns the meaning of a line; None where nothing was typed. The Fault about an unknown command
+    lists all."""
     text = text.rstrip()
     if not text.strip():
         return None
@@ -75,7 +76,7 @@ def fit(text: str) -> str:
 
 
 def goes_on(text: str) -> bool:
-    """Whether a line ends in the backslash that asks for another one."""
+    """Returns True if a line ends in the backslash that asks for another one."""
     return (len(text) - len(text.rstrip("\\"))) % 2 == 1
 
 

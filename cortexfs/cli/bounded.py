@@ -22,7 +22,7 @@ _OK = 0
 
 
 def ask(question: Callable[[], bytes], seconds: float) -> bytes:
-    """What `question` returns, or the OSError that it raised; TimeoutError after `seconds`."""
+    """Returns the answer of `question`, or raises its OSError; raises TimeoutError after `seconds`."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

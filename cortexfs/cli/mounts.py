@@ -1,4 +1,4 @@
-"""Which CortexFS mounts there are, which one a command means, and whether it answers.
+"""The CortexFS mounts of this machine, which of them a command means, and their answers.
 
 Rules: /proc/self/mountinfo says what is mounted and never blocks; a path on a mount may block for
 ever, so it is only touched through `bounded.ask`. What a mount says about itself is believed as far
@@ -96,7 +96,7 @@ def _read(path: str) -> bytes:
 
 
 def is_stale(point: str) -> bool:
-    """Whether the mount at `point` has lost its daemon."""
+    """Returns True if the mount at `point` has lost its daemon."""
     try:
         ask(lambda: repr(os.listdir(point)).encode(), ANSWER_SECONDS)
     except OSError as problem:
@@ -124,7 +124,7 @@ def daemon_pid(text: str, owner: int) -> int | None:
 
 
 def owned_by(pid: int, owner: int) -> bool:
-    """Whether the process runs as `owner` (its /proc directory may be root's: PR_SET_DUMPABLE)."""
+    """Returns True if the process runs as `owner` (its /proc directory may be root's: PR_SET_DUMPABLE)."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             return f"\nUid:\t{owner}\t" in file.read()

@@ -1,8 +1,8 @@
 """The objects of a mount, found by what people call them.
 
-Rules: what one read of the executable says is all that a listing asks for, because a mount may
-have ten thousand objects and every further file costs a call to the daemon. Whoever lists first
-makes sure that the mount answers (mounts.status_text), as these reads may block.
+Rules: a listing reads each executable once and nothing else. A mount may have ten thousand objects, and every
+further file costs a call to the daemon. Whoever lists first makes sure that the mount answers
+(mounts.status_text), as these reads may block.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _nearest(root: str, name: str) -> str:
 
 
 def listed(root: str, path: str) -> Listed:
-    """What the first lines of an executable say about it."""
+    """Returns the facts in the first lines of an executable."""
     name = short(root, path)
     try:
         with open(path, "rb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, colour and one-line reports.
+"""The output of commands: tables, JSON, colour and one-line reports.
 
 Rules: data goes to stdout and everything about the work to stderr. Colour and cut lines are for
 terminals alone (NO_COLOR and TERM=dumb are obeyed). Text that came from an object is never printed

@@ -1,7 +1,7 @@
 """`cortex NAME` of a plugin: the command is found in the mount, read as declared, and run as the caller.
 
-Main path: `run` asks the mount for the declaration, makes a parser of it like those of our own commands, and
-becomes the runner, which has the mount call the command with one JSON object. So exit status, streams and
+Main path: `run` asks the mount for the declaration and makes a parser of it like those of our own commands.
+It becomes the runner, which has the mount call the command with one JSON object. So exit status, streams and
 signals are those of any object.
 
 Rules: nothing here is imported for a command of our own, which no plugin's ever hides. What a plugin declares
@@ -83,7 +83,7 @@ def ready(given: str | None) -> dict[str, dict[str, Any]]:
 
 
 def help_lines(given: str | None) -> str:
-    """What the help of the program says of them."""
+    """Returns the lines about them in the help of the program."""
     known = ready(given)
     width = max(map(len, [*parser.COMMANDS, *known]))
     return "\n".join(f"  {name:{width}}  {_shown(one['description'])}" for name, one in known.items())

@@ -38,7 +38,7 @@ def told(given: str | None, outcome: Callable[[dict[str, list[str]]], str | None
 
 
 def broken(kind: str, name: str, verb: str) -> Callable[[dict[str, list[str]]], str | None]:
-    """What the status says of a broken plugin or provider."""
+    """Returns the reasons of broken plugins and providers in the status."""
 
     def outcome(facts: dict[str, list[str]]) -> str | None:
         rows = dict(line.partition(": ")[::2] for line in facts.get(f"broken {kind}", []))

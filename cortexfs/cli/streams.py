@@ -32,5 +32,5 @@ def _nowhere(number: int, mode: str) -> TextIO:
 
 
 def takes_all() -> bool:
-    """Whether standard output can show every character."""
+    """Returns True if standard output can show every character."""
     return sys.stdout.encoding.lower() in ("utf-8", "utf8")

@@ -1,4 +1,4 @@
-"""What the commands that talk to objects share: which object, its socket, and how its run is printed.
+"""The common part of the commands that talk to objects: the object, its socket, and how its run is printed.
 
 Rules: the mount has answered before a path on it is touched, so no command hangs with its daemon.
 """
@@ -35,7 +35,7 @@ class Named(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its error lines begin with, as those of exec do."""
+        """Returns the beginning of its error lines, as those of exec have it."""
         return objects.bare(self.whole)
 
     def connect(self) -> Conversation:
@@ -80,7 +80,7 @@ def output(options: argparse.Namespace) -> str:
 
 
 class Printing(NamedTuple):
-    """What is done with each frame, and with what a person would see of it."""
+    """The printing of each frame, and of the part of it that a person would see."""
 
     heard: Callable[[AnyFrame], None]
     show: Callable[[Show], None]

@@ -1,4 +1,4 @@
-"""What conversations and their streams have in common, in both halves of the client.
+"""The common part of conversations and their streams, in both halves of the client.
 
 This file must never know sockets, threads, Trio or time.
 """
@@ -15,7 +15,7 @@ S = TypeVar("S")
 
 
 class Heard:
-    """What a stream of either half tells of itself."""
+    """The facts that a stream of either half tells of itself."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox

@@ -110,8 +110,8 @@ class Conversation(Asking[Stream]):
         return Stream(self, self._all)
 
     def waiting(self) -> list[AnyFrame]:
-        """What of `frames` is here now, without waiting: for when an event loop says that `fileno` can be
-        read. Failed when there is nothing and can be nothing any more."""
+        """Returns those of `frames` that are here now, without waiting: for when an event loop says that
+        `fileno` can be read. Raises Failed when there is nothing and can be nothing any more."""
         self.frames()
         self._read_at_once()
         with self._changed:
@@ -197,7 +197,7 @@ class Conversation(Asking[Stream]):
             self._read_at_once()
 
     def _read_at_once(self) -> None:
-        """What can be read without waiting, unless somebody else reads."""
+        """Reads as far as that needs no waiting, unless another thread reads."""
         with self._changed:
             if not self._may_read or not self._can(select.POLLIN, 0):
                 return

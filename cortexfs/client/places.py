@@ -67,7 +67,7 @@ def socket_path(named: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def address(path: str) -> Iterator[str]:
-    """What to give to connect(2): the path itself, or a short way to it by its directory."""
+    """Returns the address for connect(2): the path itself, or a short way to it by its directory."""
     if len(os.fsencode(path)) <= MAX_ADDRESS:
         yield path
         return

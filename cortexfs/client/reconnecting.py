@@ -27,7 +27,7 @@ AWAY = frozenset({"EHOSTDOWN", "ENOENT", "EACCES", "EAGAIN"})
 
 
 class Patience:
-    """What was read, and how long to wait for more. Pure, for both halves of the client."""
+    """The frames that were read, and how long to wait for more. Pure, for both halves of the client."""
 
     def __init__(self, pauses: Sequence[float], after: str | None = None) -> None:
         self.after = after
@@ -40,7 +40,7 @@ class Patience:
         self._left = self._left or iter(self._pauses)
 
     def is_new(self, frame: AnyFrame) -> bool:
-        """Whether this frame was not read before; it counts as read now."""
+        """Returns True if this frame was not read before; it counts as read now."""
         if frame.id is None or self.after is None or int(frame.id) > int(self.after):
             self.after = frame.id or self.after
             self._left = iter(self._pauses)

@@ -1,4 +1,4 @@
-"""What comes of a run for somebody who only wants its answer: a text, or a reason why there is none.
+"""The answer of a run for somebody who wants nothing else: a text, or a reason why there is none.
 
 This file must never know where frames come from.
 """
@@ -59,7 +59,7 @@ def check(frame: AnyFrame) -> None:
 
 
 def failure(frame: AnyFrame) -> Failed | None:
-    """What this frame says has failed, if it does."""
+    """Returns the failure that this frame tells, if it tells one."""
     if isinstance(frame, frames.Error):
         return Failed(frame.code, frame.message, frame.run)
     if isinstance(frame, frames.Done) and frame.status != "ok":

@@ -1,4 +1,4 @@
-"""Which of the frames that come on one connection belong to which of its requests.
+"""The frames of one connection, sorted by its requests.
 
     inbox = sorter.open(request)           # what answers this request will be kept here
     line = sorter.encode(request)          # to be written
@@ -63,7 +63,7 @@ class Inbox:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` has something to say: a frame, the end, or what went wrong."""
+        """Returns True if `take` has something to say: a frame, the end, or a failure."""
         return bool(self._kept) or self.is_settled
 
     @property
@@ -96,7 +96,7 @@ class Inbox:
         return True
 
     def is_refused(self, refusal: frames.Error, sent: Sent | None) -> bool:
-        """Whether this refusal answers the request of this inbox."""
+        """Returns True if this refusal answers the request of this inbox."""
         return False
 
     def stop(self) -> None:

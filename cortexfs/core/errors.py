@@ -44,7 +44,7 @@ class Fault(Exception):
 
 
 def is_code(name: str) -> bool:
-    """Whether `name` is an errno name that a frame may carry."""
+    """Returns True if `name` is an errno name that a frame may carry."""
     return name.startswith("E") and isinstance(getattr(errno, name, None), int)
 
 

@@ -17,7 +17,7 @@ Status = Literal["ok", "error", "cancelled"]
 
 
 class Frame(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """What every frame of a run carries; `id` only on sockets and in logs."""
+    """The fields of every frame of a run; `id` only on sockets and in logs."""
 
     FINAL: ClassVar[bool] = False
 

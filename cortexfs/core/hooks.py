@@ -1,4 +1,4 @@
-"""What plugins are asked and told while things run: the stages of middleware, and events, as values.
+"""The questions to plugins, and the events for them, while things run: the stages of middleware, as values.
 
     hostcalls.Plugin.hooks          words of STAGES and of manifestjson.lifecycle.EVENTS
     HookResult                  what middleware answers
@@ -44,7 +44,7 @@ Failure = Literal["closed", "open"]
 
 
 def hooks(capabilities: Collection[str], events: Iterable[str]) -> tuple[str, ...]:
-    """What a plugin with these effective capabilities is asked and told."""
+    """Returns the hooks of a plugin with these effective capabilities."""
     stages = tuple(stage for stage in STAGES if stage in capabilities)
     return (*stages, *events) if LISTENER in capabilities else stages
 
@@ -55,7 +55,7 @@ class Abort(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HookResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What middleware answers; what else it may say is ignored."""
+    """The answer of middleware; other fields of it are ignored."""
 
     abort: Abort | None = None
     modify_input: dict[str, Any] | None = None
@@ -94,7 +94,7 @@ def refusal(plugin: str, abort: Abort) -> Fault:
 
 
 def note(plugin: str, tool: str, call: str, **changed: Any) -> Observer:
-    """What is said where a plugin has changed something, so that what was used can be seen."""
+    """Returns the note about a change that a plugin has made, so that it can be seen."""
     about = {"plugin": plugin, "tool": tool} | ({"call": call} if call else {})
     content = msgspec.json.encode(about | changed)
     if len(content) > MAX_NOTED:

@@ -1,4 +1,4 @@
-"""What daemon, fork server and hosts say to each other, as values.
+"""The messages of daemon, fork server and hosts to each other, as values.
 
 Two channels. A host's control socket (SOCK_SEQPACKET) carries one-byte packets b"c", each with the
 call's own stream socket and, but for enclosed hosts, the caller's working directory as SCM_RIGHTS; that
@@ -74,7 +74,7 @@ class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
 
 
 def mark(descriptors: bytes) -> str:
-    """What tells one answer from another."""
+    """Returns a text that differs from that of any other answer."""
     return hashlib.sha256(descriptors).hexdigest()
 
 
@@ -105,7 +105,7 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class ModelFacts(msgspec.Struct, frozen=True):
-    """What a model says beside what every tool does."""
+    """The facts of a model beside those of every tool."""
 
     cap: tuple[str, ...] = ()
     limit: int | None = None  # tokens
@@ -125,8 +125,8 @@ class Descriptor(msgspec.Struct, frozen=True):
 
 
 class Sandbox(msgspec.Struct, frozen=True, array_like=True):
-    """What a plugin's manifest claims that it does not do: its hosts cannot, whoever calls. Where there is
-    one, it has none of root's powers either."""
+    """The claims of a plugin's manifest about what it does not do: its hosts cannot, whoever calls. Where
+    there is one, it has none of root's powers either."""
 
     view: tuple[tuple[str, str], ...] | None = None  # as that of an identity
     network: bool = True
@@ -140,7 +140,7 @@ class Sandbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Plugin(msgspec.Struct, frozen=True, array_like=True):
-    """Which code a host is to hold. kind "python": `target` is "module:attribute"."""
+    """The code that a host is to hold. kind "python": `target` is "module:attribute"."""
 
     name: str
     version: str
@@ -162,7 +162,7 @@ DESCRIBER = "describer"
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """Who a host is: everything that decides what its code can reach, and so the pool's key."""
+    """The identity of a host: everything that decides what its code can reach, and so the pool's key."""
 
     uid: int
     gid: int

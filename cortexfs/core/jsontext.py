@@ -1,8 +1,8 @@
 """JSON from outside, bounded before it is trusted, and the words in which its faults are told.
 
-Rules: whatever bytes come in, a value or a `Fault` comes out. What is deeper than MAX_DEPTH or holds a
-number that 64 bits cannot, is refused here, so that no later reader (a validator, another language's
-parser, the encoder of a frame) can be brought down by it. Of duplicate keys the last one counts.
+Rules: whatever bytes come in, a value or a `Fault` comes out. A value that is deeper than MAX_DEPTH, or holds
+a number that 64 bits cannot, is refused here. So it brings down no later reader: a validator, another
+language's parser, the encoder of a frame. Of duplicate keys the last one counts.
 This file must never know what a schema, an argument or a tool is.
 """
 

@@ -90,7 +90,7 @@ def first_line(frame: Frame) -> tuple[bytes, Frame | None]:
 
 
 def kind(frame: Frame) -> str:
-    """What the frame's `type` says."""
+    """Returns the value of the frame's `type`."""
     return str(frame.__struct_config__.tag)
 
 

@@ -1,4 +1,4 @@
-"""Which addresses are public, and which a plugin reaches only where an administrator grants it.
+"""The addresses that are public, and those that a plugin reaches only where an administrator grants it.
 
 Rules: what the registries of special addresses set apart is not public (IANA, RFC 6890), multicast included.
 An address of IPv6 that stands for one of IPv4 is that one.
@@ -47,7 +47,7 @@ def granted(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def may_reach(text: str, networks: Iterable[Network]) -> bool:
-    """Whether the address is public, or in one of these networks."""
+    """Returns True if the address is public, or in one of these networks."""
     address = meant(ip_address(text.partition("%")[0]))
     closed: tuple[Network, ...] = NOT_PUBLIC_4 if address.version == 4 else NOT_PUBLIC_6
     return any(address in each for each in networks) or not any(address in each for each in closed)
@@ -63,7 +63,7 @@ def meant(address: Address) -> Address:
 
 
 def closed_4(networks: Iterable[Network]) -> list[IPv4Network]:
-    """What of IPv4 is not public, without these networks."""
+    """Returns the ranges of IPv4 that are not public, without these networks."""
     closed = [*NOT_PUBLIC_4]
     for given in networks:
         if isinstance(given, IPv4Network):

@@ -1,4 +1,4 @@
-"""What there is to run: an immutable snapshot of all objects.
+"""The objects that there are to run: an immutable snapshot of all.
 
 Rules: names are checked here, the last gate before the tree. A registry never changes; the daemon
 makes a new one and `diff` says what became different. Iteration is in the order of names.
@@ -53,7 +53,8 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
         return self.plugin is not None and self.plugin.trusted
 
     def serves(self, uid: int) -> bool:
-        """Whether it works for this user at all; what is in a home, for no other, whatever mode bits say."""
+        """Returns True if it works for this user at all; what is in a home, for no other, whatever mode
+        bits say."""
         return self.home in (None, uid)
 
 
@@ -63,7 +64,7 @@ def own_key(class_: str, uid: int, name: str) -> Key:
 
 
 def is_own(key: Key) -> bool:
-    """Whether it is in somebody's home."""
+    """Returns True if it is in somebody's home."""
     return key[1].count("/") == 2
 
 
@@ -125,7 +126,7 @@ class Registry:
         return self._own.get(uid, ())
 
     def meant(self, class_: str, name: str, uid: int | None) -> Key:
-        """What a name means to a user: his own, if it works, or everybody's."""
+        """Returns the object that a name means to a user: his own, if it works, or everybody's."""
         own = None if uid is None else self.objects.get(own_key(class_, uid, name))
         return own.key if own and not own.status.startswith("broken") else (class_, name)
 

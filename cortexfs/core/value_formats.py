@@ -216,7 +216,7 @@ def path_mounts(text: str) -> None:
 
 
 def rights(line: str) -> str:
-    """What a line of a mount table lets one do with what it shows, as of "rwx"."""
+    """Returns the rights of a line of a mount table to what it shows, as of "rwx"."""
     *_, access, options = line.split("\t")
     return ("rw" if access == "rw" else "r") + ("" if "noexec" in options.split(",") else "x")
 
@@ -228,7 +228,7 @@ def covering(text: str, path: str) -> tuple[int, str] | None:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or in it; both as path_mounts wants them."""
+    """Returns True if `path` is `folder` or in it; both as path_mounts wants them."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

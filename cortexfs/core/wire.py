@@ -116,7 +116,7 @@ class Splitter:
 
     @property
     def clean(self) -> bool:
-        """Whether the peer is between messages."""
+        """Returns True if the peer is between messages."""
         return not self._buffer
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""What agents ask of the daemon (agents/ports.py), answered from its parts.
+"""The daemon's answers to agents (agents/ports.py), from its parts.
 
 Rules: policy.toml is read again when it has changed, so that what an administrator takes back is gone with
 the next call. One that is damaged allows nothing, and says so.

@@ -290,20 +290,21 @@ class Daemon:
             await self.sockets.let_go()
 
     def _driver(self, key: Key) -> Driver:
-        """What answers for a model, as its `.d/driver` says now."""
+        """Returns the driver of a model, as its `.d/driver` says now."""
         object_ = self.fs.registry.objects.get(key)
         if object_ is None:
             raise Fault("EHOSTDOWN", f"there is no {key[0]} {key[1]} any more; see: ctx ls")
         return self._driver_of(object_, "socket")
 
     def _meant(self, address: Address) -> Key:
-        """Whose sessions these are: in a home those of its user's own agent of that name, if there is one."""
+        """Returns the object of these sessions: in a home its user's own agent of that name, if there is
+        one."""
         space = address.space
         uid = None if space == Space.shared() else space.uid
         return self.fs.registry.meant(address.class_, address.object, uid)
 
     def _driver_of(self, object_: Object, use: str) -> Driver:
-        """What answers for a model or an agent."""
+        """Returns the driver of a model or an agent."""
         return self.agents.driver(object_) if object_.class_ == "agent" else self.drivers.chosen(object_, use)
 
     def _model(self, name: str) -> Object | None:
@@ -316,5 +317,5 @@ class Daemon:
 
 
 def _report(address: Address, remark: str) -> None:
-    """What befell a session's log."""
+    """Logs a remark on a session's log."""
     log.warning("session %s: %s", "/".join(address.parts), remark)

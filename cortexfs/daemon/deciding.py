@@ -1,4 +1,4 @@
-"""Which files of a configuration and a state decide what is allowed, and which of them are not used.
+"""The files of a configuration and a state that decide what is allowed, and those of them that are not used.
 
 Rules: nothing is read here but owners and modes. What its reader tells of in a line of its own (a provider, a
 server, an agent) is in `every` alone.

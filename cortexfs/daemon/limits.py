@@ -1,4 +1,4 @@
-"""What a daemon's parts may take: the configuration as they want it, and what the kernel lets it have.
+"""The limits of a daemon's parts: the configuration as they want it, and what the kernel lets it have.
 
 This file must never know a part.
 """

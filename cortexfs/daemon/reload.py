@@ -1,5 +1,5 @@
-"""What is installed and configured, as the tree shows it: read at the start, at SIGHUP, and when a plugin has
-other tools.
+"""The installed and configured objects, as the tree shows them: read at the start, at SIGHUP, and when a
+plugin has other tools.
 
 Main path: `again` reads everything (`Sources`) and has each part take over its share; `check_agents` looks at
 agents whose controls were written.
@@ -49,7 +49,7 @@ class Read(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What is read."""
+    """The sources that are read."""
 
     config: Config
     began: float  # the daemon, by the clock
@@ -71,7 +71,7 @@ class Sources(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What takes over what was read."""
+    """The parts that take over what was read."""
 
     runs: Runs
     pool: Pool

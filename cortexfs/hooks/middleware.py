@@ -56,7 +56,7 @@ _results = msgspec.json.Decoder(HookResult)
 
 
 class After(NamedTuple):
-    """What middleware makes of an output; `refused` where nobody is to see it."""
+    """An output after middleware has seen it; `refused` where nobody is to see it."""
 
     output: str
     refused: Fault | None
@@ -71,7 +71,7 @@ class Middleware:
 
     @property
     def has_any(self) -> bool:
-        """Whether anybody wants to know of calls of tools."""
+        """Returns True if anybody wants to know of calls of tools."""
         return self.hooks.of_tools
 
     def told(self) -> list[str]:
@@ -98,12 +98,12 @@ class Hooked:
 
     @property
     def holds(self) -> bool:
-        """Whether its output is for middleware first."""
+        """Returns True if its output is for middleware first."""
         return bool(self._hooks.of(POST))
 
     @property
     def listens(self) -> bool:
-        """Whether its output is wanted at all."""
+        """Returns True if its output is wanted at all."""
         return self.holds or bool(self._hooks.of(AFTER))
 
     @property
@@ -190,7 +190,7 @@ class Hooked:
         return Result(self._tool, fault is None, output, spent, _sentence(fault) if fault else None)
 
     async def _ask(self, plugin: Plugin, stage: str, shown: dict[str, Any]) -> HookResult:
-        """What the plugin answers; nothing where it may fail, and does."""
+        """Returns the plugin's answer; nothing where it may fail, and does."""
         site = self._site
         about = {"stage": STAGE_NAMES[stage], "sessionId": site.session, "turnId": site.turn, **shown}
         try:

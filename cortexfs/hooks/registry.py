@@ -1,4 +1,4 @@
-"""Which plugins hook in, and how one of them is called: in its host, as the caller whom it is about.
+"""The plugins that hook in, and the call of one: in its host, as the caller whom it is about.
 
     hooks.apply(plugins)                the plugins that are served, in the order of enabling
     hooks.of("middleware:pre")          those that have this hook, in that order
@@ -116,4 +116,4 @@ class _Heard:
 
 
 async def _pass(*_: frames.Frame) -> None:
-    """What it says beside its answer is for nobody."""
+    """Drops frames beside the answer: they are for nobody."""

@@ -1,4 +1,4 @@
-"""What plugins are told of models, agents and sessions: the events around a driver's answer.
+"""The events of models, agents and sessions for plugins: those around a driver's answer.
 
     driver = turns.model(object_, driver)       llm:pre-call and llm:post-call
     driver = turns.agent(driver)                agent:turn-start and agent:turn-end

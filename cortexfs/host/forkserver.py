@@ -3,12 +3,12 @@
     python -I -m cortexfs.host.forkserver FD [--serve MODULE:FUNCTION] [--preload MODULE]
                                              [--state DIR] [--sealed] [--daemon PID]
 
-FD is the control socket of core/hostcalls.py. The starter starts this before the daemon opens anything,
-with a clean environment (/proc/PID/environ of every host shows it), no standard input, and as standard
-error what hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool. --serve
-names what a host does once it is the caller, --preload what it finds imported besides; tests put something
-small there. --state is the daemon's state directory, --sealed says that this program was executed through
-the mount of host/confine/sealed_program.py, --daemon is the daemon's pid, and its own parent's otherwise.
+FD is the control socket of core/hostcalls.py. The starter starts this before the daemon opens anything, with
+a clean environment (/proc/PID/environ of every host shows it) and no standard input. Its standard error is
+one that hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool. --serve names
+what a host does once it is the caller, --preload what it finds imported besides; tests put something small
+there. --state is the daemon's state directory, --sealed says that this program was executed through the mount
+of host/confine/sealed_program.py, --daemon is the daemon's pid, and its own parent's otherwise.
 
 Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
 socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
@@ -253,7 +253,7 @@ class ForkServer:
             raise
 
     def _report(self, child: Child) -> None:
-        """What a starting host says, or that it died without a word."""
+        """Hears a starting host, or that it died without a word."""
         status = child.status
         assert status is not None
         while child.status is not None:

@@ -80,7 +80,7 @@ _LOADERS: Mapping[str, Callable[[hostcalls.Plugin], Iterable[sdk.Tool]]] = {
 
 
 def has_changed(plugin: hostcalls.Plugin) -> bool:
-    """Whether it has other tools now than when it was loaded."""
+    """Returns True if it has other tools now than when it was loaded."""
     return plugin.kind == MCP_SERVER and mcptools.has_changed(plugin)
 
 

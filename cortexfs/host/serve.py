@@ -1,4 +1,4 @@
-"""What runs inside a host: take calls, turn them into inputs, run the tool, answer in messages.
+"""The loop inside a host: take calls, turn them into inputs, run the tool, answer in messages.
 
 The process is already the caller when this starts (host/confine/identity.py), so nothing here decides who
 may do what. Main path: `_work` takes a packet, `_answer` runs one call; host/call/runtime.py is what the

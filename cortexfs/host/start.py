@@ -1,4 +1,4 @@
-"""What a host does between fork and its first call: it becomes its caller, confines itself, and reports.
+"""The way of a host from fork to its first call: it becomes its caller, confines itself, and reports.
 
 Rules: it keeps nothing of the fork server's but what it was given. Until it has reported, no code of anybody
 else's runs in it, and nobody can get into it. It never returns into the fork server's code.

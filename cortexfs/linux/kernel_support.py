@@ -1,4 +1,4 @@
-"""What the running kernel has to hold a plugin to what its manifest claims (core/manifest/governance.py).
+"""The means of the running kernel to hold a plugin to its manifest's claims (core/manifest/governance.py).
 
 Rules: what is here is applied by hosts (host/confine/sandbox.py), or by the programs that they start; a
 claim that needs anything else is refused.

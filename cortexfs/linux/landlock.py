@@ -79,9 +79,9 @@ def restrict(view: Iterable[tuple[str, str]], *, network: bool, port: int | None
 
 
 def write_only_in(paths: Iterable[str], read: Iterable[str] | None = None) -> None:
-    """Let this thread and its descendants change nothing but what is at or below these resolved paths, and
-    open no other files than those, and what is at or below `read`, where that is given. Nobody's processes
-    can be traced any more but their own.
+    """Let this thread and its descendants change nothing but what is at or below these resolved paths. Where
+    `read` is given, they open no other files than those, and what is at or below it. Nobody's processes can
+    be traced any more but their own.
 
     Raises Fault EACCES where the kernel's Landlock is too old to move files between folders, and OSError.
     """
@@ -114,14 +114,15 @@ def version() -> int:
 
 
 def handled(abi: int) -> tuple[int, int, int]:
-    """What version `abi` can refuse: access to files, to the network, and beyond the process's domain."""
+    """Returns the rights that version `abi` can refuse: to files, to the network, and beyond the process's
+    domain."""
     files = sum(right for right, since, _ in (_FILE | _DIRECTORY).values() if since <= abi)
     net = sum(right for right, since in _NETWORK.values() if since <= abi)
     return files, net, sum(scope for scope, since in _SCOPES.values() if since <= abi)
 
 
 def rights(access: str) -> int:
-    """What letters of "rwx" give in a directory, and in all that is below it."""
+    """Returns the rights that letters of "rwx" give in a directory, and in all that is below it."""
     given = 0
     for letter in access:
         given |= _GIVES[letter]

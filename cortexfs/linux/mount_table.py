@@ -1,4 +1,4 @@
-"""Whether our mount is there still, as the kernel's table of mounts says (proc(5), mountinfo).
+"""The presence of our mount, as the kernel's table of mounts tells (proc(5), mountinfo).
 
 Rules: nothing here touches the mount itself.
 """

@@ -1,7 +1,7 @@
 """System calls that a confined process may not make: a filter in the kernel's classic BPF.
 
 It closes what Landlock leaves open and what a tool has no honest use for: ways into other processes, powers
-over the kernel, namespaces and mounts in which a view would mean something else, setuid and setgid bits, and
+over the kernel, setuid and setgid bits; namespaces and mounts in which a view would mean something else, and
 sockets that lead where it may not go.
 
 Rules: the filter is data, made from the tables below. A call of another architecture (int 0x80, x32)

@@ -22,7 +22,7 @@ PAUSE = 0.1
 
 
 class Result(Protocol):
-    """What a thread came to: outcome.Outcome."""
+    """The outcome of a thread: outcome.Outcome."""
 
     def unwrap(self) -> None: ...
 

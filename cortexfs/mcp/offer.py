@@ -1,4 +1,4 @@
-"""What a mount offers to MCP clients: its tools, as its own files describe them.
+"""The offer of a mount to MCP clients: its tools, as its own files describe them.
 
 Rules: whatever this process may list and execute is offered, as far as the patterns let it, and nothing is
 known that any program of this user could not read. A tool's files are read again when its times say that it
@@ -127,7 +127,7 @@ def _named(tool: Tool, name: str) -> Tool:
 
 
 def hints(effects: Sequence[Effect]) -> ToolAnnotations:
-    """What the declared effects come to, in the words of MCP."""
+    """Returns the declared effects in the words of MCP."""
     changing = [effect for effect in effects if effect.kind not in READING]
     undone = all(effect.reversibility == "reversible" for effect in changing)
     return ToolAnnotations(

@@ -1,4 +1,4 @@
-"""What a run says, as the result of an MCP call.
+"""The frames of a run, as the result of an MCP call.
 
 Rules: a file that a tool made is sent along when it is small and is what it is said to be, as its first bytes
 tell; else the client gets its address. What is kept of an output is bounded, and what was cut is counted.

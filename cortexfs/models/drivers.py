@@ -68,7 +68,7 @@ def chosen(model: str, control: str, use: str, more: Mapping[str, Driver] | None
 
 
 class Drivers:
-    """What answers for each model of a daemon, and the connections that this takes."""
+    """The drivers of a daemon's models, and the connections that these take."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Drivers:
         await self._clients.forget()
 
     def chosen(self, object_: Object, use: str) -> Driver:
-        """What answers for a model now, with those that its `.d/fallback` names behind it."""
+        """Returns the driver of a model now, with those that its `.d/fallback` names behind it."""
         first = self._one(object_, use)
         behind = fallback_of(object_, self._control)
 

@@ -1,8 +1,8 @@
 """The driver `plugin`: asks a model that a plugin provides, in the plugin's host, as the person who asks.
 
-Main path: `answer` takes a host from the pool, sends what is asked (models/ask/question.py, with as much of
-the session as the model's limit holds), and says what the host says until it is done. In a host,
-cortexfs.sdk turns the request into a ModelRequest and the model's pieces into messages (sdk/models.py).
+Main path: `answer` takes a host from the pool and sends the question (models/ask/question.py, with as much of
+the session as the model's limit holds). It says what the host says until it is done. In a host, cortexfs.sdk
+turns the request into a ModelRequest and the model's pieces into messages (sdk/models.py).
 
 Rules: it runs as the turn's identity says, confined where an agent asks. What a host says is a stranger's
 word: bounded, checked, and said as frames that are made here. One that broke the protocol, or does not let go
@@ -60,7 +60,7 @@ class PluginModels:
         self._seconds = default_seconds
 
     def driver(self, object_: Object) -> Driver | None:
-        """What answers for a model that a plugin provides."""
+        """Returns the driver of a model that a plugin provides."""
         if (plugin := object_.plugin) is None:
             return None
 

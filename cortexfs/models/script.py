@@ -174,7 +174,7 @@ def _step(given: Any, where: str) -> AnyStep:
 
 
 def _check(step: AnyStep, where: str) -> None:
-    """What a type cannot say."""
+    """Raises the fault that no type can tell."""
     if isinstance(step, Rest) and not step.turn:
         raise Fault("EINVAL", f"{where}: turn: expected true")
     if isinstance(step, Hang) and not step.hang:

@@ -1,4 +1,4 @@
-"""Which host a process is in: what /proc says of its cgroup and of its parents.
+"""The host that a process is in, as /proc tells by its cgroup and its parents.
 
 This file must never know of sockets, objects, frames or policy.
 """
@@ -18,7 +18,7 @@ _MAX_ANCESTORS = 4096
 
 
 class KnownHost(Protocol):
-    """What is asked of a live host: pool.Host."""
+    """The facts about a live host: pool.Host."""
 
     @property
     def number(self) -> int: ...
@@ -43,8 +43,8 @@ def contents(path: bytes) -> bytes:
 
 
 def record(path: bytes) -> bytes:
-    """The same of a file that the kernel writes at the first read (seq_file, single_open), so that all of it
-    is of one moment, and a short read is the last: the groups of a process can take 700 KiB there."""
+    """The same of a file that the kernel writes at the first read (seq_file, single_open). All of it is of
+    one moment, and a short read is the last: the groups of a process can take 700 KiB there."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(fd, _READ)

@@ -1,4 +1,4 @@
-"""Which connection is begun next: users take turns, whatever listener they connected to.
+"""The order in which connections are begun: users take turns, whatever listener they connected to.
 
 Main path: `welcome` accepts at one listener, and lets what it accepts wait in its user's queue; `run` begins
 a few of those that wait at each turn of the loop, one of each user after the other.

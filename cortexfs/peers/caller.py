@@ -1,4 +1,4 @@
-"""Who is at the other end of a socket: what the kernel says, never what the peer says.
+"""The process at the other end of a socket, as the kernel tells, and never as the peer does.
 
 Main path: `caller_of` reads credentials from the socket and powers, namespaces and root from /proc, and makes
 of them the `Identity` under which a host may act for this caller. The daemon has another process see where
@@ -14,10 +14,10 @@ Rules
   been given to another process meanwhile, the last check would fail. Nothing is remembered by pid.
 - The working directory is that of the process, too: a descriptor that it sent could be of anything,
   and closing that could wait for ever (safe_sockets.py).
-- Capabilities are those of uid 0 in its own user namespace, and none for anybody else, as a file with
-  capabilities, executed after connect(2), would lend them to the tool. (Uid 0 that set SECBIT_NOROOT
-  and then executes such a file is the one case where this gives more than connect(2) knew of; it
-  stays within the caller's bounding set.)
+- Capabilities are those of uid 0 in its own user namespace, and none for anybody else: a file with
+  capabilities, executed after connect(2), would lend them to the tool. (Uid 0 that set SECBIT_NOROOT and then
+  executes such a file is the one case where this gives more than connect(2) knew of; it stays within the
+  caller's bounding set.)
 - Of a process in a confined host, nothing counts but its user: the rest is the host's identity. Such a host
   has mounts of its own (host/confine/readonly_mounts.py), which no descendant can leave: they are no place
   of a caller's.
@@ -79,7 +79,7 @@ class Credentials(NamedTuple):
 
 
 class _Status(NamedTuple):
-    """What is of use in /proc/PID/status."""
+    """The useful part of /proc/PID/status."""
 
     uids: frozenset[int]
     permitted: int
@@ -193,7 +193,7 @@ def peer_uid(sock: socket.socket) -> int:
 
 
 def credentials(sock: socket.socket) -> Credentials:
-    """Who connected, if this daemon serves them."""
+    """Returns the credentials of whoever connected, if this daemon serves them."""
     pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if pid <= 0:
         raise Fault("EACCES", "the daemon cannot see your process: you are in an outer pid namespace")
@@ -261,7 +261,8 @@ def _check(who: Credentials, status: _Status, where: Place) -> None:
 
 
 def _has_own_devices(pid: int, namespaces: tuple[int, ...]) -> bool:
-    """Whether it sees other files under the device rules of another cgroup, which a host would not be under.
+    """Returns True if it sees other files under the device rules of another cgroup, which a host would not be
+    under.
 
     Root there can make a device node that its own cgroup keeps it from opening. In a user namespace
     of its own nobody can open a device node.
@@ -317,7 +318,7 @@ def _powers(who: Credentials, where: Place, status: _Status) -> int:
 
 
 def _is_root(who: Credentials, foreign: bool) -> bool:
-    """Whether the caller's uid is 0 in its own user namespace."""
+    """Returns True if the caller's uid is 0 in its own user namespace."""
     if not foreign:
         return who.uid == 0
     for line in contents(b"/proc/%d/uid_map" % who.pid).splitlines():

@@ -1,4 +1,4 @@
-"""What one user may take of the daemon itself: connections, and memory for what they say.
+"""The share of one user in the daemon itself: connections, and memory for what they say.
 
 Rules: no user has more than a share of what there is for all, so that one who opens connections
 without end locks out only himself. Runs and hosts have limits of their own (pool/run_table.py, pool/pool.py).
@@ -25,7 +25,7 @@ SMALL = 64 << 10  # always let in: all connections of a user with so much are no
 
 
 class Guests:
-    """Who is connected, by uid."""
+    """The people who are connected, by uid."""
 
     def __init__(self, connections: int) -> None:
         self._most = connections

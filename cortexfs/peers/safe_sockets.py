@@ -1,11 +1,10 @@
 """Sockets with a stranger at the other end, read and closed so that nothing he sends holds us up.
 
-Whoever writes to a Unix socket may send descriptors along, and letting go of one can wait for its
-sender: a TCP socket with SO_LINGER for as long as he likes, a file of his own FUSE file system at
-every close(2), out of reach of a signal. Nobody has reason to send us any. Since Linux 6.16
-SO_PASSRIGHTS refuses them. Before, a message is looked at before it is taken, which is no letting
-go, and a socket with descriptors in it is closed by a thread that ends, as the kernel lets no
-ending task linger.
+Whoever writes to a Unix socket may send descriptors along, and letting go of one can wait for its sender: a
+TCP socket with SO_LINGER for as long as he likes, a file of his own FUSE file system at every close(2), out
+of reach of a signal. Nobody has reason to send us any. Since Linux 6.16 SO_PASSRIGHTS refuses them. Before, a
+message is looked at before it is taken, which is no letting go. A socket with descriptors in it is closed by
+a thread that ends, as the kernel lets no ending task linger.
 
 Rules: a descriptor of a stranger is never installed here, so that it never has to be closed.
 This file must never know what is said over a socket.
@@ -87,7 +86,7 @@ def close(sock: socket.socket) -> None:
 
 
 def _is_clean(sock: socket.socket) -> bool:
-    """Whether no descriptors are in it, and none can come any more."""
+    """Returns True if no descriptors are in it, and none can come any more."""
     try:
         sock.shutdown(socket.SHUT_RD)
         while receive(sock, _LOOK):

@@ -1,4 +1,4 @@
-"""What the mount offers: asks each plugin's host to describe itself and makes a Registry of it.
+"""The objects of the mount: each plugin's host is asked to describe itself, and a Registry is made of it.
 
 Rules: plugin code runs in a host, never here, and under root as nobody. What a plugin says is a
 stranger's word: it is bounded and checked before it becomes an object. A plugin that cannot be
@@ -135,7 +135,7 @@ class Catalog:
         return await self._said(plugin)
 
     async def _said(self, plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
-        """What the plugin says of itself, or has said before."""
+        """Returns the plugin's description of itself, from now or before."""
         kept = self._kept
         if kept is None or not (key := kept.key(plugin)):
             return await self._describe(plugin)
@@ -238,7 +238,7 @@ class _Said(NamedTuple):
 
 
 async def _asked(host: Host, unlike: str = "") -> _Said | None:
-    """What the host says of its plugin; None when it breaks off."""
+    """Returns the host's description of its plugin; None when it breaks off."""
     with safe_sockets.closing(host.call(None)) as call:
         await send(call, announce(hostcalls.Describe(unlike)))
         splitter = wire.Splitter(wire.MAX_STRINGS)
@@ -253,7 +253,8 @@ async def _asked(host: Host, unlike: str = "") -> _Said | None:
 
 
 def _former(served: hostcalls.Plugin | None, wanted: hostcalls.Plugin | None) -> hostcalls.Plugin | None:
-    """What goes on where the wanted one is broken: of other files, and not what has lost a permission."""
+    """Returns the former version, if it goes on where the wanted one is broken. One with the same files
+    does not: it would keep a permission that was taken away."""
     same_files = served is not None and wanted is not None and "" != served.path == wanted.path
     return None if same_files and served != wanted else served
 

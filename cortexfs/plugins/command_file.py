@@ -1,4 +1,4 @@
-"""What `.commands` in the root says and runs: the commands that plugins add to `cortex`.
+"""The text of `.commands` in the root, and the command of a line: those that plugins add to `cortex`.
 
 It is one hidden file. `cortex NAME` finds a command in there, a JSON object a line, makes one JSON object of
 its arguments, and has the runner call it. Beside them stand the commands of plugins that are installed and

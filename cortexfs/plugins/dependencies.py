@@ -1,4 +1,4 @@
-"""Which enabled plugins have what they need of others, and the order in which they load.
+"""The enabled plugins that have what they need of others, and the order in which they load.
 
 Only a manifest.json says what it needs; what it needs may be any plugin. Its rules are in
 core/manifestjson/needs.py, here is what there is.
@@ -30,7 +30,7 @@ def order(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str]) -
 
 
 def any_of(manifest: Manifest) -> bool:
-    """Whether a plugin needs others at all: most do not, and then nobody else's manifest is read."""
+    """Returns True if a plugin needs others at all: most do not, and then nobody else's manifest is read."""
     return json_manifests.is_json(manifest) and bool(
         manifest.json.dependencies or manifest.json.peer_dependencies
     )

@@ -1,4 +1,4 @@
-"""What plugins have said of themselves, kept on the disk, so that a daemon which starts need not ask again.
+"""The descriptions of plugins, kept on the disk, so that a daemon which starts need not ask again.
 
 Of plugins that are code, whose files somebody has looked at (`hostcalls.Plugin.files`): asking one costs a
 process and what its kind needs to load it, from ten milliseconds to a hundred, and there may be a thousand.
@@ -83,7 +83,7 @@ class Descriptions:
 
 
 def _read(path: Path) -> bytes:
-    """What nobody but this user can have written."""
+    """Reads a file that nobody but this user can have written."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         seen = os.fstat(file.fileno())
         if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & 0o077:

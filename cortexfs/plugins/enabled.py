@@ -1,8 +1,8 @@
 """The plugins that are enabled, as the catalog wants them: those of Python packages and installed ones.
 
-Main path: `Offers.load` looks at everything that is enabled, in the order of enabling. An installed plugin
-is read as a whole, checked as it was when it was installed (version, governance, what has changed since, the
-signature, whether its publisher is still trusted), copied to where hosts may read it, and told as a
+Main path: `Offers.load` looks at everything that is enabled, in the order of enabling. An installed plugin is
+read as a whole. It is checked as it was when it was installed: version, governance, changes since, the
+signature, whether its publisher is still trusted. It is copied to where hosts may read it, and told as a
 `hostcalls.Plugin` that points at the copy.
 
 Rules: the bytes that were checked are the bytes that run. What is wrong with one plugin is a sentence about
@@ -275,7 +275,7 @@ def _least(*limits: int | None) -> int | None:
 
 
 def _fingerprint(folder: Path) -> _Fingerprint:
-    """What tells, without reading any file, that one has changed."""
+    """Returns a value that changes when a file does, without reading any."""
     return (
         *_stat(folder),
         *(

@@ -30,7 +30,7 @@ from cortexfs.plugins.package import targets as files
 
 
 class Given(NamedTuple):
-    """What is known of a plugin that is to be loaded."""
+    """The facts about a plugin that is to be loaded."""
 
     manifest: Manifest
     place: Path  # where a copy of its files lies, which everybody may read
@@ -49,7 +49,7 @@ class Given(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the loader of a kind gets: `hostcalls.Plugin.target`, and what holds the host."""
+    """The argument of the loader of a kind: `hostcalls.Plugin.target`, and what holds the host."""
 
     target: str
     sandbox: hostcalls.Sandbox | None = None
@@ -213,7 +213,8 @@ def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str
 
 
 def _values(manifest: Manifest, chosen: Chosen) -> dict[str, Any]:
-    """What counts of each setting. What was set for another version, and does not fit this one, does not."""
+    """Returns the values that count. A value that was set for another version, and does not fit this one,
+    does not."""
     known = settings.settings_of(manifest)
     fitting = {
         key: value

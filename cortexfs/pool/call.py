@@ -95,7 +95,7 @@ class HostCall:
             await trio.lowlevel.checkpoint()
 
     def _frames(self, data: bytes) -> list[frames.Frame]:
-        """What is to be said of what came; what was said before something that is wrong was said."""
+        """Returns the frames of these messages; frames before something that is wrong are among them."""
         said: list[frames.Frame] = []
         try:
             for kind, payload in self._splitter.feed(data):
@@ -137,7 +137,7 @@ def broken_by(error: Exception) -> Fault:
 
 
 def of_the_tool(code: str, message: str) -> Fault:
-    """What a tool says of its failure. Only callers cancel; a tool that says so has failed by itself."""
+    """Returns the fault that a tool tells. Only callers cancel; a tool that says so has failed by itself."""
     if code == "ECANCELED":
         return Fault("EIO", message)
     return Fault(code if is_code(code) else "EPROTO", message)

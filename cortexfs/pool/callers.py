@@ -1,10 +1,10 @@
-"""Who calls the daemon. The looker sees where the caller is, while the daemon reads what is asked.
+"""The callers of the daemon. The looker sees where the caller is, while the daemon reads what is asked.
 
     with callers.look(connection, sandboxed) as look:    as soon as somebody has connected
         with await look.caller() as caller:              when it is to be known who that is
 
-Rules: what the caller may is read before it is seen where it is, as somebody who was seen here may enter a
-user namespace, in which /proc then shows powers that are none here.
+Rules: the caller's powers are read before it is seen where it is. Somebody who was seen here may enter a user
+namespace, in which /proc then shows powers that are none here.
 This file must never know what is called.
 """
 

@@ -1,4 +1,4 @@
-"""Who waits for a host, where a user has as many at work as he may.
+"""The wait for a host, where a user has as many at work as he may.
 
     turnstile = Turnstile(pool)
     host = await turnstile.host(plugin, identity)

@@ -5,8 +5,8 @@
 
 Rules: people are known by what a connection says of them; everything else about an identity is decided here.
 The fork server is told of nobody before there is need: somebody's host, or work that may outlast their
-connection. It reads each of them once, however many of their connections and runs there are, and one that
-takes the place of another reads them again, from a connection that is there still.
+connection. It reads each of them once, however many of their connections and runs there are. One that takes
+the place of another reads them again, from a connection that is there still.
 This file must never know what a host is.
 """
 

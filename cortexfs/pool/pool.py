@@ -89,7 +89,7 @@ class Host:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it, as a tool of its own user may: nothing in it goes on."""
+        """Returns True if a signal has stopped it, as a tool of its own user may: nothing in it goes on."""
         with contextlib.suppress(OSError):  # proc_pid_stat(5); the name before the state may hold anything
             return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
         return False
@@ -130,8 +130,9 @@ class Host:
 
 
 def _share(identity: hostcalls.Identity) -> tuple[int, str, bool]:
-    """Which hosts are bounded together: a user's own, and those of all agents that work for him, of which
-    each working directory makes others. Plugins are described beside them, which nobody is to hold up."""
+    """Returns the key of the hosts that are bounded together: a user's own, and those of all agents that
+    work for him, of which each working directory makes others. Plugins are described beside them, which
+    nobody is to hold up."""
     confined = identity.view is not None
     return identity.uid, "" if confined else identity.label, confined
 
@@ -200,7 +201,7 @@ class Pool:
 
     @property
     def plugins(self) -> set[hostcalls.Plugin]:
-        """What any host holds, also one that only finishes its calls."""
+        """Returns the plugins of all hosts, also of one that only finishes its calls."""
         return {host.plugin for host in self._all.values()}
 
     @property
@@ -246,7 +247,7 @@ class Pool:
             del self._hosts[key]
 
     def is_warm(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> bool:
-        """Whether `acquire` will not have to wait."""
+        """Returns True if `acquire` will not have to wait."""
         host = self._hosts.get((plugin, identity))
         return host is not None and host.ready.is_set()
 

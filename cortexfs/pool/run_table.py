@@ -1,4 +1,5 @@
-"""What runs now and what ran: ids, the table of active runs, and one log line for each that ended.
+"""The runs that go on and those that are over: ids, the table of active runs, and one log line for each that
+ended.
 
 Every way to run an object (exec, sockets, agents) opens a `Run` here and closes it once.
 """

@@ -56,7 +56,7 @@ class ToolCalls:
 
 
 class _Output:
-    """What is kept of one call's output."""
+    """The output of one call, as far as it is kept."""
 
     def __init__(self, path: str, uid: int, held: Counter[int]) -> None:
         self._path = path
@@ -88,8 +88,8 @@ class _Output:
 
 
 def _frame(path: str, kind: int, payload: bytes) -> frames.Frame | None:
-    """What a tool says beside its output. Its notes bear its path, as its name may be `policy` or `approval`:
-    the run's own notes tell what was decided."""
+    """Returns a tool's words beside its output, as a frame. Its notes bear its path, as its name may be
+    `policy` or `approval`: the run's own notes tell what was decided."""
     if kind == wire.PROGRESS:
         return frames.Progress(message=payload.decode())
     if kind == wire.OBSERVER:

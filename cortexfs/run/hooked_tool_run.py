@@ -101,7 +101,7 @@ class HookedRelay(Relay):
         return await super()._pump(call, watched)
 
     async def _asked(self) -> bytes:
-        """What the host is told of the input."""
+        """Returns the words for the host about the input."""
         large = len(self._asks) > MAX_SHOWN
         input_, notes = await self._hooked.before(None if large else _inputs.decode(self._asks))
         self._asks.clear()
@@ -189,7 +189,7 @@ class HookedRelay(Relay):
         self._done = True
 
     async def _unless_left(self, output: str) -> After | None:
-        """What middleware makes of it; None when the caller has left."""
+        """Returns the output after middleware; None when the caller has left."""
         asked = None
         try:
             async with trio.open_nursery() as nursery:
@@ -207,7 +207,7 @@ class HookedRelay(Relay):
         scope.cancel()
 
     def _released(self, changed: str | None = None) -> bytes:
-        """What was held, for the runner: as the tool has said it, or with another text."""
+        """Returns the output that was held, for the runner: as the tool has said it, or with another text."""
         held = self._held
         if changed is not None:
             held = [(kind, payload) for kind, payload in held if kind != wire.DELTA]

@@ -51,7 +51,7 @@ log = logging.getLogger("cortexfs")
 
 
 class Settings(Limits, Protocol):
-    """What exec needs of the configuration."""
+    """The settings of exec."""
 
     @property
     def tool_timeout(self) -> float: ...
@@ -63,7 +63,7 @@ class Settings(Limits, Protocol):
 
 
 class Tree(NamedTuple):
-    """What exec asks the tree."""
+    """The tree, as exec asks it."""
 
     root: str
     find: Callable[[int], Object | None]  # by inode
@@ -74,7 +74,7 @@ class Tree(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """Who calls what, and how."""
+    """The call: its caller, its object, and how."""
 
     object_: Object
     caller: Caller

@@ -115,7 +115,7 @@ class Answer(RunnerSide):
         await trio.lowlevel.checkpoint()
 
     def _count(self, frame: Frame) -> None:
-        """What goes out, by the rule of the text that a terminal sees."""
+        """Counts the bytes that go out, by the rule of the text that a terminal sees."""
         if isinstance(frame, Delta):
             self._told = True
             self._run.bytes_out += len(frame.text.encode())
@@ -130,7 +130,7 @@ class Answer(RunnerSide):
 
 
 class _Turn:
-    """What the driver sees of it (models/ask/driver.py)."""
+    """A driver's view of a run (models/ask/driver.py)."""
 
     def __init__(self, answer: Answer, given: Input, who: Who) -> None:
         self.input = given

@@ -19,7 +19,7 @@ VANISHED = "the CortexFS daemon went away during the call; start it again with: 
 
 
 class Voice(ABC):
-    """What both voices share: which object and run is speaking."""
+    """The common part of both voices: which object and run is speaking."""
 
     def __init__(self, object_: str, class_: str = "tool") -> None:
         self.object = object_

@@ -84,7 +84,7 @@ class RunnerSide:
                 await trio.lowlevel.wait_writable(self._stream)
 
     def _send_what_fits(self) -> None:
-        """What does not, the next flush sends."""
+        """Sends as much as fits; the next flush sends the rest."""
         try:
             if self._out:
                 self._out = self._out[self._stream.send(self._out) :]
@@ -100,7 +100,7 @@ class RunnerSide:
             self._left = True
 
     async def _hear(self) -> list[tuple[int, bytes]]:
-        """What the runner says next; nothing at all when it has left."""
+        """Returns the runner's next messages; nothing at all when it has left."""
         while not self._left:
             await trio.lowlevel.wait_readable(self._stream)
             try:

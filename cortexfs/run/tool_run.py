@@ -42,7 +42,7 @@ LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not t
 
 
 class Limits(Protocol):
-    """What a relay needs of the configuration."""
+    """The settings of a relay."""
 
     @property
     def output_bytes(self) -> int: ...
@@ -98,7 +98,7 @@ class Relay(RunnerSide):
 
     @property
     def _ending(self) -> bool:
-        """Whether it is settled how the run ends."""
+        """Returns True if it is settled how the run ends."""
         return self._done or self._left or self.fault is not None
 
     async def _relay(self, call: socket.socket, request: bytes, deadline: float) -> None:
@@ -216,7 +216,7 @@ class Relay(RunnerSide):
 
 
 class Callerish(Protocol):
-    """What a relay needs to know of who calls."""
+    """A caller, as a relay knows it."""
 
     @property
     def identity(self) -> hostcalls.Identity: ...
@@ -225,7 +225,7 @@ class Callerish(Protocol):
 
 
 def _has_left(stream: socket.socket) -> bool:
-    """Whether the peer has closed or half-closed, whatever it sent before."""
+    """Returns True if the peer has closed or half-closed, whatever it sent before."""
     look = select.poll()
     look.register(stream, select.POLLRDHUP)
     return bool(look.poll(0))

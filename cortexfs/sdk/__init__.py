@@ -1,4 +1,4 @@
-"""What plugin authors import: tools, models, their results, and the runtime that they meet.
+"""The imports of plugin authors: tools, models, their results, and the runtime that they meet.
 
 The surface of the Rust SDK, in Python, and models, which it has not. It must never import the rest of
 cortexfs: that it does not is what makes it an SDK. Importing it is on the way of every plugin's tests, so it

@@ -1,4 +1,4 @@
-"""What a tool does beside answering: effects and capabilities, declared for policy to read.
+"""The effects and capabilities of a tool, declared for policy to read.
 
 The kinds, their defaults and their words are those of the Rust SDK.
 """
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 
 class ExecutionScope(StrEnum):
-    """Whether a call belongs to a user-visible turn or to background maintenance."""
+    """The place of a call: in a user-visible turn, or in background maintenance."""
 
     FOREGROUND = "foreground"
     BACKGROUND = "background"
 
 
 class EffectReversibility(StrEnum):
-    """Whether an effect can be undone."""
+    """The way back from an effect, if there is one."""
 
     REVERSIBLE = "reversible"
     PARTIALLY_REVERSIBLE = "partially_reversible"
@@ -34,7 +34,7 @@ class EffectConfirmation(StrEnum):
 
 
 class DryRunSupport(StrEnum):
-    """Whether a tool can show an effect before it happens."""
+    """The ability of a tool to show an effect before it happens."""
 
     NOT_SUPPORTED = "not_supported"
     SUPPORTED = "supported"

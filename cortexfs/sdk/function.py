@@ -32,7 +32,7 @@ _R = TypeVar("_R")
 
 
 class ToolOptions(TypedDict, total=False):
-    """What `@tool(...)` takes; name and description come from the function otherwise."""
+    """The options of `@tool(...)`; name and description come from the function otherwise."""
 
     name: str
     description: str

@@ -35,7 +35,7 @@ class ToolCall(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What the answer took, in tokens; the last one counts."""
+    """The cost of an answer in tokens; the last one counts."""
 
     input_tokens: int
     output_tokens: int
@@ -71,7 +71,7 @@ class OfferedTool(NamedTuple):
 
 
 class ModelRequest(NamedTuple):
-    """What a model is asked: the conversation so far, as much as its limit holds, and the settings."""
+    """The question to a model: the conversation so far, as much as its limit holds, and the settings."""
 
     messages: tuple[ModelMessage, ...]
     system: str = ""
@@ -106,7 +106,7 @@ def _message(given: Mapping[str, Any]) -> ModelMessage:
 
 
 class Model(Tool):
-    """What a caller can ask. Override `answer`; everything else is as with a Tool.
+    """A model, which callers can ask. Override `answer`; everything else is as with a Tool.
 
     It may return text, an iterator of pieces, or be an async function or generator of these.
     """

@@ -28,7 +28,7 @@ class Attachment(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """What a tool answers. An error here is one that the asking model should see and may mend."""
+    """The answer of a tool. An error here is one that the asking model should see and may mend."""
 
     output: str
     media: tuple[Attachment, ...] = ()
@@ -77,7 +77,7 @@ class ExecutionFailed(ToolError):
 
 
 class InvocationContext(NamedTuple):
-    """Who calls, and from where."""
+    """The caller, and where the call comes from."""
 
     tool_name: str
     session_id: str | None = None
@@ -170,7 +170,7 @@ class MemoryRuntime(ToolRuntime):
 
 
 class Tool:
-    """What a caller can run. Its attributes are set on the class or on the instance.
+    """A tool, which callers can run. Its attributes are set on the class or on the instance.
 
     Override `execute`, or `execute_with_runtime` to meet the runtime too. Both may return any shape
     that `run` knows, and are called from several threads at once.
@@ -185,7 +185,7 @@ class Tool:
     events: Events = ()  # what its pieces may be beside text (sdk/models.py)
 
     def facts(self) -> dict[str, Any]:
-        """What its kind tells the daemon beside what every tool does."""
+        """Returns the facts of its kind for the daemon, beside those of every tool."""
         return {}
 
     def execute(self, input: dict[str, Any]) -> object:
@@ -196,7 +196,7 @@ class Tool:
 
 
 class PluginInfo(NamedTuple):
-    """What a plugin is; `name` is that of its manifest."""
+    """The facts about a plugin; `name` is that of its manifest."""
 
     name: str
     version: str

@@ -1,4 +1,4 @@
-"""What session logs do to the disk: open, write, sync, repair, replace, discard.
+"""The disk operations of session logs: open, write, sync, repair, replace, discard.
 
 Rules: everything here blocks and belongs in a worker thread. Several threads may be here at once, each with
 other logs. Links are not followed. A write that fails leaves the file as long as it was; a file that is

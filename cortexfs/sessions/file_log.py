@@ -38,7 +38,7 @@ def fault_of(error: OSError, doing: str) -> Fault:
 
 
 class Loaded(msgspec.Struct):
-    """What was found of a log on disk."""
+    """The content of a log on disk."""
 
     scan: Scan
     given: int  # the last id that may have been seen
@@ -49,7 +49,7 @@ class Loaded(msgspec.Struct):
 
 
 class Disk:
-    """What all logs on disk share."""
+    """The common part of all logs on disk."""
 
     def __init__(self, root: Path, descriptors: int, touched: Callable[[Log], None]) -> None:
         self.root = root
@@ -118,12 +118,12 @@ class FileLog(Log):
 
     @property
     def told(self) -> Told:
-        """What may be said: a `done` that is not on disk is not."""
+        """Returns the part of it that may be said: a `done` that is not on disk is not."""
         return Told.of(self.facts, self.visible, "active" if self.holds_done else self.facts.state)
 
 
 class Job:
-    """What a thread has to know of one log, and what came of it."""
+    """The facts about one log for a thread, and the outcome."""
 
     def __init__(self, log: FileLog) -> None:
         self.log = log

@@ -37,8 +37,8 @@ INDEX = "index"
 
 
 class Space(msgspec.Struct, frozen=True):
-    """Whose sessions: a folder under the root, as home/1000 or shared/main, and its user. On disk, all of it
-    is the daemon's."""
+    """The owner of sessions: a folder under the root, as home/1000 or shared/main, and its user. On disk,
+    all of it is the daemon's."""
 
     folder: str
     uid: int
@@ -93,7 +93,7 @@ class Meta(msgspec.Struct, frozen=True, rename={"class_": "class"}):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """What a list of sessions says of each."""
+    """The facts about a session in a list."""
 
     address: Address
     state: str
@@ -102,7 +102,7 @@ class Info(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What is to be said of a log at one moment."""
+    """The facts about a log at one moment."""
 
     size: int
     state: str
@@ -253,7 +253,7 @@ def spaces(root: Path) -> list[Space]:
 
 
 def session_names(folder: Path) -> list[str]:
-    """What is in an object's folder of sessions, but for the index and what is half-made."""
+    """Returns the names in an object's folder of sessions, but for the index and what is half-made."""
     try:
         return [name for name in os.listdir(folder) if name != INDEX and not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
@@ -271,7 +271,7 @@ class Marks:
         return len(self._marked)
 
     def load(self) -> list[Address]:
-        """What the last life left; what cannot be understood is left out."""
+        """Loads what the last life left, as far as it can be understood."""
         found: dict[Address, None] = {}
         with contextlib.suppress(FileNotFoundError):
             for line in self.path.read_bytes().split(b"\n"):

@@ -1,8 +1,8 @@
 """From the disk to memory: what the log of a session holds, and what a crash left in it.
 
-Rules: a few threads do it, and each takes a share of what waits, so that a thousand sessions that are opened
-at once cost the memory of a few, and wait for a few turns of a busy daemon. What has begun is finished,
-whoever is cancelled: a log is never in two hands.
+Rules: a few threads do it, and each takes a share of what waits. So a thousand sessions that are opened at
+once cost the memory of a few, and wait for a few turns of a busy daemon. What has begun is finished, whoever
+is cancelled: a log is never in two hands.
 This file must never know who opens a session, or what is done with it.
 """
 
@@ -43,7 +43,8 @@ class Loading:
         self._lot = trio.lowlevel.ParkingLot()
 
     async def load(self, address: Address, unclean: bool) -> Loaded:
-        """What there is of the session's log; `unclean` when the last daemon may have died writing it."""
+        """Loads the session's log, as far as there is one; `unclean` when the last daemon may have died
+        writing it."""
         wish = _Wish(address, unclean)
         self._wishes.append(wish)
         with trio.CancelScope(shield=True):

@@ -50,7 +50,7 @@ class _Wait:
 
 
 class Load:
-    """What all sessions together have appended and not yet written, in bytes."""
+    """The bytes that all sessions together have appended and not yet written."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -225,7 +225,7 @@ class Log(ABC):
         return data[:end]
 
     def lines_at_hand(self, offset: int) -> bytes:
-        """What is visible from `offset` on, if it is a little and needs no waiting."""
+        """Returns the lines from `offset` on that are visible, if these are few and need no waiting."""
         size = self.visible - offset
         data = self.at_hand(offset, size) if 0 < size <= LINE else b""
         return data if len(data) == size else b""
@@ -265,7 +265,7 @@ class Log(ABC):
 
     @property
     def holds_done(self) -> bool:
-        """Whether there is a done that nobody may see yet."""
+        """Returns True if there is a done that nobody may see yet."""
         return bool(self._dones)
 
     @property
@@ -274,7 +274,7 @@ class Log(ABC):
         return behind and bool(self._dones or self._waits or self.size - self.synced >= SYNC_AFTER)
 
     def take(self) -> tuple[list[bytes], bytes]:
-        """What has to be written: the lines, and the same as one piece."""
+        """Returns the lines that have to be written, and the same as one piece."""
         lines, self._pending = self._pending, []
         return lines, b"".join(lines)
 
@@ -313,13 +313,13 @@ class Log(ABC):
         return self.visible > before
 
     def fail(self, fault: Fault) -> None:
-        """What is not in the file is lost, for this reason."""
+        """Gives up all that is not in the file, for this reason."""
         self.fault = fault
         self._drop()
         self._release([wait for wait in self._waits if wait.id > self.last], fault)
 
     def fail_sync(self, fault: Fault) -> None:
-        """What is not on disk may be lost; nobody may believe that it is there."""
+        """Gives up all that is not on disk; nobody may believe that it is there."""
         self.fail(fault)
         self._release(self._waits, fault)
 

@@ -1,4 +1,4 @@
-"""What a session's log says, line by line: its ids, runs and messages, and where an id stands.
+"""The facts in a session's log, line by line: its ids, runs and messages, and where an id stands.
 
 Rules: values in, values out. The log is the only copy, so all that is known of a session can be
 gathered anew by one pass over its lines; `Facts` is that pass, for a file at open and for each append.
@@ -53,7 +53,7 @@ def check(line: bytes) -> None:
 
 
 class Facts:
-    """What is known of a session after the lines that were taken."""
+    """The facts about a session after the lines that were taken."""
 
     def __init__(self) -> None:
         self.last = 0

@@ -31,7 +31,7 @@ class Most(msgspec.Struct, frozen=True):
 
 
 class Share:
-    """What the sessions of a space take."""
+    """The share of a space's sessions."""
 
     def __init__(self, most: Most) -> None:
         self.sessions = 0

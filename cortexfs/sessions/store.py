@@ -42,7 +42,8 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """Which sessions may go: unused for `age` seconds, or not among the `count` newest of an object."""
+    """The rule by which sessions may go: unused for `age` seconds, or not among the `count` newest of an
+    object."""
 
     age: float | None = None
     count: int | None = None
@@ -128,7 +129,7 @@ class Sessions:
         return await trio.to_thread.run_sync(layout.listing, self.root, space, class_, object)
 
     async def show(self, address: Address) -> Meta:
-        """What meta.json says, brought up to date first."""
+        """Returns meta.json, brought up to date first."""
         log = await self.open(address)
         if not log.made:
             raise Fault("ENOENT", MISSING)
@@ -161,7 +162,7 @@ class Sessions:
         await self._commit.freshen(lambda log: _is_below(log.address, parts))
 
     def grew(self, address: Address, size: int) -> None:
-        """What an agent has kept beside a session's log counts for its user's share."""
+        """Counts the files that an agent has kept beside a session's log for its user's share."""
         self._shares.grew(address.space, size)
 
     # What may go.
@@ -209,7 +210,8 @@ class Sessions:
         return size
 
     async def expired(self, space: Space, policy: Policy) -> list[Info]:
-        """What `collect` would remove: never one that is in use, runs, is an object's newest, or is kept."""
+        """Returns the sessions that `collect` would remove: never one that is in use, runs, is an object's
+        newest, or is kept."""
         now = time.time()
         found: list[Info] = []
         for class_, object in await trio.to_thread.run_sync(layout.objects, self.root, space):

@@ -280,7 +280,8 @@ class Commit:
                 self._synced(job)
 
     def _look_again(self, job: Job) -> Scan | None:
-        """What a new descriptor shows of the log, if it is shorter than thought; else sync it anew."""
+        """Looks at the log through a new descriptor, in case it is shorter than thought; else syncs it
+        anew."""
         self.descriptors.forget(job.log.path)
         with job.judged():
             opened = self.descriptors.take(job.log.path)

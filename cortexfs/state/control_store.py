@@ -1,4 +1,4 @@
-"""What the tree keeps on disk: control values, aliases and homes, under <state>/tree.
+"""The tree's files on disk: control values, aliases and homes, under <state>/tree.
 
     tool/fs.read.d/policy              a written control
     tool/fs.read.d/.absent.policy      a control that was removed (it means its default)
@@ -122,7 +122,7 @@ class Store:
             log.warning("%s is left out: %s", path, error)
 
     def _entries(self, folder: Path) -> list[Path]:
-        """What is in a folder; what a crash left half-made is cleared away."""
+        """Returns the entries of a folder; what a crash left half-made is cleared away."""
         try:
             believed.folder(folder)
             entries = sorted(folder.iterdir())

@@ -1,4 +1,4 @@
-"""Who has a state: a daemon, for as long as it runs.
+"""The owner of a state: a daemon, for as long as it runs.
 
 Rules: the lock is the kernel's (flock(2)), so that none outlives its holder; the file says who that is.
 """
@@ -35,7 +35,7 @@ def held(state: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unserved(state: Path) -> Iterator[bool]:
-    """Whether no daemon has this state, and none gets it meanwhile."""
+    """Yields True if no daemon has this state, and none gets it meanwhile."""
     with _tried(state) as (_, is_ours):
         yield is_ours
 

@@ -4,10 +4,10 @@ Main path: `_hear` turns bytes into requests and answers them; `_tell` reads the
 followed, each from where this client stands, and sends whole lines. Whoever has been told all that there was
 is told what comes by `stir`, without a turn of the loop.
 
-Rules: what is sent is at most one piece of a log at a time, and the next request is read when the answers
-to the last ones are under way, so a client that does not read costs a piece and its answers, and waits
-for itself alone. A client that says no more (half-close) is told the rest of its runs, and then let go.
-The one who sends is who connected. Nothing here touches a path for him: his host does.
+Rules: at most one piece of a log is sent at a time, and the next request is read when the answers to the last
+ones are under way. So a client that does not read costs a piece and its answers, and waits for itself alone.
+A client that says no more (half-close) is told the rest of its runs, and then let go. The one who sends is
+who connected. Nothing here touches a path for him: his host does.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ CWD_SECONDS = 5.0
 
 
 class Bindings(Protocol):
-    """Who may make a socket's name: tree/socket_binding.py."""
+    """The right to make a socket's name: tree/socket_binding.py."""
 
     async def free(self, object_: Object | None) -> None: ...
     def expecting(self, object_: Object | None, thread: int) -> contextlib.AbstractContextManager[None]: ...
@@ -208,7 +208,7 @@ class Sockets:
             self._left.unpark_all()
 
     async def _admitted(self, stream: socket.socket) -> Caller:
-        """Who connected. What runs under a label is kept out of its user's sessions (abi.md 7: deny)."""
+        """Returns the caller. What runs under a label is kept out of its user's sessions (abi.md 7: deny)."""
         with self._pool.callers.look(stream, self._sandboxed) as look:
             caller = await look.caller()
         if caller.identity.label:
@@ -241,7 +241,7 @@ def _is_gone(old: Object, new: Object | None) -> bool:
 
 
 async def _heard(call: socket.socket) -> bool:
-    """Whether the host said yes; its fault if it said no."""
+    """Returns True if the host said yes; raises its fault if it said no."""
     splitter = wire.Splitter()
     while data := await receive(call):
         for kind, payload in splitter.feed(data):

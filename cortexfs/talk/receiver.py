@@ -1,4 +1,4 @@
-"""What one client says, as requests, at a price that is bounded whatever he says (abi.md 5).
+"""The words of one client, as requests, at a price that is bounded whatever he says (abi.md 5).
 
 Rules: a line that is not whole counts as memory of its user's, and is dropped where he has none left. A
 long one is understood in a thread, one of a user's at a time, as a MiB of brackets takes a fifth of a second.
@@ -43,7 +43,7 @@ class Hearing:
         self._heard = 0
 
     async def received(self) -> bytes:
-        """What comes next; nothing at his end."""
+        """Returns the next bytes; nothing at his end."""
         while True:
             await trio.lowlevel.wait_readable(self._stream)
             with contextlib.suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""What one client is sent: at once as far as he reads, and the rest at his own pace (abi.md 5).
+"""The words for one client: sent at once as far as he reads, and the rest at his own pace (abi.md 5).
 
 Rules: whoever is about to send him more waits until what is there has gone. To one who hears nothing all is
 said that there is to say, and nothing is kept.

@@ -44,14 +44,14 @@ class Follower(Protocol):
         """There may be something to tell of the session that it knows by this key."""
 
     def may_decide(self, key: SessionKey, run: str, uid: int) -> bool:
-        """Whether it is told what that run asks, and can answer for that user."""
+        """Returns True if it is told what that run asks, and can answer for that user."""
 
     def lost(self, live: Live, fault: Fault) -> None:
-        """What was appended is not in the log, and will not be."""
+        """Gives up lines that were appended: they are not in the log, and will not be."""
 
 
 class Asker(NamedTuple):
-    """Who sent a message, and what to do when it is answered."""
+    """The sender of a message, and the callback when it is answered."""
 
     identity: Identity
     over: Callable[[], None]
@@ -163,7 +163,7 @@ class Live:
                 self._deny(run, call, why)
 
     async def verdict(self, run: str, call: str, seconds: float) -> Verdict:
-        """What is decided about a call whose question was said."""
+        """Returns the decision about a call whose question was said."""
         question = self.questions[run, call]
         self.deny_unheard(UNHEARD)
         with trio.move_on_after(seconds):

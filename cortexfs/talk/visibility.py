@@ -1,4 +1,4 @@
-"""Which sessions a client's keys mean, and which of all sessions are among these.
+"""The sessions that a client's keys mean, and which of all sessions are among these.
 
 Rules: a temp session is its connection's, a private one its user's. An agent of a user's own has no
 shared sessions. This file must never know what is said in a session.

@@ -59,7 +59,7 @@ def run(
 
 
 class _Report:
-    """What the helper says, frame by frame."""
+    """The frames of the helper, one by one."""
 
     def __init__(self, runtime: ToolRuntime) -> None:
         self._runtime = runtime

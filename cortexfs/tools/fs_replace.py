@@ -169,7 +169,7 @@ def _busy(path: str) -> ExecutionFailed:
 
 
 class _Stamp:
-    """What a file was when it was read."""
+    """A file's state when it was read."""
 
     def __init__(self, file: FileIO) -> None:
         self._seen = _seen(os.fstat(file.fileno()))

@@ -98,7 +98,7 @@ def _compiled(pattern: str, ignore_case: bool) -> Callable[[str], re.Match[str] 
 
 
 def _literal(pattern: str, ignore_case: bool, context: int) -> str:
-    """What every block with a hit must hold, where that is known."""
+    """Returns the text that every block with a hit must hold, where that is known."""
     return "" if ignore_case or context or _SPECIAL & set(pattern) else pattern
 
 

@@ -1,4 +1,4 @@
-"""What can be seen and read in the tree, with what only the shell knows: status, logs, sessions, the kernel.
+"""The visible part of the tree, with what only the shell knows: status, logs, sessions, the kernel.
 
 Rules: a generated file is rendered at stat or open, and one rendering serves both for a second, so
 that sizes are exact; who opens it with O_RSYNC reads what is so now. Entries that the kernel keeps are built
@@ -88,7 +88,7 @@ class Entries:
         return [*(entry for entry in self._listing(folder, uid) if entry[0] not in hidden), *found]
 
     def is_objects(self, folder: int, name: str) -> bool:
-        """Whether a name is an object's in the tree, and not a folder of sessions."""
+        """Returns True if a name is an object's in the tree, and not a folder of sessions."""
         found = self._tree.lookup(folder, name)
         return found is not None and self._tree.owner_object(found) is not None
 
@@ -142,7 +142,7 @@ class Entries:
         return self.entry(inode)
 
     def entry(self, inode: int) -> EntryAttributes:
-        """What is of sessions: as it was when its folder was listed."""
+        """Returns the entry of something of sessions: as it was when its folder was listed."""
         if inode & BIT:
             return self._spaces.entry(inode)
         kept = self._kept.get(inode)

@@ -78,7 +78,7 @@ class OwnAgents:
         return self._home(folder) is not None
 
     def is_file(self, inode: int) -> bool:
-        """Whether this is the file of one of them."""
+        """Returns True if this is the file of one of them."""
         found = self._tree.object_at(inode)
         return found is not None and found.home is not None
 

@@ -1,4 +1,4 @@
-"""What goes to the kernel and what it is told to forget.
+"""The kernel's side: attributes for it, and the names that it is told to forget.
 
 Rules: how long the kernel may remember follows from `Keep` alone, here. Owner and mode of a control
 are what the tree says: setting them to what they are is no error, and neither are other permission
@@ -56,7 +56,7 @@ def missing() -> EntryAttributes:
 
 
 def check_change(found: Attributes, wanted: EntryAttributes, fields: SetattrFields) -> None:
-    """Whether a control may be given this owner and mode."""
+    """Checks that a control may be given this owner and mode."""
     if fields.update_mode and wanted.st_mode & 0o7000:
         raise Fault("EPERM", "a control has no set-id or sticky bit")
     if fields.update_uid and wanted.st_uid != found.uid:
@@ -66,7 +66,7 @@ def check_change(found: Attributes, wanted: EntryAttributes, fields: SetattrFiel
 
 
 def is_of_times(fields: SetattrFields) -> bool:
-    """Whether nothing is to be changed but times."""
+    """Returns True if nothing is to be changed but times."""
     return not (fields.update_size or fields.update_mode or fields.update_uid or fields.update_gid)
 
 
@@ -93,7 +93,7 @@ def forget(stale: Stale) -> None:
 
 
 def room(files: int, size: int) -> StatvfsData:
-    """What df shows: all of it free."""
+    """Returns the numbers of df: all of it free."""
     found = StatvfsData()
     found.f_bsize = found.f_frsize = BLOCK
     found.f_blocks = found.f_bfree = found.f_bavail = size // BLOCK

@@ -1,4 +1,4 @@
-"""What an open file of the tree is, one class a kind; fuse.py has the handles.
+"""The open files of the tree, one class a kind; fuse.py has the handles.
 
     Snapshot        the bytes as they were at open, so that paged reads agree
     LogFile         an object's log, which grows under its readers

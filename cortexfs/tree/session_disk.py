@@ -1,4 +1,4 @@
-"""What the files of sessions, and users' logs of runs, in the tree do to the disk: look, list, open, remove.
+"""The disk operations of session files, and of users' logs of runs, in the tree: look, list, open, remove.
 
 Rules: everything here blocks and belongs in a thread. What is behind a link is not there, so that nothing but
 sessions' own files is ever shown, whatever somebody has put among them; nor is what
@@ -83,7 +83,7 @@ def _look(above: int, place: Place) -> Found | None:
 
 
 def listed(roots: Roots, place: Place) -> list[tuple[Place, Found]]:
-    """What is in a folder, in the order in which it is shown; nothing when it has gone."""
+    """Returns the content of a folder, in the order in which it is shown; nothing when it has gone."""
     there: dict[Place, Found] = {}
     for root in reversed(roots.of(place)):
         with _tolerated(), folder(root, place.parts) as here:

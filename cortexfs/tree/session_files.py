@@ -35,7 +35,7 @@ THREADS = 8  # that may wait for the disk
 
 
 class State(NamedTuple):
-    """What a reader has to know of the file's session now."""
+    """The facts about a file's session for a reader."""
 
     is_there: bool  # and no other one of its name
     visible: int | None  # how many bytes may be seen; None: all
@@ -153,7 +153,7 @@ def _version(descriptor: int) -> tuple[int, int, int]:
 
 
 def _cached(descriptor: int, offset: int, size: int) -> bytes | None:
-    """What the page cache has of it; None in case of doubt, as a thread finds out then."""
+    """Returns the part of it in the page cache; None in case of doubt, as a thread finds out then."""
     buffer = bytearray(size)
     try:
         count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)

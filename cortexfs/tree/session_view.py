@@ -41,7 +41,7 @@ LIVES = 4096  # paths that were removed here, and get other inodes when they com
 
 
 class Source(Protocol):
-    """What is needed of sessions.Sessions."""
+    """The part of sessions.Sessions that is needed."""
 
     root: Path
 
@@ -73,7 +73,7 @@ NO_SESSIONS = NoSessions()
 
 
 class _Node:
-    """What the kernel, or an open folder, knows by its inode."""
+    """A file or folder that the kernel, or an open folder, knows by its inode."""
 
     __slots__ = ("attributes", "place", "users")
 
@@ -334,7 +334,7 @@ class Spaces:
         self._outlive(session)
 
     def _outlive(self, parts: tuple[str, ...]) -> None:
-        """What has this name next is something else, and the kernel must see that it is."""
+        """Lets go of a node whose name has gone to something else: the kernel must see that."""
         self._lives[parts] = self._lives.pop(parts, 0) + 1
         if len(self._lives) > LIVES:
             del self._lives[next(iter(self._lives))]

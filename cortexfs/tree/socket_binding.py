@@ -1,4 +1,4 @@
-"""Which socket is being bound through the mount, and by whom: bind(2) is a mknod that only we may make.
+"""The socket that is being bound through the mount, and by whom: bind(2) is a mknod that only we may make.
 
 Rules: one thread alone, once, may make that name; for all others nothing changes. The socket of an
 agent in a home is bound in the root, under a name that is nobody's: sockets are known by their inode, and the
@@ -23,7 +23,7 @@ from cortexfs.core.wire import BIND_NAME, SOCKET_NAME
 
 
 class Binding(NamedTuple):
-    """Which socket may be bound now."""
+    """The right to bind one socket now."""
 
     folder: int
     name: str

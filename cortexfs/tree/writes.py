@@ -1,4 +1,4 @@
-"""What people change in the tree: checked, then kept on disk, then shown.
+"""The changes of people in the tree: checked, then kept on disk, then shown.
 
 Rules: one change at a time (the lock); between checking and showing nothing else can change the
 tree but a new registry, so what may have gone by then is looked up again. A refused value is said
@@ -98,7 +98,7 @@ class Changes:
             raise
 
     def _check_share(self, object_: Object, control: Control, value: bytes) -> None:
-        """What users write is memory of ours."""
+        """Checks a user's share: what users write is memory of ours."""
         if object_.home is None:
             return
         if control.name == "policy" and value.count(b"\n") > MAX_LINES:

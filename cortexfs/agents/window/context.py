@@ -1,4 +1,4 @@
-"""What a model is given of a session, for one question: a window, made anew each time from what was said.
+"""A model's view of a session, for one question: a window, made anew each time from what was said.
 
     limit, reserve = budget(model_limit, window)
     pack = plan(parts, limit, reserve)
@@ -10,8 +10,8 @@
 
 Rules: history is never rewritten; what is here can be made again. What is asked now goes whole or not at all.
 What went into older steps' tools and came out is shortened before turns are left out, the oldest first. Room
-is made by a quarter of the window at a time, and there are no times of day, so that the beginning of one
-question is that of the next and a provider finds it in its prompt cache.
+is made by a quarter of the window at a time, and there are no times of day. So the beginning of one question
+is that of the next, and a provider finds it in its prompt cache.
 This file must never know files, tasks or which model answers.
 """
 
@@ -50,7 +50,7 @@ class Pin(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What was said in the events from `first` to `last`."""
+    """The summary of the events from `first` to `last`."""
 
     first: int
     last: int
@@ -58,7 +58,7 @@ class Summary(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a window is made from."""
+    """The parts of a window."""
 
     system: str
     input: Sequence[Said]  # what is asked now
@@ -88,7 +88,7 @@ class Pack(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a session's context/ holds of former runs."""
+    """The content of a session's context/ from former runs."""
 
     summary: Summary | None = None
     pinned: tuple[Pin, ...] = ()
@@ -187,7 +187,7 @@ def _kept(turns: Sequence[tuple[Message, Said]], beside: int, room: int) -> Sequ
 
 
 def _rounded(over: int, room: int) -> int:
-    """What to make room for at once, so that it is not to be made again with the next question."""
+    """Returns the room to make at once, so that it is not to be made again with the next question."""
     step = max(1, room // STEP)
     return -(-over // step) * step
 
@@ -274,7 +274,7 @@ def _items(parts: Parts, kept: Sequence[tuple[Message, Said]], run: Sequence[Sai
 
 
 def pack_json(pack: Pack, session: str, agent: str) -> bytes:
-    """What context/pack.json holds."""
+    """Returns the text of context/pack.json."""
     told = {
         "session": session,
         "agent": agent,
@@ -337,7 +337,7 @@ _FRONT = re.compile(r"<!-- events ([0-9]{1,18})-([0-9]{1,18}) -->\n")
 
 
 def summary_text(summary: Summary) -> str:
-    """What context/summary.md holds."""
+    """Returns the text of context/summary.md."""
     return f"<!-- events {summary.first}-{summary.last} -->\n{summary.text.strip()}\n"
 
 
@@ -357,13 +357,13 @@ _PIN = re.compile(r"\s*/pin\s+(\S.*)", re.DOTALL)
 
 
 def pinned_by(text: str) -> str | None:
-    """What a message of the user pins: all that follows `/pin `."""
+    """Returns the text that a user's message pins: all that follows `/pin `."""
     found = _PIN.fullmatch(text)
     return found[1].strip() if found else None
 
 
 def unpinned(history: Sequence[Message]) -> list[Message]:
-    """What was said, without what only pinned something, and the answers to that."""
+    """Returns the messages without those that only pinned something, and the answers to these."""
     kept: list[Message] = []
     counts = True
     for message in history:

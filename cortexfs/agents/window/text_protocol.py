@@ -77,7 +77,7 @@ _SENTENCE = re.compile(r"(?<=[.!?]) ")
 
 
 def instruction(tools: Sequence[Tool], plain: bool = False) -> str:
-    """What to append to the system prompt; nothing when there are no tools."""
+    """Returns the text to append to the system prompt; nothing when there are no tools."""
     if not tools:
         return ""
     example = _written(tools[0].name, _example(tools[0]))
@@ -143,8 +143,8 @@ _LISTS = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf", "prefixItems": "
 
 
 def schema(tools: Sequence[Tool], plain: bool = False) -> dict[str, Any]:
-    """What an answer is to be: a call of one of the tools, or an answer. `type` stands beside `anyOf` so that
-    it is not taken for a strict one, which OpenAI allows no choices at the root."""
+    """Returns the schema of an answer: a call of one of the tools, or an answer. `type` stands beside
+    `anyOf` so that it is not taken for a strict one, which OpenAI allows no choices at the root."""
     calls = [
         _closed({"tool": {"const": tool.name}, "input": {"$ref": f"#/$defs/input{number}"}})
         for number, tool in enumerate(tools)
@@ -172,7 +172,7 @@ def _loosened(schema: dict[str, Any], base: str) -> dict[str, Any]:
 
 
 def _combines(schema: Any) -> bool:
-    """Whether schemas hold together somewhere: no closed one could then hold beside another."""
+    """Returns True if schemas hold together somewhere: no closed one could then hold beside another."""
     if isinstance(schema, list):
         return any(map(_combines, schema))
     if not isinstance(schema, dict):
@@ -211,8 +211,8 @@ _EMPTY = "the reply is empty; call a tool, or answer"
 
 
 def parse(text: str, tools: Sequence[Tool], plain: bool = False) -> Parsed:
-    """What a model said. The first JSON object with `tool` or `answer` counts, whatever stands around it;
-    a text without one is an answer in plain words."""
+    """Returns a model's answer, read. The first JSON object with `tool` or `answer` counts, whatever
+    stands around it; a text without one is an answer in plain words."""
     if plain and text.lstrip().startswith('"'):
         return _quoted(text.strip())
     if (found := _object(text)) is not None:
@@ -307,7 +307,7 @@ def call_message(name: str, input_: Any) -> Said:
 
 
 def result_message(name: str, output: str, is_error: bool) -> Said:
-    """What a tool put out, as wording.py tells it, said by the user: there is nobody else."""
+    """Returns a tool's output, as wording.py tells it, said by the user: there is nobody else."""
     told = f"The call of {name} failed:" if is_error else f"The output of {name}:"
     return Said("user", (Text(f"{told}\n{output}\nCall again, or answer."),))
 

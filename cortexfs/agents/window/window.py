@@ -26,7 +26,7 @@ Summarise = Callable[[dict[str, Any]], Awaitable[str]]
 
 
 class Names(NamedTuple):
-    """What pack.json calls it."""
+    """The names of a window's parts in pack.json."""
 
     session: str
     agent: str
@@ -52,7 +52,7 @@ class Window:
             self._parts = self._parts._replace(summary=kept.summary, pinned=kept.pinned)
 
     async def pack(self, summarise: Summarise) -> Pack:
-        """What to ask with now; EMSGSIZE where nothing makes it fit."""
+        """Returns the question to ask with now; raises EMSGSIZE where nothing makes it fit."""
         pack = self._planned()
         if pack.forgotten and self._summarises:
             self._summarises = await self._summarised(pack, summarise)
@@ -66,7 +66,7 @@ class Window:
         return pack
 
     async def _summarised(self, pack: Pack, summarise: Summarise) -> bool:
-        """Whether there is a new summary, of what has no room any more."""
+        """Returns True once there is a new summary of the turns that have no room any more."""
         before = self._parts.summary
         try:
             text = await summarise(summary_request(pack.forgotten, before, self._limit))

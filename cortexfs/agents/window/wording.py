@@ -1,4 +1,4 @@
-"""What a model is told of its calls: what tools put out, what failed, what was not allowed.
+"""The words for a model about its calls: what tools put out, what failed, what was not allowed.
 
     <tool_output tool="fs.read" call="c1" trust="untrusted">
     ...
@@ -46,12 +46,13 @@ def _cut(text: str, limit: int) -> tuple[str, int]:
 
 
 def is_long(output: str) -> bool:
-    """Whether a model is not given all of it."""
+    """Returns True if a model is not given all of it."""
     return len(output) > MAX_OUTPUT or len(output.encode(errors="replace")) > MAX_OUTPUT
 
 
 def result(name: str, call: str, output: str, missing: int = 0, whole: str = "") -> str:
-    """What a tool put out. `missing` bytes more were not kept; all that was is in the file `whole`."""
+    """Returns a tool's output in words. `missing` bytes more were not kept; all that was is in the file
+    `whole`."""
     body, left = _cut(output, MAX_OUTPUT)
     notes = {
         "tool": _plain(name),
@@ -90,7 +91,7 @@ def denied(reason: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """What was told, for a later question that has less room for it; its marks stay."""
+    """Returns those words for a later question that has less room for them; their marks stay."""
     if len(text.encode(errors="replace")) <= limit:
         return text
     first, newline, rest = text.partition("\n")

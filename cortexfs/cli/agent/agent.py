@@ -152,7 +152,7 @@ def _tools(given: list[str], root: str | None) -> list[str]:
 
 
 def _remark(root: str | None, model: str, tools: Iterable[str]) -> None:
-    """What is not there now may come: it is said, and no failure."""
+    """Remarks on something that is missing now: it may come, so that is no failure."""
     if root is None:
         return
     for class_, wanted in (("model", [model]), ("tool", tools)):
@@ -172,7 +172,7 @@ def _names(root: str | None, class_: str) -> list[str]:
 
 
 def _text(file: str) -> str:
-    """What a prompt's file holds, or standard input."""
+    """Returns the text of a prompt's file, or of standard input."""
     with (
         os_faults(f"{file} cannot be read"),
         open(file, "rb") if file != "-" else contextlib.nullcontext(sys.stdin.buffer) as source,
@@ -278,7 +278,7 @@ def _answering(given: str | None) -> str | None:
 
 
 def _is_of_others(given: str | None) -> bool:
-    """Whether the mount is somebody else's, so that agents in agent/ are, too."""
+    """Returns True if the mount is another user's, so that agents in agent/ are, too."""
     try:
         mount = mounts.mounted_at(mounts.root(given))
     except Fault:
@@ -287,7 +287,7 @@ def _is_of_others(given: str | None) -> bool:
 
 
 def _serves(root: str | None, state: Path) -> bool:
-    """Whether the daemon of the mount that answers, if one does, is that of this state."""
+    """Returns True if the daemon of the mount that answers, if one does, is that of this state."""
     if root is None:
         return True
     pid = mounts.facts(mounts.status_text(root)).get("pid")
@@ -314,7 +314,8 @@ def _told(given: str | None, root: str | None, chosen: list[str], there: bool) -
 
 
 def _awaited(path: str, there: bool) -> bool:
-    """Whether the entry is there, or gone, in time: the reload that was waited for may be one before ours."""
+    """Returns True if the entry is there, or gone, in time: the reload that was waited for may be one
+    before ours."""
     end = time.monotonic() + reload.RELOAD_SECONDS
     while time.monotonic() < end:
         with contextlib.suppress(OSError):

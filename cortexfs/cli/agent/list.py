@@ -1,4 +1,4 @@
-"""What `ctx agent` shows of agents: those of agent/, and those in the caller's home.
+"""The agents that `ctx agent` shows: those of agent/, and those in the caller's home.
 
 Rules: a mount is asked if there is one, as its files say what counts; else what is kept for the next.
 This file must never know how agents are made.

@@ -25,7 +25,7 @@ def path_of(name: str) -> str:
 
 
 def has(root: str, name: str) -> bool:
-    """Whether there is such an agent, and not an alias of that name."""
+    """Returns True if there is such an agent, and not an alias of that name."""
     path = f"{root}/{path_of(name)}"
     return os.path.lexists(path) and not os.path.islink(path)
 

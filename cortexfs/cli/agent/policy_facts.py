@@ -1,4 +1,4 @@
-"""What `ctx policy` has to know, read from the tree's own files: who asks, for what, and what is written.
+"""The facts for `ctx policy`, read from the tree's own files: who asks, for what, and what is written.
 
 Rules: what a control file says is read there, as everybody else would; what is missing means its default.
 The mount has answered before a path on it is touched.
@@ -55,7 +55,7 @@ class Real(NamedTuple):
 
     @property
     def in_policy(self) -> str:
-        """What policy lines call it."""
+        """Returns its name in policy lines."""
         return self.name if self.home is None else registry.own_key(self.class_, self.home, self.name)[1]
 
 

@@ -57,7 +57,7 @@ VERBS = {
 
 
 class _Parser(parser.Parser):
-    """What follows `--` is a command line of its own, whatever stands before it."""
+    """A parser that takes all that follows `--` for a command line of its own, whatever stands before it."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         place = args.index("--") if "--" in args and self.get_default("command") is not None else len(args)

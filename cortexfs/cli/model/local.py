@@ -115,5 +115,5 @@ def remove(name: str, where: config.Places, root: str | None) -> int:
 
 
 def _nothing(facts: dict[str, list[str]]) -> str | None:
-    """What can go wrong is in the model's own status."""
+    """Returns no complaint: a failure is in the model's own status."""
     return None

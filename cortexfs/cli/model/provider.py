@@ -233,7 +233,7 @@ def _typed(name: str) -> bytes:
 
 
 def _why(fault: Fault) -> str:
-    """What a daemon says of it, without the command that it is an answer to."""
+    """Returns the daemon's words about it, without the command that they answer."""
     return fault.message.partition("; see: ctx provider test ")[0]
 
 

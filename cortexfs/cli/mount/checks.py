@@ -1,4 +1,4 @@
-"""What a check of `ctx doctor` is given and what it says."""
+"""The argument and the answer of a check of `ctx doctor`."""
 
 from __future__ import annotations
 

@@ -70,7 +70,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _live(root: str) -> str | None:
-    """What to say when a daemon serves `root` already; a dead one's mounts are detached here."""
+    """Returns the sentence for a `root` that a daemon serves already; a dead one's mounts are detached
+    here."""
     while mount := mounts.mounted_at(root):
         if not mounts.is_stale(root):
             if mount.is_strangers(os.getuid()):
@@ -102,8 +103,8 @@ def _prepare(root: str) -> None:
 
 
 def _environment(where: Places) -> dict[str, str]:
-    """What the daemon gets of ours: what ENVIRONMENT names, and the variables that providers' files say
-    have their keys."""
+    """Returns the daemon's environment: the variables that ENVIRONMENT names, and those that providers'
+    files name for their keys."""
     found = Providers(where.config, where.state).load().providers.values()
     keys = {provider.key.env for provider in found if provider.key}
     return {name: value for name, value in os.environ.items() if ENVIRONMENT.fullmatch(name) or name in keys}
@@ -174,7 +175,7 @@ def _log(where: Places) -> Iterator[int]:
 
 
 def _wait(reader: int) -> bytes | None:
-    """What the daemon says until it closes the pipe; None when it says nothing for too long."""
+    """Returns the daemon's words until it closes the pipe; None when it says nothing for too long."""
     said = b""
     while select.select([reader], [], [], START_SECONDS)[0]:
         if not (part := os.read(reader, 4096)):

@@ -65,7 +65,7 @@ def _refusing(root: Path) -> bytes:
 
 
 def _silent(subject: Subject) -> bool:
-    """Whether there is no use in asking further; `answers` has said why."""
+    """Returns True if there is no use in asking further; `answers` has said why."""
     return answers(subject).level == FAIL
 
 

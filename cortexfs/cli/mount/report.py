@@ -1,4 +1,4 @@
-"""What `ctx doctor --report` writes: all that a report of a fault should tell, in one text, and no secret.
+"""The text of `ctx doctor --report`: all that a report of a fault should tell, and no secret.
 
 Rules: of settings, providers, servers, plugins and variables the names are told, and never a value. A part
 that cannot be read says so, and the others are there. Whoever sends it reads it first, so it is text.

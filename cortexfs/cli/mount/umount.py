@@ -1,9 +1,8 @@
 """`ctx umount`: end a mount and its daemon, also a dead or a hung one, and say what was done.
 
-A mount whose daemon answers is ended by SIGTERM: the daemon syncs sessions and closes the sockets
-that would keep the mount busy. A daemon that does not answer gets the same signal, then its FUSE
-connection is aborted (the only thing that frees a daemon that waits for itself), then it is killed.
-A mount without daemon is detached.
+A mount whose daemon answers is ended by SIGTERM: the daemon syncs sessions and closes the sockets that would
+keep the mount busy. A daemon that does not answer gets the same signal. Then its FUSE connection is aborted,
+which alone frees a daemon that waits for itself. Then it is killed. A mount without daemon is detached.
 
 Rules: the mount point is never touched by this process (a stat may hang for ever). A pid is
 signalled only through a pidfd, after its user has been compared with the mount's.
@@ -161,7 +160,7 @@ def _pid_from_lock(options: argparse.Namespace, mount: Mount) -> int | None:
 
 
 def _serves(pid: int, point: str) -> bool:
-    """Whether the process was started as the daemon of `point`; the lock file may be an old one."""
+    """Returns True if the process was started as the daemon of `point`; the lock file may be an old one."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return os.fsencode(point) in file.read().split(b"\0")

@@ -19,7 +19,7 @@ from cortexfs.plugins.package import directory, json_manifests
 
 
 def manifest_of(where: config.Places, name: str) -> Manifest:
-    """What the plugin says of itself; a Fault for one that is not there, or of the other kind."""
+    """Returns the plugin's manifest; raises a Fault for a plugin that is not there, or of the other kind."""
     folder = folder_of(where, name)
     manifest = directory.read(folder)
     if not json_manifests.is_json(manifest):

@@ -1,4 +1,4 @@
-"""What policy has to know of installed plugins, read from their manifests (core/policy/lint.py).
+"""The facts about installed plugins for policy, read from their manifests (core/policy/lint.py).
 
 Rules: what this user cannot read is left out, and the plugin is judged by its tools alone.
 """

@@ -210,7 +210,7 @@ ARGUMENTS = {
 
 
 def _of_the_daemon(given: str | None) -> dict[str, str]:
-    """What the daemon that is meant was started with, if it is ours: it would not see another state."""
+    """Returns the options of the daemon that is meant, if it is ours: it would not see another state."""
     if {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
         return {}
     try:

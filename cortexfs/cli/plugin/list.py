@@ -41,7 +41,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 class Live:
-    """What a running daemon made of its plugins: their tools and commands, and what is broken."""
+    """The plugins of a running daemon: their tools and commands, and which are broken."""
 
     def __init__(self, root: str, text: str) -> None:
         facts = mounts.facts(text)
@@ -104,7 +104,7 @@ def _missing(name: str, live: Live | None) -> dict[str, Any]:
 
 
 def boundary_of(manifest: Manifest) -> str:
-    """What lies between a plugin's code and the rest."""
+    """Returns the boundary between a plugin's code and the rest."""
     if json_manifests.is_json(manifest):
         return manifest.json.kind
     if manifest.python:

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def candidates(words: list[str], root: str | None = None) -> list[str]:
-    """What the last of `words` may become."""
+    """Returns the words that the last of `words` may become."""
     if os.path.basename(words[0]) not in PROGRAMS:
         return _of_object(os.path.expanduser(words[0]), words[1:])
     own, rest = parser.split(words[1:-1])

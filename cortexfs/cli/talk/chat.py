@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _is_capable() -> bool:
-    """Whether a person sits at a terminal that can be drawn on."""
+    """Returns True if a person sits at a terminal that can be drawn on."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in DUMB
 
 

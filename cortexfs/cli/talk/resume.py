@@ -64,5 +64,5 @@ def _show(talk: Talk, frame: AnyFrame, printing: talking.Printing) -> None:
 
 
 def _reached(id_: str | None, newest: str | None) -> bool:
-    """Whether an event is the newest one that was there, or came later."""
+    """Returns True if an event is the newest one that was there, or came later."""
     return bool(id_ and newest and id_.isdecimal() and int(id_) >= int(newest))

@@ -119,7 +119,7 @@ def _decider(approved: frozenset[str], is_asked: bool, talk: Talk, show: Callabl
 
 
 def _decided(pipe: int) -> Decision:
-    """What the person at the terminal answers; whoever closes it denies, and so does Ctrl-C."""
+    """Returns the answer of the person at the terminal; whoever closes it denies, and so does Ctrl-C."""
     while True:
         print("[y]es, [n]o, [a]lways: ", end="", file=sys.stderr, flush=True)
         ready, _, _ = select.select([sys.stdin, pipe], [], [])

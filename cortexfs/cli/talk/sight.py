@@ -1,4 +1,4 @@
-"""What a chat sees of the machine that it runs on: files that calls are about, and the rows of the screen.
+"""A chat's view of its machine: files that calls are about, and the rows of the screen.
 
 Rules: files are read as the user, so that nobody sees in a diff what he could not read. What a path lies
 on may never answer, and is given a second.

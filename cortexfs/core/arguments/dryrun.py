@@ -31,13 +31,13 @@ def lacking(name: str, word: str = OPTION.decode()) -> str:
 
 
 def is_taken(schema: Mapping[str, Any]) -> bool:
-    """Whether the words are the tool's own."""
+    """Returns True if the words are the tool's own."""
     properties = schema.get("properties")
     return isinstance(properties, dict) and any(name in properties for name in _NAMES)
 
 
 def is_among(words: Sequence[bytes]) -> bool:
-    """Whether the word is there, before any `--`."""
+    """Returns True if the word is there, before any `--`."""
     return OPTION in words[: words.index(b"--") if b"--" in words else len(words)]
 
 

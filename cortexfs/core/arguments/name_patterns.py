@@ -39,7 +39,7 @@ def near(word: str, known: Iterable[str]) -> str:
 
 
 def expanded(data: bytes, known: Iterable[str]) -> bytes:
-    """What is written into `tools`, with names in the place of patterns. A name that a pattern gives and
+    """Returns the value of `tools`, with names in the place of patterns. A name that a pattern gives and
     that is there already is not repeated; whatever else is wrong is left for others to say."""
     lines = data.decode("utf-8", "surrogateescape").split("\n")
     if sum(map(is_pattern, lines)) > MAX_PATTERNS:

@@ -1,4 +1,4 @@
-"""What a JSON Schema says to someone who types: property names, and which types a word may become.
+"""A JSON Schema for a person who types: property names, and which types a word may become.
 
 Rules: any dict is answered, also a wrong schema, which validation refuses elsewhere; only references
 into the schema itself (`#/...`) are followed, and only so far. Nothing here judges an input.
@@ -25,7 +25,7 @@ _MAX_BRANCHES = 1000
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What one property, or one element, may be."""
+    """The types of one property, or of one element."""
 
     types: frozenset[str] = ANY
     choices: tuple[Any, ...] = ()
@@ -33,7 +33,7 @@ class Kind(msgspec.Struct, frozen=True):
 
     @property
     def flag(self) -> bool:
-        """Whether naming it is saying it: a boolean and nothing else."""
+        """Returns True if its name alone is a value: a boolean and nothing else."""
         return "boolean" in self.types and self.types <= {"boolean", "null"}
 
 
@@ -75,7 +75,7 @@ def resolve(schema: Schema, root: Schema) -> Schema:
 
 
 def kind_of(schema: Schema, root: Schema) -> Kind:
-    """What the schema allows; one that says nothing about types allows all of them."""
+    """Returns the types that the schema allows; a schema that says nothing about types allows all of them."""
     return _kind(schema, root, iter(range(_MAX_BRANCHES)))
 
 

@@ -1,4 +1,4 @@
-"""What `--help`, a call without input and a shell's completion say about an object, from its schema alone.
+"""The texts about an object, from its schema alone: `--help`, a call without input, a shell's completion.
 
 Rules: plain text, 80 columns, no colour. Descriptions come from plugins, so control characters are taken
 out before a terminal sees them. What is said here is what parse.py accepts; a test runs the examples.
@@ -53,14 +53,14 @@ def help_text(
     class_: str = "tool",
     dry_run: bool = False,
 ) -> str:
-    """What --help prints, for every class."""
+    """Returns the text of --help, for every class."""
     head = _wrapped(f"{name} - {_plain(description)}".removesuffix(" - "))
     body = _talk(name) if class_ in _TALKS else _tool(name, shape_of(schema), effects, dry_run)
     return _lines(head, "", *body, "", _wrapped(_EXIT))
 
 
 def complete(schema: Schema, words: Sequence[str]) -> list[str]:
-    """What the last of `words` may become; FILES among the answers asks for names of files."""
+    """Returns the words that the last of `words` may become; FILES among them asks for names of files."""
     *before, partial = words or [""]
     shape = shape_of(schema)
     if "--" not in before:

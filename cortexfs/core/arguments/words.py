@@ -33,7 +33,7 @@ _JSON_SPACE = " \t\r\n"
 
 
 class _Nothing:
-    """What a reader returns for a word that is not its."""
+    """A reader's answer to a word that is not its own."""
 
 
 _NOTHING = _Nothing()

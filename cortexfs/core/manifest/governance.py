@@ -1,4 +1,4 @@
-"""Whether a plugin may do what its manifest says, and what holds it to what it claims.
+"""The judgement about a plugin's manifest, and the layers that hold the plugin to its claims.
 
 Rules: the checks come in one order, and the first that fails is the fault. A claim of [sandbox] is held by
 mechanisms of the kernel that this host has, or the plugin is refused: none is accepted and then ignored. What
@@ -37,7 +37,7 @@ _LARGEST = (1 << 64) - 1
 
 
 class Mechanism(StrEnum):
-    """What the kernel has to hold a plugin; the words stand in reviews."""
+    """The means of the kernel to hold a plugin; the words stand in reviews."""
 
     PROCESS = "a process of its own"
     RLIMITS = "resource limits"
@@ -78,7 +78,7 @@ SECCOMP_PROFILES = ("default",)
 
 
 def claims(sandbox: Sandbox) -> list[Claim]:
-    """What the sandbox promises, in the order in which it is judged."""
+    """Returns the promises of the sandbox, in the order in which they are judged."""
     return list(_claims(sandbox))
 
 
@@ -230,7 +230,7 @@ def library_of(manifest: Manifest) -> str | None:
 
 
 def check_boundary(manifest: Manifest) -> None:
-    """What an enabled plugin needs besides: its library's ABI, or sound process tools."""
+    """Checks an enabled plugin for the rest that it needs: its library's ABI, or sound process tools."""
     native, who = manifest.native, f"plugin '{manifest.name}'"
     if manifest.python is not None:
         if native is not None:
@@ -257,7 +257,7 @@ def check_boundary(manifest: Manifest) -> None:
 
 
 def warnings(manifest: Manifest) -> list[str]:
-    """What a review says that stands in nobody's way."""
+    """Returns the words of a review that stand in nobody's way."""
     package = manifest.package
     certificate = package.conformance
     found = {
@@ -299,7 +299,7 @@ def effect(kind: EffectKind, target: str, confirmation: Confirmation | None = No
 
 
 def capability_effects(manifest: Manifest) -> list[hostcalls.Effect]:
-    """What the plugin's capabilities amount to."""
+    """Returns the effects that the plugin's capabilities amount to."""
     has = manifest.capabilities
     effects = [effect("read_file", target) for target in has.file_read]
     effects += [effect("write_file", target, "always") for target in has.file_write]

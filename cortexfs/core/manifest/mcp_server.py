@@ -42,7 +42,7 @@ class Server(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a host has to know: `hostcalls.Plugin.target`, as JSON."""
+    """The facts for a host: `hostcalls.Plugin.target`, as JSON."""
 
     name: str
     command: tuple[str, ...] = ()
@@ -148,12 +148,12 @@ def _imported(name: str, one: Any) -> Server:
 
 
 def is_secret(key: str) -> bool:
-    """Whether what is called so is one that nobody else should read."""
+    """Returns True if a name is that of something which nobody else should read."""
     return bool(_SECRET.search(key))
 
 
 def secret_of(name: str, key: str) -> str:
-    """What a server's secret is called."""
+    """Returns the name of a server's secret."""
     return f"mcp.{name}.{key}"
 
 

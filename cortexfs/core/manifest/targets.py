@@ -130,7 +130,8 @@ _Declared = TypeVar("_Declared", bound=Target)
 
 
 def environment_of(plugin: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the daemon's environment answers host_get_config, to a module of WebAssembly."""
+    """Returns the part of the daemon's environment that answers host_get_config, to a module of
+    WebAssembly."""
     mapped = plugin.upper().replace("-", "_")
     ours = (f"CORTEX_PLUGIN_{plugin.upper()}_", f"CORTEX_PLUGIN_{mapped}_", "CORTEX_WASM_")
     return {name: value for name, value in environ.items() if name.startswith(ours)}
@@ -170,7 +171,8 @@ def _program(manifest: Manifest, tool: ProcessTool, argv: tuple[str, ...], worki
 
 
 def descriptors(plugin: hostcalls.Plugin) -> list[hostcalls.Descriptor]:
-    """What a host would say of these tools: nothing of it is the plugin's own word."""
+    """Returns the description that a host would give of these tools: nothing of it is the plugin's own
+    word."""
     told = declared(plugin, Programs)
     streams = told.protocol == "jsonl"
     return [
@@ -197,7 +199,7 @@ def target(declared: Target) -> str:
 
 
 def declared(plugin: hostcalls.Plugin, type_: type[_Declared]) -> _Declared:
-    """What `target` was made of; EPROTO for anything else."""
+    """Returns the value that `target` was made of; raises EPROTO for anything else."""
     text = plugin.target.encode()
     try:
         if text.startswith(_PACKED.encode()):

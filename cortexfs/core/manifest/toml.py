@@ -301,7 +301,7 @@ def _below(path: str, name: str) -> str:
 
 
 def _unsound(manifest: Manifest) -> str | None:
-    """What no type can say."""
+    """Returns the first fault that no type can tell."""
     if broken := names.fault_of(manifest.name):
         return f"name: the name {shown(manifest.name)} {broken}"
     if manifest.name.endswith(BACKUP):
@@ -340,7 +340,8 @@ def _values(value: object) -> list[str]:
 
 
 def _not_json(value: object) -> str | None:
-    """What TOML can write and JSON cannot: dates and times, infinity, NaN, integers beyond 64 bits."""
+    """Returns the first value that TOML can write and JSON cannot: dates and times, infinity, NaN,
+    integers beyond 64 bits."""
     pending = [value]
     for node in pending:  # grows while it is walked
         if isinstance(node, dict | list):

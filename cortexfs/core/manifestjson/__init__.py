@@ -1,9 +1,9 @@
 """manifest.json: read, checked and told, from bytes to a value.
 
 `read` says everything that is wrong; `checked` is for whoever wants the manifest or one sentence. Beside
-them: fields (what it may say), shape and rules (what is checked), problems (the categories), entry (where
-the code is), capabilities (what it may do), settings, needs (which plugins it wants), lifecycle (hooks,
-exports, events), tools.
+them: fields (what it may say), shape and rules (what is checked), problems (the categories), entry (where the
+code is); capabilities (what it may do), settings, needs (which plugins it wants), lifecycle (hooks, exports,
+events), tools.
 
 Rules: a manifest that has passed here is sound, and nothing further in checks it again.
 This file must never know where a manifest lies, nor run anything that it names.

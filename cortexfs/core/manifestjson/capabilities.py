@@ -128,14 +128,15 @@ def effective(declared: Collection[str], denied: Collection[str], granted: Colle
 
 
 def effects(capabilities: Iterable[str]) -> tuple[Effect, ...]:
-    """What policy is told, each effect once."""
+    """Returns the effects for policy, each once."""
     return tuple(
         dict.fromkeys(effect for name in capabilities for effect in CAPABILITIES[check(name)].effects)
     )
 
 
 def deno_permissions(capabilities: Iterable[str]) -> tuple[Flag, ...]:
-    """Which of Deno's permissions the host may give, within the directories and hosts that it knows."""
+    """Returns those of Deno's permissions that the host may give, within the directories and hosts that it
+    knows."""
     return tuple(sorted({flag for name in capabilities if (flag := CAPABILITIES[check(name)].deno)}))
 
 

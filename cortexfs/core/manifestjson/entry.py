@@ -74,7 +74,7 @@ def inside(text: str) -> str | None:
 
 
 def files_of(entry: Entry) -> tuple[str, ...]:
-    """Which file of its package it is: the first of these that is there, none where it is no file of it.
+    """Returns the file of its package: the first of these that is there, none where it is no file of it.
 
     An absolute path is that of its author's machine, or of where it was resolved; the package has its end.
     """
@@ -89,7 +89,7 @@ def files_of(entry: Entry) -> tuple[str, ...]:
 
 
 def problem(kind: str, text: str) -> Problem | None:
-    """What is wrong with an entry point for this kind."""
+    """Returns the fault of an entry point for this kind."""
     entry = entry_of(text)
     if entry is None or entry.form not in FORMS[kind]:
         what = f"{jsontext.shown(text)} is no entry point of kind {kind}"

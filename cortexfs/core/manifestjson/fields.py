@@ -1,4 +1,4 @@
-"""What a manifest.json may say, field by field.
+"""The fields of a manifest.json.
 
 Rules: these types are the one table of its keys; shape.py checks values against them and
 docs/manifest-json.md lists them. An optional key that is not there is None, or an empty list or map.

@@ -1,4 +1,4 @@
-"""What a plugin's module exports, when its hooks are called, and which events there are.
+"""The exports of a plugin's module, the moments when its hooks are called, and the events that there are.
 
 Rules: tables, read by hosts, documentation and tests alike.
 This file must never know how a hook is called.

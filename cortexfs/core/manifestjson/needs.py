@@ -1,4 +1,4 @@
-"""Which plugins can be enabled together, and in which order they load.
+"""The plugins that can be enabled together, and the order in which they load.
 
 A dependency must be installed, enabled and of a version in the range, and loads first. A peer must be so
 too but loads whenever it does, so that two plugins may be peers of each other. `cortex` is this host.
@@ -62,7 +62,7 @@ def _sorted(waiting: list[str], every: Mapping[str, Installed]) -> tuple[str, ..
 
 
 def _fault(one: Installed, every: Mapping[str, Installed], host: str) -> _Fault | None:
-    """What is wrong with a plugin's own needs, or with the circle that it stands in."""
+    """Returns the fault of a plugin's own needs, or of the circle that it stands in."""
     if circle := _circle(one.name, every):
         return circle, "which is a cycle: one of them has to do without the other"
     for wanted, range_ in _needs(one):
@@ -91,7 +91,7 @@ def _needs(one: Installed) -> list[tuple[str, str]]:
 
 
 def _unmet(wanted: str, range_: str, every: Mapping[str, Installed], host: str) -> str | None:
-    """What is wrong with it, and the mend; None: it is there."""
+    """Returns the reason why a need is not met, and the mend; None: it is met."""
     there = Installed(HOST, host) if wanted == HOST else every.get(wanted)
     if there is None:
         return f"which is not installed; install it with ctx plugin install {wanted}"

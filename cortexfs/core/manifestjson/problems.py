@@ -1,4 +1,4 @@
-"""What can be wrong with a manifest.json: the one table of categories, and a problem as a sentence.
+"""The problems of a manifest.json: the one table of categories, and a problem as a sentence.
 
 Rules: an error refuses the manifest, a warning does not. Every problem says where (a JSON path), what,
 and how to mend it.

@@ -1,4 +1,4 @@
-"""What a manifest.json's values have to be, beyond their JSON types.
+"""The rules for a manifest.json's values, beyond their JSON types.
 
 Rules: one function per rule, each a generator of problems; RULES is all of them, in the order in which
 problems are told.
@@ -172,7 +172,7 @@ def commands(one: Manifest) -> Iterator[Problem]:
 
 
 def of_commands(given: Sequence[Command]) -> Iterator[Problem]:
-    """What is wrong with these commands, which a module may declare as well."""
+    """Returns the faults of these commands, which a module may declare as well."""
     for index, command in enumerate(given):
         path = f"cliCommands[{index}]"
         yield from _component(f"{path}.name", command.name)

@@ -82,7 +82,7 @@ def _setting(field: SettingField, section: str) -> Setting:
 
 
 def values(settings: Mapping[str, Setting], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the plugin reads: every default, and over them what somebody has set."""
+    """Returns the plugin's settings: every default, and over them the values that somebody has set."""
     defaults = {key: setting.default for key, setting in settings.items() if setting.default is not None}
     return defaults | dict(given)
 
@@ -95,7 +95,8 @@ def check(settings: Mapping[str, Setting], key: str, value: Any) -> Any:
 
 
 def read(settings: Mapping[str, Setting], key: str, text: str) -> Any:
-    """What a person typed, as the setting's type has it; EINVAL for a key or value that there is not."""
+    """Returns a typed value as the setting's type has it; raises EINVAL for a key or value that there is
+    not."""
     if key not in settings:
         raise Fault("EINVAL", f"{jsontext.shown(key)} is no setting of this plugin{nearest(key, settings)}")
     return check(settings, key, _typed(settings[key].type, text))
@@ -128,7 +129,7 @@ def fault_of(setting: Setting, value: Any) -> str | None:
 
 
 def problems(one: Manifest) -> Iterator[Problem]:
-    """What is wrong with the settings of a manifest."""
+    """Returns the faults of a manifest's settings."""
     seen: dict[str, Setting] = {}
     for at, section in enumerate(one.ui.settings):
         for index, field in enumerate(section.fields):

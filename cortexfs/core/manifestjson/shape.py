@@ -1,4 +1,4 @@
-"""Whether a JSON value has the keys and JSON types of a manifest: the walk over fields.py.
+"""The check of a JSON value for the keys and JSON types of a manifest: the walk over fields.py.
 
 Rules: every problem is found, not only the first. An unknown key is a warning, so that manifests written
 for later versions load; null is no value of any type.

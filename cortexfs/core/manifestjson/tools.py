@@ -25,7 +25,8 @@ class ToolResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def input_schema(params: Sequence[ToolParam]) -> dict[str, Any]:
-    """What arguments the tool takes: its params and no others, so that a misspelt one is told."""
+    """Returns the schema of the tool's arguments: its params and no others, so that a misspelt one is
+    told."""
     return {
         "type": "object",
         "properties": {param.name: _property(param) for param in params},
@@ -40,7 +41,8 @@ def _property(param: ToolParam) -> dict[str, Any]:
 
 
 def tool_result(value: Any, tool: str) -> ToolResult:
-    """What a tool's execute returned; EPROTO, with the plugin's fault, if it is no result of this tool."""
+    """Returns the result of a tool's execute; raises EPROTO, with the plugin's fault, if it is none of
+    this tool's."""
     try:
         result: ToolResult = jsontext.converted(value, ToolResult, whole="result")
     except Fault as fault:

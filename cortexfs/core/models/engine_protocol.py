@@ -1,4 +1,4 @@
-"""What the daemon and an engine tell each other, a line of JSON each: `Load` down, `Loaded` or `Failed` up.
+"""The messages of the daemon and an engine, a line of JSON each: `Load` down, `Loaded` or `Failed` up.
 
 Rules: the socket between them carries nothing else, and its end is the end of the engine. The key
 travels here and nowhere else, so that no command line, environment or log has it.

@@ -1,4 +1,4 @@
-"""Whether a call may go ahead, whether somebody is asked first, and whether it is tried dry before.
+"""The decision before a call: whether it goes ahead, is asked about first, and is tried dry before.
 
 Rules: a person who runs a tool has confirmed it by running it; an agent asks, unless the mode approves the
 level by itself, and is never let through what is blocked. Nobody there to ask means no. Only tools that have
@@ -42,7 +42,7 @@ MAX_DRY_RUNS = 1000
 
 
 class Kind(StrEnum):
-    """Who calls: a person, at a terminal or by a program of theirs, or an agent and what it runs."""
+    """The kind of caller: a person, at a terminal or by a program of theirs, or an agent and what it runs."""
 
     PERSON = "person"
     AGENT = "agent"
@@ -162,17 +162,17 @@ class Denials(NamedTuple):
 
     @property
     def pause(self) -> bool:
-        """Whether the turn is to stop and wait for its user."""
+        """Returns True if the turn is to stop and wait for its user."""
         return self.in_a_row >= PAUSE_AFTER
 
     @property
     def escalate(self) -> bool:
-        """Whether the session is not to go on without a person."""
+        """Returns True if the session is not to go on without a person."""
         return self.ever >= ESCALATE_AFTER
 
 
 class DryRuns:
-    """Which dry runs are good for a call: each for one, with the same key, within DRY_RUN_SECONDS.
+    """The dry runs that are good for a call: each for one, with the same key, within DRY_RUN_SECONDS.
 
     A key names caller, tool, the tool's version and the input.
     """
@@ -187,6 +187,6 @@ class DryRuns:
             del self._ended[next(iter(self._ended))]
 
     def use(self, key: bytes, now: float) -> bool:
-        """Whether there was one; it is used up."""
+        """Returns True if there was one; it is used up."""
         ended = self._ended.pop(key, None)
         return ended is not None and now - ended <= DRY_RUN_SECONDS

@@ -1,4 +1,4 @@
-"""Whether a caller may have an object: the layers that have a say, asked in order, and what came of it.
+"""The decision about a caller and an object: the layers that have a say, asked in order, and their answers.
 
     daemon → mode bits → mount view → label → the object's policy → the caller's policy → effects → sandbox
 
@@ -39,7 +39,7 @@ class Bits(NamedTuple):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. For an agent uid and groups are those of the person for whom it works."""
+    """The caller. For an agent uid and groups are those of the person for whom it works."""
 
     name: str
     uid: int
@@ -55,7 +55,7 @@ class Caller(msgspec.Struct, frozen=True):
 
     @property
     def known_as(self) -> str:
-        """What the policies of others call it: no label that a user writes is one of agent/."""
+        """Returns its name in the policies of others: no label that a user writes is one of agent/."""
         return self.label if self.home is None else policy.own_label(self.home, self.label)
 
 
@@ -103,7 +103,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Step(NamedTuple):
-    """What one layer says. `pass`: nothing against it, and nothing for it."""
+    """The answer of one layer. `pass`: nothing against it, and nothing for it."""
 
     layer: str
     result: str
@@ -140,7 +140,7 @@ Said = tuple[str, str, str]  # result, why, rule
 
 
 def _judged(question: Question) -> Verdict | None:
-    """What the effects of a tool make of it."""
+    """Returns the decision that follows from the effects of a tool."""
     caller, tool = question.caller, question.thing.tool
     if tool is None:
         return None
@@ -174,7 +174,8 @@ def _mode(bits: Bits) -> str:
 
 
 def permits(bits: Bits, uid: int, groups: frozenset[int]) -> bool:
-    """Whether the kernel would (path_resolution(7)): one class of bits counts, the first that fits."""
+    """Returns True if the kernel would allow it (path_resolution(7)): one class of bits counts, the first
+    that fits."""
     if uid == 0:
         return bits.need != EXECUTE or stat.S_ISDIR(bits.mode) or bool(bits.mode & 0o111)
     shift = 6 if uid == bits.uid else 3 if bits.gid in groups else 0

@@ -1,4 +1,4 @@
-"""What is wrong, or unwise, in the policy of a whole mount: findings with stable codes.
+"""The faults and follies in the policy of a whole mount: findings with stable codes.
 
 Rules: an error is what makes policy say something else than is meant, or opens what should be asked about; a
 warning is what does nothing, or is missing. A finding names one thing and its mend. Nothing found is a
@@ -105,7 +105,7 @@ class Agent(msgspec.Struct, frozen=True):
 
     @property
     def known_as(self) -> str:
-        """What the policies of others call it."""
+        """Returns its name in the policies of others."""
         return self.label if self.home is None or not self.label else policy.own_label(self.home, self.label)
 
 

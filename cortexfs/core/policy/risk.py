@@ -63,7 +63,7 @@ HARMLESS_WORDS = {
 
 
 class Axes(NamedTuple):
-    """What a level is guessed from where effects do not say it; each from 0 to 1."""
+    """The numbers that a level is guessed from where effects do not say it; each from 0 to 1."""
 
     tool_risk: float
     file_sensitivity: float
@@ -91,7 +91,7 @@ MAX_STRINGS = 1000
 
 
 class Tool(NamedTuple):
-    """What is known of a tool."""
+    """The facts about a tool."""
 
     name: str
     effects: tuple[Effect, ...] = ()
@@ -102,7 +102,7 @@ class Tool(NamedTuple):
 
 
 class Circumstances(NamedTuple):
-    """What is known of one call."""
+    """The facts about one call."""
 
     words: tuple[str, ...] = ()  # of its input: words_of
     depth: int = 0  # how many runs it is nested in
@@ -170,12 +170,12 @@ def axes_of(tool: Tool, profile: Profile | None, words: Sequence[str] = ()) -> A
 
 
 def is_sensitive(word: str) -> bool:
-    """Whether a path is named like something secret: .env and auth.token are, tokenizer.py is not."""
+    """Returns True if a path is named like something secret: .env and auth.token are, tokenizer.py is not."""
     return _SENSITIVE.search(word) is not None
 
 
 def is_inside(word: str, roots: Sequence[str]) -> bool:
-    """Whether an absolute path is one of `roots`, or in it."""
+    """Returns True if an absolute path is one of `roots`, or in it."""
     if not word.startswith("/"):
         return False
     path = components(word)

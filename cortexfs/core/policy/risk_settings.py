@@ -29,7 +29,7 @@ LevelWord: TypeAlias = Literal["allow", "review", "require_confirmation", "block
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said about one tool."""
+    """The settings of one tool."""
 
     tool_risk: Share | None = None
     file_sensitivity: Share | None = None
@@ -53,7 +53,7 @@ WORDS: dict[str, tuple[str, ...]] = {"mode": get_args(Mode), "auto_approve_up_to
 
 
 def decode(text: str) -> Settings:
-    """What policy.toml says; EINVAL with the key that is wrong."""
+    """Returns the settings of policy.toml; raises EINVAL with the key that is wrong."""
     try:
         read = msgspec.toml.decode(text)
     except msgspec.DecodeError as error:
@@ -84,7 +84,7 @@ def _convert(table: Any, type_: type[Of], at: str) -> Of:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether `name` is the pattern, whose one `*` stands for anything."""
+    """Returns True if `name` is the pattern, whose one `*` stands for anything."""
     before, star, after = pattern.partition("*")
     if not star:
         return name == pattern

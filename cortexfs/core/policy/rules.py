@@ -64,7 +64,7 @@ def check(text: str) -> None:
 
 
 def type_of(label: str) -> str:
-    """What policy lines call an agent: the third part of its label; nothing for what is no label."""
+    """Returns an agent's name in policy lines: the third part of its label; nothing for what is no label."""
     try:
         value_formats.label(label)
     except Fault:
@@ -73,7 +73,7 @@ def type_of(label: str) -> str:
 
 
 def own_label(uid: int, label: str) -> str:
-    """What the policy of an object calls an agent in the home of a user."""
+    """Returns the name of an agent in a user's home for the policy of an object."""
     return f"home/{uid}/{label}"
 
 

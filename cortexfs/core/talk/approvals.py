@@ -1,4 +1,4 @@
-"""What is said of a decision about a call, and how it is read again.
+"""The words about a decision on a call, and how they are read again.
 
 An `observer` frame from the source "approval" carries it, as JSON in its content: `call`, `name`, `decision`,
 `reason`, and `input` where a person changed it. So the log has every decision beside its question, and who
@@ -43,7 +43,7 @@ def decided(approval: Approval, verdict: Verdict) -> Observer:
 
 
 def by(uid: int, decision: Decision, input: dict[str, Any] | None) -> Verdict:
-    """What this user decided."""
+    """Returns the words for this user's decision."""
     changed = ", with another input" if input is not None else ""
     return Verdict(decision, input, REASONS[decision].format(uid=uid) + changed)
 

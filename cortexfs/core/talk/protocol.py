@@ -32,7 +32,7 @@ MAX_FOLLOWED = 1024
 
 
 class Server:
-    """What a server hears from one client."""
+    """A server's side: what it hears from one client."""
 
     def __init__(self) -> None:
         self._lines = lines.Lines()
@@ -51,12 +51,12 @@ class Server:
         return self._lines.feed(data)
 
     def receive(self, data: bytes) -> list[AnyRequest | Refusal]:
-        """What these lines ask for."""
+        """Returns the requests in these lines."""
         return [requests.decode(line) for line in self.split(data)]
 
 
 class Client:
-    """What a client hears from one server, and where each run that it heard of stands."""
+    """A client's side: what it hears from one server, and where each run that it heard of stands."""
 
     def __init__(self) -> None:
         self.runs: dict[str, State] = {}
@@ -108,7 +108,7 @@ _OURS = {str(each.__struct_config__.tag) for each in frames.Frame.__subclasses__
 
 
 def _is_foreign(line: bytes) -> bool:
-    """Whether a line is a frame of a type that this version does not know, which readers ignore."""
+    """Returns True if a line is a frame of a type that this version does not know, which readers ignore."""
     try:
         return _kinds.decode(line).type not in _OURS
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -137,7 +137,7 @@ class Spans:
 
 
 class _Followed:
-    """What a connection wants of one session, and what it has had of it."""
+    """A connection's wishes about one session, and how far they are met."""
 
     def __init__(self) -> None:
         self.given = Spans()
@@ -146,7 +146,7 @@ class _Followed:
         self.runs: set[str] = set()  # followed to their end
 
     def look(self, number: int) -> None:
-        """What is wanted now begins at `number`; a reader that is further on turns back."""
+        """Begins anew at `number`; a reader that is further on turns back."""
         self.next = min(self.next, number) if self.is_followed else number
 
     @property
@@ -155,7 +155,8 @@ class _Followed:
 
 
 class Subscriptions:
-    """What one connection was given and is still to be given, of every session that it asked for."""
+    """The events that one connection was given and is still to be given, of every session that it asked
+    for."""
 
     def __init__(self) -> None:
         self._followed: dict[Key, _Followed] = {}
@@ -191,14 +192,14 @@ class Subscriptions:
         return [opening] if state.first in given else []
 
     def due(self, key: Key, last: int) -> range:
-        """Which events to look at next, `last` being the newest: take each, or all if `is_whole`."""
+        """Returns the events to look at next, `last` being the newest: take each, or all if `is_whole`."""
         followed = self._followed.get(key)
         if followed is None or not followed.is_followed:
             return range(0)
         return followed.given.gap(followed.next, last + 1)
 
     def is_whole(self, key: Key, due: range) -> bool:
-        """Whether every event of `due` is wanted, so that their lines can be sent unread."""
+        """Returns True if every event of `due` is wanted, so that their lines can be sent unread."""
         after = self._followed[key].after
         return after is not None and due.start > after
 
@@ -209,7 +210,8 @@ class Subscriptions:
         followed.next = due.stop
 
     def take(self, key: Key, event: Event) -> bool:
-        """Whether to send this event, the next one that the log has; it counts as sent if so."""
+        """Returns True if this event, the next one that the log has, is to be sent; it counts as sent
+        then."""
         followed = self._followed[key]
         followed.next = event.number + 1
         after = followed.after
@@ -252,13 +254,13 @@ class Subscriptions:
         return followed is not None and followed.is_followed
 
     def hears(self, key: Key, run: str) -> bool:
-        """Whether this connection is told what that run says."""
+        """Returns True if this connection is told what that run says."""
         followed = self._followed.get(key)
         return followed is not None and (followed.after is not None or run in followed.runs)
 
     @property
     def awaits_runs(self) -> bool:
-        """Whether a run that this connection asked for goes on."""
+        """Returns True if a run that this connection asked for goes on."""
         return any(followed.runs for followed in self._followed.values())
 
     def abandon(self, key: Key) -> list[str]:

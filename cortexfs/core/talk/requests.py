@@ -1,4 +1,4 @@
-"""What a client may ask of a `.sock` (abi.md 5): one JSON object a line, told apart by `op`.
+"""The requests of a client on a `.sock` (abi.md 5): one JSON object a line, told apart by `op`.
 
 Rules: whatever a line holds, a typed request or a refusal comes out. Unknown fields are ignored; null
 is no value, so a field without one is left out. A refusal names the request whenever its `id` can
@@ -72,8 +72,8 @@ REQUESTS = {str(each.__struct_config__.tag): each for each in get_args(AnyReques
 
 
 class Verdict(NamedTuple):
-    """What came of asking for an approval: the decision, the input that whoever decided put in the place of
-    the model's (if he did), and who decided, or why nobody could."""
+    """The outcome of a question: the decision, the input that whoever decided put in the place of the
+    model's (if he did), and who decided, or why nobody could."""
 
     decision: Decision
     input: dict[str, Any] | None
@@ -81,7 +81,7 @@ class Verdict(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Which session is meant: one name is another session for another owner."""
+    """The session that is meant: one name is another session for another owner."""
 
     scope: Scope
     owner: int  # private: the peer's uid; temp: the connection, which it ends with; shared: 0
@@ -141,8 +141,8 @@ def refusal(fault: Fault, request: str | None = None) -> Refusal:
 
 
 def said(value: Input) -> list[frames.Text]:
-    """What of an input goes into the log as the user's message: the newest one's text. EINVAL where a
-    field of it has another shape, which those that came in a request have not."""
+    """Returns the part of an input that goes into the log as the user's message: the newest one's text.
+    EINVAL where a field of it has another shape, which those that came in a request have not."""
     if isinstance(value, str):
         return [frames.Text(value)]
     shape = _converted(value, _Object)
@@ -223,7 +223,7 @@ def _check_input(field: str, value: Input) -> None:
 
 
 def check_edited(value: dict[str, Any], decision: Decision = "allow_once") -> None:
-    """Whether an input may stand in the place of the model's: EINVAL or EMSGSIZE says why not."""
+    """Checks an input that is to stand in the place of the model's; EINVAL or EMSGSIZE says why it cannot."""
     if decision != "allow_once":
         raise Fault("EINVAL", f"input: goes with allow_once alone, not with {decision}; leave it out")
     if len(_encoder.encode(value)) > MAX_EDITED:

@@ -1,4 +1,4 @@
-"""What a session has done and does next: a fold over the lines of its log (abi.md 5).
+"""A session's past and next steps: a fold over the lines of its log (abi.md 5).
 
 Main path: `send` accepts a message, `emit` logs what its run produces, `finish` ends it and begins the
 next one. Each returns the events to append, in order; whoever called appends them, then tells.
@@ -88,7 +88,7 @@ class Start(frames.Start, frozen=True, tag="start", kw_only=True):
 
 
 class Run(msgspec.Struct):
-    """What is remembered of a run: 0 is the number of an event that is not there yet."""
+    """The facts about a run: 0 is the number of an event that is not there yet."""
 
     request: str | None = None
     digest: str | None = None
@@ -177,7 +177,8 @@ class Session:
             self._leaps.append(range(self.last + 1, number))
 
     def _replay_delta(self, delta: re.Match[bytes], line: bytes) -> Event | None:
-        """What the long way does with a delta that follows in an active run, at a fifth of its price."""
+        """Returns the event of a delta that follows in an active run, as the long way does at five times
+        the price."""
         number, run = int(delta[1]), delta[2].decode(errors="replace")
         known = self.runs.get(run)
         if known is None or known.state != "active" or number != self.last + 1:
@@ -271,7 +272,8 @@ class Session:
         return []
 
     def approve(self, run: str, call: str) -> None:
-        """Whether that call may be decided now; each is decided once."""
+        """Takes the decision about that call, each of which is decided once; raises ENOENT or EALREADY
+        else."""
         asked = self._unfinished(run).asked
         if call not in asked:
             raise Fault("ENOENT", f"call: the run asks for no approval of {jsontext.shown(call)}")

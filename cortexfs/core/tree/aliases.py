@@ -52,7 +52,7 @@ class Aliases:
         return Attributes(_LINK, *alias.owner, len(alias.target), alias.mtime, keep)
 
     def owner(self, folder: int) -> tuple[int, int] | None:
-        """Whose aliases this folder holds; None when it holds none."""
+        """Returns the owner of the aliases in this folder; None when it holds none."""
         if folder in CLASS_FOLDERS:
             return self._owner
         node = self._nodes.find(folder)
@@ -61,7 +61,7 @@ class Aliases:
     # Changes.
 
     def check(self, folder: int, name: str, target: bytes) -> None:
-        """Whether an alias may be here, or why there can be none."""
+        """Checks that an alias may be here; the Fault says why there can be none."""
         if self.owner(folder) is None:
             raise Fault("EROFS", "aliases live in model/, agent/, tool/ and in those of home/<uid>")
         places.check_alias(name, target)

@@ -155,7 +155,7 @@ def line_ended(text: str) -> bytes:
 
 
 def judge(control: Control, data: bytes) -> bytes:
-    """What was written as a value, or the reason why it is none."""
+    """Returns the value that was written; raises a Fault with the reason why it is none."""
     if control.check is None:
         raise Fault("EROFS", f"{control.name} is read-only")
     if len(data) > MAX_VALUE:

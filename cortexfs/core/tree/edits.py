@@ -21,7 +21,7 @@ Judge: TypeAlias = Callable[[bytes], bytes]
 
 
 def patched(data: bytearray, offset: int, patch: bytes, limit: int) -> None:
-    """What pwrite(2) does, up to `limit` bytes; a hole reads as zeroes."""
+    """Does what pwrite(2) does, up to `limit` bytes; a hole reads as zeroes."""
     if offset + len(patch) > limit:
         raise Fault("EFBIG", f"this file holds at most {limit >> 10} KiB")
     if offset > len(data):
@@ -30,7 +30,7 @@ def patched(data: bytearray, offset: int, patch: bytes, limit: int) -> None:
 
 
 def resized(data: bytearray, size: int, limit: int) -> None:
-    """What ftruncate(2) does, up to `limit` bytes."""
+    """Does what ftruncate(2) does, up to `limit` bytes."""
     if size > limit:
         raise Fault("EFBIG", f"this file holds at most {limit >> 10} KiB")
     if size < len(data):
@@ -51,7 +51,7 @@ class Edit:
         self._refusal: Fault | None = None  # of the buffer as it is
 
     def read(self, offset: int, size: int) -> bytes:
-        """What this open has written, or the value as it was at open."""
+        """Returns the bytes that this open has written, or the value as it was at open."""
         data = self._data if self.written or self._truncated else self._shown
         return bytes(data[offset : offset + size])
 
@@ -101,5 +101,5 @@ class Edit:
         return value
 
     def put_back(self) -> None:
-        """What `pending` gave could not be kept; the next flush tries again."""
+        """Takes back what `pending` gave, as it could not be kept; the next flush tries again."""
         self.written = True

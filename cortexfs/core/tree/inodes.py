@@ -1,9 +1,9 @@
-"""Which inode was given to which path: a ledger that only grows, so that no number is used twice.
+"""The inodes of paths: a ledger that only grows, so that no number is used twice.
 
-Rules: every object, provider, home, alias and temporary file gets a block of inodes here when it is
-first asked for, and objects, providers and homes keep theirs for the life of the mount, whatever
-happens to them; what users make and remove by themselves gets another one each time. Being in the ledger
-does not mean being there; that is core/tree/tree.py.
+Rules: every object, provider, home, alias and temporary file gets a block of inodes here when it is first
+asked for. Objects, providers and homes keep theirs for the life of the mount, whatever happens to them; what
+users make and remove by themselves gets another one each time. Being in the ledger does not mean being there;
+that is core/tree/tree.py.
 This file must never know what is registered.
 """
 
@@ -136,7 +136,7 @@ class Nodes:
         return ("home", str(node.uid), places.HOME_CLASSES[slot(folder)])
 
     def space(self, inode: int) -> Place | None:
-        """What this folder is to sessions, if there can be some below it."""
+        """Returns this folder's meaning to sessions, if there can be some below it."""
         if inode == MAIN:
             return session_places.shared()
         node = self.find(inode)

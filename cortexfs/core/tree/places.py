@@ -2,9 +2,9 @@
 
     inode = block << 6 | slot
 
-Block 0 is the fixed part, one row each in FIXED. Every object, provider, home and alias has a block
-of its own, given once by a counter and never to another path, so that inodes are stable for the
-life of the mount; a control file's inode follows from its object's, so that nothing is held for it.
+Block 0 is the fixed part, one row each in FIXED. Every object, provider, home and alias has a block of its
+own. A counter gives it once and never to another path, so that inodes are stable for the life of the mount; a
+control file's inode follows from its object's, so that nothing is held for it.
 This file must never know what is registered or written; that is core/tree/tree.py.
 """
 

@@ -133,7 +133,7 @@ class Place(NamedTuple):
 
     @property
     def uid(self) -> int | None:
-        """Whose it is; None when it is shared."""
+        """Returns its user; None when it is shared."""
         return int(self.parts[1]) if self.parts[0] == "home" else None
 
     @property
@@ -167,12 +167,12 @@ class Place(NamedTuple):
 
     @property
     def is_index(self) -> bool:
-        """Whether this is session/index, or something in it."""
+        """Returns True if this is session/index, or something in it."""
         return self.parts[self._depth : self._depth + 1] == (INDEX_NAME,)
 
     @property
     def is_context(self) -> bool:
-        """Whether this is a session's context/, or something in it."""
+        """Returns True if this is a session's context/, or something in it."""
         return not self.is_index and self.parts[self._depth + 1 : self._depth + 2] == (CONTEXT_NAME,)
 
     @property
@@ -196,7 +196,7 @@ def shared() -> Place:
 
 
 def at(parts: tuple[str, ...]) -> Place | None:
-    """What is at a path, if there can be something of sessions."""
+    """Returns the place of a path, if there can be something of sessions."""
     below = 2 if parts[:2] == SHARED else 3
     place = shared() if below == 2 else home(int(parts[1]), parts[2])
     for name in parts[below:]:

@@ -100,7 +100,7 @@ class Temporaries:
         return sum(len(some) for some in self._folders.values() if next(iter(some.values())).home is None)
 
     def check_share(self, home: int) -> None:
-        """Whether there may be one more of a user's."""
+        """Checks that there may be one more of a user's."""
         if self._in_homes[home] >= MAX_OF_HOME or self._in_homes.total() >= MAX_IN_HOMES:
             why = f"uid {home} has {self._in_homes[home]} temporary files in .d/ folders"
             raise Fault("ENOSPC", f"{why}; remove some, or close those that were removed")

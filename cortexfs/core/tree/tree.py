@@ -1,4 +1,4 @@
-"""What the tree holds, from the root to the last control file, and what it says about each place.
+"""The content of the tree, from the root to the last control file, and the facts about each place.
 
 Rules: an object hides an alias of the same name. Who may do what is said by owner and mode (the
 kernel checks them); what is refused beyond that is a Fault. Methods that change the tree only
@@ -280,7 +280,7 @@ class Tree:
         return controls.line_ended(control.render(object_))
 
     def is_steady(self, inode: int) -> bool:
-        """Whether it changes with its object only, so that the kernel may keep its bytes."""
+        """Returns True if it changes with its object only, so that the kernel may keep its bytes."""
         if self.object_at(inode):
             return True
         found = self.control_at(inode)
@@ -346,7 +346,7 @@ class Tree:
             stale.inodes.extend([inode, inode | FOLDER, *(inode | row for row in rows)])
 
     def check_temporary(self, folder: int, name: str) -> None:
-        """Whether a temporary file may have this name here."""
+        """Checks that a temporary file may have this name here."""
         object_ = self.owner_object(folder)
         if object_ is None or slot(folder) != FOLDER:
             raise Fault("EROFS", "files can be made in a .d/ only")

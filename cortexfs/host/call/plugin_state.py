@@ -76,5 +76,5 @@ def has_begun(keeps: Path, uid: int) -> bool:
 
 
 def view(plugin: Plugin, identity: Identity) -> tuple[tuple[str, str], ...]:
-    """What a confined host of that user may open besides."""
+    """Returns the paths that a confined host of that user may open besides."""
     return ((os.path.realpath(f"{plugin.keeps}/{identity.uid}"), "rw"),) if plugin.keeps else ()

@@ -179,7 +179,7 @@ class Runtime(sdk.ToolRuntime):
             self._shielded = True
 
     def bare(self) -> None:
-        """What came meanwhile is raised now."""
+        """Raises the cancellation that came meanwhile."""
         with self._state:
             self._shielded = False
         if self._late:
@@ -253,7 +253,7 @@ def _bounded(text: str, most: int = MAX_FAULT) -> str:
 
 
 def _events(event: tuple[Any, ...]) -> Iterator[bytes]:
-    """What a model says beside text, as frames; a long thought in pieces."""
+    """Returns a model's words beside its text, as frames; a long thought in pieces."""
     match event:
         case sdk.Reasoning(text):
             for piece in _pieces(text):
@@ -288,7 +288,7 @@ def _blame(error: BaseException) -> tuple[str, str]:
 
 
 def sentence(error: BaseException) -> str:
-    """What an exception says, for a person."""
+    """Returns an exception's words for a person."""
     if isinstance(error, OSError) and error.strerror:
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         return where + error.strerror

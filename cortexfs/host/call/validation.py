@@ -158,7 +158,7 @@ def _inside(schema: Any, where: list[Step]) -> Mapping[str, Any]:
 
 
 def _elsewhere(error: Error, whole: Error) -> bool:
-    """Whether the branch of this error is about another sort of value altogether."""
+    """Returns True if the branch of this error is about another sort of value altogether."""
     return error.instance_path == whole.instance_path and error.kind.name in ("type", "const", "enum")
 
 
@@ -175,7 +175,7 @@ def _listed(error: Error) -> list[Any]:
 
 
 def _together(wrong: list[Error]) -> str:
-    """What several branches expect in one place."""
+    """Returns the expectations of several branches in one place."""
     kinds: list[Any] = [error.kind for error in wrong]
     types = dict.fromkeys(name for kind in kinds if kind.name == "type" for name in kind.types)
     values = [value for error in wrong for value in _listed(error)]

@@ -1,4 +1,4 @@
-"""What is left of a daemon whose fork server was killed with it, found and ended at the next start.
+"""The remains of a daemon whose fork server was killed with it, found and ended at the next start.
 
 A host ends with its fork server, and what it started ends by its cgroup. Where there is none, a process in a
 session of its own outlives them. Each confined host has an empty file system over the daemon's state

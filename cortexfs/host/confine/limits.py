@@ -1,4 +1,4 @@
-"""What a host may use, and the end of whatever it leaves behind.
+"""The limits of a host, and the end of all that it leaves behind.
 
 Rules: resource limits are set by the host upon itself, after it has become the caller. Processes
 are counted by a cgroup of the host's own where the fork server may make one (v1 pids or v2); a
@@ -137,7 +137,7 @@ class Groups:
 
     @property
     def count(self) -> bool:
-        """Whether these cgroups limit the number of processes."""
+        """Returns True if these cgroups limit the number of processes."""
         control = self.path / "cgroup.subtree_control"
         return "pids" in control.read_text().split() if control.exists() else True
 

@@ -4,8 +4,8 @@ Landlock for files, a filter of system calls for the network and for the profile
 and processor time. It comes before what an agent's view takes away, and both hold: rules of the kernel of
 either kind add up.
 
-Rules: whoever is boxed has no powers of root's, and no sockets with a name where any file or the network is
-closed to it, as what listens behind one could do for it what it cannot. So it runs no objects of a mount.
+Rules: a boxed host has no powers of root's. Where any file or the network is closed to it, it has no sockets
+with a name: a service behind one could do for it what it cannot. So it runs no objects of a mount.
 This file must never know what a manifest is.
 """
 
@@ -27,8 +27,8 @@ OWN_BYTES = 64 << 20
 
 
 def without_powers(spawn: Spawn) -> Identity:
-    """Who the host becomes: its caller, without root's powers where there is a claim, as some of them open
-    what is closed and lift what is limited."""
+    """Returns the host's identity: its caller, without root's powers where there is a claim, as some of
+    them open what is closed and lift what is limited."""
     return spawn.identity if spawn.plugin.sandbox is None else replace(spawn.identity, capabilities=0)
 
 

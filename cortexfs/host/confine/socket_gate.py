@@ -1,9 +1,10 @@
-"""Who in a confined host may have a Unix socket: the runner, when it runs an object of this daemon's mount.
+"""The Unix sockets of a confined host: the runner may have one, when it runs an object of this daemon's
+mount.
 
-What listens at a path (a session's D-Bus, a container engine, a terminal multiplexer, another CortexFS)
-executes commands for whoever connects, and Landlock refuses that from its version 9 on at most. So the
-filter of a confined host (linux/seccomp.py) asks the fork server about each new Unix socket; those that are
-made in pairs lead nowhere and are not asked about.
+A service at a path (a session's D-Bus, a container engine, a terminal multiplexer, another CortexFS) executes
+commands for whoever connects. Landlock refuses that from its version 9 on at most. So the filter of a
+confined host (linux/seccomp.py) asks the fork server about each new Unix socket; those that are made in pairs
+lead nowhere and are not asked about.
 
 Rules: what decides is which program asks, and what it has opened, as nobody can change either while it
 waits; never an address, which can change after it was looked at. The runner counts only if it is linked
@@ -86,7 +87,7 @@ def _opened(pid: int) -> Iterator[int]:
 
 
 def is_static(program: Path) -> bool:
-    """Whether an executable is loaded without a dynamic linker."""
+    """Returns True if an executable is loaded without a dynamic linker."""
     with open(program, "rb") as file:
         head = file.read(_HEAD)
     if head[:6] != b"\x7fELF\x02\x01" or len(head) < _ELF.size:  # of 64 bits, the low ones first

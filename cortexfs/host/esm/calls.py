@@ -39,7 +39,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Failed(Exception):
-    """What the plugin's code has thrown."""
+    """The plugin's code has thrown this."""
 
 
 class Call(persistent.Call[Said]):

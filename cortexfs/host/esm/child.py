@@ -95,7 +95,7 @@ class Process(persistent.Warm[Call]):
                 self._leave(call)
 
     def send(self, message: dict[str, Any]) -> None:
-        """What wants no answer."""
+        """Sends a message that wants no answer."""
         with self._lock:
             if self.is_open:
                 self._put(message)

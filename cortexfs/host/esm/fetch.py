@@ -1,7 +1,7 @@
 """Fetches what the module of a JavaScript plugin imports: Deno reads, follows and runs nothing.
 
-Main path: `fetch` writes the plugin's files to a directory of its own, has Deno fill a cache there, and gives
-back the files of that cache, with the lock file that says where they are from and what their hashes are.
+Main path: `fetch` writes the plugin's files to a directory of its own and has Deno fill a cache there. It
+returns the files of that cache, with the lock file that says where they are from and what their hashes are.
 
 Rules: Deno is confined as any plugin (Landlock), sees that directory alone, and has one way out
 (host/net/egress_proxy.py). Time, bytes and files are bounded while it works. No lifecycle script of a
@@ -109,7 +109,7 @@ class _Deno:
         self._fault: OSError | None = None
 
     def run(self, tell: Tell) -> str | None:
-        """What it says where it fails, and else None."""
+        """Returns its words where it fails, and else None."""
         with open(self._base / "said", "w+b") as said:
             thread = threading.Thread(target=self._start, args=(said.fileno(),))
             thread.start()
@@ -201,7 +201,8 @@ def _found(cache: Path) -> Iterator[tuple[str, str]]:
 
 
 def kept(cache: Path, chosen: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    """What of a cache is the plugin's from now on; `chosen` are the registries that it is from."""
+    """Yields the files of a cache that are the plugin's from now on; `chosen` are the registries that it
+    is from."""
     # npm/HOST, and as many folders as the registry's address has: below it lies NAME, or @SCOPE/NAME
     path = urllib.parse.urlsplit(chosen.get("NPM_CONFIG_REGISTRY", "")).path
     above = 2 + len([*filter(None, path.split("/"))])

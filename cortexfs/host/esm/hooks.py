@@ -1,7 +1,7 @@
-"""What the daemon asks of an ESM plugin beside its tools: events, middleware, commands, and the last hook.
+"""The daemon's calls of an ESM plugin beside its tools: events, middleware, commands, and the last hook.
 
-Each is a tool of the host under a name that no tool can have, so that a call of it has an identity, a
-deadline and a cancel like any other. Hosts describe the commands, and none of the others.
+Each is a tool of the host under a name that no tool can have. So a call of it has an identity, a deadline and
+a cancel like any other. Hosts describe the commands, and none of the others.
 
 Rules: what a plugin has no capability for, or did not declare, is not there. Middleware fails closed: an
 error or a late answer is one to whoever asked, and never an empty result.
@@ -124,7 +124,8 @@ def _uninstall(plugin: Plugin) -> sdk.ToolResult:
 
 
 def commands_of(declared: Iterable[Command], exported: object) -> tuple[Command, ...]:
-    """What the manifest declares, and what else the module does: seed 004, "cliCommands or named handler"."""
+    """Returns the commands of the manifest, and those of the module: seed 004, "cliCommands or named
+    handler"."""
     try:
         more = msgspec.convert(exported, tuple[Command, ...])
     except msgspec.ValidationError as error:
@@ -135,7 +136,7 @@ def commands_of(declared: Iterable[Command], exported: object) -> tuple[Command,
 
 
 def context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
-    """What a ToolContext says of the call, beside what the process knows itself."""
+    """Returns the facts of a ToolContext about the call, beside those that the process knows itself."""
     seen = runtime.invocation
     return {
         **({"dryRun": True} if seen.dry_run else {}),

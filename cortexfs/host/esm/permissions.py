@@ -1,4 +1,5 @@
-"""What an ESM plugin's Deno may do: its flags, its environment and limits, and what the kernel shows it.
+"""The permissions of an ESM plugin's Deno: its flags, its environment and limits, and what the kernel shows
+it.
 
 Main path: `command` is how it is started, `confine` what the thread that starts it gives up before. Deno's
 permissions decide first and say a sentence; Landlock holds also where Deno follows a link.
@@ -84,7 +85,7 @@ def found() -> str:
 
 
 def is_scoped(capabilities: Sequence[str]) -> bool:
-    """Whether what the plugin may do depends on its caller's directory."""
+    """Returns True if the plugin's rights depend on its caller's directory."""
     return not {"read", "write", "run"}.isdisjoint(deno_permissions(capabilities))
 
 
@@ -154,8 +155,8 @@ def _closed(private: Sequence[str]) -> Iterator[str]:
 
 
 def _families(private: Sequence[str]) -> tuple[int, ...]:
-    """What sockets it may have: those of IPv6 only with a grant of some, as nobody could tell apart by their
-    addresses which of them are public."""
+    """Returns the families of its sockets: IPv6 only with a grant of some, as nobody could tell apart by
+    their addresses which of them are public."""
     has_6 = any(each.version == 6 for each in networks.granted(private))
     return (*_FAMILIES, socket.AF_INET6) if has_6 else _FAMILIES
 

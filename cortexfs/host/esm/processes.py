@@ -1,4 +1,4 @@
-"""Which process of an ESM plugin a call may have, and the wait until it is there.
+"""The processes of an ESM plugin: which of them a call may have, and the wait until it is there.
 
 This file must never know how a process is started.
 """
@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.1  # between two looks of who waits for a start, whether he is
 
 
 class Place(NamedTuple):
-    """What of a call decides which process may have it."""
+    """The facts about a call that decide which process may have it."""
 
     directory: str
     umask: int

@@ -1,4 +1,4 @@
-"""What an ESM plugin keeps beyond its process: texts by key, its own settings, and what it was told before.
+"""An ESM plugin's memory beyond its process: texts by key, its own settings, and what it was told before.
 
 Rules: each change is a transaction of its own, so that a promise which is kept means that the database has
 it. Everything is bounded, and what does not fit is told to the plugin. One
@@ -29,7 +29,7 @@ _UNKNOWN = (-1, 0, 0)  # version, keys and bytes
 
 
 class Refused(Exception):
-    """What the plugin asks for cannot be; the sentence is for its author."""
+    """The plugin asks for something that cannot be; the sentence is for its author."""
 
 
 class State:
@@ -55,7 +55,7 @@ class State:
         }
 
     def answer(self, what: str, args: tuple[Any, ...]) -> Any:
-        """What a plugin asks; `Refused` says why it gets nothing."""
+        """Answers a plugin; `Refused` says why it gets nothing."""
         try:
             return self._answers[what](*args)
         except (KeyError, TypeError):
@@ -76,14 +76,14 @@ class State:
         return self._all(_STATE)
 
     def settings(self) -> dict[str, Any]:
-        """What the plugin itself has set."""
+        """Returns the settings that the plugin itself has made."""
         return {key: msgspec.json.decode(value) for key, value in self._all(_SETTING).items()}
 
     def _set_setting(self, key: str, value: Any) -> None:
         self._set(_SETTING, _key(key), msgspec.json.encode(value).decode())
 
     def told(self, what: str) -> Any:
-        """What it was told of that before; None: nothing."""
+        """Returns the words that it was told before; None: nothing."""
         value = self._get(_TOLD, what)
         return None if value is None else msgspec.json.decode(value)
 

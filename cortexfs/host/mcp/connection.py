@@ -106,7 +106,7 @@ class Link:
     def _asked(
         self, name: str, input: dict[str, Any], runtime: sdk.ToolRuntime
     ) -> CallToolResult | InputRequiredResult | None:
-        """What a program answers. More of its questions, and all of HTTP, are for the SDK's client."""
+        """Returns a program's answer. More of its questions, and all of HTTP, are for the SDK's client."""
         if self._pipe is None or self._direct is None:
             return None
 

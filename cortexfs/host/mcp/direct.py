@@ -34,7 +34,7 @@ class Question(NamedTuple):
 
 
 class _Asking:
-    """What of a dispatcher is used by a session that is not entered."""
+    """The part of a dispatcher that a session uses which is not entered."""
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -48,7 +48,7 @@ def _asked(question: Question) -> Generator[Question, dict[str, Any], dict[str, 
 
 
 def driven(work: Coroutine[Any, Any, T], ask: Callable[[str, dict[str, Any]], dict[str, Any]]) -> T:
-    """What comes of a session's request."""
+    """Returns the result of a session's request."""
     try:
         question = work.send(None)
         while True:

@@ -1,4 +1,4 @@
-"""What an MCP server may say, whatever it is reached by.
+"""The limits of an MCP server, by whatever way it is reached.
 
 Rules: a server is a stranger: an answer to a request that there never was, and more messages that answer
 nothing than anybody reads, are its end.
@@ -31,7 +31,7 @@ QUESTIONS = {
 
 
 class Broken(Exception):
-    """What the server did that no server does."""
+    """The server did something that no server does."""
 
 
 class Judge:
@@ -64,7 +64,7 @@ class Judge:
         return JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
 
     def is_wanted(self, message: JSONRPCMessage) -> bool:
-        """Whether somebody is to hear this message of the server's."""
+        """Returns True if somebody is to hear this message of the server's."""
         if not isinstance(message, JSONRPCResponse | JSONRPCError):
             self._pay()
             return True
@@ -76,7 +76,7 @@ class Judge:
         raise Broken(f"answered the request {message.id!r}, which there never was")
 
     def _pay(self) -> None:
-        """What answers nothing may come so often, and not for ever."""
+        """Counts messages that answer nothing: they may not come so often, nor for ever."""
         now = time.monotonic()
         self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
         self._at = now

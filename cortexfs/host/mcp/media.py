@@ -1,4 +1,4 @@
-"""What an MCP server answers, as a tool's result.
+"""The answers of an MCP server, as a tool's results.
 
 Rules: texts are the output. Pictures and other bytes become files of the caller's, in a directory that is his
 alone; of those of one host the newest MAX_FILES stay. A resource that is only named stays where it is.

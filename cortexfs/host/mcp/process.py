@@ -73,13 +73,13 @@ def kill(process: Process) -> None:
 
 
 def close(process: Process) -> None:
-    """What asyncio keeps of it."""
+    """Closes asyncio's part of it."""
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
     transport.close()
 
 
 def _environment(told: dict[str, str]) -> dict[str, str]:
-    """Whose program it is, and what its file says."""
+    """Returns the environment of its user, and that of its file."""
     return variables_of_user() | told
 
 

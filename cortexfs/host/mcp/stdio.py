@@ -241,7 +241,7 @@ class Pipe:
         return False
 
     def _answer(self, number: int, outcome: dict[str, Any] | ErrorData) -> bool:
-        """Whether a call has asked for it."""
+        """Returns True if a call has asked for it."""
         with self._lock:
             call = self._calls.pop(number, None)
         if call is None:
@@ -340,7 +340,7 @@ class Pipe:
             self._send(each.message)
 
     def _write(self) -> None:
-        """What it takes now of what waits."""
+        """Writes as much as it takes now of what waits."""
         with self._lock:
             if self._stdin.closed:
                 return

@@ -144,7 +144,8 @@ class RemoteTool(sdk.Tool):
 
 
 def effect_of(server: str, said: ToolAnnotations | None) -> sdk.ToolEffect:
-    """What a tool's hints come to. Who gives none may do anything, as the protocol has it."""
+    """Returns the effect that a tool's hints come to. Who gives none may do anything, as the protocol has
+    it."""
     reads = said is not None and said.read_only_hint is True
     is_open = said is None or said.open_world_hint is not False
     if reads:
@@ -196,7 +197,7 @@ def await_change(plugin: hostcalls.Plugin, runtime: sdk.ToolRuntime) -> None:
 
 
 def adapted(keeper: Keeper) -> Iterable[sdk.Tool]:
-    """What of the server's list can be tools here."""
+    """Returns those of the server's tools that can be tools here."""
     taken: set[str] = set()
     wanted = keeper.told.tools
     for tool in keeper.listed:

@@ -49,13 +49,13 @@ _ERRORS: tuple[tuple[str, type[sdk.ToolError]], ...] = (
 
 
 class Buffer(ctypes.Structure):
-    """What the library returns."""
+    """The library's answer."""
 
     _fields_ = (("ptr", ctypes.c_void_p), ("len", ctypes.c_size_t), ("cap", ctypes.c_size_t))
 
 
 class _Lent(ctypes.Structure):
-    """What it is given: `ptr` keeps the bytes alive, and must not be read back."""
+    """The argument of the library: `ptr` keeps the bytes alive, and must not be read back."""
 
     _fields_ = (("ptr", ctypes.c_char_p), ("len", ctypes.c_size_t), ("cap", ctypes.c_size_t))
 
@@ -253,7 +253,8 @@ class Opened:
                 raise self._fault(f"native ABI table has no code at {name}; is the struct that of version 1?")
 
     def check_info(self, plugin: hostcalls.Plugin) -> None:
-        """What it says of itself. A name or version that is not the manifest's is worth a line of the log."""
+        """Checks its words about itself. A name or version that is not the manifest's is worth a line of
+        the log."""
         said = self._said(self._info, (self._state,), MAX_DESCRIPTION, "plugin_info")
         try:
             info = _infos.decode(said)

@@ -27,7 +27,8 @@ _HEADERS = {"User-Agent": "cortexfs", "Accept": "*/*"}
 
 
 def fetch(address: str, most: int, private: Sequence[str]) -> bytes:
-    """What is there, at most so many bytes. `private`: networks that may be fetched from, too."""
+    """Returns the content of an address, at most so many bytes. `private`: networks that may be fetched
+    from, too."""
     end = time.monotonic() + SECONDS
     with Outlet(private, most + _ABOVE) as outlet:
         clock = threading.Timer(SECONDS, outlet.close)
@@ -55,7 +56,7 @@ def _followed(address: str, most: int, outlet: Outlet) -> bytes:
 
 
 def _once(address: str, most: int, outlet: Outlet) -> tuple[bytes, str | None]:
-    """What is there, or where it leads."""
+    """Returns the content, or the address that it leads to."""
     parts = urllib.parse.urlsplit(address)
     if parts.scheme != "https" or not parts.hostname:
         raise OSError(f"{shown(address)} is not https, and nothing else is fetched")

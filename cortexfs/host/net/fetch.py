@@ -1,7 +1,7 @@
 """One HTTP request on behalf of code that is not trusted: http and https, public addresses, bounded.
 
-Main path: `fetch` makes the request in a thread of its own and waits no longer than it may, as nothing else
-ends a slow name server or one that sends a byte each second.
+Main path: `fetch` makes the request in a thread of its own and waits no longer than it may. Nothing else ends
+a slow name server, or one that sends a byte each second.
 
 Rules: an address is judged after the name was resolved, and the connection goes to that very address, so a
 name that changes its mind gains nothing. A redirect is a request of its own and judged like the first. What
@@ -179,7 +179,7 @@ def _redirected(request: Request, status: int, url: str) -> Request:
 
 
 def headers_of(value: object) -> dict[str, str] | None:
-    """What a request may say of itself; None if that is no object of strings."""
+    """Returns the headers that a request may have; None if the value is no object of strings."""
     if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
         return None
     return {str(name): text for name, text in value.items() if str(name).lower() not in _OURS}

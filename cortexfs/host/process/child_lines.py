@@ -1,4 +1,4 @@
-"""What a child says, in whole lines.
+"""The output of a child, in whole lines.
 
 This file must never know what they mean, nor how long one may be: whoever reads asks `held`.
 """

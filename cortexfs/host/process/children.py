@@ -1,9 +1,9 @@
 """Processes that a host starts for its plugin, and that nothing of them is left.
 
-Rules: a child leads a session and so a process group of its own, which is killed whole while its leader is
-not reaped, so that the number cannot have become another's. What left the group becomes the host's child when
-its parent ends (the host is a subreaper), and is killed as soon as no child runs that it could belong to.
-Cleanup may be repeated: a host raises its cancellation at any instruction, but only once.
+Rules: a child leads a session and so a process group of its own. The group is killed whole while its leader
+is not reaped, so that the number cannot have become another's. A process that left the group becomes the
+host's child when its parent ends, as the host is a subreaper. It is killed as soon as no child runs that it
+could belong to. Cleanup may be repeated: a host raises its cancellation at any instruction, but only once.
 This file must never know what a tool or a request is.
 """
 
@@ -91,7 +91,7 @@ class Child:
         return self._pids[0]
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether it has ended by itself by then."""
+        """Returns True if it has ended by itself by then."""
         assert self.process is not None
         look = select.poll()
         look.register(self.process, select.POLLIN)

@@ -163,7 +163,7 @@ class Warm(ABC, Generic[C]):
         return answer.get()
 
     def _begin(self, call: C, request: dict[str, Any]) -> bool:
-        """Whether it takes the call; it may have ended since it was looked at."""
+        """Returns True if it takes the call; it may have ended since it was looked at."""
         with self._lock:
             if not self.is_open:
                 return False
@@ -254,7 +254,7 @@ class Warm(ABC, Generic[C]):
         return self._broken
 
     def _wait(self) -> tuple[bool, bool]:
-        """Whether it has said something, and whether it is gone."""
+        """Waits. Returns two answers: it has said something, and it is gone."""
         process = self._child.process
         assert process is not None
         with self._lock:
@@ -272,7 +272,7 @@ class Warm(ABC, Generic[C]):
         return self._child.stdout.fileno() in ready, process.fileno() in ready
 
     def _write(self) -> None:
-        """What it takes now."""
+        """Writes as much as it takes now."""
         if self.BACKLOG is not None and len(self._outbox) > self.BACKLOG:
             raise Fault("EPROTO", "does not read what it is asked")
         try:

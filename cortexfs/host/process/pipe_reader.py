@@ -1,4 +1,5 @@
-"""Who reads what a process says: a call that waits for it, or while none does a thread of the process's own.
+"""The reader of a process's output: a call that waits for it, or while none does a thread of the process's
+own.
 
 A call that reads for itself spares two wake-ups: of the thread, and of the call by the thread.
 

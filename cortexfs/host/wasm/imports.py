@@ -1,4 +1,4 @@
-"""What a WebAssembly plugin may ask of its host: the functions of env.
+"""The questions that a WebAssembly plugin may ask its host: the functions of env.
 
 Rules: a length is a stranger's word. Every buffer that is written to is in/out: its length word holds the
 room there is (0: 64 KiB) and then what was written, and what is longer is cut. Python is not interrupted by
@@ -50,7 +50,7 @@ class Ended(Exception):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What the plugin is told, and what it may do."""
+    """The facts for the plugin, and its rights."""
 
     name: str
     config: Mapping[str, Any]

@@ -108,7 +108,7 @@ class Heap:
         return at
 
     def free(self, at: int) -> None:
-        """What is no block is left alone."""
+        """Frees a block; any other address is left alone."""
         if self._ends.pop(at, None):
             del self._starts[bisect.bisect_left(self._starts, at)]
 

@@ -1,4 +1,4 @@
-"""What a WebAssembly plugin keeps between its calls, and beyond its process: texts by key, in SQLite.
+"""A WebAssembly plugin's memory between its calls, and beyond its process: texts by key, in SQLite.
 
 Rules: what a call sets is written when that call ends, in one transaction, also when the call has failed; a
 process that is killed loses its last call, never half of one. Everything is bounded, and what does not fit
@@ -19,7 +19,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS state (plugin TEXT, key BLOB, value BLOB, P
 
 
 class Full(Exception):
-    """What the plugin wants to keep is too much."""
+    """The plugin wants to keep too much."""
 
 
 class State:

@@ -111,7 +111,7 @@ class WasmTool(sdk.Tool):
 
 
 class _Job:
-    """What the worker is to do, and the place where it says what came of it."""
+    """The worker's task, and the place for its outcome."""
 
     def __init__(self, work: Callable[[Instance], Any], turn: Turn) -> None:
         self.work = work
@@ -160,7 +160,7 @@ class _Worker(threading.Thread):
     # -- from other threads
 
     def ask(self, work: Callable[[Instance], Any], seconds: float, runtime: sdk.ToolRuntime | None) -> Any:
-        """What `work` makes of the instance, when it is this call's turn."""
+        """Returns the answer of `work` for the instance, when it is this call's turn."""
         job = _Job(work, self._hosts.Turn())
         if runtime is not None:
             runtime.on_cancel(partial(self.end, job, "ECANCELED"))
@@ -178,7 +178,7 @@ class _Worker(threading.Thread):
         return value
 
     def _holds(self, job: _Job, until: float) -> bool:
-        """Whether it is this job's turn at once, in this thread; then the clock runs."""
+        """Returns True if it is this job's turn at once, in this thread; then the clock runs."""
         with self._turning:
             others = self._serves or not self._jobs.empty()
             if others or not self._holding.acquire(blocking=False):
@@ -325,7 +325,7 @@ class _Worker(threading.Thread):
             self._instance = None
 
     def _failure(self, job: _Job, error: BaseException) -> BaseException:
-        """What is to be told, and whose fault it is."""
+        """Returns the failure in words, with whose fault it is."""
         if job.turn.ended:
             told = {"ETIMEDOUT": "timed out", "ECANCELED": "cancelled"}[job.turn.ended]
             return sdk.ExecutionFailed(f"{self._who} {told}", job.turn.ended)

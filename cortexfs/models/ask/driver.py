@@ -1,4 +1,4 @@
-"""What a driver is: the code that answers for a model, whoever carries the answer.
+"""A driver: the code that answers for a model, whoever carries the answer.
 
     async def answer(turn):
         await turn.say(Delta(text="hel"), Delta(text="lo"))      as often as there is something
@@ -40,7 +40,7 @@ class Turn(Protocol):
 
     @property
     def uid(self) -> int:
-        """Who asked."""
+        """Returns the user who asked."""
 
     @property
     def who(self) -> Who:
@@ -48,12 +48,12 @@ class Turn(Protocol):
 
     @property
     def session_memory(self) -> dict[str, object]:
-        """What drivers remember for this user in this session, such as the tools that he always allows. It
-        ends with the session's stay in memory; a single call has an empty one."""
+        """Returns the memory of drivers for this user in this session, such as the tools that he always
+        allows. It ends with the session's stay in memory; a single call has an empty one."""
 
     async def history(self, room: int) -> list[Message]:
-        """What was said in this session before: the newest messages that fit into `room` bytes as they are
-        logged, oldest first. A single call has none."""
+        """Returns the session's former messages: the newest that fit into `room` bytes as they are logged,
+        oldest first. A single call has none."""
 
     async def say(self, *said: Frame) -> None:
         """Pass frames on, in order. Waits while whoever carries them does not keep up."""

@@ -1,4 +1,4 @@
-"""What an input says, for drivers that want no more than its newest text.
+"""The text of an input, for drivers that want no more than its newest text.
 
 Rules: of an object, `messages` and `content` are taken as sockets take them; `input` and `task` may hold
 any JSON, which is its own text.

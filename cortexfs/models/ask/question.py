@@ -1,4 +1,4 @@
-"""What a model is asked: an input, whoever it came from, in the words that every driver reads.
+"""The question to a model: an input, whoever it came from, in the words that every driver reads.
 
     {"messages":[{"role":"user","content":[{"type":"text","text":"what is this?"},
                  {"type":"image","media_type":"image/png","data":"iVBOR..."}]}],
@@ -132,7 +132,7 @@ class _Fields(msgspec.Struct):
 
 
 def asked(value: Input, history: Sequence[Message] = ()) -> Asked:
-    """What is asked, with what was said before; EINVAL where its shape is wrong."""
+    """Returns the question, with the messages before it; raises EINVAL where its shape is wrong."""
     before = tuple(filter(None, map(remembered, history)))
     if isinstance(value, str):
         return Asked(said=(*before, Said("user", (Text(value),))))

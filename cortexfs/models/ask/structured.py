@@ -21,7 +21,7 @@ BACKTRACKS = 100_000
 
 
 class Schema:
-    """What an answer is to be."""
+    """The schema of an answer."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         try:
@@ -51,8 +51,8 @@ class Schema:
 
 
 def is_strict(schema: Any) -> bool:
-    """Whether a schema is of the kind that OpenAI's strict mode takes: every object closed, every property
-    required. Others are asked for as a hint, and checked here."""
+    """Returns True if a schema is of the kind that OpenAI's strict mode takes: every object closed, every
+    property required. Others are asked for as a hint, and checked here."""
     if isinstance(schema, list):
         return all(map(is_strict, schema))
     if not isinstance(schema, dict):

@@ -1,8 +1,8 @@
 """How much of a session's history a model is given.
 
 Room is counted in bytes of the log, as tokens are only known to the provider: BYTES of them to a token is
-less than most texts have. What is cut is cut at a message that stays the first for many turns, so that the
-beginning of a request stays what it was and the provider finds it in its prompt cache.
+less than most texts have. A history is cut at a message that stays the first for many turns. So the beginning
+of a request stays what it was, and the provider finds it in its prompt cache.
 
 This file must never know where a history comes from.
 """
@@ -44,8 +44,9 @@ class Window:
             self._halved += 1
 
     def stable(self, history: list[Message]) -> list[Message]:
-        """What of a history to send. One that lacks its beginning is cut further, in its older half, at
-        the user's message whose id has the most zeros at its end: it stays that while the half moves on."""
+        """Returns the part of a history to send. One that lacks its beginning is cut further, in its older
+        half, at the user's message whose id has the most zeros at its end: it stays that while the half
+        moves on."""
         first = next((n for n, each in enumerate(history) if each.role == "user"), None)
         if first is None:
             return []
@@ -56,7 +57,7 @@ class Window:
 
 
 def is_whole(history: Sequence[Message]) -> bool:
-    """Whether nothing was said before: a session's first message is its second event."""
+    """Returns True if nothing was said before: a session's first message is its second event."""
     return (history[0].id or "").isdecimal() and int(history[0].id or "0") <= 2
 
 

@@ -183,7 +183,7 @@ class Attempts:
             raise
 
     def _mapped(self, fault: Fault) -> Fault:
-        """What a format says of a stream, said of its provider."""
+        """Returns a format's fault about a stream as a fault of its provider."""
         if fault.code != "EREMOTEIO":
             return fault
         return Failed(failures.broken(self._source.name, fault.message))

@@ -61,7 +61,7 @@ class Lost(Exception):
 
 
 class Settings(NamedTuple):
-    """What of a provider's file a connection needs."""
+    """The part of a provider's file that a connection needs."""
 
     format: str
     headers: tuple[tuple[str, str], ...]

@@ -1,4 +1,4 @@
-"""What went wrong at a provider: statuses and bodies turned into codes, and what may be tried next.
+"""The failures of providers: statuses and bodies turned into codes, and what may be tried next.
 
     400, 422  EINVAL, or EMSGSIZE when the context overflows    429  EAGAIN; EDQUOT when the money has run out
     401, 403  EACCES                                            404  ENOENT
@@ -182,7 +182,7 @@ def _int(text: str) -> int:
 
 
 def words(body: bytes, key: str) -> str:
-    """What a provider said, in its own words: one line, clipped, without the key."""
+    """Returns a provider's own words: one line, clipped, without the key."""
     text = _message_in(body)
     text = one_line(scrubbed(text, key)).strip()
     return text if len(text) <= MAX_WORDS else text[:MAX_WORDS] + "..."

@@ -39,7 +39,7 @@ def served(files: Providers, secrets: Secrets) -> Served:
 
 
 def every_offer(files: Providers) -> list[Offer]:
-    """What all providers have, those that come first before others."""
+    """Returns the models of all providers, those that come first before others."""
     providers = files.load().providers
     return [offer for name, provider in providers.items() for offer in _offers(files, name, provider)]
 

@@ -21,7 +21,7 @@ from cortexfs.models.providers.secrets import Secrets, key_of
 
 
 class Source(NamedTuple):
-    """What answers for the models of a provider."""
+    """The code that answers for the models of a provider."""
 
     name: str
     server: Server

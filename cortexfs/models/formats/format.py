@@ -1,4 +1,4 @@
-"""What a driver's format is: how a request looks, and how a stream of events becomes frames.
+"""The format of a driver: how a request looks, and how a stream of events becomes frames.
 
     body = format.request(model, asked)
     reader = format.reader(asked)
@@ -33,18 +33,19 @@ T = TypeVar("T")
 
 class Reader(Protocol):
     def read(self, event: Event) -> list[Frame]:
-        """What an event says; raises Refused for an error that the provider tells in its stream."""
+        """Returns the frames of an event; raises Refused for an error that the provider tells in its
+        stream."""
 
     def end(self) -> list[Frame]:
         """The stream has ended: what is left to say."""
 
     @property
     def ended(self) -> bool:
-        """Whether the answer is whole."""
+        """Returns True if the answer is whole."""
 
     @property
     def text(self) -> str:
-        """What was said."""
+        """Returns the text of the answer."""
 
 
 class Format(NamedTuple):

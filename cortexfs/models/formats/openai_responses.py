@@ -158,7 +158,7 @@ class Reader:
         return []
 
     def _is_repeated(self, number: int | None) -> bool:
-        """Whether it was there before; a number that was left out means that something is lost."""
+        """Returns True if it was there before; a number that was left out means that something is lost."""
         if number is None:
             return False
         before, self._number = self._number, number if self._number is None else max(self._number, number)

@@ -44,7 +44,7 @@ def renaming(format_: Format) -> Format:
 
 
 def sent(names: Iterable[str]) -> dict[str, str]:
-    """What is sent for each name that cannot go as it is."""
+    """Returns the name to send for each name that cannot go as it is."""
     each = list(dict.fromkeys(names))
     taken = {name for name in each if _GOOD.fullmatch(name)}
     found: dict[str, str] = {}

@@ -49,7 +49,7 @@ class Locals:
         self._weights = {each.object.name: each.weights for each in found}
 
     def driver(self, object_: Object) -> Driver | None:
-        """What answers for a model that has weights here."""
+        """Returns the driver of a model that has weights here."""
         if (weights := self._weights.get(object_.name)) is None:
             return None
 

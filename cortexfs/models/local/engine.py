@@ -82,7 +82,7 @@ class Served(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What an engine serves."""
+    """The weights that an engine serves."""
 
     name: str
     path: Path
@@ -261,7 +261,8 @@ class _Process:
         return Served(answer.port, key, self._is_alive)
 
     async def _look(self, served: Served) -> None:
-        """Whether it lives: its slots are told by the thread that makes the answers, between two batches."""
+        """Ends an engine that does not tell its slots, as the thread does that makes the answers, between
+        two batches."""
         from cortexfs.models.local.loopback import request  # h11 is of the extra [local]
 
         with trio.move_on_after(self._terms.silence) as clock:

@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, as far as a model's name and limits need it.
+"""The head of a GGUF file, as far as a model's name and limits need it.
 
 The layout (ggml's docs/gguf.md): magic, version, number of tensors, number of pairs; then pairs of a name,
 a type and a value, little-endian throughout.

@@ -32,7 +32,7 @@ CHUNK = 64 << 10
 
 
 class Reply(Response):
-    """What answers a request, from its first line on."""
+    """The answer to a request, from its first line on."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream

@@ -55,7 +55,7 @@ def found(config: Path, most: int) -> list[Local]:
 
 
 def missing() -> list[str]:
-    """Which packages of the engine are not installed."""
+    """Returns the packages of the engine that are not installed."""
     importlib.invalidate_caches()  # pip may have been here since
     return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 

@@ -107,7 +107,7 @@ class Providers:
     # Listings.
 
     def listing(self, name: str, provider: Provider) -> Listing | None:
-        """What it listed last, if that was at the same address."""
+        """Returns its last listing, if that was at the same address."""
         try:
             data = believed.read(self._listings / f"{names.check(name)}.json", MAX_LISTING)
             listing = msgspec.json.decode(data, type=Listing)

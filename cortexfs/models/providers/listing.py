@@ -1,4 +1,4 @@
-"""What a provider says it has: its listing, read, kept, and turned into the models' names.
+"""The listing of a provider: read, kept, and turned into the models' names.
 
 Rules: a listing is a stranger's word: bounded, and what is no model is left out. A limit or an ability that
 it does not tell is unknown, never guessed. Names follow abi.md 2; the id stays what it is.

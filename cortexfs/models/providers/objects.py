@@ -27,7 +27,7 @@ class Offer(NamedTuple):
 
 
 def offers(name: str, provider: Provider, listed: Iterable[Listed]) -> list[Offer]:
-    """What a provider has; ids that fall on a name that is taken are left out."""
+    """Returns the models of a provider; ids that fall on a name that is taken are left out."""
     found: dict[str, Offer] = {}
     for offer in _offers(name, provider, {each.id: each for each in listed}):
         found.setdefault(offer.name, offer)
@@ -71,7 +71,7 @@ def _object(offer: Offer, provider: Provider, registered: float, has_key: bool) 
 
 
 def cap(offer: Offer, provider: Provider) -> tuple[str, ...]:
-    """What it can, as the file says, else as its listing does."""
+    """Returns its abilities, as the file says, else as its listing does."""
     if offer.declared.cap is not None:
         return offer.declared.cap
     told = (offer.listed.cap if offer.listed else ()) or BASIC

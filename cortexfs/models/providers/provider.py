@@ -201,7 +201,7 @@ def check_base_url(url: str) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a server is this machine's own, which no proxy leads to."""
+    """Returns True if a server is this machine's own, which no proxy leads to."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -102,7 +102,7 @@ def from_environment(provider: str, name: str) -> str:
 
 
 async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> str:
-    """What the command prints first; what it says on standard error is its own affair and is dropped."""
+    """Returns the first line that the command prints; its standard error is its own affair and is dropped."""
     what = f"the command that has the key of {provider} ({command[0]})"
     try:
         with trio.fail_after(COMMAND_SECONDS):

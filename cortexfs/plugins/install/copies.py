@@ -1,4 +1,4 @@
-"""What runs of installed plugins: copies that everybody may read, named by what is in them.
+"""The copies of installed plugins that run: everybody may read them, and their names tell what is in them.
 
 The state directory is closed to all but the daemon's user, and hosts are their callers. So the daemon, when
 it has checked a plugin's bytes, writes the same bytes to a place of its own and lets hosts use that: nothing
@@ -71,7 +71,7 @@ class Copies:
 
 
 def _is(where: Path, tree: Tree) -> bool:
-    """Whether that directory holds these files and no other."""
+    """Returns True if that directory holds these files and no other."""
     top = str(where)
     there = {f"{above}/{name}"[len(top) + 1 :] for above, _, files in os.walk(top) for name in files}
     return there == {*tree.files} and all(_holds(f"{top}/{name}", file) for name, file in tree.files.items())

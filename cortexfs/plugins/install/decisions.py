@@ -1,4 +1,4 @@
-"""What an administrator has decided about plugins with a manifest.json: capabilities, networks, settings.
+"""An administrator's decisions about plugins with a manifest.json: capabilities, networks, settings.
 
 One file of the state directory, which only the daemon's user may read. Secrets among the settings are in
 there as plugins/trust/secret_box.py makes them.

@@ -1,4 +1,4 @@
-"""What tells, without running anything, that a Python package is another one than before.
+"""The signs, read without running anything, that a Python package is another one than before.
 
 Rules: only names, sizes and times are looked at. Where nobody can say which files are a package's, as of
 one that is installed in place for its developer, there is no mark of it.

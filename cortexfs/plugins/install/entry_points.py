@@ -1,4 +1,4 @@
-"""Which Python plugins are installed, told without importing any of their code.
+"""The Python plugins that are installed, told without importing any of their code.
 
 A distribution offers a plugin by an entry point of the group `cortexfs.plugins`:
 

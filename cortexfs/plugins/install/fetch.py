@@ -1,8 +1,8 @@
-"""What a plugin has from elsewhere: a module of WebAssembly, or what one of JavaScript imports.
+"""The modules that a plugin has from elsewhere: one of WebAssembly, or those that JavaScript imports.
 
-It is fetched once, when the plugin is installed, and then lies with the files, in `.fetched`, so that what
-runs is what was installed and no server decides what it is from day to day. Of a JavaScript plugin it is a
-cache of Deno's, and the lock file that says what is in there.
+It is fetched once, when the plugin is installed, and then lies with the files, in `.fetched`. So the code
+that runs is the code that was installed, and no server decides about it from day to day. Of a JavaScript
+plugin it is a cache of Deno's, and the lock file that says what is in there.
 
 Rules: a signature cannot cover what was fetched later, so a signed plugin has to say the hashes: of a module
 of WebAssembly in its manifest (no OpenPGP signature covers that, docs/manifest-json.md, Hash), of what one of
@@ -38,7 +38,7 @@ _NAMES_SOME = re.compile(rb"""["'`](?:npm|jsr|https?):""")
 
 
 class Modules(NamedTuple):
-    """What a JavaScript plugin consists of, for whoever fetches what it imports."""
+    """The modules of a JavaScript plugin, for whoever fetches what it imports."""
 
     files: dict[str, bytes]
     root: str  # a path among them, or an address
@@ -79,7 +79,7 @@ def completed(
 
 
 def pins(tree: Tree) -> dict[str, str]:
-    """What was fetched for a JavaScript plugin, and the hash of each."""
+    """Returns the files that were fetched for a JavaScript plugin, and the hash of each."""
     lock = tree.files.get(_LOCK)
     return deno_lock.pins(lock.data, _LOCK) if lock else {}
 
@@ -118,7 +118,7 @@ def _root(manifest: Manifest, files: dict[str, File]) -> str | None:
 
 
 def _installed(tree: Tree, folder: Path) -> dict[str, File]:
-    """What was fetched for the very same files, if they are installed."""
+    """Returns the modules that were fetched for the very same files, if they are installed."""
     try:
         there = package.read(folder)
         records.check(there, records.read(folder))

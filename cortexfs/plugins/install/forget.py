@@ -1,4 +1,4 @@
-"""What is left of a plugin when its files are gone: what it has kept, and what was decided about it.
+"""The remains of a plugin when its files are gone: what it has kept, and what was decided about it.
 
 This file must never know what either of them says.
 """

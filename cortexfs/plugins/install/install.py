@@ -1,9 +1,9 @@
 """Puts a checked plugin into the plugins directory, as a whole or not at all.
 
 Rules: a plugin is written beside its place, under a hidden name, synced, and then exchanged with what is
-there in one step, so that whoever is killed leaves the old or the new one. What a killed one left is cleared
-by the next, under a lock. Where the file system cannot exchange (NFS, some FUSE), the old one is moved aside
-first, and `settle` moves it back should nothing have taken its place.
+there in one step. Whoever is killed leaves the old or the new one. What a killed one left is cleared by the
+next, under a lock. Where the file system cannot exchange (NFS, some FUSE), the old one is moved aside first,
+and `settle` moves it back should nothing have taken its place.
 This file must never know what is in a plugin, nor whether it may be installed.
 """
 

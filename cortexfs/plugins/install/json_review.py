@@ -1,4 +1,4 @@
-"""What a review says of a plugin with a manifest.json; review.py says it of the others.
+"""The review of a plugin with a manifest.json; review.py has that of the others.
 
 Rules: as there, nothing of the plugin runs. What a kind is held by is told to this, and not known here.
 This file must never know how a review is printed.
@@ -59,7 +59,7 @@ def _hash(manifest: Manifest, files: dict[str, bytes]) -> Check:
 
 
 def capabilities(manifest: Manifest) -> list[str]:
-    """What it asks for, in words."""
+    """Returns the wishes of the plugin, in words."""
     return [f"{name}: {CAPABILITIES[name].about}" for name in manifest.capabilities]
 
 
@@ -77,13 +77,13 @@ def hooked(manifest: Manifest) -> list[str]:
 
 
 def needs(manifest: Manifest) -> list[str]:
-    """Which other plugins."""
+    """Returns the other plugins that it needs."""
     wanted = [*manifest.dependencies.items(), *manifest.peer_dependencies.items()]
     return [f"{name} {range_}" for name, range_ in wanted]
 
 
 def commands(manifest: Manifest) -> list[str]:
-    """What it would add to the program."""
+    """Returns the commands that it would add to the program."""
     return [f"cortex {command.name}: {command.description}" for command in manifest.cli_commands]
 
 

@@ -1,4 +1,4 @@
-"""What a review says of a plugin: what it asks for, what holds it, and what is wrong with it.
+"""The review of a plugin: what it asks for, what holds it, and what is wrong with it.
 
 Rules: a review reads and runs nothing. A check that fails says what is wrong in the words of the fault that a
 daemon would give; warnings stand in nobody's way.
@@ -90,7 +90,7 @@ def _tried(name: str, check: Callable[[], object]) -> Check:
 
 
 def capabilities(manifest: Manifest) -> list[str]:
-    """What it asks for, in words."""
+    """Returns the wishes of the plugin, in words."""
     has = manifest.capabilities
     lists = {"read files": has.file_read, "write files": has.file_write, "network": has.network}
     said = [f"{what}: {', '.join(which)}" for what, which in lists.items() if which]

@@ -1,4 +1,4 @@
-"""What a plugin's [sandbox] comes to, for its hosts and for the programs that they start.
+"""The meaning of a plugin's [sandbox] for its hosts, and for the programs that they start.
 
 Rules: a path that is claimed is absolute, or the claim means nothing and is refused. What a claim takes is in
 core/manifest/governance.py; whether this host has it was asked before.

@@ -113,7 +113,7 @@ def _asset(owner: str, repo: str, version: str | None) -> str:
 
 
 def fetch(address: str, most: int) -> bytes:
-    """What is at an address; ENOENT where there is nothing."""
+    """Returns the content of an address; raises ENOENT where there is nothing."""
     headers = {"User-Agent": f"cortexfs/{VERSION}", "Accept": "*/*"}
     end = time.monotonic() + FETCH_SECONDS
     try:

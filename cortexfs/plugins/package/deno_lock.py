@@ -1,4 +1,5 @@
-"""What a deno.lock says: every module that a plugin has from elsewhere, and the hash that it has to have.
+"""The content of a deno.lock: every module that a plugin has from elsewhere, and the hash that it has to
+have.
 
 Rules: only what pins is read, and an entry without a hash is refused, as is an address that is not https.
 This file must never know how modules are fetched.

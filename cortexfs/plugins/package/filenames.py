@@ -1,4 +1,4 @@
-"""Which names the files of a plugin may have: what every system takes for one name, inside the plugin.
+"""The names that files of a plugin may have: what every system takes for one name, inside the plugin.
 
 This file must never know where a name comes from.
 """

@@ -1,4 +1,5 @@
-"""Whether a plugin's files are those that its manifest.json vouches for (docs/manifest-json.md, HASH).
+"""The comparison of a plugin's files with those that its manifest.json vouches for (docs/manifest-json.md,
+HASH).
 
 The package's digest is the SHA-256 over every file, sorted by path as UTF-8: the path, NUL, the number of
 bytes in decimal, NUL, the bytes. Of the manifest itself hash and signature are left out, for they could not
@@ -79,7 +80,8 @@ def entry_digest(data: bytes) -> str:
 
 
 def verify(claimed: str | None, package: str, entry: str | None = None) -> Covers:
-    """What the manifest's hash covers; EBADMSG if it is of other files. `entry`: None if it is no file."""
+    """Returns the files that the manifest's hash covers; raises EBADMSG if it is of other files. `entry`:
+    None if it is no file."""
     if claimed is None:
         return "nothing"
     said = claimed.lower().encode()

@@ -82,7 +82,7 @@ def library_of(manifest: Manifest) -> str | None:
 
 
 def checksum(data: bytes, name: str) -> str:
-    """What sha256sum(1) prints of a file, which is published beside a package."""
+    """Returns the line that sha256sum(1) prints of a file, which is published beside a package."""
     return f"{hashlib.sha256(data).hexdigest()}  {name}\n"
 
 
@@ -97,14 +97,14 @@ def check_checksum(text: str, data: bytes, name: str) -> None:
 
 
 def archive_name(folder: str, manifest: Manifest) -> str:
-    """What a package of that directory is called, for this system."""
+    """Returns the name of a package of that directory, for this system."""
     if not manifest.version.strip():
         raise Fault("EINVAL", f"{FILE}: version is blank; give the plugin one")
     return f"{folder}-v{manifest.version}-{platform()}{SUFFIX}"
 
 
 def platform() -> str:
-    """What packages call this system."""
+    """Returns the name of this system in packages."""
     host = os.uname()
     system = _SYSTEMS.get(host.sysname, host.sysname.lower())
     return f"{system}-{_MACHINES.get(host.machine, host.machine)}"
@@ -256,7 +256,7 @@ class _Reader:
 
 
 class _Wanted:
-    """Which paths belong to a plugin."""
+    """The paths that belong to a plugin."""
 
     def __init__(self, manifest: Manifest, exists: Callable[[str], bool]) -> None:
         self._files = {*FILES}
@@ -281,7 +281,7 @@ class _Wanted:
         return path in self._files or any(above in self._folders for above in _above(path))
 
     def leads(self, path: str) -> bool:
-        """Whether it is taken, or something below it may be."""
+        """Returns True if it is taken, or something below it may be."""
         below = f"{path}/"
         everything = (*self._files, *self._folders)
         return not is_hidden(posixpath.basename(path)) and (

@@ -1,4 +1,4 @@
-"""What was installed: a record that lies with a plugin's files, by which they are known again.
+"""The record of an installation, which lies with a plugin's files: they are known again by it.
 
 Rules: the record names every file with its hash and whether it is a program. It is hidden, so it is no part
 of the plugin, and it comes and goes with the files in one step. A plugin without one was not installed.

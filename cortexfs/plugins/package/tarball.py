@@ -1,9 +1,9 @@
 """A gzip tar of strangers, read strictly: plain files and directories, or a fault.
 
-Rules: nothing is inflated or allocated beyond a stated bound. What two readers could read differently (a
-second gzip member, data behind the end, sparse files, lengths told twice) is refused, as is whatever is
-neither a file nor a directory. Python's tarfile is not used to read: before 3.11.14 a negative offset kept
-it in a loop for ever (CVE-2025-8194), and users have those versions.
+Rules: nothing is inflated or allocated beyond a stated bound. A package that two readers could read
+differently is refused: a second gzip member, data behind the end, sparse files, lengths told twice. So is one
+with anything but files and directories. Python's tarfile is not used to read: before 3.11.14 a negative
+offset kept it in a loop for ever (CVE-2025-8194), and users have those versions.
 This file must never know which names a package may hold.
 """
 

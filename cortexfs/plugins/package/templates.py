@@ -1,8 +1,8 @@
-"""What `ctx plugin new` writes: a plugin of each kind that passes `ctx plugin test --run` unchanged.
+"""The plugins of `ctx plugin new`: one of each kind, which passes `ctx plugin test --run` unchanged.
 
-Rules: a template is a table of paths to texts, in which @NAME@, @WORD@, @HOST@ and @INCLUDE@ stand for the
-plugin's name, that name as an identifier, the version of this host, and where its C header is. Files below
-bin/ are programs.
+Rules: a template is a table of paths to texts. In these, @NAME@ and @WORD@ stand for the plugin's name, and
+that name as an identifier; @HOST@ and @INCLUDE@ for the version of this host, and where its C header is.
+Files below bin/ are programs.
 This file must never know where a plugin is written.
 """
 

@@ -41,7 +41,7 @@ def written(signed: bytes) -> str:
 
 
 def signed_text(package: str) -> bytes:
-    """What an author signs and gpgv is given: the package's digest."""
+    """Returns the text that an author signs and gpgv is given: the package's digest."""
     return package.encode()
 
 

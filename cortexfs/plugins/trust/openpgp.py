@@ -1,4 +1,4 @@
-"""Whose OpenPGP signature a manifest.json holds, by gpgv and the keys that an administrator trusts.
+"""The OpenPGP signature of a manifest.json, looked at by gpgv with the keys that an administrator trusts.
 
 Rules: gpgv is given copies of what is to be checked and no home of anybody's. Where it or the file is missing
 nothing is checked, and that is said. What is checked and does not hold refuses the plugin.

@@ -57,7 +57,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a signature is worth."""
+    """The worth of a signature."""
 
     status: Literal["unsigned", "verified", "invalid"]
     why: str = ""
@@ -243,7 +243,7 @@ def _upstream_covers(tree: Tree, name: str) -> bool:
 
 
 def _upstream_suffices(tree: Tree) -> bool:
-    """Whether upstream's payload says all: then its hosts can verify what is signed here."""
+    """Returns True if upstream's payload says all: then its hosts can verify what is signed here."""
     return all(_upstream_covers(tree, name) and not tree.files[name].executable for name in _listed(tree))
 
 

@@ -1,4 +1,5 @@
-"""Which copy of a plugin follows which without a question: one by the same keys, and of no lower version.
+"""The copy of a plugin that follows another without a question: one by the same keys, and of no lower
+version.
 
 Rules: a publisher is its key, and not what it calls itself. Whatever key the installed copy was signed with
 has to have signed the next one too, so that nobody takes a name by adding a key first. A version that cannot

@@ -1,4 +1,4 @@
-"""Whose plugins may be installed: publishers' keys, kept in a file of the state directory.
+"""The publishers whose plugins may be installed: their keys, kept in a file of the state directory.
 
 Rules: a publisher is an id and a key together; the same id with another key is a stranger. A store that
 cannot be read is a fault, and is not overwritten. Nobody is trusted without a person's word, given when asked
@@ -86,7 +86,8 @@ def _is_of(one: Publisher, verdict: Verdict) -> bool:
 def decide(
     verdict: Verdict, *, trusted: bool, packaged: bool, yes: bool, interactive: bool
 ) -> Literal["install", "trust", "ask"]:
-    """Whether to install: as it is, after trusting its publisher, or after asking; else a fault.
+    """Decides about an installation: as it is, after trusting its publisher, or after asking; else raises a
+    fault.
 
     `packaged` is what comes as a file or over the network; a directory may be unsigned, for its author has it
     there. A question is answered by a person at a terminal.

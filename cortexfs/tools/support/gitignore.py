@@ -1,4 +1,4 @@
-"""Which files of a tree git would ignore: .gitignore at every level, and .git itself.
+"""The files of a tree that git would ignore: .gitignore at every level, and .git itself.
 
 Rules: the innermost file that says something about a path decides, as in git; above the place where
 a search begins, files count up to the directory that holds .git. A file that cannot be read or a
@@ -54,7 +54,7 @@ class Ignored(NamedTuple):
         return Ignored((*self.files, _File(spec, "", len(below)))) if spec else self
 
     def match(self, path: str) -> bool:
-        """Whether `path`, from the top and with a slash at the end for a directory, is ignored."""
+        """Returns True if `path`, from the top and with a slash at the end for a directory, is ignored."""
         for file in reversed(self.files):
             verdict = file.spec.check_file(file.lead + path[file.cut :]).include
             if verdict is not None:

@@ -1,4 +1,4 @@
-"""What a plugin hears of its being uninstalled: its last hooks, called in a host of whoever uninstalls it.
+"""The end of a plugin: its last hooks, called in a host of whoever uninstalls it.
 
 Rules: a hook that fails, or does not end, is told and holds nothing up. Whose hooks were never told that the
 plugin is installed has none that could be told of its end.
@@ -30,7 +30,7 @@ def last_hooks(options: argparse.Namespace, where: config.Places, name: str) -> 
 
 
 def _called(given: str | None, name: str) -> str:
-    """What went wrong; nothing, else."""
+    """Returns the reason of a failure; nothing, else."""
     try:
         point = mounts.root(given)
         mounts.status_text(point)

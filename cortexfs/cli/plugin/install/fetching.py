@@ -1,4 +1,4 @@
-"""What `ctx plugin install`, `review` and `test` fetch of a plugin's modules, and say of it.
+"""The fetching of a plugin's modules for `ctx plugin install`, `review` and `test`, and its words.
 
 This file must never know how Deno fetches, nor what may be installed.
 """

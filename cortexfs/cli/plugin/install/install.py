@@ -101,7 +101,7 @@ def _warned(source: Source) -> str:
 
 
 def _lacks(where: config.Places, name: str) -> str | None:
-    """What the plugin needs of others and does not have."""
+    """Returns the needs of the plugin that nothing meets."""
     enabled = config.enabled(config.load(where))
     return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
 
@@ -141,7 +141,7 @@ def commands_fault(manifest: Manifest) -> str | None:
 
 
 def _check_as_tested(tree: Tree, place: Path) -> None:
-    """What `ctx plugin test` fails is not installed; nothing is opened or run here."""
+    """Refuses what `ctx plugin test` fails; nothing is opened or run here."""
     if json_manifests.is_json(tree.manifest):  # which is read whole or not at all
         return
     for one in review.checks(tree.manifest, None, place, kernel_support.available()):

@@ -72,7 +72,7 @@ def _say_wrong(path: Path, wrong: list[Check]) -> int:
 
 
 def _read(path: Path, where: config.Places, private: str) -> tuple[Manifest, Tree | None, list[Check]]:
-    """What can be read of a directory, and why not all of it."""
+    """Returns the readable part of a directory, and the reasons for the rest."""
     try:
         whole = package.read(path)
     except Fault as fault:
@@ -113,7 +113,7 @@ def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
 
 
 def _claims(manifest: Manifest, tree: Tree | None) -> tuple[tuple[str, list[str]], ...]:
-    """What it asks for, and what holds it, by its kind of manifest."""
+    """Returns the plugin's claims, and what holds it, by its kind of manifest."""
     available = kernel_support.available()
     has_landlock = governance.Mechanism.LANDLOCK in available
     if json_manifests.is_json(manifest):

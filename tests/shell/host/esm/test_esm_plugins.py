@@ -311,7 +311,7 @@ def test_the_figures_are_those_of_the_code() -> None:
         f"in good order; each has {hooks.HOOK_SECONDS:g} s",
         f"An answer has {calls.OUTPUT_BYTES >> 20} MiB at most",
         f"has {permissions.HEAP_MIB} MiB for objects and some {permissions.DATA_KIB >> 20} GiB of data",
-        f"keys of {state.MAX_KEY >> 10} KiB, values of {state.MAX_VALUE >> 10} KiB,\n"
-        f"{state.MAX_KEYS:,} keys, {state.MAX_TOTAL >> 20} MiB. `ctx.config",
+        f"keys of {state.MAX_KEY >> 10} KiB, values of {state.MAX_VALUE >> 10} KiB,"
+        f" {state.MAX_KEYS:,} keys, {state.MAX_TOTAL >> 20} MiB. `ctx.config",
     ):
-        assert figure in PAGE, figure
+        assert figure in " ".join(PAGE.split()), figure

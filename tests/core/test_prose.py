@@ -1,0 +1,55 @@
+"""How comments, docstrings and pages are written (docs/contributing.md, "Words")."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.places import PROJECT
+
+HOLDERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+MOST_WORDS = 30
+COLUMNS = 100
+# A name for the thing, or "Returns True if", stands there instead.
+NO_BEGINNING = ("What", "Whether", "Who", "Which", "Whose")
+CODE = re.compile("`[^`]*`")
+SENTENCE = re.compile(r"(?<=[.:;?!])\s+")
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Yields each docstring of the package, and its place."""
+    for path in (PROJECT / "cortexfs").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, HOLDERS) and (text := ast.get_docstring(node)):
+                yield f"{path.relative_to(PROJECT)}:{getattr(node, 'name', '')}", text
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yields the sentences of a docstring, without its examples."""
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    for paragraph in prose.split("\n\n"):
+        yield from SENTENCE.split(" ".join(paragraph.split()))
+
+
+def test_docstrings_name_the_thing_in_short_sentences() -> None:
+    places = 0
+    for place, text in docstrings():
+        places += 1
+        assert text.split()[0].strip(",.") not in NO_BEGINNING, f"{place}: {text}"
+        for sentence in sentences(text):
+            assert len(sentence.split()) <= MOST_WORDS, f"{place}: {sentence}"
+    assert places > 2000
+
+
+def test_pages_are_wrapped() -> None:
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")]
+    assert len(pages) > 10
+    for page in pages:
+        is_code = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.lstrip().startswith("```"):
+                is_code = not is_code
+            words = CODE.sub("", line).split()  # code is not broken
+            is_prose = not is_code and len(words) > 2 and not line.startswith(("|", "    "))
+            assert not is_prose or len(line) <= COLUMNS, f"{page.relative_to(PROJECT)}:{number}: {line}"
