@@ -3,9 +3,9 @@
     question = looker.ask(pid)              as soon as somebody has connected
     seen = await looker.seen(question)      or looker.forget(question)
 
-Rules: an answer is mostly there when it is wanted, and whoever wants one reads all that come before it. What
-is late, or wanted by nobody, a task reads. Whoever waits is told by an event, as others may read the answer.
-The channel is as old as the daemon, and another looker hears what the last one has not.
+Rules: an answer is mostly there when it is wanted, and whoever wants one reads all that come before it. A
+task reads those that are late. Whoever waits is told by an event, as others may read the answer. The channel
+is as old as the daemon, and another looker hears what the last one has not.
 This file must never know of callers' sockets, objects, frames or policy.
 """
 
@@ -64,6 +64,8 @@ class Looker:
         self._number = 0
         self._asked: dict[int, Question] = {}
         self._unsent: deque[Question] = deque()
+        self._late: set[int] = set()  # the numbers of questions whose answers are read by the task
+        self._is_late = trio.Event()
         self._waits_from = 0.0  # by Trio's clock
 
     async def run(self) -> None:
@@ -74,7 +76,11 @@ class Looker:
             nursery.cancel_scope.cancel()
 
     async def _read(self) -> None:
+        """Read answers that are late. For each of the others this task would cost a turn of the loop."""
         while True:
+            if not self._late:
+                self._is_late = trio.Event()
+                await self._is_late.wait()
             await trio.lowlevel.wait_readable(self._channel)
             if not self._hear(None):
                 return
@@ -91,6 +97,7 @@ class Looker:
                 return
             # It may hear a question twice. The second answer is to nobody.
             self._unsent = deque(self._asked.values())
+            self._late &= self._asked.keys()
             self._send()
 
     def ask(self, pid: int) -> Question:
@@ -116,6 +123,7 @@ class Looker:
         """Returns where the process is. Raises OSError: it is gone, or not for us to see."""
         if not self._comes_soon(question):
             question.came = trio.Event()
+            self._note_late(question)
             await question.came.wait()
         if isinstance(question.answer, OSError):
             raise question.answer
@@ -144,9 +152,14 @@ class Looker:
             self._send()
         return True
 
+    def _note_late(self, question: Question) -> None:
+        self._late.add(question.number)
+        self._is_late.set()
+
     def _take(self, data: bytes, rights: list[int]) -> None:
         number, error, mount, inode, *namespaces = _ANSWER.unpack(data)
         question = self._asked.pop(number, None)
+        self._late.discard(number)
         if question is None:
             _close(rights)
         elif error:
@@ -159,8 +172,8 @@ class Looker:
 
     def forget(self, question: Question) -> None:
         """Have no answer. It holds a directory, so that it is taken, and closed, now if that can be."""
-        if question.answer is None:
-            self._comes_soon(question)
+        if question.answer is None and not self._comes_soon(question):
+            self._note_late(question)
         self._asked.pop(question.number, None)
         if isinstance(question.answer, Seen):
             question.answer.close()
