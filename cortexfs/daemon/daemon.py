@@ -34,7 +34,7 @@ import trio
 from cortexfs.agents.loop import Agents
 from cortexfs.config import Config
 from cortexfs.core import hostcalls, starts
-from cortexfs.core.errors import EXIT_OK, Fault, exit_status
+from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.daemon import limits as terms
 from cortexfs.daemon import signals, status
@@ -98,6 +98,22 @@ def run(root: Path, config: Config, ready: Callable[[str | None], None], strict:
     except Fault as fault:
         ready(fault.message)
         return exit_status(fault.code)
+    except ExceptionGroup as problems:  # of the loop
+        only = _only_fault(problems)
+        ready(only.message)
+        return exit_status(only.code)
+
+
+def _only_fault(problems: ExceptionGroup[Exception]) -> Fault:
+    """Returns a Fault, where there is nothing else, and raises the problems again."""
+    faults, others = problems.split(Fault)
+    if faults is None or others is not None:
+        raise problems
+    found: BaseException = faults
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, Fault)
+    return found
 
 
 class Daemon:
@@ -141,7 +157,6 @@ class Daemon:
             turns.over,
         )
         self.fs = Filesystem(
-            registry=Registry({}),
             store=Store(config.state / "tree"),
             logs=self.logs,
             sessions=self.sessions,
@@ -217,6 +232,7 @@ class Daemon:
             self.starter.mounted(self.pool.device)
             channels = [self.starter.control.fileno(), self.starter.looks.fileno()]
             give_up(self.config.state, self.config.directory, channels)
+            self._load()
             # What is there now stays; a call makes a few hundred objects, and cycles among them are rare.
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
@@ -225,6 +241,13 @@ class Daemon:
             self.logs.flush()
             daemonstarts.end(self.pool, self.root)
         return EXIT_OK
+
+    def _load(self) -> None:
+        try:
+            self.fs.load(Registry({}))
+        except OSError as problem:
+            why = f"{problem.filename} cannot be used: {problem.strerror}"
+            raise Fault(code_of(problem.errno), why) from None
 
     async def _main(self, ready: Callable[[str | None], None]) -> None:
         async with trio.open_nursery() as services:

@@ -56,7 +56,6 @@ class Filesystem(pyfuse3.Operations):
     def __init__(
         self,
         *,
-        registry: Registry,
         store: Store,
         logs: LogSource,
         sessions: Source = NO_SESSIONS,
@@ -84,11 +83,7 @@ class Filesystem(pyfuse3.Operations):
             now=clock(),
         )
         self._changes = Changes(self._tree, store, clock)
-        self._changes.load()
-        self._tree.home(*self._tree.owner, clock())
         self.own = OwnAgents(self._tree, self._changes, state, clock, forgotten)
-        self.own.load()
-        self._tree.apply(self.own.joined(registry), clock())
         self.bindings = Bindings(self._tree, forget)
         self.expecting_bind = self.bindings.expecting
         self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock, logs)
@@ -97,6 +92,13 @@ class Filesystem(pyfuse3.Operations):
         self.object_of: Callable[[int], Object | None] = self._tree.object_at
 
     # For the daemon.
+
+    def load(self, registry: Registry) -> None:
+        """Show these objects, with all that is kept of the tree on disk. Call it once, before all others."""
+        self._changes.load()
+        self._tree.home(*self._tree.owner, self._clock())
+        self.own.load()
+        self._tree.apply(self.own.joined(registry), self._clock())
 
     @property
     def registry(self) -> Registry:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -171,4 +172,41 @@ def test_the_next_one_follows_no_link_that_it_left(name: str, fresh: Ctx) -> Non
     assert f"{name} is a link, which nobody has reason to put there; remove it" in done.stderr
     assert outside.read_bytes() == b""
     (fresh.state / name).unlink()
+    fresh.ctx("mount", str(fresh.root))
+
+
+def test_the_next_one_changes_nothing_behind_links_that_it_left(fresh: Ctx) -> None:
+    fresh.ctx("umount", str(fresh.root))
+    outside = fresh.state.parent / "outside"
+    for name, half_made in (
+        ("tree/tool", "fs.read.d/.new.policy"),
+        ("tree/links/tool", ".new.mine"),
+        ("plugins", ".new.words/plugin.toml"),
+        ("sessions/agent/one", "session/log"),
+        ("log/tool", "fs.read/log"),
+        ("agents", ".new.one"),
+    ):
+        (left := outside / name / half_made).parent.mkdir(parents=True)
+        left.write_text("half made")
+        shutil.rmtree(fresh.state / name, ignore_errors=True)
+        (fresh.state / name).parent.mkdir(parents=True, exist_ok=True)
+        (fresh.state / name).symlink_to(outside / name)
+    before = {path: path.lstat() for path in outside.rglob("*")}
+    for link, said in (
+        ("tree/links/tool", "tree/links/tool/.new.mine cannot be used"),
+        ("plugins", "plugins/.lock cannot be changed"),
+    ):
+        done = fresh.ctx("mount", str(fresh.root), check=False)
+        assert done.returncode == 13
+        assert f"{fresh.state}/{said}: Permission denied" in done.stderr
+        assert "Traceback" not in (fresh.state / "daemon.log").read_text()
+        (fresh.state / link).unlink()
+    fresh.ctx("mount", str(fresh.root))
+    assert fresh.call("fs.read", "/etc/hostname").status == 0
+    fresh.ctx("umount", str(fresh.root))
+    after = {path: path.lstat() for path in outside.rglob("*")}
+    assert {path: (it.st_uid, it.st_mode, it.st_mtime_ns) for path, it in after.items()} == {
+        path: (it.st_uid, it.st_mode, it.st_mtime_ns) for path, it in before.items()
+    }
+    shutil.rmtree(fresh.state)
     fresh.ctx("mount", str(fresh.root))

@@ -78,7 +78,6 @@ class Mount:
         self.root = root
         self.logs = MemoryLogs()
         self.fs = Filesystem(
-            registry=Registry(examples()),
             store=Store(Path(state)),
             logs=self.logs,
             status=lambda: f"uptime: {time.monotonic_ns()}\n",
@@ -86,6 +85,7 @@ class Mount:
             bin_targets=PROGRAMS,
             strict=True,
         )
+        self.fs.load(Registry(examples()))
 
     async def serve(self) -> None:
         async with trio.open_nursery() as nursery:

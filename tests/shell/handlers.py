@@ -68,7 +68,6 @@ class World:
 
     def again(self) -> Filesystem:
         self.fs = Filesystem(
-            registry=registry("shell", "fs.read"),
             store=Store(self.state),
             logs=NoLogs(),
             status=self.status,
@@ -78,6 +77,7 @@ class World:
             clock=lambda: self.now,
             forget=self.forgotten.append,
         )
+        self.fs.load(registry("shell", "fs.read"))
         return self.fs
 
     def status(self) -> str:

@@ -38,7 +38,6 @@ class Seen(World):
 
     def again(self) -> Filesystem:
         self.fs = Filesystem(
-            registry=registry("shell"),
             store=Store(self.state / "tree"),
             logs=NoLogs(),
             sessions=self.sessions,
@@ -49,6 +48,7 @@ class Seen(World):
             clock=lambda: self.now,
             forget=self.forgotten.append,
         )
+        self.fs.load(registry("shell"))
         return self.fs
 
     async def names(self, path: str) -> list[str]:

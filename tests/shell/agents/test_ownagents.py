@@ -35,7 +35,6 @@ class Homes(Seen):
         self.dropped: list[Key] = []
         of_all = registry("shell", "fs.read").objects
         self.fs = Filesystem(
-            registry=Registry({**of_all, CODER.key: CODER}),
             store=Store(self.state / "tree"),
             logs=NoLogs(),
             sessions=self.sessions,
@@ -48,6 +47,7 @@ class Homes(Seen):
             clock=lambda: self.now,
             forget=self.forgotten.append,
         )
+        self.fs.load(Registry({**of_all, CODER.key: CODER}))
         return self.fs
 
     async def make(self, name: str) -> int:
