@@ -8,8 +8,7 @@
         for frame in conversation.send("hello"):
             print(frame)
 
-Whatever goes wrong is a `Failed`, with a stable `code`. The same for Trio is `cortexfs.client.trio`, which
-alone imports Trio.
+Whatever goes wrong is a `Failed`, with a stable `code`.
 """
 
 from cortexfs.client.blocking import Conversation, Stream

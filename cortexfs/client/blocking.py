@@ -20,23 +20,48 @@ from types import TracebackType
 from typing import Any
 
 from cortexfs.client import places
-from cortexfs.client.asking import Asking, Heard
 from cortexfs.client.results import Failed
 from cortexfs.client.sorting import Inbox, Sorter, new_id
 from cortexfs.core.frames import AnyFrame, Done
-from cortexfs.core.talk.requests import AnyRequest, Approve, Cancel, Decision, Ping, Send
+from cortexfs.core.talk.requests import (
+    AnyRequest,
+    Approve,
+    Cancel,
+    Decision,
+    Input,
+    Ping,
+    Resume,
+    Scope,
+    Send,
+)
 
 READ_BYTES = 1 << 18  # what a Unix socket holds at most by default (net.core.wmem_default)
 LOOK_MS = 100  # how often a writer looks whether it must read for itself
 
 
-class Stream(Heard, Iterator[AnyFrame]):
+class Stream(Iterator[AnyFrame]):
     """The frames that answer one request. `id` is the request's, `run` the run's once it has begun, `last`
     the id of the newest event that was read. An exception (Ctrl-C too) does not end it: read on."""
 
     def __init__(self, conversation: Conversation, inbox: Inbox) -> None:
-        super().__init__(inbox)
         self._conversation = conversation
+        self._inbox = inbox
+
+    @property
+    def id(self) -> str | None:
+        return self._inbox.id
+
+    @property
+    def run(self) -> str | None:
+        return self._inbox.run
+
+    @property
+    def last(self) -> str | None:
+        return self._inbox.last
+
+    def close(self) -> None:
+        """Forget what comes: the run itself goes on."""
+        self._inbox.stop()
 
     def __next__(self) -> AnyFrame:
         if not self._inbox.is_ready:
@@ -47,7 +72,7 @@ class Stream(Heard, Iterator[AnyFrame]):
         return frame
 
 
-class Conversation(Asking[Stream]):
+class Conversation:
     """One connection to the object (or socket) at `path`, a name or a path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -67,6 +92,26 @@ class Conversation(Asking[Stream]):
         self, type_: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def send(
+        self,
+        input: Input,
+        *,
+        session: str = "default",
+        scope: Scope = "private",
+        cwd: str | None = None,
+        id: str | None = None,
+    ) -> Stream:
+        """Say something; the frames of its run, up to done. Without an `id` it gets one of its own, so
+        that saying it again after an accident (with `id=stream.id`) does not say it twice."""
+        return self._ask(Send(input=input, session=session, scope=scope, cwd=cwd, id=id or new_id()))
+
+    def resume(
+        self, *, session: str = "default", scope: Scope = "private", after: str | None = None
+    ) -> Stream:
+        """Every event of the session after the event `after`, then what happens, until you leave. What
+        this connection was given already is not given again."""
+        return self._ask(Resume(session=session, scope=scope, after=after, id=new_id()))
 
     def cancel(self, id: str) -> Done:
         """End a run, by its id or that of its send; its done, which says how it ended in fact."""

@@ -23,7 +23,7 @@ LAST_STATUS = "{path} ended with exit status {status} and without a done frame; 
 
 
 class Frames:
-    """A program's output as frames, as it comes: pure, for both halves of the client."""
+    """A program's output as frames, as it comes."""
 
     def __init__(self, path: str) -> None:
         self._path = path

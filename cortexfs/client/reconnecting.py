@@ -27,7 +27,7 @@ AWAY = frozenset({"EHOSTDOWN", "ENOENT", "EACCES", "EAGAIN"})
 
 
 class Patience:
-    """The frames that were read, and how long to wait for more. Pure, for both halves of the client."""
+    """The frames that were read, and how long to wait for more."""
 
     def __init__(self, pauses: Sequence[float], after: str | None = None) -> None:
         self.after = after

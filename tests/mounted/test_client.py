@@ -14,7 +14,6 @@ import pytest
 
 from cortexfs import client
 from cortexfs.client import Conversation, Failed, run, text
-from cortexfs.client import trio as client_trio
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
 from tests.core.conversation_pair import kinds, texts
@@ -114,15 +113,6 @@ def test_what_is_not_there(root: None) -> None:
     for path in ("model/debug/nobody", "tool/fs.read", "/nothing/here"):
         with pytest.raises(Failed, match="ENOENT"):
             Conversation(path)
-
-
-async def test_under_trio(root: None) -> None:
-    async with client_trio.Conversation(ECHO) as conversation:
-        assert (
-            await client_trio.text(conversation.send("hello there", session="client-trio")) == "hello there"
-        )
-        assert await conversation.ping() < 30
-    assert await client_trio.text(client_trio.run(ECHO, "hello there")) == "hello there"
 
 
 def test_a_session_is_followed_over_the_end_of_a_daemon(victim: Ctx) -> None:

@@ -7,10 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-import trio
 
 from cortexfs.client import Failed, run, text
-from cortexfs.client import trio as client_trio
 from tests.core.conversation_pair import kinds
 
 START = '{"type":"start","run":"r1","tool":"t"}'
@@ -83,28 +81,3 @@ def test_a_run_that_failed_is_read_to_its_end(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="EIO: no"):
         text(running)
     assert running.status == 1
-
-
-async def test_under_trio(tmp_path: Path) -> None:
-    said = program(tmp_path / "t", f"echo '{START}'; echo '{DONE}'")
-    running = client_trio.run(said)
-    assert kinds([frame async for frame in running]) == "start done"
-    assert (running.run, running.status) == ("r1", 0)
-    with pytest.raises(Failed, match="EPROTO"):
-        await client_trio.text(client_trio.run(program(tmp_path / "u", "echo hello")))
-
-
-async def test_cancelling_who_reads_kills_the_run(tmp_path: Path) -> None:
-    said = program(tmp_path / "t", f"echo '{START}'; exec tail -f /dev/null")
-    async with client_trio.run(said) as running:
-        assert kinds([await anext(running)]) == "start"
-        with trio.move_on_after(0):
-            await anext(running)
-        assert running.status == -signal.SIGKILL
-
-
-async def test_leaving_kills_the_run(tmp_path: Path) -> None:
-    said = program(tmp_path / "t", f"echo '{START}'; exec tail -f /dev/null")
-    async with client_trio.run(said) as running:
-        await anext(running)
-    assert running.status == -signal.SIGKILL
