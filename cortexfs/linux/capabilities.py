@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from cortexfs.linux import syscalls
 
-CHOWN, DAC_OVERRIDE, SETPCAP, SYS_PTRACE, SYS_ADMIN = 0, 1, 8, 19, 21
+SETPCAP, SYS_PTRACE, SYS_ADMIN = 8, 19, 21
 
 
 def mask(*numbers: int) -> int:

@@ -8,7 +8,7 @@ This file must never know who plays a script.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -27,8 +27,6 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=64 << 10)]
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One step; its first field is the key that names it."""
-
-    FIELD: ClassVar[str] = ""
 
 
 class Say(Step, frozen=True):

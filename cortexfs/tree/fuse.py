@@ -85,7 +85,6 @@ class Filesystem(pyfuse3.Operations):
         self._changes = Changes(self._tree, store, clock)
         self.own = OwnAgents(self._tree, self._changes, state, clock, forgotten)
         self.bindings = Bindings(self._tree, forget)
-        self.expecting_bind = self.bindings.expecting
         self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock, logs)
         self._entries = Entries(self._tree, self._spaces, logs, status, commands, clock)
         self._handles = Handles()

@@ -101,7 +101,7 @@ class Mount:
 
     def _bind(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
-        with self.fs.expecting_bind():
+        with self.fs.bindings.expecting():
             listener.bind(f"{self.root}/.run.sock")
         listener.listen()
         return listener

@@ -301,11 +301,6 @@ def _names(tools: Sequence[Tool]) -> str:
 # Earlier steps.
 
 
-def call_message(name: str, input_: Any) -> Said:
-    """A call as the model said it, or would have."""
-    return Said("assistant", (Text(_written(name, input_)),))
-
-
 def result_message(name: str, output: str, is_error: bool) -> Said:
     """Returns a tool's output, as wording.py tells it, said by the user: there is nobody else."""
     told = f"The call of {name} failed:" if is_error else f"The output of {name}:"

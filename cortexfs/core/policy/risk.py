@@ -54,8 +54,6 @@ FLOORS = {
     "deploy": BLOCK,
     "modify_credential": BLOCK,
 }
-# What an effect says beside its kind, where that lifts allow and review to require_confirmation.
-LIFTS = {"always": "confirmation", "irreversible": "reversibility"}
 HARMLESS_WORDS = {
     "reversibility": ("reversible", "partially_reversible"),
     "confirmation": ("never", "on_risk"),

@@ -143,10 +143,6 @@ class Warm(ABC, Generic[C]):
     def is_open(self) -> bool:
         return self._running and not self._closing
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._calls
-
     def close(self) -> None:
         """It ends when its calls have."""
         with self._lock:

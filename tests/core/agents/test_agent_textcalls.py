@@ -16,8 +16,8 @@ from cortexfs.agents.window.text_protocol import (
     Call,
     Malformed,
     Spoken,
+    _written,
     as_text,
-    call_message,
     instruction,
     parse,
     result_message,
@@ -319,7 +319,7 @@ json_values = st.recursive(
     st.dictionaries(st.text(st.characters(codec="utf-8")), json_values), st.text(st.characters(codec="utf-8"))
 )
 def test_what_is_told_as_a_call_is_read_as_that_call(input_: dict[str, Any], before: str) -> None:
-    said = call_message("fs.read", input_).text
+    said = _written("fs.read", input_)
     assert parse(said, TOOLS) == Call("fs.read", input_)
     if "{" not in before:
         assert parse(before + said, TOOLS) == Call("fs.read", input_)

@@ -216,7 +216,7 @@ async def test_the_socket_is_bound_in_the_root_and_seen_in_the_home(tmp_path: Pa
     async with homes(tmp_path) as world:
         inode = await world.make("mine")
         found, pid = world.fs.object_of(inode), os.getpid()
-        with world.fs.expecting_bind(found):
+        with world.fs.bindings.expecting(found):
             made = await world.fs.mknod(1, b".bind.sock", stat.S_IFSOCK | 0o777, 0, caller(0, pid))
         assert made.st_ino == await world.find(f"{AGENTS}/mine.sock")
         assert (stat.S_IMODE(made.st_mode), made.st_uid, made.entry_timeout) == (0o600, UID, 0)

@@ -69,7 +69,7 @@ async def test_run_sock_is_bound_once_by_the_thread_that_was_announced(world: Wo
         await fs.lookup(ROOT, b".run.sock", caller())
     with refused(errno.EROFS):
         await fs.mknod(ROOT, b".run.sock", mode, 0, here)
-    with fs.expecting_bind():
+    with fs.bindings.expecting():
         for parent, name, kind, who in (
             (ROOT, b".run.sock", mode, caller(pid=1)),
             (TOOL, b".run.sock", mode, here),
