@@ -25,7 +25,6 @@ from cortexfs.peers import safe_sockets
 from cortexfs.state.beside import kept_of, place_of
 
 _PACKAGE = Path(cortexfs.__file__)
-_DEVICES = ("null", "random", "urandom", "shm")
 
 log = logging.getLogger("cortexfs")
 
@@ -38,7 +37,7 @@ def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
     assert len(os.listdir("/proc/self/task")) == 1
     os.umask(0o022)  # nothing gets another mode than it is made with
     try:
-        landlock.write_only_in([*_folders(state), os.devnull], _read())
+        landlock.write_only_in([*_folders(state), os.devnull], landlock.all_but_devices())
     except (Fault, OSError) as problem:
         log.warning("the daemon is not kept from other files than its own here: %s", problem)
     # Elsewhere resolvers take what they receive by recvmsg(2), and so must whoever looks for descriptors.
@@ -61,12 +60,6 @@ def _folders(state: Path) -> Iterator[str]:
         with suppress(OSError):  # then nothing can be kept there either
             beside.mkdir(mode=0o755, exist_ok=True)
             yield os.path.realpath(beside)
-
-
-def _read() -> Iterator[str]:
-    """All but devices: root may read disks, and with them everybody's files."""
-    yield from (f"/{name}" for name in os.listdir("/") if name != "dev")
-    yield from (f"/dev/{name}" for name in _DEVICES)
 
 
 def _check(path: Path, rights: int) -> None:

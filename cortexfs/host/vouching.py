@@ -2,7 +2,7 @@
 
 Rules: nothing that the daemon says makes anybody known. A host is at most whoever connected: the same user,
 namespaces and root, no other groups, no more capabilities. Of a process that has ended, the connection still
-tells user and groups, and nothing else is believed. Connections are what listeners accept. These have names:
+tells user and groups, and nothing else is believed. Connections are what listeners accept. These have paths:
 both ends of a socket pair are its maker's. A listener is none: it tells of its maker, too.
 This file must never know what a host is for.
 """
@@ -75,7 +75,9 @@ class Vouching:
         if not stat.S_ISSOCK(os.fstat(connection).st_mode):
             raise _no_connection()
         with socket.socket(fileno=os.dup(connection)) as sock:
-            if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_STREAM) or not sock.getsockname():
+            # A name in bytes is no path. A pair gets one by a connect(2) that fails (unix(7), autobind).
+            name = sock.getsockname() if sock.family == socket.AF_UNIX else ""
+            if sock.type != socket.SOCK_STREAM or not isinstance(name, str) or not name:
                 raise _no_connection()
             if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):  # it tells of whoever listens
                 raise _no_connection()

@@ -165,6 +165,8 @@ MODES_BY_FLAGS = {"open": ((2, -1), 2), "openat": ((257, 56), 3)}
 OPENAT2 = (437, 437)
 CLONE, CLONE3, UNSHARE, PRLIMIT = (56, 220), (435, 435), (272, 97), (302, 261)
 SOCKET, SOCKETPAIR = (41, 198), (53, 199)
+# SO_PASSCRED, SO_PASSSEC and SO_PASSPIDFD, by which a socket gets a name without bind(2)
+SETSOCKOPT, NAMING = (54, 208), (16, 34, 76)
 
 # Every CLONE_NEW*, the time namespace being what is the exit signal's place for clone(2).
 _NAMESPACES = sum(syscalls.NAMESPACES.values())
@@ -241,6 +243,9 @@ def _of_daemon(column: int, pid: int) -> Iterator[Instruction]:
     yield from [(_AT_LEAST, 0, 1, NEWER), _failing(errno.ENOSYS)]
     yield from _if_called(IOCTL[column], [_look(1), *_any_of(REQUESTS, _GO_ON), _failing(errno.ENOTTY)])
     yield from _if_called(PRCTL[column], _where(_EQUAL, PR_SET_SECCOMP, no, _GO_ON))
+    options = [_look(2), *_any_of(NAMING, no), _GO_ON]
+    of_sockets = [_look(1), (_EQUAL, 1, 0, socket.SOL_SOCKET), _GO_ON, *options]
+    yield from _if_called(SETSOCKOPT[column], of_sockets)
     yield from _if_called(FCNTL[column], [_look(1), *_any_of(COMMANDS, no), _GO_ON])
     yield from _if_called(TGKILL[column], _where(_EQUAL, pid, _GO_ON, no))
     yield from _if_called(PIDFD_SEND_SIGNAL[column], [_look(1), (_EQUAL, 0, 1, 0), _GO_ON, no])

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import os
 import shutil
-import stat
 import threading
 import time
 from collections import OrderedDict
@@ -111,22 +110,13 @@ def _open(path: Path, write: bool) -> tuple[int, bool]:
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), False
 
 
-def adopt(root: Path) -> None:
-    """Take back what earlier versions of root's daemon gave to users: without powers it would be closed."""
+def given_away(root: Path) -> list[Path]:
+    """Returns what earlier versions of root's daemon gave to users. It is closed to root without powers, and
+    nothing in here may be taken over: whoever had the daemon could have moved it here."""
     if os.geteuid() or root.is_symlink() or not root.is_dir():
-        return
-    for kind in root.iterdir():
-        for top in kind.iterdir() if _is_folder(kind) else ():
-            if top.lstat().st_uid:
-                for folder, folders, files in os.walk(top) if _is_folder(top) else ():
-                    for name in (*folders, *files):
-                        os.chown(f"{folder}/{name}", 0, 0, follow_symlinks=False)
-                os.chown(top, 0, 0, follow_symlinks=False)  # last: it says that all of it is
-
-
-def _is_folder(path: Path) -> bool:
-    """Returns False for a link to one: os.walk(3) would follow it."""
-    return stat.S_ISDIR(path.lstat().st_mode)
+        return []
+    folders = [kind for kind in root.iterdir() if not kind.is_symlink() and kind.is_dir()]
+    return [path for folder in folders for path in folder.iterdir() if path.lstat().st_uid]
 
 
 def make_folder(root: Path, parts: tuple[str, ...]) -> list[Path]:

@@ -12,6 +12,7 @@ This file must never know what a run does, nor sockets or FUSE.
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import time
@@ -33,6 +34,8 @@ from cortexfs.sessions.quota import Most, Shares, taken
 from cortexfs.sessions.writer import Commit
 
 MISSING = "there is no such session; `ctx session list` shows those that are there"
+
+log = logging.getLogger("cortexfs")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -63,7 +66,8 @@ class Sessions:
         most: Most | None = None,
     ) -> None:
         limits = limits or Limits()
-        disk.adopt(root)
+        if given := disk.given_away(root):
+            log.warning("%s and others are of an earlier version: chown -R root: %s", given[0], root)
         self.root = root
         self._report = report
         self._removed = removed

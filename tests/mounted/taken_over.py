@@ -206,6 +206,13 @@ def ask_a_file_system() -> None:
         fcntl.ioctl(file, 0x5460, b"\0" * 8)  # FIOQSIZE
 
 
+def name_a_pair() -> None:
+    """Without bind(2), so that it could be taken for a connection."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+
+
 def kill_by_descriptor() -> None:
     signal.pidfd_send_signal(os.pidfd_open(VICTIM), signal.SIGCONT)
 
@@ -247,6 +254,7 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "connect": connect,
     "listen": listen,
     "listen anywhere": listen_anywhere,
+    "name a pair": name_a_pair,
     "filter calls": filter_calls,
     "filter calls, otherwise": filter_calls_otherwise,
     "lease on a file": lease,

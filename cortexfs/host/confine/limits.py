@@ -71,9 +71,14 @@ class Group:
     def create(cls, base: Path, host: int, processes: int) -> Group:
         group = cls(base / str(host))
         group.path.mkdir()
-        with suppress(FileNotFoundError, PermissionError):  # v2 without the pids controller can still kill
+        try:
             (group.path / "pids.max").write_text(str(processes))
             group.counts = True
+        except (FileNotFoundError, PermissionError):
+            pass  # v2 without the pids controller can still kill
+        except OSError:
+            group.path.rmdir()
+            raise
         return group
 
     def enter(self) -> None:

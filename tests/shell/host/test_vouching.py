@@ -76,6 +76,17 @@ def test_a_pair_of_sockets_is_its_makers(forks: Forks) -> None:
             assert forks.refused(Identity(0, 0, ()), pair[0])[0] == "EACCES"
 
 
+def test_a_pair_that_got_a_name_is_its_makers_still(forks: Forks) -> None:
+    # unix(7), autobind: a socket with SO_PASSCRED has a name once it was to be connected, whatever came of it
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        with pytest.raises(OSError):  # noqa: PT011
+            ours.connect(b"\0cortexfs-test-nobody-listens")
+        assert ours.getsockname()
+        assert forks.refused(Identity(0, 0, ()), ours)[0] == "EACCES"
+
+
 def test_the_end_that_connected_vouches_for_nobody(forks: Forks) -> None:
     # unix(7): of it, SO_PEERCRED are those of whoever listens, as many services of root do
     with socket.socket(socket.AF_UNIX) as service, socket.socket(socket.AF_UNIX) as client:

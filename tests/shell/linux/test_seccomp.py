@@ -60,7 +60,7 @@ def test_the_numbers_are_those_of_the_headers(header: str, column: int) -> None:
     ours |= {"tgkill": seccomp.TGKILL, "pidfd_send_signal": seccomp.PIDFD_SEND_SIGNAL}
     ours |= {"recvmsg": seccomp.RECVMSG, "recvmmsg": seccomp.RECVMMSG, "close": seccomp.CLOSE}
     ours |= {"close_range": seccomp.CLOSE_RANGE, "dup2": seccomp.DUP2, "dup3": seccomp.DUP3}
-    ours |= {"fcntl": seccomp.FCNTL, "prctl": seccomp.PRCTL}
+    ours |= {"fcntl": seccomp.FCNTL, "prctl": seccomp.PRCTL, "setsockopt": seccomp.SETSOCKOPT}
     for name, words in wasm_calls.CALLS.items():
         assert ours.get(name, seen(words)) == seen(words)
         ours[name] = seen(words)
@@ -173,6 +173,9 @@ OF_DAEMON = [
     (seccomp.IOCTL, (3, 0x5421), 0),
     (seccomp.IOCTL, (3, 0x40086604), errno.ENOTTY),
     (seccomp.FCNTL, (3, 1024), errno.EPERM),
+    (seccomp.SETSOCKOPT, (3, 1, 16), errno.EPERM),
+    (seccomp.SETSOCKOPT, (3, 1, 83), 0),
+    (seccomp.SETSOCKOPT, (3, 41, 16), 0),
     (seccomp.FCNTL, (3, 3), 0),
     (seccomp.RECVMSG, (5,), 0),
     (seccomp.RECVMSG, (6,), errno.EPERM),

@@ -63,6 +63,7 @@ def test_what_looks_at_signatures_has_no_power(tmp_path: Path) -> None:
     attempts = "; ".join(
         f"({attempt}) 2>&-; echo $?"
         for attempt in (
+            "test $(head -c 1 /dev/zero | wc -c) = 1",
             f"echo > {tmp_path}/new",
             f"rm {script}",
             "python3 -c 'import socket; socket.socket()'",
@@ -72,9 +73,9 @@ def test_what_looks_at_signatures_has_no_power(tmp_path: Path) -> None:
     script.chmod(0o755)
     words = [sys.executable, *starts.gpgv(str(script), str(tmp_path))]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    *powers, new, removed, opened, read = done.stdout.splitlines()
+    *powers, device, new, removed, opened, read = done.stdout.splitlines()
     assert [each.split()[1] for each in powers] == ["0" * 16] * 2
-    assert "0" not in {new, removed, opened}
+    assert "0" not in {device, new, removed, opened}
     assert read == "0"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gpgv"]
 

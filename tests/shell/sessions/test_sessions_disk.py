@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessions.disk import adopt
 from cortexfs.sessions.file_log import Job
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.writer import Commit
@@ -257,21 +256,13 @@ async def test_events_that_a_failing_disk_lost_are_not_pretended(tmp_path: Path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
-def test_what_was_given_to_users_is_taken_back_and_no_link_followed(tmp_path: Path) -> None:
-    others = tmp_path / "others"
-    (tmp_path / "sessions/agent/one/session").mkdir(parents=True)
-    (others / "folder").mkdir(parents=True)
-    for link in ("sessions/agent/link", "sessions/agent/one/link", "sessions/link"):
-        (tmp_path / link).symlink_to(others)
-    given = [*tmp_path.rglob("*")]
-    for path in given:
-        os.chown(path, 1000, 1000, follow_symlinks=False)
-    adopt(tmp_path / "sessions")
-    still = {path.relative_to(tmp_path) for path in given if path.lstat().st_uid}
-    assert {str(path) for path in still} == {
-        "others",
-        "others/folder",
-        "sessions",
-        "sessions/agent",
-        "sessions/link",
-    }
+async def test_what_was_given_to_users_is_told_and_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (given := tmp_path / "home/1000/agent").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "home")
+    os.chown(given.parent, 1000, 1000)
+    async with store(tmp_path):
+        pass
+    assert f"{given.parent} and others are of an earlier version: chown -R root: {tmp_path}" in caplog.text
+    assert given.parent.stat().st_uid == 1000

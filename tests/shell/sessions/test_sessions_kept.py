@@ -89,26 +89,6 @@ async def test_folders_and_files_are_private(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "root").stat().st_mode) == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to a user")
-async def test_what_was_given_to_users_is_taken_back(tmp_path: Path) -> None:
-    # as earlier versions did, and root without capabilities could not open it
-    root = tmp_path / "root"
-    async with store(root) as sessions:
-        log = await sessions.open(address("s"))
-        log.append(run_of(1, "r1"))
-        await log.durable(6)
-        await sessions.settle()
-    every = [path for path in root.rglob("*") if path.parent != root]
-    (outside := tmp_path / "outside").touch()
-    (every[0] / "link").symlink_to(outside)
-    for path in (*every, outside):
-        os.chown(path, 1234, 1235)
-    async with store(root):
-        pass
-    assert {path.stat().st_uid for path in every} == {0}
-    assert outside.stat().st_uid == 1234
-
-
 async def test_the_log_grows_in_place_and_the_rest_is_replaced_as_a_whole(tmp_path: Path) -> None:
     # abi.md 1: "session files are append-only and grow under open readers, so `tail -f` works"
     async with store(tmp_path) as sessions:
