@@ -28,7 +28,7 @@ from cortexfs.core import names, value_formats
 from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls, places
-from cortexfs.state import believed, locked_store, whole_files
+from cortexfs.state import believed, locked_store, no_links, whole_files
 
 FOLDER = "agents"
 OWN = "home"
@@ -148,8 +148,8 @@ def put(state: Path, record: Record, home: int | None = None) -> None:
     check(record)
     path = _path(state, record.name, home)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        whole_files.create(path, [locked_store.json(record)], 0o600)
+        with no_links.folder(state, path.parent.relative_to(state), 0o700) as folder:
+            whole_files.create(folder / path.name, [locked_store.json(record)], 0o600)
     except FileExistsError:
         raise Fault("EEXIST", f"there is an agent {record.name} already") from None
     except OSError as problem:
@@ -159,8 +159,9 @@ def put(state: Path, record: Record, home: int | None = None) -> None:
 def remove(state: Path, name: str, home: int | None = None) -> None:
     path = _path(state, name, home)
     try:
-        path.unlink()
-        whole_files.sync(path.parent)
+        with no_links.folder(state, path.parent.relative_to(state), 0o700) as folder:
+            (folder / path.name).unlink()
+            whole_files.sync(folder)
     except FileNotFoundError:
         raise Fault("ENOENT", f"there is no agent {name}; see: ctx agent list") from None
     except OSError as problem:

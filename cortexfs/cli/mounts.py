@@ -1,16 +1,15 @@
 """The CortexFS mounts of this machine, which of them a command means, and their answers.
 
 Rules: /proc/self/mountinfo says what is mounted and never blocks; a path on a mount may block for
-ever, so it is only touched through `bounded.ask`. What a mount says about itself is believed as far
-as the user who mounted it is trusted: a pid counts only when the process is that user's.
+ever, so it is only touched through `bounded.ask`. What a mount says about itself is shown, and nothing is
+done to a process because of it (daemons.py).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 
 from cortexfs.cli.bounded import ask
 from cortexfs.core import mountinfo
@@ -112,31 +111,3 @@ def facts(text: str) -> dict[str, list[str]]:
         if colon:
             found.setdefault(key, []).append(value)
     return found
-
-
-def daemon_pid(text: str, owner: int) -> int | None:
-    """The daemon's pid as its status tells, if that process belongs to the mount's owner.
-
-    A user's mount may say what it likes, and root may be asking in order to send a signal.
-    """
-    said = facts(text).get("pid", [""])[0]
-    return int(said) if said.isdecimal() and owned_by(int(said), owner) else None
-
-
-def owned_by(pid: int, owner: int) -> bool:
-    """Returns True if the process runs as `owner` (its /proc directory may be root's: PR_SET_DUMPABLE)."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            return f"\nUid:\t{owner}\t" in file.read()
-    except OSError:
-        return False
-
-
-def started_with(pid: int) -> Iterator[tuple[str, str]]:
-    """The words of a daemon's command line, each with the one after it."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = [os.fsdecode(word) for word in file.read().split(b"\0")]
-    except OSError:
-        return
-    yield from pairwise(words)

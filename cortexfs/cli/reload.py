@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from cortexfs.cli import mounts
+from cortexfs.cli import daemons, mounts
 from cortexfs.core.errors import Fault
 
 # A plugin may take long to import.
@@ -26,15 +26,15 @@ def told(given: str | None, outcome: Callable[[dict[str, list[str]]], str | None
         root = mounts.root(given)
         mount = mounts.mounted_at(root)
         before = mounts.status_text(root) if mount else ""
-        pid = mounts.daemon_pid(before, mount.owner) if mount else None
-        if pid is None:
+        if mount and os.getuid() not in (0, mount.owner):
+            return "the running daemon is not yours to tell and takes it over when it is mounted again"
+        daemon = daemons.of(mount) if mount else None
+        if daemon is None:
             return "it counts from the next ctx mount"
-        os.kill(pid, signal.SIGHUP)
+        daemon.process.send(signal.SIGHUP)
         return _outcome(root, _reloads(before), outcome)
     except (Fault, ProcessLookupError):
         return "it counts from the next ctx mount"
-    except PermissionError:
-        return "the running daemon is not yours to tell and takes it over when it is mounted again"
 
 
 def broken(kind: str, name: str, verb: str) -> Callable[[dict[str, list[str]]], str | None]:

@@ -22,6 +22,8 @@ KEY = "key"  # the command that prints a provider's key; right: what it prints
 # Of the daemon's environment, what a password manager needs (with XDG_*), and no other provider's key.
 NEEDED = frozenset(("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"))
 
+# How the starter's command line begins, after the interpreter; its two channels and pairs of options follow.
+STARTER = ["-I", "-m", "cortexfs.host.starter"]
 PREFIX = ".signature-"  # of the names of such folders
 POWERLESS = ("-I", "-m", "cortexfs.host.powerless")
 RING, SIGNED, TEXT = "plugin-keys.gpg", "signature", "text"  # of the files there

@@ -3,9 +3,10 @@
 Main path: `main` reads a `Load` from its standard input, opens the file, gives up what it does not need,
 loads, and answers with the port. Then llama.cpp's threads serve, and ours wait for the daemon to hang up.
 
-Rules: it answers nobody who does not know the key. Under root it becomes nobody before it reads a byte
-of the file, which may be anybody's. It never outlives the daemon: the socket's end, or the kernel, ends
-it. It ends by _exit, as the server's own way to stop deadlocks before its first request.
+Rules: it answers nobody who does not know the key. Under root it opens the file as root without powers, and
+becomes nobody before it reads a byte of it, as it may be anybody's. It never outlives the daemon: the
+socket's end, or the kernel, ends it. It ends by _exit, as the server's own way to stop deadlocks before its
+first request.
 This file must never know what a frame, a session or a caller is.
 """
 
@@ -16,6 +17,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 import sys
 import threading
 from contextlib import suppress
@@ -23,6 +25,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from cortexfs.core.models import engine_protocol
+from cortexfs.linux import capabilities
 from cortexfs.linux.syscalls import (
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
@@ -80,10 +83,7 @@ def _served(load: engine_protocol.Load) -> int:
         xllamacpp = importlib.import_module("xllamacpp")
     except ImportError as problem:
         raise Unusable(f"xllamacpp cannot be imported: {problem}; see: ctx provider add-local") from None
-    try:
-        weights = os.open(load.weights, os.O_RDONLY)
-    except OSError as problem:
-        raise Unusable(f"{load.weights} cannot be read: {problem.strerror}") from None
+    weights = _opened(load.weights)
     try:
         _give_up()
         # By its descriptor: the folders above it may be closed to nobody.
@@ -101,6 +101,19 @@ def _served(load: engine_protocol.Load) -> int:
     except RuntimeError as problem:
         raise Unusable(f"llama.cpp does not load {load.weights}: {problem}") from None
     return int(_server.listening_address.rpartition(":")[2])
+
+
+def _opened(path: str) -> int:
+    """The daemon names the file, and one of root's has no power to look into what is closed to root."""
+    try:
+        if os.geteuid() == 0:
+            capabilities.keep(capabilities.mask(capabilities.SETGID, capabilities.SETUID))
+        weights = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as problem:
+        raise Unusable(f"{path} cannot be read: {problem.strerror}") from None
+    if not stat.S_ISREG(os.fstat(weights).st_mode):
+        raise Unusable(f"{path} is no regular file")
+    return weights
 
 
 _server: Any = None

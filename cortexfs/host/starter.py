@@ -1,15 +1,16 @@
 """The process that starts others for the daemon, which cannot once it has given up what it does not need.
 
-    python -I -m cortexfs.host.starter FD LOOKS [--root ROOT] [--state DIR] [--config DIR] [--engine JSON]
+    python -I -m cortexfs.host.starter FD LOOKS --daemon PID [--root ROOT] [--state DIR] [--config DIR]
+                                                             [--engine JSON]
 
-FD is the channel of core/starts.py, LOOKS the one that lookers hear, one after another. The daemon starts
-this before it opens anything. --root is the mount, --state and --config are the daemon's directories,
---engine the command of engines, as a list of words.
+FD is the channel of core/starts.py, LOOKS the one that lookers hear, one after another. The daemon, which is
+PID, starts this before it opens anything. --root is the mount, --state and --config are the daemon's
+directories, --engine the command of engines, as a list of words. Commands of root's take all of it from here
+(cli/daemons.py).
 
-Rules: what can be started is a table, and nothing of a message is a program. But a daemon of root
-can write the files that are executed here, so this trusts it (docs/security.md). It reads messages
-of the daemon and the configuration that its owner has written, and no stranger's bytes. When the
-daemon is gone, all that was started ends, and it ends itself.
+Rules: what can be started is a table, and nothing of a message is a program. It reads messages of the daemon
+and the configuration that its owner has written, and no stranger's bytes. When the daemon is gone, all that
+was started ends, and it ends itself.
 This file must never know what a host, a model or a plugin is.
 """
 
@@ -30,6 +31,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 import msgspec
@@ -80,6 +82,7 @@ class Starter:
         self._device = 0  # of the mount, once there is one
         self._children: dict[int, starts.Start] = {}  # as what each was asked for, by pid
         self._parent = os.pidfd_open(os.getppid())
+        Thread(target=self._free, daemon=True).start()
         self._woken, wake = socket.socketpair()
         for each in (self._woken, wake):
             each.setblocking(False)
@@ -232,7 +235,7 @@ class Starter:
         self._device = device
 
     def _listener(self, message: starts.Bind) -> int:
-        """It blocks until the daemon has answered the MKNOD that it causes."""
+        """It blocks until the daemon has answered what it causes, by this thread: a MKNOD, say."""
         folder, _, name = message.path.rpartition("/")
         if "\0" in message.path:
             raise OSError(errno.EINVAL, "that is no path")
@@ -265,13 +268,24 @@ class Starter:
 
     def _unmount(self) -> None:
         """Unmount the daemon's mount; a mount of somebody else's over it stays."""
-        with open(TABLE, "rb") as table:
-            found = os.makedev(*mountinfo.device(table.read(), self._root))
-        if found and found == self._device:
+        if self._is_on_top():
             syscalls.unmount(self._root)
             self._device = -1  # its number may become another's
 
+    def _is_on_top(self) -> bool:
+        with open(TABLE, "rb") as table:
+            found = os.makedev(*mountinfo.device(table.read(), self._root))
+        return bool(found) and found == self._device
+
     # -- ends
+
+    def _free(self) -> None:
+        """In a thread of its own: free whoever waits for the mount when the daemon is gone, us and the fork
+        server among them. If somebody else holds its end of the mount, they would wait for ever."""
+        select.select([self._parent], [], [])
+        with suppress(OSError):  # of a user's daemon nobody else holds it
+            if self._is_on_top():
+                syscalls.abort_fuse(self._root)
 
     def _reaped(self) -> list[tuple[int, int]]:
         ended = []
@@ -321,6 +335,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="cortexfs.host.starter")
     parser.add_argument("fd", type=int)
     parser.add_argument("looks", type=int)
+    parser.add_argument("--daemon", type=int, required=True)
     parser.add_argument("--root", default="")
     parser.add_argument("--state", default="")
     parser.add_argument("--config", default="")

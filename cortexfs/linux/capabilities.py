@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from cortexfs.linux import syscalls
 
-SETPCAP, SYS_PTRACE, SYS_ADMIN = 8, 19, 21
+SETGID, SETUID, SETPCAP, SYS_PTRACE, SYS_ADMIN = 6, 7, 8, 19, 21
 
 
 def mask(*numbers: int) -> int:

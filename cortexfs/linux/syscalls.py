@@ -72,7 +72,7 @@ _MOUNT_ATTR = struct.Struct("=QQQQ")  # struct mount_attr: set, clear, propagati
 _MOUNT_ATTR_RDONLY = 1
 _MS_PRIVATE = 0x40000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8  # mount(2)
-_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8  # umount2(2)
+_MNT_FORCE, _MNT_DETACH, _UMOUNT_NOFOLLOW = 1, 2, 8  # umount2(2)
 _LAST = 0xFFFFFFFF  # of descriptors
 
 _SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
@@ -179,6 +179,18 @@ def cover(path: str, name: str) -> None:
 def unmount(path: str) -> None:
     """Take the mount on top at this path away; whoever still uses it keeps it until he ends."""
     _checked(_libc.umount2, os.fsencode(path), ctypes.c_int(_MNT_DETACH | _UMOUNT_NOFOLLOW))
+
+
+def abort_fuse(path: str) -> None:
+    """Fail all requests of the FUSE mount on top at this path, these and those to come. It stays mounted."""
+    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # which asks its daemon nothing
+    try:
+        _checked(_libc.umount2, os.fsencode(path), ctypes.c_int(_MNT_FORCE | _UMOUNT_NOFOLLOW))
+    except OSError as problem:
+        if problem.errno != errno.EBUSY:  # it is held here, and aborted before that is seen
+            raise
+    finally:
+        os.close(held)
 
 
 def make_read_only(mount: int) -> None:

@@ -78,14 +78,15 @@ class Starter:
         """Start it. `engine` is another command of engines than the package's own."""
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.looks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        options = ["--root", str(root)] if root else []
+        options = ["--daemon", str(os.getpid())]
+        options += ["--root", str(root)] if root else []
         options += ["--state", os.path.abspath(state)] if state else []
         options += ["--config", os.path.realpath(config)] if config else []
         options += ["--engine", json.dumps(list(engine))] if engine else []
         with theirs, asked:
             channels = [theirs.fileno(), asked.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "cortexfs.host.starter", *map(str, channels), *options],
+                [sys.executable, *starts.STARTER, *map(str, channels), *options],
                 pass_fds=channels,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

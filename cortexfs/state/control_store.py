@@ -31,7 +31,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key, plain
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.written_values import Written
-from cortexfs.state import believed, whole_files
+from cortexfs.state import believed, no_links, whole_files
 
 LINKS = "links"
 ABSENT = ".absent."
@@ -159,12 +159,14 @@ class Store:
         folder = self._root.joinpath(key[0], *f"{key[1]}.d".split("/"))
         if not folder.is_dir():
             return
-        for control in controls.CONTROLS[key[0]]:
-            for prefix in ("", ABSENT, NEW):
-                (folder / (prefix + control.name)).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        whole_files.sync(folder.parent)
+        with no_links.folder(self._root, folder.parent.relative_to(self._root), 0o700) as above:
+            with no_links.folder(above, folder.name, 0o700) as held:
+                for control in controls.CONTROLS[key[0]]:
+                    for prefix in ("", ABSENT, NEW):
+                        (held / (prefix + control.name)).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (above / folder.name).rmdir()
+            whole_files.sync(above)
 
     def put_alias(self, folder: tuple[str, ...], name: str, target: bytes) -> None:
         whole_files.link(self._folder(LINKS, *folder) / name, target, NEW + name)

@@ -6,7 +6,6 @@ Rules: the lock is the kernel's (flock(2)), so that none outlives its holder; th
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from cortexfs.core.errors import Fault
+from cortexfs.state import no_links
 
 LOCK = "lock"
 
@@ -43,24 +43,13 @@ def unserved(state: Path) -> Iterator[bool]:
 @contextlib.contextmanager
 def _tried(state: Path) -> Iterator[tuple[TextIO, bool]]:
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(state / LOCK, "a+", opener=of_state) as file:
+    with open(state / LOCK, "a+", opener=no_links.opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_ours = True
         except BlockingIOError:
             is_ours = False
         yield file, is_ours
-
-
-def of_state(path: str, flags: int) -> int:
-    """Open a file of the state before a daemon of root is held to it. A link, which one that was
-    taken over may have left there, is not followed: that raises Fault ELOOP."""
-    try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise Fault("ELOOP", f"{path} is a link, which nobody has reason to put there; remove it") from None
 
 
 def holder(state: Path) -> int | None:

@@ -232,8 +232,13 @@ def signal_by_a_socket(command: int) -> Callable[[], None]:
     return attempt
 
 
+def turns_on_a_disk() -> None:
+    call("syscall", IOPRIO_SET[os.uname().machine], 1, VICTIM, 3 << 13)  # the last of all
+
+
 FIOSETOWN, F_SETOWN_EX = 0x8901, 15
 SECCOMP = {"x86_64": 317, "aarch64": 277}
+IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 
 ATTEMPTS: dict[str, Callable[[], object]] = {
     "execute": lambda: subprocess.run(["/bin/true"], check=True),
@@ -246,6 +251,10 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "signal by a socket": signal_by_a_socket(fcntl.F_SETOWN),
     "signal by a socket, otherwise": signal_by_a_socket(F_SETOWN_EX),
     "signal by a socket, as it was": signal_by_a_socket(FIOSETOWN),
+    "priority": lambda: os.setpriority(os.PRIO_PROCESS, VICTIM, 1),
+    "turns": lambda: os.sched_setscheduler(VICTIM, os.SCHED_BATCH, os.sched_param(0)),
+    "cores": lambda: os.sched_setaffinity(VICTIM, os.sched_getaffinity(0)),
+    "turns on a disk": turns_on_a_disk,
     "mount": mount,
     "enter": enter,
     "device": device,

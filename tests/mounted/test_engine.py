@@ -387,8 +387,24 @@ def test_a_file_that_nobody_may_read(fresh: Ctx) -> None:
     file.chmod(0o600)
     answer = ask(fresh, name="my/closed")
     assert (answer.status, f"chmod o+r {file}" in answer.message) == (69, True)
-    # and one that is damaged
+    # root has no powers there, as a daemon that was taken over could ask it for anything
     file.chmod(0o644)
+    home = fresh.work / "home"
+    home.mkdir(mode=0o700)
+    os.chown(home, 1234, 1234)
+    moved = file.rename(home / file.name)
+    done = added(fresh, "add-gguf", str(moved), "--name", "my/other", check=False)
+    assert (done.returncode, f"chmod o+x {home}" in done.stderr) == (13, True)
+    file.symlink_to(moved)
+    answer = ask(fresh, name="my/closed")
+    assert (answer.status, f"{file} cannot be read: Permission denied" in answer.message) == (69, True)
+    file.unlink()
+    os.mkfifo(file)
+    answer = ask(fresh, name="my/closed")
+    assert (answer.status, f"{file} is no regular file" in answer.message) == (69, True)
+    file.unlink()
+    moved.rename(file)
+    # and one that is damaged
     answer = ask(fresh, name="my/closed")
     assert (answer.status, answer.code) == (69, "EHOSTDOWN")
     assert "cannot load" in answer.message

@@ -1,6 +1,7 @@
 """Stands for a daemon: mounts one directory with a `status`, and stops on SIGTERM or not.
 
-Run as a program: `python -m tests.shell.cli_fuse ROOT`. With "deaf" it ignores SIGTERM.
+Run as a program: `python -m tests.shell.cli_fuse ROOT`. With "deaf" it ignores SIGTERM, with "alone" it has
+no starter, and with "pid=NUMBER" it says that it is another process.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ def serve(root: str, *words: str) -> None:
     import pyfuse3
     import trio
 
-    text = f"version: 0\npid: {os.getpid()}\nmount: {root}\n".encode()
+    from cortexfs.pool.starter import Starter
+
+    if "alone" not in words:
+        Starter(Path(root), Path(f"{root}.state"), Path(f"{root}.config"))  # which ends with us
+    pid = next((word.partition("=")[2] for word in words if word.startswith("pid=")), os.getpid())
+    text = f"version: 0\npid: {pid}\nmount: {root}\n".encode()
 
     class Tiny(pyfuse3.Operations):
         async def lookup(self, parent: int, name: bytes, ctx: object = None) -> pyfuse3.EntryAttributes:

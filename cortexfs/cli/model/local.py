@@ -102,8 +102,16 @@ def add_gguf(options: argparse.Namespace, where: config.Places) -> int:
 
 
 def _check_readable(path: Path) -> None:
-    """Root's engine is nobody, and reads what everybody may."""
-    if os.geteuid() == 0 and not path.stat().st_mode & stat.S_IROTH:
+    """Root's engine opens the file as root without powers, and reads it as nobody."""
+    if os.geteuid():
+        return
+    for above in path.parents:
+        seen = above.stat()
+        if seen.st_uid and not seen.st_mode & stat.S_IXOTH:
+            raise Fault(
+                "EACCES", f"the engine has no powers of root and cannot enter {above}; chmod o+x {above}"
+            )
+    if not path.stat().st_mode & stat.S_IROTH:
         raise Fault("EACCES", f"the engine runs as nobody and may not read {path}; chmod o+r {path}")
 
 

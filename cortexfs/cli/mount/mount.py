@@ -27,7 +27,7 @@ from cortexfs.cli.output import say
 from cortexfs.config import Places, create, load, places
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.models.providers.files import Providers
-from cortexfs.state import state_lock
+from cortexfs.state import no_links
 
 START_SECONDS = 20.0
 END_SECONDS = 5.0
@@ -167,7 +167,7 @@ def _log(where: Places) -> Iterator[int]:
     with contextlib.suppress(FileNotFoundError):
         if path.lstat().st_size > MAX_LOG:
             path.replace(path.with_suffix(".log.1"))
-    file = state_lock.of_state(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    file = no_links.opener(str(path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         yield file
     finally:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 
-from cortexfs.cli import mounts, parser
+from cortexfs.cli import daemons, mounts, parser
+from cortexfs.cli.daemons import Daemon
 from cortexfs.cli.mount import mount, umount
 from cortexfs.core.errors import EXIT_OK, Fault
 
@@ -27,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     if not found:
         raise Fault("EHOSTDOWN", f"nothing of CortexFS is mounted at {root}; start it with: ctx mount {root}")
     if not mounts.is_stale(root):
-        _keep_places(options, mounts.daemon_pid(mounts.status_text(root), found.owner))
+        _keep_places(options, daemons.of(found))
     status = umount.run(options)
     if status != EXIT_OK:
         return status
@@ -35,9 +36,13 @@ def run(options: argparse.Namespace) -> int:
     return mount.run(options)
 
 
-def _keep_places(options: argparse.Namespace, pid: int | None) -> None:
+def _keep_places(options: argparse.Namespace, daemon: Daemon | None) -> None:
     """Name the directories that the daemon was started with, where the command names none."""
-    said = dict(mounts.started_with(pid)) if pid else {}
-    for name in ("state", "config"):
-        if getattr(options, name) is None:
-            setattr(options, name, said.get(f"--{name}"))
+    if daemon is None:
+        if not (options.state and options.config):
+            why = "its daemon is not among the processes here, so that its directories are not known"
+            raise Fault("EHOSTDOWN", f"{why}; name both, with --state and --config")
+        return
+    daemon.process.close()
+    options.state = options.state or daemon.state
+    options.config = options.config or daemon.config

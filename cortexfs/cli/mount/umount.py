@@ -4,27 +4,26 @@ A mount whose daemon answers is ended by SIGTERM: the daemon syncs sessions and 
 keep the mount busy. A daemon that does not answer gets the same signal. Then its FUSE connection is aborted,
 which alone frees a daemon that waits for itself. Then it is killed. A mount without daemon is detached.
 
-Rules: the mount point is never touched by this process (a stat may hang for ever). A pid is
-signalled only through a pidfd, after its user has been compared with the mount's.
+Rules: the mount point is never touched by this process (a stat may hang for ever). Which process the daemon
+is, it does not say itself (daemons.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import select
 import signal
 import subprocess
 
-from cortexfs.cli import mounts, parser
+from cortexfs.cli import daemons, mounts, parser
+from cortexfs.cli.daemons import Process
 from cortexfs.cli.mounts import Mount
 from cortexfs.cli.output import say
-from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, code_of
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
+from cortexfs.linux import syscalls
 
 STOP_SECONDS = 10.0
 HUNG_SECONDS = 3.0
-MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8  # <sys/mount.h>
 
 
 def declare(into: parser.Parser) -> None:
@@ -46,40 +45,16 @@ def run(options: argparse.Namespace) -> int:
         detach(mount)
         say(f"detached {root}; its daemon was dead already")
         return EXIT_OK
+    daemon = daemons.of(mount)
+    process = daemon and daemon.process
     try:
-        pid = mounts.daemon_pid(mounts.status_text(root), mount.owner)
+        mounts.status_text(root)
     except Fault as fault:
         say(fault.message.partition(";")[0])
-        _force(mount, Process.of(_pid_from_lock(options, mount)))
+        _force(mount, process)
     else:
-        _stop(mount, Process.of(pid))
+        _stop(mount, process)
     return EXIT_OK
-
-
-class Process:
-    """A process that cannot turn into another one between two looks (pidfd_open(2))."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._pidfd = os.pidfd_open(pid)
-
-    @classmethod
-    def of(cls, pid: int | None) -> Process | None:
-        try:
-            return cls(pid) if pid else None
-        except ProcessLookupError:
-            return None
-
-    def end(self, number: signal.Signals, seconds: float) -> bool:
-        """Send a signal; whether the process is gone `seconds` later."""
-        try:
-            signal.pidfd_send_signal(self._pidfd, number)
-        except ProcessLookupError:
-            return True
-        return self.is_gone(seconds)
-
-    def is_gone(self, seconds: float) -> bool:
-        return bool(select.select([self._pidfd], [], [], seconds)[0])
 
 
 def _stop(mount: Mount, process: Process | None) -> None:
@@ -116,8 +91,11 @@ def _force(mount: Mount, process: Process | None) -> None:
 def _abort(mount: Mount) -> None:
     """Fail every request in the kernel: what hangs on the mount, the daemon too, gets ENOTCONN."""
     try:
-        with open(f"/sys/fs/fuse/connections/{mount.connection}/abort", "w") as file:
-            file.write("1")
+        if os.getuid() == 0:
+            syscalls.abort_fuse(mount.point)
+        else:
+            with open(f"/sys/fs/fuse/connections/{mount.connection}/abort", "w") as file:
+                file.write("1")
     except OSError as problem:
         say(f"its FUSE connection could not be aborted: {problem.strerror}")
     else:
@@ -134,11 +112,9 @@ def _sweep(mount: Mount) -> None:
 def detach(mount: Mount) -> None:
     """Take the mount out of the tree at once, whoever uses it (umount2(2), MNT_DETACH)."""
     if os.getuid() == 0:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.umount2(os.fsencode(mount.point), MNT_DETACH | UMOUNT_NOFOLLOW) == 0:
-            return
-        number = ctypes.get_errno()
-        raise Fault(code_of(number), f"{mount.point} cannot be unmounted: {os.strerror(number)}")
+        with os_faults(f"{mount.point} cannot be unmounted"):
+            syscalls.unmount(mount.point)
+        return
     try:
         tried = subprocess.run(
             ["fusermount3", "-u", "-z", mount.point], capture_output=True, text=True, check=False
@@ -147,22 +123,3 @@ def detach(mount: Mount) -> None:
         raise Fault("EHOSTDOWN", "fusermount3 is missing; install the package fuse3") from None
     if tried.returncode:
         raise Fault("EPERM", f"{mount.point} cannot be unmounted: {tried.stderr.strip()}")
-
-
-def _pid_from_lock(options: argparse.Namespace, mount: Mount) -> int | None:
-    """The daemon's pid when the mount cannot be asked: its state directory has it."""
-    # Only a hung mount pays for it.
-    from cortexfs.config import places
-    from cortexfs.state.state_lock import holder
-
-    pid = holder(places(os.environ, os.getuid(), state=options.state, config=options.config).state)
-    return pid if pid and mounts.owned_by(pid, mount.owner) and _serves(pid, mount.point) else None
-
-
-def _serves(pid: int, point: str) -> bool:
-    """Returns True if the process was started as the daemon of `point`; the lock file may be an old one."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return os.fsencode(point) in file.read().split(b"\0")
-    except OSError:
-        return False

@@ -11,7 +11,8 @@ import importlib
 import os
 
 from cortexfs import config
-from cortexfs.cli import mounts, parser
+from cortexfs.cli import daemons, mounts, parser
+from cortexfs.cli.daemons import Daemon
 from cortexfs.core.errors import Fault
 
 # By verb: module and function, and what it does.
@@ -209,24 +210,23 @@ ARGUMENTS = {
 }
 
 
-def _of_the_daemon(given: str | None) -> dict[str, str]:
-    """Returns the options of the daemon that is meant, if it is ours: it would not see another state."""
+def _ours(given: str | None) -> Daemon | None:
+    """Returns the daemon that is meant, if it is ours: it would not see another state."""
     if {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
-        return {}
+        return None
     try:
-        root = mounts.root(given)
-        found = mounts.mounted_at(root)
-        mine = found is not None and found.owner == os.getuid()
-        pid = mounts.daemon_pid(mounts.status_text(root), os.getuid()) if mine else None
+        mount = mounts.mounted_at(mounts.root(given))
     except Fault:
-        return {}
-    return dict(mounts.started_with(pid)) if pid else {}
+        return None
+    return daemons.of(mount) if mount and mount.owner == os.getuid() else None
 
 
 def places_of(options: argparse.Namespace) -> config.Places:
     """The directories that a command with `parser.places_options` works on."""
-    said = _of_the_daemon(options.root)
-    state, directory = options.state or said.get("--state"), options.config or said.get("--config")
+    state, directory = options.state, options.config
+    if daemon := _ours(options.root):
+        daemon.process.close()
+        state, directory = state or daemon.state, directory or daemon.config
     return config.places(os.environ, os.getuid(), state=state, config=directory)
 
 

@@ -20,7 +20,7 @@ from cortexfs.core.errors import Fault, os_faults
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.listing import Listed, Listing
 from cortexfs.models.providers.provider import Declared, Provider
-from cortexfs.state import believed, whole_files
+from cortexfs.state import believed, no_links, whole_files
 
 FOLDER = "providers"
 SUFFIX = ".toml"
@@ -41,7 +41,7 @@ class Providers:
 
     def __init__(self, config: Path, state: Path) -> None:
         self._folder = config / FOLDER
-        self._listings = state / FOLDER
+        self._state, self._listings = state, state / FOLDER
 
     def path(self, name: str) -> Path:
         return self._folder / f"{names.check(name)}{SUFFIX}"
@@ -95,7 +95,8 @@ class Providers:
             self.path(name).unlink()
         except FileNotFoundError:
             raise Fault("ENOENT", f"there is no provider {name!r}; see: ctx provider list") from None
-        (self._listings / f"{name}.json").unlink(missing_ok=True)
+        with no_links.folder(self._state, FOLDER, 0o755) as listings:
+            (listings / f"{name}.json").unlink(missing_ok=True)
 
     def since(self, name: str) -> float:
         """When its file was changed last."""
@@ -117,7 +118,12 @@ class Providers:
 
     def keep(self, name: str, provider: Provider, models: list[Listed], time: float) -> None:
         listing = Listing(provider.base_url, time, tuple(models))
-        self._put(self._listings / f"{names.check(name)}.json", msgspec.json.encode(listing))
+        with (
+            os_faults(f"{self._listings} cannot be written"),
+            no_links.folder(self._state, FOLDER, 0o755) as listings,
+        ):
+            path = listings / f"{names.check(name)}.json"
+            whole_files.replace(path, [msgspec.json.encode(listing)], 0o644)
 
     def _put(self, path: Path, data: bytes) -> None:
         with os_faults(f"{path} cannot be written"):

@@ -20,7 +20,7 @@ import trio
 from cortexfs.core import names, starts
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.models.providers.provider import Key
-from cortexfs.state import believed, whole_files
+from cortexfs.state import believed, no_links, whole_files
 
 FOLDER = "secrets"
 MAX_KEY = 8192  # some are tokens with claims
@@ -49,15 +49,15 @@ class Secrets:
 
     def __init__(self, state: Path, run: Run = printed) -> None:
         """`run` runs the command that a provider names for its key."""
-        self._folder = state / FOLDER
+        self._state, self._folder = state, state / FOLDER
         self.run = run
 
     def set(self, name: str, data: bytes, *, words: bool = False) -> None:
         """Keep a key, durably; a reader sees the old one or the new one."""
         key = checked(data, "the key", words=words)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._folder.chmod(0o700)
-        whole_files.replace(self._folder / names.check(name), [key.encode(), b"\n"], 0o600, exact=True)
+        with no_links.folder(self._state, FOLDER, 0o700) as folder:
+            believed.set_mode(folder, 0o700)
+            whole_files.replace(folder / names.check(name), [key.encode(), b"\n"], 0o600, exact=True)
 
     def get(self, name: str, *, words: bool = False) -> str:
         """The key, or nothing; EACCES where it has been open to others."""
@@ -79,8 +79,8 @@ class Secrets:
         return (self._folder / names.check(name)).exists()
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self._folder / names.check(name)).unlink()
+        with no_links.folder(self._state, FOLDER, 0o700) as folder:
+            (folder / names.check(name)).unlink(missing_ok=True)
 
 
 def checked(data: bytes, what: str, *, words: bool = False) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.plugins.package.package import File
-from cortexfs.state import believed, locked_store, whole_files
+from cortexfs.state import believed, locked_store, no_links, whole_files
 
 LOCK = ".lock"
 _NEW, _OLD = ".new", ".old"
@@ -43,30 +43,31 @@ def install(
     base: Path, name: str, files: Mapping[str, File], exchange: Callable[[Path, Path], None] = exchange
 ) -> Path:
     """Install or replace the plugin `name`; its directory."""
-    place = base / names.check(name)
-    draft = base / f".{name}{_NEW}"
-    with _locked(base):
+    names.check(name)
+    with _locked(base) as held:
+        place, draft = held / name, held / f".{name}{_NEW}"
         try:
             write(draft, files)
             if os.path.lexists(place):
                 _swap(draft, place, exchange)
             else:
                 draft.rename(place)
-            whole_files.sync(base)
+            whole_files.sync(held)
         finally:
             _remove(draft)
-    return place
+    return base / name
 
 
 def remove(base: Path, name: str) -> None:
     """Remove the plugin `name`: gone at once, and never half."""
-    place = base / names.check(name)
-    with _locked(base):
+    names.check(name)
+    with _locked(base) as held:
+        place = held / name
         if not os.path.lexists(place):
             raise Fault("ENOENT", f"no plugin {name!r} is installed in {base}; see: ctx plugin list")
-        aside = base / f".{name}{_NEW}"  # as something unfinished, which nobody will move back
+        aside = held / f".{name}{_NEW}"  # as something unfinished, which nobody will move back
         place.rename(aside)
-        whole_files.sync(base)
+        whole_files.sync(held)
         _remove(aside)
 
 
@@ -78,15 +79,16 @@ def settle(base: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(base: Path) -> Iterator[None]:
-    """Hold the directory alone; every fault of the disk becomes a sentence."""
+def _locked(base: Path) -> Iterator[Path]:
+    """Hold the directory alone, and yield it as no_links.folder does; every fault of the disk becomes a
+    sentence."""
+    held = base
     try:
-        base.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with locked_store.alone(base, LOCK):
-            _settle(base)
-            yield
+        with no_links.folder(base.parent, base.name, 0o755) as held, locked_store.alone(held, LOCK):
+            _settle(held)
+            yield held
     except OSError as problem:
-        where = problem.filename or base
+        where = str(problem.filename or base).replace(str(held), str(base), 1)
         raise Fault(code_of(problem.errno), f"{where} cannot be changed: {problem.strerror}") from None
 
 
@@ -124,17 +126,17 @@ def mode_of(file: File) -> int:
 
 def write(draft: Path, files: Mapping[str, File], *, durable: bool = True) -> None:
     """Write a directory that nobody knows of yet; modes do not depend on a umask."""
-    folders = {
-        draft,
-        *(above for path in files for above in (draft / path).parents if draft in above.parents),
-    }
-    for folder in sorted(folders):
-        folder.mkdir(mode=0o755)
-        believed.set_mode(folder, 0o755)
+    draft.mkdir(mode=0o755)
+    folders = {Path(): dict[str, File](), **{above: {} for path in files for above in Path(path).parents}}
     for path, file in files.items():
-        whole_files.write(draft / path, [file.data], mode_of(file), exact=True, durable=durable)
+        folders[Path(path).parent][Path(path).name] = file
+    for folder in sorted(folders):
+        with no_links.folder(draft.parent, draft.name / folder, 0o755) as held:
+            believed.set_mode(held, 0o755)
+            for name, file in folders[folder].items():
+                whole_files.write(held / name, [file.data], mode_of(file), exact=True, durable=durable)
     for folder in sorted(folders, reverse=True) if durable else ():
-        whole_files.sync(folder)
+        whole_files.sync(draft / folder)
 
 
 def _remove(path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.plugins.trust.crypto import needed_for
-from cortexfs.state import believed, whole_files
+from cortexfs.state import believed, no_links, whole_files
 
 KEY_FILE = "secrets/.plugin-settings"  # of the state directory
 KEY_BYTES = 32
@@ -28,7 +28,7 @@ def seal(state: Path, plugin: str, setting: str, secret: str) -> str:
     with needed_for("secret settings"):
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     nonce = os.urandom(NONCE_BYTES)
-    sealed = AESGCM(_key(state / KEY_FILE)).encrypt(nonce, secret.encode(), _place(plugin, setting))
+    sealed = AESGCM(_key(state)).encrypt(nonce, secret.encode(), _place(plugin, setting))
     return base64.b64encode(nonce + sealed).decode()
 
 
@@ -37,7 +37,7 @@ def unseal(state: Path, plugin: str, setting: str, sealed: str) -> str:
     with needed_for("secret settings"):
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    key = _key(state / KEY_FILE)
+    key = _key(state)
     try:
         data = base64.b64decode(sealed, validate=True)
         return AESGCM(key).decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], _place(plugin, setting)).decode()
@@ -52,12 +52,13 @@ def _place(plugin: str, setting: str) -> bytes:
     return f"{plugin}\0{setting}".encode()
 
 
-def _key(path: Path) -> bytes:
+def _key(state: Path) -> bytes:
+    path = state / KEY_FILE
     with os_faults(f"{path} cannot be read"):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.exists():
-            with contextlib.suppress(FileExistsError):  # of two that are made at once, the first counts
-                whole_files.create(path, [os.urandom(KEY_BYTES)], 0o600)
+        with no_links.folder(state, os.path.dirname(KEY_FILE), 0o700) as folder:
+            if not (made := folder / path.name).exists():
+                with contextlib.suppress(FileExistsError):  # of two that are made at once, the first counts
+                    whole_files.create(made, [os.urandom(KEY_BYTES)], 0o600)
         key = believed.secret(path, KEY_BYTES, f"{path} is", f"close it with: chmod 600 {path}")
     if len(key) != KEY_BYTES:
         raise Fault("EINVAL", f"{path} is no key; remove it, and set the secrets of plugins again")

@@ -96,11 +96,3 @@ def test_several_mounts_are_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "is_stale", lambda point: False)
     with pytest.raises(Fault, match="there are several mounts, /a, /b; name one with --root or CTX_ROOT"):
         mounts.root(None, {})
-
-
-def test_a_pid_counts_only_if_the_process_is_the_owners() -> None:
-    mine = f"pid: {os.getpid()}\n"
-    assert mounts.daemon_pid(mine, os.getuid()) == os.getpid()
-    assert mounts.daemon_pid(mine, os.getuid() + 1) is None
-    assert mounts.daemon_pid("pid: 1; rm\n", 0) is None
-    assert mounts.daemon_pid("", 0) is None

@@ -62,13 +62,9 @@ def test_a_deaf_daemon_is_aborted_and_detached(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.usefixtures("hung")
-def test_a_hung_daemon_is_found_by_its_lock_and_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hung_daemon_is_found_and_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "ctx"
     with served(root) as daemon:
-        (tmp_path / "state").mkdir()
-        (tmp_path / "state" / "lock").write_text(f"{daemon.pid}\n")
         daemon.send_signal(signal.SIGSTOP)
         assert main(["umount", str(root)]) == 0
         assert daemon.wait() == -signal.SIGKILL
@@ -83,21 +79,34 @@ def test_a_hung_daemon_that_nobody_knows_is_detached(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "ctx"
-    with served(root) as daemon:
+    with served(root, "alone") as daemon:
         daemon.send_signal(signal.SIGSTOP)
         assert main(["umount", str(root)]) == 0
         assert mounts.mounted_at(str(root)) is None
     assert said(capsys)[-1].startswith(f"detached {root}; its daemon was not found")
 
 
-@pytest.mark.usefixtures("hung")
-def test_the_lock_of_another_daemon_kills_nobody(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "lock").write_text(f"{os.getpid()}\n")
+def test_a_daemon_names_no_other_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # one of root's that was taken over could have root end what it likes
     root = tmp_path / "ctx"
-    with served(root) as daemon:
-        daemon.send_signal(signal.SIGSTOP)
+    with served(root, f"pid={os.getpid()}") as daemon:
         assert main(["umount", str(root)]) == 0
+        assert daemon.wait() == 0
+    assert said(capsys) == [f"unmounted {root}"]
+
+
+def test_a_daemon_that_is_not_among_our_processes_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "ctx"
+    with served(root, "alone", f"pid={os.getpid()}") as daemon:
+        assert main(["restart", str(root)]) == 69
+        assert main(["umount", str(root)]) == 0
+        assert mounts.mounted_at(str(root)) is None
+        assert daemon.poll() is None
+    restarted, done = said(capsys)
+    assert restarted.endswith("its directories are not known; name both, with --state and --config")
+    assert done.startswith(f"detached {root}; its daemon is in another pid namespace")
 
 
 def test_a_dead_daemons_mount_is_detached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,107 @@
+"""The daemon of a mount: which process it is, and with which directories it was started.
+
+    daemon = of(mount)      None where it cannot be told
+    daemon.process.end(signal.SIGTERM, seconds)
+
+Rules: nothing is believed that a daemon could have made up, as root asks in order to send a signal, or to
+start another one with the same directories: not its status, and not its own command line. Its starter tells
+(host/starter.py), which hears the daemon and is none: a process of the mount's owner, in whose tree the mount
+lies where its command line has it, and whose parent is the daemon. A pid is signalled only through a pidfd.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import stat
+from contextlib import suppress
+from typing import NamedTuple
+
+from cortexfs.core import mountinfo
+from cortexfs.core.mountinfo import Mount
+from cortexfs.core.starts import STARTER
+
+_UIDS = re.compile(r"^Uid:\t(\d+)\t(\d+)\t(\d+)\t(\d+)$", re.MULTILINE)
+_POWERS = re.compile(r"^CapEff:\t0*[1-9a-f]", re.MULTILINE)
+_PARENT = re.compile(r"^PPid:\t(\d+)$", re.MULTILINE)
+
+
+class Process:
+    """A process that cannot turn into another one between two looks (pidfd_open(2))."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError where there is none."""
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+
+    def close(self) -> None:
+        os.close(self._pidfd)
+
+    def send(self, number: signal.Signals) -> None:
+        """Raises OSError where it has ended, or is not ours to signal."""
+        signal.pidfd_send_signal(self._pidfd, number)
+
+    def end(self, number: signal.Signals, seconds: float) -> bool:
+        """Send a signal; returns whether the process is gone `seconds` later."""
+        try:
+            self.send(number)
+        except ProcessLookupError:
+            return True
+        return self.is_gone(seconds)
+
+    def is_gone(self, seconds: float) -> bool:
+        return bool(select.select([self._pidfd], [], [], seconds)[0])
+
+
+class Daemon(NamedTuple):
+    process: Process
+    state: str
+    config: str
+
+
+def of(mount: Mount) -> Daemon | None:
+    """Returns the daemon of the mount, if it is in this pid namespace and may be looked at."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError):  # it has ended, or is not ours
+                if found := _by(f"/proc/{name}", mount):
+                    return found
+    return None
+
+
+def _by(starter: str, mount: Mount) -> Daemon | None:
+    words = _read(f"{starter}/cmdline").split("\0")
+    if words[1:4] != STARTER:
+        return None
+    said = dict(zip(words[6::2], words[7::2], strict=False))
+    status = _read(f"{starter}/status")
+    parent = int(_PARENT.findall(status)[0])
+    if said.get("--daemon") != str(parent) or not _is_of(mount.owner, starter, status):
+        return None
+    there = (mount.connection, said.get("--root"))
+    if there not in [
+        (each.connection, each.point) for each in mountinfo.mounts(_read(f"{starter}/mountinfo"))
+    ]:
+        return None
+    process = Process(parent)
+    if _PARENT.findall(_read(f"{starter}/status")) == [str(parent)]:  # it lives, and so the pid was its own
+        return Daemon(process, said.get("--state", ""), said.get("--config", ""))
+    process.close()
+    return None
+
+
+def _is_of(owner: int, starter: str, status: str) -> bool:
+    """Returns True if the owner of the mount started the process. Its own words are the starter's then: a
+    setuid program has those of somebody else; and what a daemon of root that was taken over can have made
+    has no powers."""
+    if any(set(uids) != {str(owner)} for uids in _UIDS.findall(status)):
+        return False
+    given_away = stat.S_ISUID | stat.S_ISGID
+    return not os.stat(f"{starter}/exe").st_mode & given_away and bool(owner or _POWERS.search(status))
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()

@@ -1,0 +1,116 @@
+"""Which process the daemon of a mount is (cli/daemons.py), on real mounts of a tiny daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cortexfs.cli import daemons, mounts
+from cortexfs.core import starts
+from cortexfs.core.mountinfo import Mount
+from cortexfs.linux import capabilities
+from tests.shell.cli_fuse import served
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and FUSE"
+)
+
+
+def mounted(root: Path) -> Mount:
+    found = mounts.mounted_at(str(root))
+    assert found
+    return found
+
+
+def pid_of(mount: Mount) -> int | None:
+    found = daemons.of(mount)
+    if found is None:
+        return None
+    found.process.close()
+    return found.process.pid
+
+
+@contextmanager
+def starter(root: Path, *options: str, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that says that it is the starter of that mount's daemon, which is this process."""
+    said = ["--daemon", str(os.getpid()), "--root", str(root), *options]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        channels = [str(theirs.fileno())] * 2
+        process = subprocess.Popen(  # type: ignore[call-overload]
+            [sys.executable, *starts.STARTER, *channels, *said], pass_fds=[theirs.fileno()], **settings
+        )
+        try:
+            until(Path(f"/proc/{process.pid}/cmdline").read_bytes, bool)  # it is empty while it begins
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_its_starter_tells_which_it_is_and_its_directories(tmp_path: Path) -> None:
+    with served(root := tmp_path / "c t\\x", "--state", "/elsewhere") as process:
+        found = daemons.of(mounted(root))
+        assert found
+        assert (found.process.pid, found.state, found.config) == (
+            process.pid,
+            f"{root}.state",
+            f"{root}.config",
+        )
+        assert found.process.end(signal.SIGTERM, 30)
+        found.process.close()
+
+
+def test_what_it_says_itself_is_not_believed(tmp_path: Path) -> None:
+    with served(root := tmp_path / "ctx", "alone"):
+        mount = mounted(root)
+        assert pid_of(mount) is None
+        with starter(root):
+            assert pid_of(mount) == os.getpid()
+        for options in (["--root", str(tmp_path)], ["--daemon", "1"]):  # the last one counts
+            with starter(root, *options):
+                assert pid_of(mount) is None
+
+
+def test_a_setuid_program_is_no_starter(tmp_path: Path) -> None:
+    # whose words are those of whoever started it
+    program = str(tmp_path / "program")
+    source = b"#include <unistd.h>\nint main(void) { return pause(); }\n"
+    subprocess.run(["cc", "-x", "c", "-o", program, "-"], input=source, check=True)
+    with served(root := tmp_path / "ctx", "alone"):
+        for mode, found in ((0o755, os.getpid()), (0o4755, None), (0o2755, None)):
+            os.chmod(program, mode)
+            with starter(root, executable=program) as process:
+                assert os.readlink(f"/proc/{process.pid}/exe") == program
+                assert pid_of(mounted(root)) == found
+
+
+def test_a_process_without_powers_is_no_starter_of_roots(tmp_path: Path) -> None:
+    # A daemon that was taken over can have its own command line look like that, or a host's of root.
+    with (
+        served(root := tmp_path / "ctx", "alone"),
+        starter(root, preexec_fn=lambda: capabilities.keep(0)) as powerless,
+    ):
+        assert "CapEff:\t0000000000000000" in Path(f"/proc/{powerless.pid}/status").read_text()
+        assert pid_of(mounted(root)) is None
+
+
+def test_a_users_process_is_no_starter_of_roots(tmp_path: Path) -> None:
+    with served(root := tmp_path / "ctx", "alone"), starter(root, user=1000):
+        assert pid_of(mounted(root)) is None
+
+
+def test_a_mount_of_the_same_place_elsewhere_has_its_own(tmp_path: Path) -> None:
+    with served(root := tmp_path / "ctx") as first:
+        mount = mounted(root)
+        assert pid_of(mount) == first.pid
+        assert pid_of(mount._replace(connection=mount.connection + 1)) is None
