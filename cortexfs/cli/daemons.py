@@ -85,6 +85,8 @@ def _by(starter: str, mount: Mount) -> Daemon | None:
         (each.connection, each.point) for each in mountinfo.mounts(_read(f"{starter}/mountinfo"))
     ]:
         return None
+    if not _runs_as(mount.owner, _read(f"/proc/{parent}/status")):  # a user's may have a parent of root's
+        return None
     process = Process(parent)
     if _PARENT.findall(_read(f"{starter}/status")) == [str(parent)]:  # it lives, and so the pid was its own
         return Daemon(process, said.get("--state", ""), said.get("--config", ""))
@@ -96,10 +98,13 @@ def _is_of(owner: int, starter: str, status: str) -> bool:
     """Returns True if the owner of the mount started the process. Its own words are the starter's then: a
     setuid program has those of somebody else; and what a daemon of root that was taken over can have made
     has no powers."""
-    if any(set(uids) != {str(owner)} for uids in _UIDS.findall(status)):
+    if not _runs_as(owner, status) or not (owner or _POWERS.search(status)):
         return False
-    given_away = stat.S_ISUID | stat.S_ISGID
-    return not os.stat(f"{starter}/exe").st_mode & given_away and bool(owner or _POWERS.search(status))
+    return not os.stat(f"{starter}/exe").st_mode & (stat.S_ISUID | stat.S_ISGID)
+
+
+def _runs_as(owner: int, status: str) -> bool:
+    return all(set(uids) == {str(owner)} for uids in _UIDS.findall(status))
 
 
 def _read(path: str) -> str:

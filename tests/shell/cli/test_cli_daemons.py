@@ -18,6 +18,7 @@ from cortexfs.core import starts
 from cortexfs.core.mountinfo import Mount
 from cortexfs.linux import capabilities
 from tests.shell.cli_fuse import served
+from tests.shell.forks import public_directory
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(
@@ -81,17 +82,35 @@ def test_what_it_says_itself_is_not_believed(tmp_path: Path) -> None:
                 assert pid_of(mount) is None
 
 
-def test_a_setuid_program_is_no_starter(tmp_path: Path) -> None:
-    # whose words are those of whoever started it
-    program = str(tmp_path / "program")
+@pytest.fixture
+def program() -> Iterator[str]:
+    """A program that does nothing, and that everybody may execute."""
     source = b"#include <unistd.h>\nint main(void) { return pause(); }\n"
-    subprocess.run(["cc", "-x", "c", "-o", program, "-"], input=source, check=True)
+    with public_directory() as folder:
+        subprocess.run(["cc", "-x", "c", "-o", folder / "program", "-"], input=source, check=True)
+        yield str(folder / "program")
+
+
+def test_a_setuid_program_is_no_starter(tmp_path: Path, program: str) -> None:
+    # whose words are those of whoever started it
     with served(root := tmp_path / "ctx", "alone"):
         for mode, found in ((0o755, os.getpid()), (0o4755, None), (0o2755, None)):
             os.chmod(program, mode)
             with starter(root, executable=program) as process:
                 assert os.readlink(f"/proc/{process.pid}/exe") == program
                 assert pid_of(mounted(root)) == found
+
+
+def test_no_process_of_roots_is_a_users_daemon(tmp_path: Path, program: str) -> None:
+    # A user's process may be the child of one of root's: of a login, or of the first one.
+    with served(root := tmp_path / "ctx", "alone"):
+        theirs = mounted(root)._replace(owner=1000)
+        with starter(root, executable=program, user=1000, group=1000):
+            assert pid_of(theirs) is None
+        words = f'{program} {" ".join(starts.STARTER)} 0 0 --daemon $$ --root "{root}" & wait'
+        with subprocess.Popen(["sh", "-c", words], user=1000, group=1000, start_new_session=True) as parent:
+            until(lambda: pid_of(theirs), lambda found: found == parent.pid)
+            os.killpg(parent.pid, signal.SIGKILL)
 
 
 def test_a_process_without_powers_is_no_starter_of_roots(tmp_path: Path) -> None:
