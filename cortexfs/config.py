@@ -213,7 +213,7 @@ class Config(msgspec.Struct, frozen=True):
 def places(
     environ: Mapping[str, str], uid: int, *, state: str | None = None, config: str | None = None
 ) -> Places:
-    """The places of abi.md 8: the arguments, else CTX_STATE and CTX_CONFIG, else those of `uid`."""
+    """The places of abi.md 8.1 and 8.3: the arguments, else CTX_STATE and CTX_CONFIG, else those of `uid`."""
     state = state or environ.get("CTX_STATE")
     config = config or environ.get("CTX_CONFIG")
     return Places(

@@ -1,7 +1,7 @@
 """The program `ctx`: find the command, run it, and turn whatever happens into an exit status.
 
 Rules: this is the one guard of the command line. Every failure leaves as one sentence on stderr and
-a status of abi.md 4; a traceback is shown to those who set CTX_DEBUG. Nothing here imports trio,
+a status of abi.md 4.23; a traceback is shown to those who set CTX_DEBUG. Nothing here imports trio,
 pyfuse3 or msgspec.
 """
 

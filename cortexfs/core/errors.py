@@ -1,6 +1,6 @@
 """The one table from error codes to errno and exit status.
 
-Rules: a code is a stable errno name, for frames, exit status and FUSE alike (abi.md 4 and 6).
+Rules: a code is a stable errno name, for frames, exit status and FUSE alike (abi.md 4.23, 6.3).
 A `Fault` says whose fault it was and what to do, in one sentence; it is raised where the fault is
 found and translated once, at the edge that owes somebody an answer.
 This file must never know what a frame, a file or a socket is.
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 EXIT_OK = 0
 EXIT_FAILED = 1
 
-# Everything that is not in this table exits 1 (abi.md 4, "The run failed ... and all others").
+# Everything that is not in this table exits 1 (abi.md 4.23).
 EXIT_STATUS = {
     "EINVAL": 2,
     "EMSGSIZE": 2,

@@ -15,7 +15,7 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE, Frame
 
-# What an event's line begins with (abi.md 6: the field order is type, id, run).
+# What an event's line begins with (abi.md 6.1: the field order is type, id, run).
 HEAD = re.compile(rb'^\{"type":"([a-z_]+)","id":"([1-9][0-9]{0,17})","run":"([^"\\\n]+)"', re.MULTILINE)
 
 

@@ -22,7 +22,7 @@ class Mount(NamedTuple):
     everyone: bool  # mounted with allow_other
 
     def is_strangers(self, uid: int) -> bool:
-        """Returns whether `uid` has to name this mount in order to use it (abi.md 9, "Which mount")."""
+        """Returns whether `uid` has to name this mount in order to use it (abi.md 1.22)."""
         return self.owner not in (0, uid)
 
     def reason(self) -> str:

@@ -50,7 +50,7 @@ def check_object(class_: str, name: str) -> str:
 
 
 def clean(text: str) -> str:
-    """A foreign id as a component: characters outside the grammar become '-' (abi.md 2)."""
+    """A foreign id as a component: characters outside the grammar become '-' (abi.md 2.6)."""
     text = _OUTSIDE.sub("-", text)[:MAX_COMPONENT].lstrip("._+-")
     while text.endswith(RESERVED_SUFFIXES):
         text = text.rpartition(".")[0]

@@ -27,7 +27,7 @@ MAX_FALLBACKS = 16  # a longer chain is a mistake, and each step costs a provide
 
 DRIVER_USES = ("default", "exec", "socket", "agent")
 MOUNT_OPTIONS = ("bind", "rbind", "nosuid", "nodev", "noexec")
-# Keys that only a secret would have; secrets never live in .d/ (abi.md 8).
+# Keys that only a secret would have; secrets never live in .d/ (abi.md 8.2).
 SECRET_KEYS = ("api_key", "apikey", "authorization", "password", "secret", "token", "access_token")
 
 _WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)

@@ -29,7 +29,7 @@ BIND_NAME = ".bind.sock"  # in the root, and there for nobody: under it sockets 
 HELLO = struct.Struct("<4sIQIIIII")
 TTY_STDIN, TTY_STDOUT, TTY_STDERR = 1, 2, 4
 # More than execve(2) can pass (ARG_MAX is a quarter of the stack limit, 6 MiB at most), and what
-# abi.md 4 allows as input.
+# abi.md 4.16 allows as input.
 MAX_STRINGS = 17 << 20
 # The pointers count in execve(2), so that 6 MiB hold 0.63 million arguments of one character. Of the
 # environment a runner sends what is in a table. Each string costs us time, in which nobody else has any.
@@ -39,7 +39,7 @@ MAX_VARIABLES = 1 << 10
 HEADER = struct.Struct("<BI")
 # Larger than any chunk that we send; a stranger who announces more is cut off.
 MAX_MESSAGE = 1 << 20
-# A text of control characters grows sixfold in JSON, and a frame may have 1 MiB (seed 002): what a host
+# A text of control characters grows sixfold in JSON, and a frame may have 1 MiB (abi.md 5.4): what a host
 # says is cut into pieces of MAX_TEXT, and no message of it, except DESCRIPTORS, is over MAX_SAID.
 MAX_TEXT = 128 << 10
 MAX_SAID = 160 << 10

@@ -86,7 +86,7 @@ class Catalog:
         """
         objects: dict[tuple[str, str], Object] = {}
         for model in (*self._models, *models):
-            objects.setdefault(model.key, model)  # abi.md 2: the one configured first wins
+            objects.setdefault(model.key, model)  # abi.md 2.7
         self.broken = dict(faults)
         asked = (BUILTIN, *plugins)
         if self._kept is not None:
@@ -260,7 +260,7 @@ def _former(served: hostcalls.Plugin | None, wanted: hostcalls.Plugin | None) ->
 
 
 def describer() -> hostcalls.Identity:
-    """As whom plugins describe themselves: nobody under root (abi.md 4), else the daemon's user.
+    """As whom plugins describe themselves: nobody under root (abi.md 4.39), else the daemon's user.
 
     Processes of that uid may be anybody's, so the host is one that they cannot get into, and no
     call of theirs finds it.

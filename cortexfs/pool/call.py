@@ -25,7 +25,7 @@ from cortexfs.peers import safe_sockets
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.pool import Host, Pool, announce
 
-# A second is what a cancel may take (abi.md 5); the rest of it is for the answer.
+# A second is what a cancel may take (abi.md 5.26); the rest of it is for the answer.
 LET_GO_SECONDS = 0.8
 EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
 

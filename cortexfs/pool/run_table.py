@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of an object's log. Never inputs, outputs or secrets (abi.md 3)."""
+    """A line of an object's log. Never inputs, outputs or secrets (abi.md 3.18)."""
 
     ts: str
     run: str
@@ -89,7 +89,7 @@ class Runs:
         self._logs = logs
         # Of a call that is a process or a thread, and of a message, which is a task.
         self._most = {False: per_user, True: messages_per_user or per_user}
-        # Unique for ever (abi.md 5): when the daemon began, which process it was, which run it is.
+        # Unique for ever (abi.md 5.20): when the daemon began, which process it was, which run it is.
         self._prefix = f"r{time.time_ns() // 1000:x}-{os.getpid():x}"
         self._by_user: dict[tuple[int, bool], int] = {}
         self.active: dict[str, Run] = {}

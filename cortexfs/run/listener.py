@@ -241,7 +241,7 @@ class Exec:
         return self._chat(object_) if greeting.flags & wire.TTY_STDOUT else b""
 
     def _chat(self, object_: Object) -> bytes:
-        """abi.md 4: without arguments on a terminal, models and agents open a conversation."""
+        """abi.md 4.6: without arguments on a terminal, models and agents open a conversation."""
         words = (shebang.program("ctx"), "--root", self._tree.root, "chat", object_.path)
         return wire.message(wire.REPLACE, b"".join(os.fsencode(word) + b"\0" for word in words))
 
@@ -293,7 +293,7 @@ class _Hello:
 
 
 def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> Voice:
-    """abi.md 4: JSONL when stdout is not a terminal, text on one; CTX_OUTPUT decides otherwise."""
+    """abi.md 4.18: JSONL when stdout is not a terminal, text on one; CTX_OUTPUT decides otherwise."""
     name, class_ = (object_.name, object_.class_) if object_ else ("ctx", "tool")
     errors = bool(flags & wire.TTY_STDERR)
     if class_ == CLASS:  # what a program says of its work, also in a pipe

@@ -1,4 +1,4 @@
-"""How a run speaks to a runner: frames as JSONL, or text for people (abi.md 4, "Output").
+"""How a run speaks to a runner: frames as JSONL, or text for people (abi.md 4.18).
 
 Both voices have the same methods, each of which returns the bytes to send, as core/wire.py
 messages. What the runner is to say when the daemon vanishes (its last words) is sent ahead.

@@ -1,4 +1,4 @@
-"""The runner that the executables of the mount name in their first line (abi.md 1)."""
+"""The runner that the executables of the mount name in their first line (abi.md 1.20)."""
 
 from __future__ import annotations
 

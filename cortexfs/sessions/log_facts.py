@@ -2,7 +2,7 @@
 
 Rules: values in, values out. The log is the only copy, so all that is known of a session can be
 gathered anew by one pass over its lines; `Facts` is that pass, for a file at open and for each append.
-A line begins with type and id, in this order (abi.md 6), so most lines need no parser.
+A line begins with type and id, in this order (abi.md 6.1), so most lines need no parser.
 This file must never know files, tasks or who reads.
 """
 

@@ -1,4 +1,4 @@
-"""The logs of runs: one JSON line a finished run, bounded by rotation (abi.md 3 and 9).
+"""The logs of runs: one JSON line a finished run, bounded by rotation (abi.md 3.18, 3.19).
 
     tool/fs.read.jsonl             of an object, for the daemon's owner
     home/1000/tool/fs.read.d/log   what one user has run of it, for that user (core/tree/session_places.py

@@ -208,7 +208,7 @@ class Sockets:
             self._left.unpark_all()
 
     async def _admitted(self, stream: socket.socket) -> Caller:
-        """Returns the caller. What runs under a label is kept out of its user's sessions (abi.md 7: deny)."""
+        """Returns the caller. What runs under a label is kept out of its user's sessions (abi.md 7.3)."""
         with self._pool.callers.look(stream, self._sandboxed) as look:
             caller = await look.caller()
         if caller.identity.label:

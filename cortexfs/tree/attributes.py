@@ -24,7 +24,7 @@ from cortexfs.tree import kernel
 from cortexfs.tree.open_files import Listing, LogFile, LogSource, Opened, Snapshot
 from cortexfs.tree.session_view import Spaces
 
-RENDERING = 1_000_000_000  # nanoseconds that one rendering serves (abi.md 1)
+RENDERING = 1_000_000_000  # nanoseconds that one rendering serves (abi.md 1.16)
 
 
 class Entries:

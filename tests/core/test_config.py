@@ -39,7 +39,7 @@ def refused(where: Places, text: str) -> str:
 
 
 def test_every_key_has_a_default(where: Places) -> None:
-    # abi.md 8: "`[turn] tool_timeout_secs` is 1800"
+    # abi.md 8.4
     loaded = config.load(where)
     assert loaded.turn.tool_timeout_secs == 1800
     assert loaded.limits == Limits()
@@ -116,7 +116,7 @@ def test_damaged_decisions_are_said_at_start(where: Places, text: str) -> None:
 
 
 def test_a_name_that_cannot_be_one_is_not_decided(where: Places) -> None:
-    # abi.md 2: "An invalid name is refused where it enters"
+    # abi.md 2.4
     with pytest.raises(Fault, match="the name 'a/b'"):
         config.choose(where.config, "a/b", True)
     assert list(where.config.iterdir()) == []
@@ -136,7 +136,7 @@ def test_consent_is_a_decision_and_can_be_forgotten(where: Places) -> None:
 @pytest.mark.parametrize(
     ("environ", "uid", "state", "directory"),
     [
-        # abi.md 8, the table of places
+        # abi.md 8.1, 8.3
         ({}, 0, "/var/lib/cortexfs", "/etc/cortexfs"),
         ({"HOME": "/root", "XDG_STATE_HOME": "/x"}, 0, "/var/lib/cortexfs", "/etc/cortexfs"),
         ({"XDG_STATE_HOME": "/s", "XDG_CONFIG_HOME": "/c"}, 7, "/s/cortexfs", "/c/cortexfs"),
@@ -185,7 +185,7 @@ def test_a_lock_file_names_the_daemon(tmp_path: Path) -> None:
 
 
 def test_the_page_has_every_key_with_default_and_sentence() -> None:
-    # abi.md 8: "every key has a default and a sentence in docs/"
+    # abi.md 8.4
     rows = re.findall(r"^\| `(\S+)` \| `(.*)` \| (.*) \|$", DOCS.read_text(), re.MULTILINE)
     documented = {key: (default, sentence) for key, default, sentence in rows}
     assert documented == {

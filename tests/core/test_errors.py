@@ -1,4 +1,4 @@
-"""abi.md 4: the table of exit status; abi.md 6: `code` is a stable errno name."""
+"""abi.md 4.23, 4.24, 4.25, 4.26: the exit status; abi.md 6.3: the code."""
 
 from __future__ import annotations
 

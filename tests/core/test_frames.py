@@ -1,4 +1,4 @@
-"""abi.md 6 and seed 002: what a frame looks like on the wire, to the byte."""
+"""abi.md 6: what a frame looks like on the wire, to the byte."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cortexfs.core import frames
 @pytest.mark.parametrize(
     ("frame", "line"),
     [
-        # abi.md 6: "Field order: type, id (event id: sockets and logs only ...), run, the rest"
+        # abi.md 6.1
         (
             frames.Start(run="r1", model="openai/gpt-4o"),
             b'{"type":"start","run":"r1","model":"openai/gpt-4o"}',
@@ -69,7 +69,7 @@ def test_every_frame_to_the_byte_and_back(frame: frames.Frame, line: bytes) -> N
 
 
 def test_readers_ignore_what_they_do_not_know() -> None:
-    # abi.md 6: "Readers ignore types and fields that they do not know"
+    # abi.md 6.4
     assert frames.decode(b'{"type":"pong","colour":"red"}') == frames.Pong()
 
 

@@ -20,7 +20,7 @@ def said(data: bytes) -> str:
 
 
 def test_a_terminal_is_told_nothing_by_messages() -> None:
-    # abi.md 4: "In text mode errors go to stderr as `<object>: <CODE>: <message>`"
+    # abi.md 4.21
     text = said(Text("t", True, True).end("error", "EIO", ESCAPES))
     assert text == "t: EIO: a\\x1b]0;owned\\x07b\\x9bc\\x7fd\\u202ee\n"
     text = said(Text("t", True, True).say(frames.Progress(message=ESCAPES)))

@@ -1,4 +1,4 @@
-"""abi.md 2 and seed 002, "Names and Aliases"."""
+"""Names and aliases (abi.md 2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_good_names(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        # seed 002, "Forbidden": / NUL empty . .. control characters, newline, suffix .sock, suffix .d
+        # abi.md 2.1; the seed forbids: / NUL empty . .. control characters, newline, suffix .sock, suffix .d
         ("", "is empty"),
         ("a/b", "may hold only"),
         ("a\0b", "may hold only"),
@@ -46,7 +46,7 @@ def test_bad_names_say_the_rule(name: str, rule: str) -> None:
     ("class_", "name", "good"),
     [
         ("tool", "fs.read", True),
-        ("tool", "fs/read", False),  # abi.md 2: "Tools and agents: one component"
+        ("tool", "fs/read", False),  # abi.md 2.2
         ("agent", "coder", True),
         ("model", "openai/gpt-4o", True),  # "Models: exactly provider/model"
         ("model", "gpt-4o", False),
@@ -63,7 +63,7 @@ def test_names_of_objects(class_: str, name: str, good: bool) -> None:
 
 
 def test_foreign_ids_become_names() -> None:
-    # abi.md 2: "characters outside the grammar become `-`"
+    # abi.md 2.6
     assert names.clean("claude:3 opus@2024") == "claude-3-opus-2024"
     assert names.clean(".sock") == "sock"
     assert names.clean("weights.d") == "weights"

@@ -34,7 +34,7 @@ def test_providers_are_what_models_are_filed_under() -> None:
     [("tool", "x.sock"), ("tool", "x.d"), ("tool", "a/b"), ("model", "m"), ("model", "p/m/x"), ("agent", "")],
 )
 def test_an_invalid_name_never_reaches_the_tree(class_: str, name: str) -> None:
-    # abi.md 2: "An invalid name is refused where it enters ... and never reaches the tree."
+    # abi.md 2.4
     with pytest.raises(Fault) as raised:
         registry(thing(class_, name))
     assert raised.value.code == "EINVAL"

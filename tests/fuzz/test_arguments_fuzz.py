@@ -134,7 +134,7 @@ def as_word(value: object) -> str:
 @CALM
 @given(OBJECTS, st.data())
 def test_an_object_said_in_flags_is_read_as_itself(value: dict[str, Any], data: st.DataObject) -> None:
-    # abi.md 4: properties are "converted by the schema's types"
+    # abi.md 4.8: properties are converted to the types of the schema
     args: list[bytes] = []
     for name, part in value.items():
         pattern = data.draw(STYLES) if name != "b" else "--{}={}"

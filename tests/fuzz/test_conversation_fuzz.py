@@ -202,7 +202,7 @@ def test_a_client_hears_frames_or_says_whose_fault_it_is(data: bytes) -> None:
     st.data(),
 )
 def test_each_event_once_whatever_is_asked(steps: list[str], data: st.DataObject) -> None:
-    # abi.md 5: "A connection gets each event once, whatever it asked for"
+    # abi.md 5.16
     world = World()
     other, connection = world.connect(), world.connect()
     key = Key("private", 1000, "default")

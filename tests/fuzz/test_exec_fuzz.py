@@ -58,7 +58,7 @@ async def _say(world: World, pieces: list[bytes], waits: bool) -> None:
 
 
 def _sound(answer: Answer) -> None:
-    """abi.md 4: an exit status of the table, and "every failure ends in error, done"."""
+    """abi.md 4.20, 4.23: an exit status of the table."""
     if not answer.frames:
         assert answer.status is None or answer.err
         return

@@ -247,7 +247,7 @@ async def test_whatever_a_stranger_says(said: Said, tmp_path: Path) -> None:
 
 
 async def test_a_crowd_that_speaks_in_pieces(tmp_path: Path) -> None:
-    # abi.md 5: "one slow client slows nobody else": lines of many, interleaved byte by byte
+    # abi.md 5.15: lines of many, interleaved byte by byte
     async with conversing(tmp_path) as world:
         for chance in tries(3):
             clients = [world.connect(chance.choice((ECHO, SCRIPT)), STRANGER) for _ in range(CROWD)]

@@ -173,7 +173,7 @@ def text(frames: list[Frame]) -> str:
 
 
 def one_run(frames: list[Frame]) -> str:
-    """abi.md 5: "then exactly one of done ... as the last frame of a run"; its id."""
+    """abi.md 5.13; its id."""
     assert types(frames)[0] == "start", frames
     assert types(frames).count("done") == 1
     assert frames[-1]["type"] == "done"

@@ -77,7 +77,7 @@ def test_what_is_there_stays_what_it_is(ctx: Ctx) -> None:
 
 
 def test_agents_and_what_was_written_into_them_survive(python: Path) -> None:
-    # abi.md 3: "A change takes effect on the next run and survives a restart"
+    # abi.md 3.17
     with mounted(python) as mount:
         for name in ("kept", "gone", "damaged"):
             mount.ctx("agent", "new", name, "--tools", "fs.read")

@@ -38,7 +38,7 @@ def test_what_a_run_says(ctx: Ctx, coder: str) -> None:
 
 @pytest.mark.parametrize("form", ["argv", "words", "stdin", "task", "task on stdin"])
 def test_every_way_to_give_a_task(ctx: Ctx, coder: str, form: str) -> None:
-    # seed 002: `/ctx/agent/coder "fix this project"`, `echo '{"task":"fix tests"}' | /ctx/agent/coder`
+    # abi.md 4.12: `/ctx/agent/coder "fix this project"`, `echo '{"task":"fix tests"}' | /ctx/agent/coder`
     task, path = '[{"delta":"done it"}]', str(ctx.root / coder)
     words = {"argv": [task], "words": ['[{"delta":"done', 'it"}]'], "task": [json.dumps({"task": task})]}
     piped = {"stdin": task, "task on stdin": json.dumps({"task": task})}
@@ -206,7 +206,7 @@ def test_what_was_said_before_is_known(ctx: Ctx) -> None:
 
 
 def test_the_agents_cwd_is_the_default(ctx: Ctx, coder: str) -> None:
-    # abi.md 5: "cwd: ... default the session's, else .d/cwd, else /"
+    # abi.md 5.22
     write(ctx, coder, "cwd", f"{ctx.work}\n")
     task = script(call("fs.read", path="README.md"), say("x"))
     with talk(ctx, f"{coder}.sock") as client:
@@ -226,8 +226,7 @@ def test_the_agents_cwd_is_the_default(ctx: Ctx, coder: str) -> None:
 
 
 def test_an_agent_that_is_set_up_wrong_is_refused(ctx: Ctx) -> None:
-    # abi.md 5: "One that is declared and cannot be served now (... bad agent configuration ...) keeps the
-    # entry, and connect is refused (ECONNREFUSED)"
+    # abi.md 5.6
     with agent(ctx, "wrong", "fs.read") as path:
         write(ctx, path, "model", "nobody/nothing\n")
         status = ctx.root / f"{path}.d/status"

@@ -98,7 +98,7 @@ def test_what_is_taken_away_while_somebody_is_asked(ctx: Ctx) -> None:
 
 
 def test_a_call_is_in_the_log_of_its_tool(ctx: Ctx, coder: str) -> None:
-    # abi.md 3: "`log` holds one JSON line per finished run (ts, run, caller uid, source, status, ...)"
+    # abi.md 3.18
     run(ctx, coder, script(call("fs.read", path="nothing-here"), say("x")))
     log = json.loads((ctx.root / "tool/fs.read.d/log").read_text().splitlines()[-1])
     assert (log["source"], log["uid"], log["status"], log["code"]) == ("agent", 0, "error", "ENOENT")
@@ -123,7 +123,7 @@ def test_what_only_the_run_says(ctx: Ctx, coder: str) -> None:
 
 
 def test_exec_has_nobody_to_ask(ctx: Ctx, coder: str) -> None:
-    # abi.md 7: "an agent asks"; abi.md 4: exec has no way to
+    # abi.md 7.5, and exec has no way to
     answer = run(ctx, coder, script(call("fs.write", path="asked.txt", content="x"), say("no")))
     (told,) = results(answer.frames)
     assert told["is_error"]
@@ -273,7 +273,7 @@ def test_what_it_sees_from_inside(ctx: Ctx, coder: str, what: str, cmd: str, out
     ],
 )
 def test_no_table_shows_the_daemons_own_files(ctx: Ctx, coder: str, cmd: str, output: str) -> None:
-    # abi.md 8: "secrets ... state/secrets, 0600"; who works above the state sees what is beside it
+    # abi.md 8.2; who works above the state sees what is beside it
     cmd = f"({cmd}) >/dev/null 2>&1 && echo done || echo refused"
     (ctx.config / "config.toml").touch()
     task = script(call("shell.exec", cmd=cmd), say("x"))
@@ -287,7 +287,7 @@ def test_no_table_shows_the_daemons_own_files(ctx: Ctx, coder: str, cmd: str, ou
 
 
 def test_a_nested_call_of_a_tool_it_may_not_use(ctx: Ctx) -> None:
-    # abi.md 4: a call from inside a run "inherits that run's label"
+    # abi.md 4.38
     with agent(ctx, "shelly", "shell.exec") as path:
         cmd = f"{ctx.root}/tool/fs.list . ; echo $?"
         with working(ctx, path, script(call("shell.exec", cmd=cmd), say("x")), session="nested") as client:

@@ -98,7 +98,7 @@ def shows(mount: Ctx, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_dry_run_of_no_trusted_publisher_is_asked_about(mount: Ctx, shows: Path) -> None:
-    # abi.md 9: "A dry run lowers a confirmation only where the tool opted in and its publisher is trusted."
+    # abi.md 4.49
     mount.ctx("plugin", "install", str(shows))
     assert mount.call("shows", "--dry-run").output == "would"
     with agent(mount, "doubting", "shows") as path:

@@ -42,7 +42,7 @@ def reach(client: Talk, state: str, ran: Path) -> str:
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_cancel(ctx: Ctx, coder: str, state: str) -> None:
-    # abi.md 5: "cancel: done{status:cancelled} within 1 s, to the canceller too"
+    # abi.md 5.26
     ran = ctx.work / "ran"
     ran.unlink(missing_ok=True)
     with working(ctx, coder, STATES[state], session=f"cancel-{len(state)}") as client:
@@ -65,7 +65,7 @@ BUSY = script(*(call("fs.search", pattern=f"qqzzxxjj{n}", path="/usr", hidden=Tr
 
 @pytest.mark.parametrize("task", [STATES["the model answers"], BUSY])
 def test_who_leaves_an_exec_cancels_it(ctx: Ctx, coder: str, task: str) -> None:
-    # abi.md 4: "SIGKILL of the runner cancels the run"
+    # abi.md 4.32
     words = [str(ctx.root / coder), task]
     with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ctx.work, env=ctx.environ) as process:
         assert process.stdout is not None
@@ -122,7 +122,7 @@ def test_a_model_that_never_stops(python: Path) -> None:
 
 
 def test_a_host_that_dies_in_a_call(ctx: Ctx, coder: str) -> None:
-    # abi.md 4: a crash is EPROTO; here the model hears of it, and goes on
+    # abi.md 4.30: a crash is EPROTO; here the model hears of it, and goes on
     task = script(call("shell.exec", cmd="kill -9 $PPID; sleep 9"), say("it died"))
     with working(ctx, coder, task, session="dies") as client:
         asked = client.until("approval")[-1]

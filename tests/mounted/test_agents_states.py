@@ -100,7 +100,7 @@ def ctx(python: Path) -> Iterator[Ctx]:
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_cancel(ctx: Ctx, state: Callable[[Ctx], contextlib.AbstractContextManager[State]]) -> None:
-    # abi.md 5: "cancel: done{status:cancelled} within 1 s, to the canceller too"
+    # abi.md 5.26
     with state(ctx) as made, working(ctx, made.path, made.task, session="s") as client:
         run = made.reach(client)
         client.ask("cancel", id=run)

@@ -300,7 +300,7 @@ flood.wait()
 
 
 def test_nothing_can_be_made_or_changed_outside_ones_home(ctx: Ctx) -> None:
-    # abi.md 1: "Creating one fails with EROFS (EACCES where mode bits already refuse)."
+    # abi.md 1.13
     script = """
 def tried(work, *arguments):
     try:

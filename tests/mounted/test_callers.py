@@ -1,4 +1,4 @@
-"""Who a tool runs as: abi.md 4, "The caller", with a root daemon and several users."""
+"""Who a tool runs as: abi.md 4.34, with a root daemon and several users."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_uid_gid_and_groups_are_the_callers(ctx: Ctx) -> None:
 
 
 def test_one_may_have_all_the_groups_that_there_can_be(ctx: Ctx) -> None:
-    # abi.md 4: "The tool runs with its uid, gid, groups"; NGROUPS_MAX of <linux/limits.h>, in 11 digits each
+    # abi.md 4.35; NGROUPS_MAX of <linux/limits.h>, in 11 digits each
     groups = list(range(2**32 - 2 - 65536, 2**32 - 2))
     assert who(ctx, user=NOBODY, group=1000, extra_groups=groups)["groups"] == groups
     assert who(ctx, user=0, group=0, extra_groups=groups)["groups"] == groups
@@ -104,7 +104,7 @@ def test_a_working_directory_that_may_not_be_entered(ctx: Ctx) -> None:
 
 
 def test_no_other_users_home(ctx: Ctx) -> None:
-    # abi.md 1: "home/<uid> is mode 0700, owned by uid"
+    # abi.md 1.10
     assert (
         ctx.run(["ls", str(ctx.root / "home" / "1234")], user=1234, group=1234, extra_groups=[]).returncode
         == 0
@@ -123,7 +123,7 @@ def test_hosts_of_others_are_out_of_reach(ctx: Ctx) -> None:
 
 
 def test_a_private_mount_namespace(ctx: Ctx, tmp_path: Path) -> None:
-    # abi.md 4: "a caller in a container gets the container's files"
+    # abi.md 4.35
     place = ctx.work / "ns"
     place.mkdir()
     (place / "outer").write_text("outer")
@@ -137,7 +137,7 @@ def test_a_private_mount_namespace(ctx: Ctx, tmp_path: Path) -> None:
 
 
 def test_a_container_with_device_rules_of_its_own(ctx: Ctx) -> None:
-    # abi.md 4: "or EACCES where that cannot be done": a host is not under the caller's device cgroup
+    # abi.md 4.35: a host is not under the caller's device cgroup
     group = Path("/sys/fs/cgroup/devices" if Path("/sys/fs/cgroup/devices").exists() else "/sys/fs/cgroup")
     mine = group / f"ctx-test-{os.getpid()}"
     mine.mkdir()
@@ -154,7 +154,7 @@ def test_a_container_with_device_rules_of_its_own(ctx: Ctx) -> None:
 
 
 def test_a_user_namespace_gives_nothing(ctx: Ctx) -> None:
-    # abi.md 4: "at most its capabilities, inside its namespaces"
+    # abi.md 4.35
     secret = ctx.work / "secret-userns"
     secret.write_text("root's")
     secret.chmod(0o600)
@@ -212,14 +212,14 @@ def test_in_a_container_that_sees_the_tree_but_not_run(ctx: Ctx) -> None:
 
 
 def test_plugins_describe_themselves_as_nobody(ctx: Ctx) -> None:
-    # abi.md 4: "Under root, plugins describe themselves as nobody"
+    # abi.md 4.39
     described = (ctx.root / "tool" / "show.describer.d" / "description").read_text()
     assert described == f"Described as uid {NOBODY}.\n"
     assert ctx.call("show.describer", input=b"", user=1234, group=1234).output == "called as uid 1234"
 
 
 def test_a_call_from_inside_a_run_is_counted(ctx: Ctx) -> None:
-    # abi.md 4: "A call made from inside a run ... inherits that run's label, confinement and depth"
+    # abi.md 4.38
     script = ctx.work / "recurse"
     script.write_text(f"#!/bin/sh\n{ctx.tool('shell.exec')} {ctx.work}/recurse\n")
     script.chmod(0o755)

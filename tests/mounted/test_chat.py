@@ -122,7 +122,7 @@ def test_typing_goes_on_while_something_runs(shown: Screen) -> None:
 
 
 def test_leaving_lets_a_run_go_on_and_the_next_chat_shows_it(shown: Screen) -> None:
-    # abi.md 5: "after a disconnect private and shared runs go on"
+    # abi.md 5.24
     chat(shown, "debug/script", "--session", "goes-on")
     shown.type(script({"delta": "begun"}, {"sleep": 1}, {"delta": " and ended"}))
     shown.wait("\nbegun\n")
@@ -271,7 +271,7 @@ def test_a_question_is_answered_and_what_was_being_typed_comes_back(shown: Scree
 
 
 def test_no_colour_where_none_is_wanted(shown: Screen) -> None:
-    # abi.md 8: issue: "no colour when NO_COLOR"
+    # abi.md 8.8; issue: "no colour when NO_COLOR"
     chat(shown, "debug/script", "--session", "pale", before="NO_COLOR=1")
     shown.type(script({"delta": "# Title\n\n`code`"}, {"error": {"code": "EIO", "message": "broken"}}))
     shown.wait("EIO: broken")
@@ -319,7 +319,7 @@ def test_one_end_of_input_is_enough(shown: Screen) -> None:
 
 
 def test_exec_without_arguments_opens_the_chat(shown: Screen, chats: Ctx) -> None:
-    # abi.md 4: "No argument and a terminal: ... a model opens a small REPL"
+    # abi.md 4.5
     shown.type("clear; $CTX_ROOT/model/debug/echo")
     shown.wait(READY)
     shown.type("from exec")
@@ -329,7 +329,7 @@ def test_exec_without_arguments_opens_the_chat(shown: Screen, chats: Ctx) -> Non
 
 
 def test_an_agent_without_arguments_opens_the_chat(shown: Screen) -> None:
-    # abi.md 4: "No argument and a terminal: ... an agent opens an interactive session on its socket"
+    # abi.md 4.6
     shown.type("clear; $CTX_ROOT/agent/base")
     shown.wait(READY)
     leave(shown)

@@ -57,7 +57,7 @@ def test_sends_overlap(root: None) -> None:
 
 
 def test_a_run_is_cancelled(root: None) -> None:
-    # abi.md 5: "done{status:cancelled} within 1 s, to the canceller too; what was produced so far is kept"
+    # abi.md 5.26
     with Conversation(SCRIPT) as conversation, Conversation(SCRIPT) as other:
         stream = conversation.send(steps({"delta": "so far"}, {"hang": True}), session="client-cancel")
         heard = list(itertools.islice(stream, 3))
@@ -86,7 +86,7 @@ def test_a_refusal_is_told(root: None) -> None:
 
 
 def test_the_same_id_is_said_once(root: None) -> None:
-    # abi.md 5: "Same session and same id again: the original run, replayed"
+    # abi.md 5.14
     with Conversation(ECHO) as first, Conversation(ECHO) as second:
         said = [list(each.send("x", id="once", session="client-once")) for each in (first, second)]
     assert said[0] == said[1]
@@ -116,7 +116,7 @@ def test_what_is_not_there(root: None) -> None:
 
 
 def test_a_session_is_followed_over_the_end_of_a_daemon(victim: Ctx) -> None:
-    # abi.md 5: "every event of the session ..., then live events, without gap or duplicate"
+    # abi.md 5.18
     heard: list[AnyFrame] = []
 
     def follow() -> None:
@@ -138,7 +138,7 @@ def test_a_session_is_followed_over_the_end_of_a_daemon(victim: Ctx) -> None:
 
 
 def test_a_run_that_a_daemon_did_not_end(victim: Ctx) -> None:
-    # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}"
+    # abi.md 5.30
     stream = client.send(SCRIPT, steps({"delta": "so far"}, {"hang": True}), pauses=[0.05] * 400)
     heard = list(itertools.islice(stream, 3))
     restart(victim)

@@ -36,7 +36,7 @@ def at(ctx: Ctx, example: str) -> str:
 
 
 def test_socat_and_nc(ctx: Ctx) -> None:
-    # abi.md 5: "`socat`, `nc -U` and any language's connect work"
+    # abi.md 5.1
     assert shutil.which("nc"), "netcat-openbsd is one of the Makefile's TEST_PACKAGES"
     by_socat, by_nc = at(ctx, PLAIN["sh"]).strip().splitlines()
     said = [json.loads(line) for line in ctx.run(["sh", "-c", by_socat]).stdout.splitlines()]

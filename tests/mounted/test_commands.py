@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE
 
 
 def test_status_in_text_and_json(ctx: Ctx) -> None:
-    # abi.md 1: "version, uptime, pid, mount, objects by class, runs active/total, hosts, last error"
+    # abi.md 1.2
     text = ctx.ctx("status").stdout
     for key in (
         "version",
@@ -95,7 +95,7 @@ def test_a_root_with_a_path_of_200_characters(python: Path) -> None:
 
 
 def test_umount_is_quick_and_complete(python: Path) -> None:
-    # abi.md 8: "`ctx umount`, SIGTERM and SIGINT stop cleanly ... and the mount is gone"
+    # abi.md 8.10
     for way in ("umount", "TERM", "INT"):
         with mounted(python) as ctx:
             pid = ctx.pid
@@ -110,7 +110,7 @@ def test_umount_is_quick_and_complete(python: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_mount_in_the_foreground(python: Path, number: signal.Signals) -> None:
-    # abi.md 8: "ctx mount [ROOT] [--foreground]"; "SIGTERM and SIGINT stop cleanly"
+    # abi.md 8.6, 8.10
     with mounted(python) as ctx:
         ctx.umount()
         words = [str(ctx.python), "-I", "-m", "cortexfs.cli.main", "mount", str(ctx.root), "--foreground"]
@@ -129,7 +129,7 @@ def test_mount_in_the_foreground(python: Path, number: signal.Signals) -> None:
 
 
 def test_state_survives_a_restart(python: Path) -> None:
-    # abi.md 3: "A change takes effect on the next run and survives a restart"
+    # abi.md 3.17
     with mounted(python) as ctx:
         policy = ctx.root / "tool" / "fs.read.d" / "policy"
         policy.write_text("allow coder_t tool:fs.read execute\n")
@@ -145,7 +145,7 @@ def test_state_survives_a_restart(python: Path) -> None:
 
 
 def test_restart_keeps_the_directories_of_the_daemon(python: Path) -> None:
-    # abi.md 8: "ctx ... restart"; the daemon that runs knows them, the shell that asks need not
+    # abi.md 3.17; the daemon that runs knows them, the shell that asks need not
     with mounted(python) as ctx:
         before, state = ctx.pid, ctx.environ.pop("CTX_STATE")
         ctx.environ["XDG_STATE_HOME"] = str(ctx.base / "elsewhere")

@@ -39,8 +39,7 @@ def other(ctx: Ctx) -> Iterator[socket.socket]:
 
 @USERS
 def test_a_tool_of_the_mount_answers(ctx: Ctx, coder: str, uid: int | None) -> None:
-    # abi.md 4: "A call made from inside a run (an agent's shell that execs /ctx/tool/...) inherits that run's
-    # label, confinement and depth"
+    # abi.md 4.38
     (ctx.base / "secret.txt").write_text("secret")
     words = f"{ctx.root}/tool/fs.read README.md; {ctx.root}/tool/fs.read {ctx.base}/secret.txt"
     said = shell(ctx, coder, words, uid)

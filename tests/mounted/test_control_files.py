@@ -15,7 +15,7 @@ from tests.core.tree.test_controls import FILES, WRITABLE
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 
 OBJECTS = {"tool": "tool/fs.read", "model": "model/debug/echo", "agent": "agent/base"}
-# abi.md 3: "opening it for writing is EROFS, for uid 0 too (EACCES where mode bits already refuse)"
+# abi.md 3.9
 REFUSED = errno.EACCES if os.geteuid() else errno.EROFS
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user, which only root can")
 
@@ -44,7 +44,7 @@ def said(path: Path) -> tuple[str, dict[str, str]]:
 
 
 def test_the_root_holds_what_the_abi_lists(ctx: Ctx) -> None:
-    # abi.md 1: the table of the tree; "No other name ever appears in the root"
+    # abi.md 1.1, 1.2, 1.3, 1.4, 1.11, 1.13
     assert sorted(os.listdir(ctx.root)) == ["agent", "bin", "home", "model", "shared", "status", "tool"]
     for program in ("ctx", "cortexfs-object-runner"):  # "links to the installed programs"
         link = ctx.root / "bin" / program
@@ -60,8 +60,7 @@ def test_the_root_holds_what_the_abi_lists(ctx: Ctx) -> None:
 
 
 def test_a_socket_is_there_where_session_says_so(ctx: Ctx) -> None:
-    # abi.md 1: "only where .d/session says "socket""; "agents always have a socket"; "tools are stateless: no
-    # .sock"
+    # abi.md 1.6, 1.8, 1.9
     folders = [*(ctx.root / "model").glob("*/*.d"), *(ctx.root / "agent").glob("*.d")]
     assert len(folders) >= 3
     for folder in folders:
@@ -73,7 +72,7 @@ def test_a_socket_is_there_where_session_says_so(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize("class_", ["tool", "agent"])
 def test_an_executable_shows_metadata(ctx: Ctx, class_: str) -> None:
-    # abi.md 1: "first line the shebang, then `# cortexfs.<key>=<value>` lines (object, name, ...)"
+    # abi.md 1.18
     first, keys = said(ctx.root / OBJECTS[class_])
     assert Path(first.removeprefix("#!")).name == "cortexfs-object-runner"
     assert {"object", "name", "description", "runner", "status", "plugin"} <= keys.keys()
@@ -82,7 +81,7 @@ def test_an_executable_shows_metadata(ctx: Ctx, class_: str) -> None:
 
 
 def test_make_and_find_see_a_change(fresh: Ctx) -> None:
-    # abi.md 1: "mtimes are real ... so `find -newer`, `make`, rsync and editors work"
+    # abi.md 1.15
     policy = controls(fresh, "tool") / "policy"
     (fresh.work / "Makefile").write_text(f"copy: {policy}\n\tcp {policy} copy\n")
     newer = ["find", str(fresh.root / "tool"), "-type", "f", "-newer", str(fresh.work / "Makefile")]
@@ -101,13 +100,13 @@ def test_make_and_find_see_a_change(fresh: Ctx) -> None:
 
 @pytest.mark.parametrize("class_", list(OBJECTS))
 def test_the_files_are_the_abis_and_the_rest_is_read_only(ctx: Ctx, class_: str) -> None:
-    # abi.md 3: the table; "Writable (0644, owner or root)"; "The rest is read-only"
+    # abi.md 3.2, 3.3, 3.4, 3.8, 3.9
     folder = controls(ctx, class_)
     assert set(os.listdir(folder)) - {"session"} == set(FILES[class_].split()) - {"session"}
     for name in FILES[class_].split():
         path, writable = folder / name, name in WRITABLE[class_].split()
         found = path.stat()
-        mode = 0o600 if name == "log" else 0o644 if writable else 0o444  # abi.md 9: "the owner's (0600)"
+        mode = 0o600 if name == "log" else 0o644 if writable else 0o444  # abi.md 3.19
         assert stat.S_IMODE(found.st_mode) == mode, path
         assert found.st_uid == os.geteuid()
         for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_WRONLY | os.O_APPEND):
@@ -119,13 +118,13 @@ def test_the_files_are_the_abis_and_the_rest_is_read_only(ctx: Ctx, class_: str)
 @needs_root
 @pytest.mark.parametrize("class_", list(OBJECTS))
 def test_nobody_else_may_write_any_of_them(ctx: Ctx, class_: str) -> None:
-    # abi.md 3: "EACCES where mode bits already refuse"
+    # abi.md 1.13
     script = 'cd "$1"; for f in *; do test -f "$f" && sh -c ": >> $f" 2>&1; done; cat * >/dev/null'
     done = ctx.run(["sh", "-c", script, "sh", str(controls(ctx, class_))], uid=NOBODY)
     lines = done.stdout.splitlines()
     assert len(lines) == len(FILES[class_].split())
     assert all("Permission denied" in line for line in lines), lines
-    # They are read, all but one. abi.md 9: "An object's `.d/log` is the owner's (0600)"
+    # They are read, all but one. abi.md 3.19
     assert (done.returncode, done.stderr) == (1, "cat: log: Permission denied\n")
 
 
@@ -158,8 +157,7 @@ BAD = {
     ("class_", "name"), [(class_, name) for class_, values in BAD.items() for name in values]
 )
 def test_echo_of_a_bad_value_fails_loudly(ctx: Ctx, class_: str, name: str) -> None:
-    # abi.md 3: "(`echo bad > effort` fails loudly with EINVAL, and spoils that open)"; "a refused value
-    # leaves the old one in place"
+    # abi.md 3.10, 3.13
     path = controls(ctx, class_) / name
     before = path.read_bytes()
     done = ctx.run(["bash", "-c", 'echo "$1" > "$2"', "bash", BAD[class_][name], str(path)])
@@ -176,7 +174,7 @@ def test_echo_of_a_bad_value_fails_loudly(ctx: Ctx, class_: str, name: str) -> N
 
 
 def test_the_log_says_why(fresh: Ctx) -> None:
-    # abi.md 3: "a refused value leaves the old one in place, and the log says why"
+    # abi.md 3.13
     with pytest.raises(OSError, match="Invalid argument"):
         (controls(fresh, "model") / "effort").write_text("enormous\n")
     log = (fresh.state / "daemon.log").read_text()
@@ -184,8 +182,7 @@ def test_the_log_says_why(fresh: Ctx) -> None:
 
 
 def test_pieces_and_ftruncate_are_judged_at_flush(ctx: Ctx) -> None:
-    # abi.md 3: "everything else, ftruncate too, at flush"; "taken over only at flush, fsync or close, so
-    # nothing half-written ever counts"
+    # abi.md 3.11, 3.12
     path = controls(ctx, "model") / "effort"
     for change in (lambda fd: os.write(fd, b"enormous"), lambda fd: os.ftruncate(fd, 2)):
         descriptor = os.open(path, os.O_WRONLY)
@@ -210,7 +207,7 @@ def test_pieces_and_ftruncate_are_judged_at_flush(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize("class_", list(OBJECTS))
 def test_extended_attributes(ctx: Ctx, class_: str) -> None:
-    # abi.md 3: "Read-only xattrs: user.cortexfs.{kind,name,origin,token_estimate,status}. No others"
+    # abi.md 3.20
     path = ctx.root / OBJECTS[class_]
     found = {name.rpartition(".")[2]: os.getxattr(path, name).decode() for name in os.listxattr(path)}
     assert found == {
@@ -240,7 +237,7 @@ def test_extended_attributes(ctx: Ctx, class_: str) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "x.d", "x.sock", ".hidden", "-x", "é", "x" * 65, "a\nb"])
 def test_an_invalid_name_is_refused_where_it_enters(ctx: Ctx, name: str) -> None:
-    # abi.md 2: "An invalid name is refused where it enters (... symlink, mkdir ...)"; an alias of a control
+    # abi.md 2.4; an alias of a control
     # folder's name is none either
     for place in ("tool", "agent", "model", f"home/{os.getuid()}/tool"):
         with pytest.raises(OSError, match=r"argument|too long") as refused:
@@ -266,7 +263,7 @@ def test_an_invalid_name_is_refused_where_it_enters(ctx: Ctx, name: str) -> None
     ids=lambda words: words[0],
 )
 def test_commands_name_the_rule_that_a_name_breaks(ctx: Ctx, words: tuple[str, ...]) -> None:
-    # abi.md 2: "refused where it enters (..., config, session name), with the rule that it breaks"
+    # abi.md 2.4
     for name, rule in (("a b", "may hold only letters, digits"), ("x" * 65, "64"), ("x.d", ".sock or .d")):
         done = ctx.ctx(*(word.format(name) for word in words), check=False)
         assert done.returncode == 2, done
@@ -284,8 +281,7 @@ def line_of(ctx: Ctx, object_: str, run: str) -> dict[str, Any]:
 
 
 def test_a_line_of_the_log(ctx: Ctx) -> None:
-    # abi.md 3: "one JSON line per finished run (ts, run, caller uid, source, status, code, ms, bytes in/out,
-    # tokens where known)"
+    # abi.md 3.18
     good = ctx.call("text.word_count", "one two")
     line = line_of(ctx, "tool/text.word_count", good.frames[0]["run"])
     assert {"ts", "run", "uid", "source", "status", "ms", "bytes_in", "bytes_out"} <= line.keys()
@@ -296,7 +292,7 @@ def test_a_line_of_the_log(ctx: Ctx) -> None:
 
 
 def test_a_log_is_bounded(python: Path) -> None:
-    # abi.md 3: "is bounded by rotation"; docs/config.md: `limits.log_kib`
+    # abi.md 3.18; docs/config.md: `limits.log_kib`
     with mounted(python, config="[limits]\nlog_kib = 4\n") as ctx:
         log, sizes = ctx.root / "tool/text.word_count.d/log", []
         for _ in range(60):

@@ -141,7 +141,7 @@ def approvals(frames: list[Frame]) -> list[Frame]:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_person_is_told_that_there_is_none(mount: Ctx, name: str) -> None:
-    # abi.md 9: "For all others `--dry-run` is EINVAL with that sentence"
+    # abi.md 4.48
     for words in (["--dry-run"], ["--dry-run", "{}"], ["{}", "--dry-run"]):
         refused = mount.call(name, *words)
         assert (refused.code, refused.status) == ("EINVAL", 2), refused
@@ -154,7 +154,7 @@ def test_a_person_is_told_that_there_is_none(mount: Ctx, name: str) -> None:
 
 
 def test_a_model_is_told_that_there_is_none(moded: Ctx) -> None:
-    # abi.md 9: "`dry_run: supported` of a plugin made for the originals is a label and promises nothing"
+    # abi.md 4.46
     every = [part for name in EVERY for part in ([call(name, dry_run=True)], [call(name, dry_run="true")])]
     with (
         agent(moded, "labelled", *EVERY) as path,
@@ -171,7 +171,7 @@ def test_a_model_is_told_that_there_is_none(moded: Ctx) -> None:
 
 
 def test_a_program_of_an_agent_gets_nothing_by_the_word(moded: Ctx) -> None:
-    # abi.md 9, of calls in calls: whatever the mode allows, what says --dry-run does nothing.
+    # abi.md 4.48, of calls in calls: whatever the mode allows, what says --dry-run does nothing.
     shell = "; ".join(f"{moded.tool(name)} --dry-run; echo status $?" for name in EVERY)
     with agent(moded, "shelling", *EVERY, "shell.exec", approval="ask") as path:
         task = script([call("shell.exec", "s", cmd=shell)], say("done"))
@@ -184,7 +184,7 @@ def test_a_program_of_an_agent_gets_nothing_by_the_word(moded: Ctx) -> None:
 
 
 def test_what_requires_one_and_has_none_asks_each_time(moded: Ctx) -> None:
-    # abi.md 9: "a tool that says required_before_execute without opting in asks a person each time"
+    # abi.md 4.48
     requiring = names("required_before_execute")
     made = [(name, f"{name}{number}") for name in requiring for number in range(2)]
     task = script(*([call(name, id_)] for name, id_ in made), say("done"))

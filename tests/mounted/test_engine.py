@@ -177,7 +177,7 @@ async def test_a_session_remembers(local: Ctx) -> None:
 
 
 def test_cancelling_frees_the_engine(python: Path) -> None:
-    # abi.md 4: "SIGINT: the first sends cancel and waits for the last frame"
+    # abi.md 4.31
     with own(python, streams=1) as ctx:
         with begin(ctx) as process:
             process.send_signal(signal.SIGINT)
@@ -199,7 +199,7 @@ def test_it_ends_when_idle_and_comes_back(python: Path) -> None:
 
 
 def test_killed_in_an_answer(local: Ctx) -> None:
-    # abi.md 4: "70 | internal error (a host died, a bug) | EPROTO"
+    # abi.md 4.25
     with begin(local) as process:
         os.kill(engine(local), signal.SIGKILL)
         out, _ = process.communicate(timeout=PATIENCE)

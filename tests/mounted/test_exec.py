@@ -20,26 +20,26 @@ from tests.waiting import PATIENCE
 
 
 def test_one_argument_that_begins_with_a_brace_is_the_input(ctx: Ctx) -> None:
-    # seed 002: /ctx/tool/fs.read '{"path":"README.md"}'
+    # abi.md 4.7: /ctx/tool/fs.read '{"path":"README.md"}'
     (ctx.work / "README.md").write_text("# hello\n")
     answer = ctx.call("fs.read", '{"path":"README.md"}')
     assert (answer.status, answer.output) == (0, "# hello\n")
 
 
 def test_bare_words_fill_required_properties(ctx: Ctx) -> None:
-    # abi.md 4: "bare words fill the required properties in schema order (`/ctx/tool/fs.read README.md`)"
+    # abi.md 4.9
     (ctx.work / "bare.md").write_text("bare\n")
     assert ctx.call("fs.read", "bare.md").output == "bare\n"
 
 
 def test_standard_input_is_one_json_object(ctx: Ctx) -> None:
-    # seed 002: echo '{"path":"README.md"}' | /ctx/tool/fs.read
+    # abi.md 4.1, 4.11: echo '{"path":"README.md"}' | /ctx/tool/fs.read
     (ctx.work / "in.md").write_text("in\n")
     assert ctx.call("fs.read", input=b'{"path":"in.md"}').output == "in\n"
 
 
 def test_empty_standard_input_is_an_empty_object(ctx: Ctx) -> None:
-    # abi.md 4: "Stdin is one JSON object; empty stdin is `{}`"
+    # abi.md 4.11
     answer = ctx.call("fs.list", input=b"")
     assert answer.status == 0
     answer = ctx.call("fs.read", input=b"")
@@ -48,14 +48,14 @@ def test_empty_standard_input_is_an_empty_object(ctx: Ctx) -> None:
 
 
 def test_with_arguments_standard_input_is_not_read(ctx: Ctx) -> None:
-    # abi.md 4: "With arguments, standard input is NOT read (a `while read` loop must keep its input)"
+    # abi.md 4.2
     script = 'n=0; while read line; do "$1" "$line" >/dev/null; n=$((n+1)); done; echo $n'
     done = ctx.run(["sh", "-c", script, "sh", ctx.tool("text.word_count")], input="a\nb\nc\n")
     assert done.stdout == "3\n"
 
 
 def test_a_dash_is_the_text_of_standard_input(ctx: Ctx) -> None:
-    # abi.md 4: "unless one argument is `-` ... as the value of a tool's property it becomes that value"
+    # abi.md 4.3
     assert ctx.call("text.word_count", "-", input=b"one two three").output == "3 words"
     assert ctx.call("text.word_count", "--text", "-", input=b"one two").output == "2 words"
 
@@ -81,12 +81,12 @@ def test_flags(ctx: Ctx, arguments: list[str], expected: dict[str, object]) -> N
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["t", "--colour", "red"], "colour"),  # abi.md 4: "an unknown flag is EINVAL"
+        (["t", "--colour", "red"], "colour"),  # abi.md 4.10
         (["--count", "x", "t"], "count"),
         (["t", "--items", "a", "surplus"], "surplus"),
-        (['{"text": 5}'], "text: expected string, got number"),  # abi.md 4, in these words
+        (['{"text": 5}'], "text: expected string, got number"),  # abi.md 4.15, in these words
         (["{not json"], ""),
-        ([b"\xff\xfe"], "UTF-8"),  # abi.md 4: "Invalid UTF-8 where text is expected is EINVAL"
+        ([b"\xff\xfe"], "UTF-8"),  # abi.md 4.17
     ],
 )
 def test_bad_arguments_exit_2(ctx: Ctx, arguments: list[str | bytes], says: str) -> None:
@@ -97,7 +97,7 @@ def test_bad_arguments_exit_2(ctx: Ctx, arguments: list[str | bytes], says: str)
 
 
 def test_seventeen_megabytes_are_too_much(ctx: Ctx) -> None:
-    # abi.md 4: "At most 16 MiB of input; more is EMSGSIZE"
+    # abi.md 4.16
     answer = ctx.call("text.word_count", "-", input=b"x" * (17 << 20))
     assert (answer.status, answer.code) == (2, "EMSGSIZE")
     answer = ctx.call("text.word_count", "-", input=b"x" * (15 << 20))
@@ -132,7 +132,7 @@ def test_duplicate_keys_the_last_wins(ctx: Ctx) -> None:
 
 
 def test_frames_in_order_with_their_fields(ctx: Ctx) -> None:
-    # seed 002: {"type":"start","run":"r1",...} {"type":"delta",...} {"type":"done","run":"r1","status":"ok"}
+    # abi.md 4.18, 4.19, 6.2
     answer = ctx.call("text.word_count", "hello big world")
     run = answer.frames[0]["run"]
     assert answer.lines == [
@@ -148,31 +148,31 @@ def test_run_ids_are_unique(ctx: Ctx) -> None:
 
 
 def test_signals_of_a_tool_become_frames(ctx: Ctx) -> None:
-    # abi.md 6: progress{message}, observer{source,content}, media{attachment}
+    # abi.md 6.2
     answer = ctx.call("show.signals")
     assert answer.types == ["start", "progress", "observer", "delta", "media", "delta", "done"]
     assert answer.frames[1]["message"] == "half way"
     assert (answer.frames[2]["source"], answer.frames[2]["content"]) == ("eye", "seen")
     assert answer.frames[4]["attachment"]["mime_type"] == "image/png"
-    assert answer.output == "streamed returned"  # abi.md 4: "A tool's output is exactly its deltas"
+    assert answer.output == "streamed returned"  # abi.md 4.28
 
 
 def test_ctx_output_decides(ctx: Ctx) -> None:
-    # abi.md 4: "CTX_OUTPUT=jsonl|text decides otherwise"
+    # abi.md 4.18
     (ctx.work / "exact").write_bytes(b"no newline at the end")
     done = ctx.run([ctx.tool("fs.read"), "exact"], env={"CTX_OUTPUT": "text"})
     assert done.stdout == "no newline at the end"
 
 
 def test_text_errors_go_to_standard_error(ctx: Ctx) -> None:
-    # abi.md 4: "In text mode errors go to stderr as `<object>: <CODE>: <message>`"
+    # abi.md 4.21
     done = ctx.run([ctx.tool("fs.read"), "missing"], env={"CTX_OUTPUT": "text"})
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"fs\.read: ENOENT: .*missing.*\n", done.stderr)
 
 
 def test_help_on_standard_output(ctx: Ctx) -> None:
-    # abi.md 4: "`--help` as the only argument prints usage on stdout for every class, exit 0"
+    # abi.md 4.14
     done = ctx.run([ctx.tool("fs.read"), "--help"])
     assert done.returncode == 0
     assert "fs.read" in done.stdout
@@ -208,7 +208,7 @@ def test_text_on_a_terminal(ctx: Ctx) -> None:
 
 
 def test_no_argument_on_a_terminal_prints_usage(ctx: Ctx) -> None:
-    # abi.md 4: "No argument and a terminal: a tool prints short usage ... on stderr and exits 2"
+    # abi.md 4.5
     status, seen = on_a_terminal(ctx, [ctx.tool("fs.read")])
     assert status == 2
     assert "fs.read" in seen
@@ -223,7 +223,7 @@ def test_no_argument_on_a_terminal_prints_usage(ctx: Ctx) -> None:
     [
         ("fs.read", ["missing"], 1, "ENOENT"),
         ("fs.read", ["."], 1, "EISDIR"),
-        ("bad.soft", [], 1, "EIO"),  # abi.md 4: "ToolResult.error is EIO"
+        ("bad.soft", [], 1, "EIO"),  # abi.md 4.29
         ("bad.invalid", [], 2, "EINVAL"),  # "ToolError.InvalidInput EINVAL"
         ("bad.failed", [], 1, "EIO"),  # "ToolError.ExecutionFailed EIO or the errno that it names"
         ("bad.failed", ["--code", "EREMOTEIO"], 1, "EREMOTEIO"),
@@ -242,7 +242,7 @@ def test_no_argument_on_a_terminal_prints_usage(ctx: Ctx) -> None:
 def test_exit_table(ctx: Ctx, name: str, arguments: list[str], status: int, code: str) -> None:
     answer = ctx.call(name, *arguments, input=b"")
     assert (answer.status, answer.code) == (status, code), answer
-    # abi.md 4: "every failure ends in error, done"
+    # abi.md 4.20
     assert answer.types[-2:] == ["error", "done"]
     assert answer.frames[-1]["status"] == "error"
     assert "Traceback" not in answer.message
@@ -256,7 +256,7 @@ def test_what_a_tool_prints_is_not_its_output(ctx: Ctx) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes nobody, which only root can")
 def test_not_permitted_exits_13(ctx: Ctx) -> None:
-    # abi.md 4: "13 | not permitted | EACCES, EPERM"
+    # abi.md 4.23
     secret = ctx.work / "secret"
     secret.write_text("root's\n")
     secret.chmod(0o600)
@@ -268,7 +268,7 @@ def test_not_permitted_exits_13(ctx: Ctx) -> None:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_signals_cancel(ctx: Ctx, number: signal.Signals, status: int) -> None:
-    # abi.md 4: "130, 143, 129 | cancelled by SIGINT, SIGTERM, SIGHUP | ECANCELED"
+    # abi.md 4.26
     with subprocess.Popen(
         [ctx.tool("shell.exec"), "echo begun; sleep 1000"],
         stdout=subprocess.PIPE,
@@ -287,7 +287,7 @@ def test_signals_cancel(ctx: Ctx, number: signal.Signals, status: int) -> None:
 
 
 def test_closed_output_cancels(ctx: Ctx) -> None:
-    # abi.md 4: "When stdout closes (`| head -1`) the run is cancelled ... dies of SIGPIPE, as cat does"
+    # abi.md 4.22
     script = '"$1" | head -1 >/dev/null; echo ${PIPESTATUS[0]}'
     done = ctx.run(["bash", "-c", script, "bash", ctx.tool("bad.flood")])
     assert done.stdout == "141\n"
@@ -356,7 +356,7 @@ def test_large_output_is_exact(ctx: Ctx) -> None:
 
 
 def test_the_log_has_one_line_a_run_and_no_content(ctx: Ctx) -> None:
-    # abi.md 3: "`log` holds one JSON line per finished run ... never holds inputs, outputs or secrets"
+    # abi.md 3.18
     answer = ctx.call("show.types", "hush-hush")
     log = (ctx.root / "tool" / "show.types.d" / "log").read_text()
     lines = [json.loads(line) for line in log.splitlines()]

@@ -67,8 +67,7 @@ def violations(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", BUILT_IN.split())
 def test_what_a_schema_refuses(ctx: Ctx, name: str) -> None:
-    # issue: "schema violations of every JSON Schema keyword used"; abi.md 4: "what is wrong is said with its
-    # path"
+    # issue: "schema violations of every JSON Schema keyword used"; abi.md 4.15
     schema = json.loads((ctx.root / f"tool/{name}.d/schema").read_text())
     assert schema.keys() <= {"type", "properties", "required", "additionalProperties"}
     tried = list(violations(schema))
@@ -81,7 +80,7 @@ def test_what_a_schema_refuses(ctx: Ctx, name: str) -> None:
 
 
 def test_no_code_runs_for_a_wrong_input(ctx: Ctx) -> None:
-    # abi.md 4: "The input is validated against the schema before any code of the tool runs"; its code ends
+    # abi.md 4.15; its code ends
     # the host, which is EPROTO
     for wrong_ in ({"status": "x"}, {"state": 3}):
         answer = ctx.call("bad.exit", json.dumps(wrong_))
@@ -102,7 +101,7 @@ def test_no_code_runs_for_a_wrong_input(ctx: Ctx) -> None:
     ],
 )
 def test_an_argument_that_is_no_good_object(ctx: Ctx, word: str) -> None:
-    # abi.md 4: "one argument that begins with `{` is the input object"; issue: "deep JSON ..., huge numbers"
+    # abi.md 4.7; issue: "deep JSON ..., huge numbers"
     answer = ctx.call("show.types", word)
     assert (answer.status, answer.code) == (2, "EINVAL"), answer
     assert len(answer.message) < 1000
@@ -112,8 +111,7 @@ def test_an_argument_that_is_no_good_object(ctx: Ctx, word: str) -> None:
 
 
 def test_usage_goes_to_standard_error(ctx: Ctx) -> None:
-    # abi.md 4: "Terminal means: standard input is one. No argument and a terminal: a tool prints short usage
-    # from its schema on stderr and exits 2", wherever its output goes
+    # abi.md 4.4, wherever its output goes
     outer, inner = pty.openpty()
     try:
         done = ctx.run([ctx.tool("fs.read")], stdin=inner)
@@ -129,7 +127,7 @@ def test_usage_goes_to_standard_error(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize("name", ["tool/shell.exec", "model/debug/script"])
 def test_the_second_interrupt_exits_at_once(fresh: Ctx, name: str) -> None:
-    # abi.md 4: "SIGINT: the first sends cancel and waits for the last frame; the second exits at once."
+    # abi.md 4.31
     words = ["echo begun; sleep 1000"] if name.startswith("tool") else [HANG]
     process = subprocess.Popen(
         [str(fresh.root / name), *words],
@@ -168,8 +166,7 @@ def _pending(pid: int) -> int:
 
 
 def test_a_silent_run_that_nobody_reads_is_cancelled(ctx: Ctx, tmp_path: Path) -> None:
-    # abi.md 4: "When stdout closes (`| head -1`) the run is cancelled, no process stays behind, and the
-    # runner dies of SIGPIPE, as cat does". The runner of this checkout: the system's may be an older one.
+    # abi.md 4.22. The runner of this checkout: the system's may be an older one.
     runner = build(tmp_path / "runner", DEBUG)
     script = '"$1" "$2" "sleep 98764" | head -1 >/dev/null; echo ${PIPESTATUS[0]}'
     done = ctx.run(["bash", "-c", script, "bash", str(runner), ctx.tool("shell.exec")])
@@ -179,7 +176,7 @@ def test_a_silent_run_that_nobody_reads_is_cancelled(ctx: Ctx, tmp_path: Path) -
 
 def test_ctx_run_dies_of_a_closed_output_too(ctx: Ctx) -> None:
     # docs/commands.md: "exit status, standard input, signals and streaming are those of `/ctx/tool/fs.read`";
-    # abi.md 4: "the runner dies of SIGPIPE, as cat does"
+    # abi.md 4.22
     words = """'[{"burst":1000000}]'"""
     line = f"{ctx.python} -I -m cortexfs.cli.main run debug/script {words}"
     done = ctx.run(["bash", "-c", f"{line} | head -1 >/dev/null; echo ${{PIPESTATUS[0]}}"])
@@ -190,8 +187,7 @@ def test_ctx_run_dies_of_a_closed_output_too(ctx: Ctx) -> None:
 
 
 def test_an_agents_help_and_prompts(ctx: Ctx) -> None:
-    # abi.md 4: "`--help` as the only argument prints usage on stdout for every class, exit 0"; "arguments are
-    # joined by spaces"; "The same for stdin"; "An empty prompt is EINVAL"
+    # abi.md 4.14, 4.12, 4.13
     with agent(ctx, "prompted", "fs.read") as path:
         program = str(ctx.root / path)
         done = ctx.run([program, "--help"])
@@ -208,7 +204,7 @@ def test_an_agents_help_and_prompts(ctx: Ctx) -> None:
 
 
 def test_an_agent_reads_what_is_typed_when_its_output_goes_elsewhere(ctx: Ctx) -> None:
-    # abi.md 4: "(when stdout is not a terminal, both read stdin to EOF instead)"
+    # abi.md 4.6
     with agent(ctx, "typed", "fs.read") as path, open(ctx.work / "typed", "w+b") as out:
         status, _ = on_a_terminal(ctx, [str(ctx.root / path)], b'[{"delta":"heard"}]\n\x04', stdout=out)
         out.seek(0)
@@ -216,7 +212,7 @@ def test_an_agent_reads_what_is_typed_when_its_output_goes_elsewhere(ctx: Ctx) -
 
 
 def test_exec_writes_no_session(fresh: Ctx) -> None:
-    # abi.md 4: "Exec never writes a session."
+    # abi.md 4.33
     with agent(fresh, "brief", "text.word_count") as path:
         assert fresh.run([str(fresh.root / "model/debug/echo"), "hello"]).returncode == 0
         task = script(call("text.word_count", text="a b"), {"delta": "done"})

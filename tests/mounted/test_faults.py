@@ -93,10 +93,10 @@ def test_the_daemon_killed_in_a_call(fresh: Ctx) -> None:
     assert "run" in lines[-1]
     for host in hosts:
         assert wait_gone(host), "a host outlived the daemon"
-    # abi.md 4: "A new exec on the dead mount of a killed daemon never reaches the runner: the shell says 126"
+    # abi.md 4.27
     dead = fresh.run(["sh", "-c", f"{fresh.tool('fs.read')} x"])
     assert dead.returncode == 126
-    fresh.mount()  # abi.md 8: "A stale mount of a killed daemon is detected and replaced"
+    fresh.mount()  # abi.md 8.9
     assert fresh.call("text.word_count", "a b").output == "2 words"
 
 
@@ -148,7 +148,7 @@ def test_a_stuck_tool_does_not_stop_its_neighbours(fresh: Ctx) -> None:
 
 
 def test_shutdown_ends_active_runs_and_leaves_nothing(fresh: Ctx) -> None:
-    # abi.md 8: "active ones get a short grace and then cancel ... hosts are reaped ... and the mount is gone"
+    # abi.md 8.10
     process = start(fresh, "shell.exec", "sleep 1000")
     begun(process)
     pid, family = fresh.pid, descendants(fresh.pid)
@@ -161,7 +161,7 @@ def test_shutdown_ends_active_runs_and_leaves_nothing(fresh: Ctx) -> None:
 
 
 def test_umount_lazily_by_hand_ends_the_daemon(fresh: Ctx) -> None:
-    # abi.md 8: "`umount -l` by hand ends the daemon too"
+    # abi.md 8.11
     pid = fresh.pid
     subprocess.run(["umount", "-l", str(fresh.root)], check=True)
     assert wait_gone(pid)
@@ -176,7 +176,7 @@ def test_a_plugin_that_does_not_load_is_reported(python: Path) -> None:
 
 
 def test_enabling_and_disabling_a_plugin_changes_a_running_mount(python: Path) -> None:
-    # abi.md 8: "A running mount follows what these commands change, without a restart"
+    # abi.md 8.7
     with mounted(python) as ctx:
         assert not os.path.exists(ctx.tool("show.types"))
         ctx.ctx("plugin", "enable", "faulty")

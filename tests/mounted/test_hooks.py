@@ -136,7 +136,7 @@ def test_large_ones_do_not_pass_unseen(mount: Ctx) -> None:
 
 
 def test_a_caller_who_leaves_ends_it(mount: Ctx) -> None:
-    # abi.md 5: a cancel ends a run
+    # abi.md 5.26: a cancel ends a run
     words = [mount.tool("echo"), "--text", "hang"]
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
@@ -283,7 +283,7 @@ def test_it_follows_its_caller_into_a_container(mount: Ctx, tmp_path: Path) -> N
 
 
 def test_an_agents_run_can_be_cancelled_while_it_is_asked(mount: Ctx) -> None:
-    # abi.md 5: a cancel ends a run
+    # abi.md 5.26: a cancel ends a run
     with agent(mount, "waiter", "echo") as path:
         task = script(call("echo", text="hang"), say("done"))
         with working(mount, path, task, session="waits") as client:

@@ -1,6 +1,6 @@
 """A user mounts what looks like CortexFS, for everybody: nobody else is led there who has not named it.
 
-The quotes are of abi.md 9, "Which mount", and of the issue that asked for it.
+The quotes are of abi.md 1.22, and of the issue that asked for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Many clients at once, and clients that come and go: nobody starves, nothing is left behind.
 
-abi.md 5: "one slow client slows nobody else", "memory per client is bounded whatever it does: not reading,
-sending without end, opening thousands of connections". A tenth of it in `make test`, all with CTX_SOAK.
+abi.md 5.15, 5.25. A tenth of it in `make test`, all with CTX_SOAK.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def test_all_are_served_alike(ctx: Ctx) -> None:
 
 
 def test_one_that_never_reads_and_one_that_sends_a_byte_at_a_time(ctx: Ctx) -> None:
-    # abi.md 5: "one slow client slows nobody else"
+    # abi.md 5.15
     pid, before = ctx.pid, rss_mib(ctx.pid)
     many = of(100_000, 300_000)
     deaf, slow = Client(socket_of(ctx)), Client(socket_of(ctx))
@@ -130,7 +129,7 @@ def test_one_that_never_reads_and_one_that_sends_a_byte_at_a_time(ctx: Ctx) -> N
 
 
 def test_one_that_only_asks(ctx: Ctx) -> None:
-    # abi.md 5: "memory per client is bounded whatever it does: [...] sending without end"
+    # abi.md 5.25
     pid, before = ctx.pid, rss_mib(ctx.pid)
     asking = Client(socket_of(ctx))
     asking.socket.setblocking(False)
@@ -160,7 +159,7 @@ def come_and_go(ctx: Ctx, count: int) -> None:
 
 
 def test_connections_that_come_and_go(ctx: Ctx) -> None:
-    # abi.md 5: "opening thousands of connections"
+    # abi.md 5.25
     come_and_go(ctx, 200)
     connections, before = sockets(ctx.pid), rss_mib(ctx.pid)
     come_and_go(ctx, of(500, 10_000))
@@ -179,7 +178,7 @@ def temporary(ctx: Ctx, count: int) -> None:
 
 
 def test_temp_sessions_leave_nothing(ctx: Ctx) -> None:
-    # abi.md 5: "a temp run is cancelled and leaves nothing"
+    # abi.md 5.24
     sessions = ctx.state / "sessions"
     temporary(ctx, 100)
     at_rest(ctx)
@@ -215,7 +214,7 @@ def kill_crowd(ctx: Ctx, count: int, scope: str) -> None:
 
 @pytest.mark.parametrize("scope", ["private", "temp"])
 def test_clients_that_are_killed(ctx: Ctx, scope: str) -> None:
-    # abi.md 5: "after a disconnect private and shared runs go on; a temp run is cancelled and leaves nothing"
+    # abi.md 5.24
     kill_crowd(ctx, of(50, 500), scope)
     files, before = len(os.listdir(f"/proc/{ctx.pid}/fd")), rss_mib(ctx.pid)
     kill_crowd(ctx, of(50, 500), scope)

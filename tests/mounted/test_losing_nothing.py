@@ -1,8 +1,6 @@
 """kill -9 of the daemon at random moments, under busy sessions: nothing that a client saw is lost.
 
-abi.md 5: "kill -9 of the daemon at any time loses no completed message, and a torn last line is repaired at
-start and said in the log. A run that was active at a crash ends as done{status:error, code:EIO}, visible to
-resume." A few rounds in `make test`, 200 with CTX_SOAK; a failure names its seed, and CTX_SEED repeats it.
+abi.md 5.28. A few rounds in `make test`, 200 with CTX_SOAK. A failure names its seed; CTX_SEED repeats it.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class Session:
         assert before == line.raw, f"{self.name}: event {line.number} has changed"
 
     def follow(self, line: Line) -> None:
-        """abi.md 5: "without gap or duplicate"."""
+        """abi.md 5.18."""
         assert line.number == self.followed + 1, f"{self.name}: {line} after {self.followed}"
         self.followed = line.number
         self.see(line)
@@ -226,7 +224,7 @@ async def check_follower(socket: Path, session: Session, names: dict[str, str], 
 
 
 async def check_retries(socket: Path, session: Session, names: dict[str, str], counted: Counter[str]) -> None:
-    """abi.md 5: "Same session and same id again: the original run"; of what was never begun, a new one."""
+    """abi.md 5.14; of what was never begun, a new one."""
     original = {
         frame["request"]: frame["run"]
         for raw in session.seen.values()
@@ -336,7 +334,7 @@ def test_kill_9_loses_nothing_that_was_seen(python: Path) -> None:
 
 
 def test_what_is_made_from_a_log_is_made_after_a_crash(fresh: Ctx) -> None:
-    # abi.md 5: "A session that a client saw `done` for is on disk", also where nobody talks in it again. The
+    # abi.md 5.28, also where nobody talks in it again. The
     # daemon may have died just before it wrote these.
     session = Session("echo", "crashed", "private")
     folder = session.log(fresh.state).parent

@@ -111,7 +111,7 @@ def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: P
         assert why in origin(mount, "module")
         assert why in mount.ctx("doctor", check=False).stdout
     mount.ctx("plugin", "install", str(saying(tmp_path, "module", "two", version="1.2.0")))
-    assert (said(mount, "module"), origin(mount, "module")) == ("two", "plugin:module@1.2.0")
+    assert (said(mount, "module"), origin(mount, "module")) == ("two", "plugin:module@1.2.0")  # abi.md 3.7
     assert broken(mount) == ""
     mount.ctx("plugin", "uninstall", "module", "--purge")
 

@@ -47,10 +47,10 @@ def start(ctx: Ctx, prompt: str = HANG) -> subprocess.Popen[bytes]:
 
 
 def test_arguments_are_joined_into_the_prompt(ctx: Ctx) -> None:
-    # abi.md 4: "arguments are joined by spaces into the prompt"
+    # abi.md 4.12
     answer = call(ctx, "hello", "big", "world")
     assert (answer.status, answer.output) == (0, "hello big world")
-    # abi.md 6: "start{model|agent|tool}"; issue: "start, one delta per word, message, usage, done"
+    # abi.md 6.2; issue: "start, one delta per word, message, usage, done"
     assert answer.types == ["start", "delta", "delta", "delta", "message", "usage", "done"]
     assert answer.frames[0]["model"] == "debug/echo"
     assert [list(frame)[:2] for frame in answer.frames] == [["type", "run"]] * 7
@@ -172,7 +172,7 @@ def test_text_or_frames_as_asked(ctx: Ctx) -> None:
 
 
 def test_frames_of_every_kind(ctx: Ctx) -> None:
-    # abi.md 6
+    # abi.md 6.2
     answer = play(
         ctx,
         {"progress": "half"},
@@ -257,7 +257,7 @@ def test_the_daemon_killed_in_an_answer(fresh: Ctx) -> None:
 
 
 def test_the_daemon_stopped_in_an_answer(fresh: Ctx) -> None:
-    # abi.md 8: "active ones get a short grace and then cancel"
+    # abi.md 8.10
     with start(fresh) as process:
         fresh.ctx("umount", str(fresh.root))
         out, _ = process.communicate(timeout=PATIENCE)
@@ -296,7 +296,7 @@ def test_everybody_may_ask_root_s_models(ctx: Ctx) -> None:
 
 
 def test_reading_the_executable_gives_metadata(ctx: Ctx) -> None:
-    # abi.md 1: "(object, name, description, runner, status, plugin, and for models id, driver, session, cap)"
+    # abi.md 1.19
     first, *lines = (ctx.root / "model/debug/echo").read_text().splitlines()
     assert first.startswith("#!")
     said = dict(line.removeprefix("# cortexfs.").split("=", 1) for line in lines)
@@ -315,7 +315,7 @@ def test_reading_the_executable_gives_metadata(ctx: Ctx) -> None:
 
 
 def test_controls_of_a_model(fresh: Ctx) -> None:
-    # abi.md 3: "A change takes effect on the next run"
+    # abi.md 3.17
     controls = fresh.root / "model/debug/echo.d"
     for name, value in (("effort", "high"), ("default", "temperature=0"), ("fallback", "debug/script")):
         (controls / name).write_text(f"{value}\n")
@@ -345,6 +345,6 @@ def test_ctx_knows_models(ctx: Ctx) -> None:
 
 
 def test_an_alias_of_a_model(fresh: Ctx) -> None:
-    # abi.md 1: "model/main -> <root>/model/<provider>/<model> (aliases are real symlinks)"
+    # abi.md 1.5
     (fresh.root / "model/short").symlink_to(path(fresh))
     assert call(fresh, "by its short name", name="short").output == "by its short name"

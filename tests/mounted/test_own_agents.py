@@ -168,7 +168,7 @@ def test_made_again_at_once_it_answers(ctx: Ctx) -> None:
 
 
 def test_one_that_cannot_work_is_refused_on_its_socket(ctx: Ctx) -> None:
-    # abi.md 5: "bad agent configuration ... keeps the entry, and connect is refused (ECONNREFUSED)"
+    # abi.md 5.6
     with mine(ctx, "bad", model="nobody/none") as path:
         assert sh(ctx, f"cat {path}.d/status")[1].startswith("broken: there is no model nobody/none")
         until(lambda: is_refused(ctx, f"{path}.sock", NOBODY))
@@ -288,7 +288,7 @@ def test_steps_are_the_owners_to_bound(ctx: Ctx) -> None:
 
 
 def test_nobody_else_reaches_it(ctx: Ctx) -> None:
-    # abi.md 1: "home/<uid> is mode 0700, owned by uid"; 5: "under home/ 0600"
+    # abi.md 1.10, 5.2
     with mine(ctx, "secret") as path:
         for text in (f"{path} x", f"ls {HOME}", f"cat {path}.d/model", f"touch {HOME}/more", f"rm {path}"):
             assert sh(ctx, text, OTHER)[0] != 0

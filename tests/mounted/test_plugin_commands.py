@@ -90,7 +90,7 @@ def test_it_is_in_the_help_and_no_tool(mount: Ctx, greeter: Path) -> None:
 
 
 def test_what_does_not_fit_never_reaches_the_plugin(mount: Ctx, greeter: Path) -> None:
-    # abi.md 4: "The input is validated against the schema before any code of the tool runs"
+    # abi.md 4.15
     assert cortex(mount, "say-hello").returncode == 2
     assert cortex(mount, "say-hello", "ann", "--times", "often").returncode == 2
     # also where somebody goes around the program
@@ -154,14 +154,14 @@ def test_the_caller_is_who_and_where_he_is(mount: Ctx, ends: None) -> None:
 def test_exit_status_is_that_of_a_tool(
     command: str, status: int, sentence: str, mount: Ctx, ends: None
 ) -> None:
-    # abi.md 4: the table of exit statuses
+    # abi.md 4.23, 4.24, 4.25, 4.26
     said = cortex(mount, command)
     assert (said.returncode, said.stdout) == (status, "")
     assert said.stderr.startswith(sentence)
 
 
 def test_ctrl_c_cancels_and_output_comes_at_once(mount: Ctx, ends: None) -> None:
-    # abi.md 4: "130 | cancelled by SIGINT"
+    # abi.md 4.26
     running = subprocess.Popen(
         ["cortex", "wait-here"],
         env=mount.environ,
@@ -180,8 +180,7 @@ def test_ctrl_c_cancels_and_output_comes_at_once(mount: Ctx, ends: None) -> None
 
 
 def test_files_are_those_of_where_it_is_called(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: "fs:read | read: true | Read files from the filesystem"; abi.md 4: "The tool runs with its ...
-    # working directory"
+    # seed 004: "fs:read | read: true | Read files from the filesystem"; abi.md 4.35
     source = "export default ({whom}) => Deno.readTextFileSync(whom)"
     folder = commands(tmp_path, "reading", source, GREET, capabilities=["cli:commands", "fs:read"])
     mount.ctx("plugin", "install", str(folder))
@@ -192,7 +191,7 @@ def test_files_are_those_of_where_it_is_called(mount: Ctx, tmp_path: Path) -> No
 
 
 def test_a_killed_daemon_ends_it(fresh: Ctx, tmp_path: Path) -> None:
-    # abi.md 4: "69 | EHOSTDOWN (daemon lost during a call ...)"
+    # abi.md 4.24
     fresh.ctx("plugin", "install", str(commands(tmp_path, "ends", ENDS)))
     with subprocess.Popen(
         ["cortex", "wait-here"],
@@ -241,7 +240,7 @@ def test_a_name_is_one_plugins(mount: Ctx, greeter: Path, tmp_path: Path) -> Non
 
 
 def test_no_command_of_ours_is_hidden(mount: Ctx, tmp_path: Path) -> None:
-    # abi.md 8: "A plugin's cliCommand may not shadow one of these"
+    # abi.md 8.6
     refused = mount.ctx(
         "plugin", "install", str(commands(tmp_path, "thief", "", {**GREET, "name": "status"})), check=False
     )
@@ -256,7 +255,7 @@ def test_no_command_of_ours_is_hidden(mount: Ctx, tmp_path: Path) -> None:
 
 
 def test_an_agents_shell_has_no_commands(mount: Ctx, greeter: Path) -> None:
-    # abi.md 7: "Default for agents: deny"
+    # abi.md 7.3
     (mount.config / "policy.toml").write_text('mode = "open"\n')
     words = f'{mount.root}/bin/cortexfs-object-runner {mount.root}/.commands say-hello \'{{"whom":"a"}}\''
     with agent(mount, "user", "shell.exec") as path:

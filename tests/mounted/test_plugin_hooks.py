@@ -146,7 +146,7 @@ def test_one_that_is_disabled_hears_of_its_end(mount: Ctx, tmp_path: Path) -> No
 
 
 def test_a_plugin_that_root_never_called_is_not_run_to_be_removed(mount: Ctx, tmp_path: Path) -> None:
-    # abi.md 4: "Under root, plugins describe themselves as nobody"
+    # abi.md 4.39
     mount.ctx("plugin", "install", str(plugin(tmp_path, "foreign", {"call": "return Deno.pid"}, SOURCE)))
     called(mount, NOBODY)
     mount.ctx("plugin", "uninstall", "foreign")

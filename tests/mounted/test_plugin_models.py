@@ -111,7 +111,7 @@ def test_effort_counts_for_the_next_call(own: Ctx) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 def test_it_runs_as_the_caller(own: Ctx) -> None:
-    # abi.md 4: "The tool runs with its uid, gid, groups, working directory ..."
+    # abi.md 4.35
     seen = json.loads(ask(own, MIRROR, "x", uid=NOBODY).output)
     assert seen["who"] == [NOBODY, NOBODY, str(own.work), "model"]
 
@@ -165,7 +165,7 @@ def test_a_session_has_its_history(own: Ctx) -> None:
 
 
 def test_cancelling_on_a_socket(own: Ctx) -> None:
-    # abi.md 5: "cancel: done{status:cancelled} within 1 s ...; what was produced so far is kept"
+    # abi.md 5.26
     with talk(own, sock(WAITING)) as client:
         client.send("x", session="cancelled", id="m")
         client.until("progress")
@@ -245,7 +245,7 @@ def test_the_fallback_of_one_that_is_busy(own: Ctx) -> None:
     ("plugin", "words"), [("pretender", "debug has its own models"), ("nameless", "parrot")]
 )
 def test_a_name_that_it_may_not_take(own: Ctx, plugin: str, words: str) -> None:
-    # abi.md 2: "Models: exactly provider/model", and what is there is nobody else's
+    # abi.md 2.3, and what is there is nobody else's
     own.ctx("plugin", "enable", plugin, check=False)
     try:
         assert words in own.status["broken plugin"]
@@ -256,8 +256,7 @@ def test_a_name_that_it_may_not_take(own: Ctx, plugin: str, words: str) -> None:
 
 
 def test_an_agent_that_lacks_it_is_refused(own: Ctx) -> None:
-    # abi.md 5: "One that is declared and cannot be served now (plugin broken or disabled, ...) keeps the
-    # entry, and connect is refused (ECONNREFUSED)"
+    # abi.md 5.6
     with agent(own, "parrots", "fs.read", model=PARROT) as path:
         own.ctx("plugin", "disable", "modeller")
         try:

@@ -129,7 +129,7 @@ def test_a_session_s_history_is_sent_as_messages(own: Ctx) -> None:
 
 
 def test_a_model_of_one_s_own(own: Ctx) -> None:
-    # seed 002: "create a real object instead of a symlink overlay"
+    # abi.md 1.23
     own.ctx("model", "new", "katan/coder", "--from", "katan/echo-1", "--set", "max_tokens=33")
     assert control(own, "katan/coder", "id").read_text() == "echo-1\n"
     assert control(own, "katan/coder", "default").read_text() == "max_tokens=33\n"

@@ -1,7 +1,6 @@
 """Logs of runs on a mount of root's that several users share.
 
-abi.md 9: "An object's `.d/log` is the owner's (0600); each user's own lines are in
-home/<uid>/<class>/<name>.d/log."
+abi.md 3.19
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ def test_who_looks_at_a_log_disturbs_no_reader_of_it(mount: Ctx) -> None:
 
 @needs_root
 def test_status_names_nothing_that_somebody_ran(mount: Ctx) -> None:
-    # abi.md 1 has the words of status, which everybody may read
+    # abi.md 1.2 has the words of status, which everybody may read
     crashed = mount.call("bad.raise", uid=OTHER)
     assert crashed.code == "EPROTO"
     said = mount.status

@@ -1,9 +1,6 @@
 """Mounts beside each other, and callers in sandboxes of somebody else's.
 
-abi.md 9: "A caller below another daemon's fork server, or in its cgroup: always EACCES. A caller with
-no_new_privs and a seccomp filter that no host of this daemon explains: EACCES with a sentence [...]
-no_new_privs without a filter [...]: served as today. A run inside a host reaches the mount of that host's own
-daemon alone."
+abi.md 4.40
 """
 
 from __future__ import annotations
@@ -108,7 +105,7 @@ def test_a_strangers_sandbox_is_refused_unless_the_owner_says_otherwise(ctx: Ctx
 
 
 def test_doctor_says_so_in_a_sandbox(ctx: Ctx) -> None:
-    # abi.md 9: "doctor names the caller and the line to add"
+    # abi.md 4.41
     words = [
         str(ctx.python),
         "-c",
@@ -134,6 +131,7 @@ SERVED = {
 @pytest.mark.parametrize("how", SERVED)
 @USERS
 def test_no_new_privileges_without_a_filter_is_served(ctx: Ctx, how: str, uid: int | None) -> None:
+    # abi.md 4.42
     answer = Answer(ctx.run([*SERVED[how], ctx.tool("text.word_count"), "a b"], uid=uid, text=False))
     assert answer.status == 0, answer
 

@@ -69,7 +69,7 @@ def test_a_pin_is_removed_with_its_file(mount: Ctx) -> None:
     ],
 )
 def test_it_goes_with_its_session(mount: Ctx, script: str) -> None:
-    # abi.md 5: "rm -r of a session directory deletes it"
+    # abi.md 5.33
     context(mount, "swept").spill("c1", "x" * 1000)
     does(mount, script.format(f"{ECHOS}/swept"))
     assert not (mount.root / ECHOS / "swept").exists()

@@ -1,4 +1,4 @@
-"""Files of sessions under programs that people use (abi.md 5: "as ordinary readable files")."""
+"""Files of sessions under programs that people use (abi.md 5.31)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def does(mount: Ctx, script: str, uid: int | None = None) -> str:
 
 
 def test_a_session_is_ordinary_files(mount: Ctx) -> None:
-    # abi.md 5: "messages.jsonl, events.jsonl, latest.md, state, cwd, created_at, updated_at, meta.json"
+    # abi.md 5.32
     before = f"{ECHOS}/files"
     assert not (mount.root / before).exists()  # which nobody may remember
     heard = said(mount, "how do you do", session="files", cwd="/tmp")
@@ -72,7 +72,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 def test_sizes_times_and_inodes_are_real(mount: Ctx) -> None:
-    # abi.md 1: "Inodes are stable for the life of the mount; mtimes are real ... Sizes are exact"
+    # abi.md 1.14
     said(mount, "once", session="real")
     seen = {}
     for folder, _, files in os.walk(mount.root / "home"):
@@ -114,7 +114,7 @@ def test_rsync_copies_sessions_and_finds_nothing_new_the_second_time(mount: Ctx,
 
 @pytest.mark.parametrize("option", ["-f", "-F"])
 def test_tail_follows_a_session(mount: Ctx, option: str) -> None:
-    # abi.md 1: "session files are append-only and grow under open readers, so `tail -f` works"
+    # abi.md 1.17
     session = f"tailed{option}".replace("-", ".")
     said(mount, "first", session=session)
     with following(mount, option, f"{ECHOS}/{session}/events.jsonl") as tail:
@@ -163,7 +163,7 @@ def until_done(tail: subprocess.Popen[str]) -> list[dict[str, object]]:
 
 @needs_root
 def test_nobody_gets_into_anothers_sessions(mount: Ctx) -> None:
-    # abi.md 1: "home/<uid> is mode 0700, owned by uid"
+    # abi.md 1.10
     said(mount, "my secret", session="private")
     done = mount.run(["ls", "-R", "home"], cwd=mount.root, uid=NOBODY)
     assert "private" not in done.stdout
@@ -218,7 +218,7 @@ def on_a_terminal(mount: Ctx, words: list[str], uid: int) -> tuple[int, bytes]:
 
 @needs_root
 def test_shared_sessions_are_read_by_all_and_removed_by_root(mount: Ctx) -> None:
-    # abi.md 5: "shared ones live under shared/main/ for everybody whom the object's policy admits"
+    # abi.md 5.17
     with talk(mount, uid=NOBODY) as client:
         client.send("for all", session="ours", scope="shared")
         client.until("done")
@@ -249,7 +249,7 @@ def test_a_home_is_there_after_a_restart_for_who_has_sessions(fresh: Ctx) -> Non
 
 
 def test_rm_removes_a_session_at_once(mount: Ctx) -> None:
-    # abi.md 5: "rm -r of a session directory deletes it"
+    # abi.md 5.33
     for session in ("gone", "stays"):
         said(mount, "soon gone", session=session)
     does(mount, f"rm -r {ECHOS}/gone")

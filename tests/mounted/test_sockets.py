@@ -1,5 +1,5 @@
 """Sockets as anybody's program meets them: what they look like, what may be asked, how a fault is answered
-(abi.md 5, seed 002 "Socket Protocol"). Each test quotes what it holds the daemon to."""
+(abi.md 5)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.mounted.talking import ECHO, MAX_LINE, SCRIPT, Frame, Talk, line, one
 
 
 def test_an_entry_is_a_socket(ctx: Ctx) -> None:
-    # abi.md 5: "`.sock` entries are real Unix stream sockets ... `test -S`, `ls -l` (an `s`)"
+    # abi.md 5.1
     path = ctx.root / ECHO
     assert stat.S_ISSOCK(path.stat().st_mode)
     assert ctx.run(["test", "-S", str(path)]).returncode == 0
     assert ctx.run(["ls", "-l", str(path)]).stdout.startswith("srw-rw-rw-")  # "Mode 0666"
     listed = ctx.run(["ls", str(path.parent)]).stdout.split()
-    assert {"echo", "echo.sock", "echo.d"} <= set(listed)  # seed 002: "name.sock socket entry"
+    assert {"echo", "echo.sock", "echo.d"} <= set(listed)  # abi.md 1.6, 1.7
 
 
 def test_socat_holds_a_conversation(ctx: Ctx) -> None:
-    # abi.md 5: "`socat`, `nc -U` and any language's connect work"
+    # abi.md 5.1
     asked = line("ping", id="p") + line("send", input="hello there", session="socat")
     done = ctx.run(["socat", "-t30", "-", f"UNIX-CONNECT:{ctx.root / ECHO}"], input=asked, text=False)
     frames = [json.loads(each) for each in done.stdout.splitlines()]
@@ -38,7 +38,7 @@ def test_socat_holds_a_conversation(ctx: Ctx) -> None:
 
 
 def test_netcat_holds_a_conversation(ctx: Ctx) -> None:
-    # abi.md 5: "`nc -U`"
+    # abi.md 5.1
     if ctx.run(["sh", "-c", "nc -h 2>&1 | grep -q -- -U"]).returncode:
         pytest.skip("no nc that knows -U")
     asked = line("send", input="hello there", session="nc")
@@ -47,13 +47,13 @@ def test_netcat_holds_a_conversation(ctx: Ctx) -> None:
 
 
 def test_everybody_may_connect(ctx: Ctx) -> None:
-    # abi.md 5: "Mode 0666"
+    # abi.md 5.2
     with talk(ctx, uid=NOBODY) as client:
         assert client.is_alive()
 
 
 def test_only_stream_sockets_can_connect(ctx: Ctx) -> None:
-    # abi.md 5: "Unix stream sockets"; unix(7): EPROTOTYPE for another type
+    # abi.md 5.1; unix(7): EPROTOTYPE for another type
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other,
         pytest.raises(OSError, match="wrong type") as caught,
@@ -63,14 +63,14 @@ def test_only_stream_sockets_can_connect(ctx: Ctx) -> None:
 
 
 def test_an_object_without_sessions_has_no_entry(ctx: Ctx) -> None:
-    # abi.md 5: "An object that supports no sessions has no entry"; seed 002: "missing"
+    # abi.md 5.5
     assert not [name for name in os.listdir(ctx.root / "tool") if name.endswith(".sock")]
     with pytest.raises(FileNotFoundError):
         Talk(ctx.root / "tool" / "fs.read.sock")
 
 
 def test_the_daemons_sockets_cannot_be_replaced(ctx: Ctx) -> None:
-    # abi.md 1: the entries are the tree's; only the daemon binds
+    # abi.md 1.13: the entries are the tree's; only the daemon binds
     path = str(ctx.root / ECHO)
     with socket.socket(socket.AF_UNIX) as mine, pytest.raises(OSError, match="in use"):
         mine.bind(path)
@@ -85,14 +85,14 @@ def test_the_daemons_sockets_cannot_be_replaced(ctx: Ctx) -> None:
 
 
 def test_ping(ctx: Ctx) -> None:
-    # seed 002: {"op":"ping"} is answered by {"type":"pong"}
+    # abi.md 5.7, 6.2: {"op":"ping"} is answered by {"type":"pong"}
     with talk(ctx) as client:
         client.raw(b'{"op":"ping"}\n')
         assert client.line() == b'{"type":"pong"}'
 
 
 def test_a_send_and_its_frames(ctx: Ctx) -> None:
-    # abi.md 5: "send: frames start, delta*, message, usage?, then exactly one of done"
+    # abi.md 5.13
     frames = said(ctx, "one two", session="frames", id="msg-1")
     run = one_run(frames)
     assert types(frames) == ["start", "message", "delta", "delta", "message", "usage", "done"]
@@ -107,12 +107,12 @@ def test_a_send_and_its_frames(ctx: Ctx) -> None:
 
 
 def test_the_fields_come_in_order(ctx: Ctx) -> None:
-    # abi.md 6: "Field order: type, id (event id ...), run, the rest"
+    # abi.md 6.1
     for frame in said(ctx, "x", session="order"):
         assert list(frame)[:3] == ["type", "id", "run"]
 
 
-FRAMES = {  # abi.md 6, in this order; what stands in brackets may be left out
+FRAMES = {  # abi.md 6.1, 6.2; what stands in brackets may be left out
     "start": "model [request] [digest]",
     "delta": "text",
     "message": "role content",
@@ -128,7 +128,7 @@ FRAMES = {  # abi.md 6, in this order; what stands in brackets may be left out
 
 
 def test_every_frame_has_its_fields(ctx: Ctx) -> None:
-    # abi.md 6: "Field order: type, id (event id: ..., on every frame of a run), run, the rest"
+    # abi.md 6.1
     steps: list[Frame] = [
         {"delta": "d"},
         {"tool_call": {"name": "fs.read", "input": {"path": "a"}}},
@@ -165,14 +165,14 @@ def test_every_frame_has_its_fields(ctx: Ctx) -> None:
     ],
 )
 def test_the_shapes_of_an_input(ctx: Ctx, input: object) -> None:
-    # abi.md 5: "`input` is a string, or an object with messages or content"
+    # abi.md 5.8
     frames = said(ctx, input, session="shapes")
     assert text(frames) == "hello"
     assert frames[1]["content"] == [{"type": "text", "text": "hello"}]
 
 
 def test_a_run_that_fails(ctx: Ctx) -> None:
-    # abi.md 5: "exactly one of done ... also when it fails (error, then done)"
+    # abi.md 5.13
     steps = '[{"delta":"half"},{"error":{"code":"EIO","message":"the model broke"}}]'
     frames = said(ctx, steps, SCRIPT, session="fails", id="m")
     one_run(frames)
@@ -185,7 +185,7 @@ def test_a_run_that_fails(ctx: Ctx) -> None:
 
 
 def test_overlapping_requests_on_one_connection(ctx: Ctx) -> None:
-    # abi.md 5: "A client may hold one connection for many requests, also overlapping ones."
+    # abi.md 5.3
     with talk(ctx, SCRIPT) as client:
         for number in range(8):
             client.play({"sleep": 0.01}, {"delta": f"n{number}"}, session=f"overlap{number}", id=str(number))
@@ -202,7 +202,7 @@ def test_overlapping_requests_on_one_connection(ctx: Ctx) -> None:
 
 
 def test_requests_may_come_in_any_pieces(ctx: Ctx) -> None:
-    # abi.md 5: "Lines are JSON objects": a line is what a newline ends, and not what a write holds
+    # abi.md 5.4: a line is what a newline ends, and not what a write holds
     with talk(ctx) as client:
         for byte in line("ping", id="slow"):
             client.raw(bytes([byte]))
@@ -224,7 +224,7 @@ def test_a_last_line_without_newline_counts(ctx: Ctx) -> None:
 
 
 def test_unknown_fields_are_ignored(ctx: Ctx) -> None:
-    # seed 002: "unknown fields must be ignored"
+    # abi.md 5.9
     with talk(ctx) as client:
         client.ask("ping", id="p", colour="red", nested={"a": [1]})
         assert client.frame() == {"type": "pong", "request": "p"}
@@ -255,7 +255,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("asked", "named"), FAULTS)
 def test_a_wrong_request(ctx: Ctx, asked: bytes, named: str) -> None:
-    # abi.md 5: "an error frame with EINVAL on the same connection, which stays usable"
+    # abi.md 5.10
     with talk(ctx) as client:
         client.raw(asked + b"\n")
         error = client.error()
@@ -270,7 +270,7 @@ def test_a_wrong_request(ctx: Ctx, asked: bytes, named: str) -> None:
     [b"", b"hello", b"[]", b"7", b"null", b'"x"', b'{"op":"ping"', b"\xff\xfe", b"\0" * 9, b"[" * 5000],
 )
 def test_a_line_that_is_no_object(ctx: Ctx, asked: bytes) -> None:
-    # abi.md 5: "a line that is not a JSON object ... EINVAL ... stays usable"
+    # abi.md 5.10
     with talk(ctx) as client:
         client.raw(asked + b"\n")
         assert client.error()["code"] == "EINVAL"
@@ -278,7 +278,7 @@ def test_a_line_that_is_no_object(ctx: Ctx, asked: bytes) -> None:
 
 
 def test_cancel_without_an_id_is_refused(ctx: Ctx) -> None:
-    # abi.md 5: "`cancel` {id}"
+    # abi.md 5.7
     with talk(ctx) as client:
         client.ask("cancel")
         assert client.error()["code"] == "EINVAL"
@@ -289,8 +289,7 @@ def test_cancel_without_an_id_is_refused(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize("surplus", [0, 1, 2, 4 * MAX_LINE])
 def test_the_longest_line(ctx: Ctx, surplus: int) -> None:
-    # abi.md 5: "at most 1 MiB with the newline"; "A line over 1 MiB: EMSGSIZE, the line is discarded as it
-    # streams (never held whole), the connection stays usable."
+    # abi.md 5.4, 5.11
     head = b'{"op":"ping","id":"long","pad":"'
     asked = head + b"x" * (MAX_LINE + surplus - len(head) - 3) + b'"}\n'
     assert len(asked) == MAX_LINE + surplus
@@ -304,7 +303,7 @@ def test_the_longest_line(ctx: Ctx, surplus: int) -> None:
 
 
 def test_a_long_line_is_answered_before_it_ends(ctx: Ctx) -> None:
-    # abi.md 5: "the line is discarded as it streams"
+    # abi.md 5.11
     with talk(ctx) as client:
         client.raw(b"x" * (MAX_LINE + 1))
         assert client.error()["code"] == "EMSGSIZE"
@@ -313,7 +312,7 @@ def test_a_long_line_is_answered_before_it_ends(ctx: Ctx) -> None:
 
 
 def test_a_long_message_is_split(ctx: Ctx) -> None:
-    # abi.md 5: "a message text over 1 MiB is split over several message frames"; here the user's is, as the
+    # abi.md 5.23; here the user's is, as the
     # frame has a longer head than the request
     head = b'{"op":"send","session":"long","input":"'
     words = b"word " * ((MAX_LINE - len(head) - 3) // 5)

@@ -63,7 +63,7 @@ def session() -> str:
 
 
 def test_a_run_that_ended_before_the_restart_cannot_be_cancelled(hardy: Ctx) -> None:
-    # abi.md 5: "cancel: [...] an unknown run is ENOENT, a finished one EALREADY"
+    # abi.md 5.27
     run = one_run(said(hardy, "x"))
     hardy.umount()
     hardy.mount()
@@ -74,8 +74,7 @@ def test_a_run_that_ended_before_the_restart_cannot_be_cancelled(hardy: Ctx) -> 
 
 
 def test_what_was_done_is_there_after_a_kill(hardy: Ctx) -> None:
-    # abi.md 5: "A session that a client saw `done` for is on disk: kill -9 of the daemon at any time loses no
-    # completed message"
+    # abi.md 5.28
     wholes = [said(hardy, f"number {number}", session=f"s{number}", id="m") for number in range(5)]
     kill(hardy)
     for number, whole in enumerate(wholes):
@@ -88,7 +87,7 @@ def test_what_was_done_is_there_after_a_kill(hardy: Ctx) -> None:
 
 
 def test_a_run_that_was_active_at_a_kill(hardy: Ctx, session: str) -> None:
-    # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}, visible to resume."
+    # abi.md 5.30
     with talk(hardy, SCRIPT) as client:
         client.send(HANG, session=session, id="m")
         begun = client.until("delta")
@@ -107,7 +106,7 @@ def test_a_run_that_was_active_at_a_kill(hardy: Ctx, session: str) -> None:
 
 
 def test_a_crash_is_repaired_before_anybody_asks(hardy: Ctx, session: str) -> None:
-    # abi.md 5: "repaired at start": the files tell of it, whether or not somebody resumes
+    # abi.md 5.29: the files tell of it, whether or not somebody resumes
     with talk(hardy, SCRIPT) as client:
         client.send(HANG, session=session)
         client.until("delta")
@@ -118,7 +117,7 @@ def test_a_crash_is_repaired_before_anybody_asks(hardy: Ctx, session: str) -> No
 
 @pytest.mark.parametrize("torn", [b'{"type":"delta","id":"9', b"\0" * 4096, b"{}", b'{"type":"done"xx'])
 def test_a_torn_last_line(hardy: Ctx, session: str, torn: bytes) -> None:
-    # abi.md 5: "a torn last line is repaired at start and said in the log"
+    # abi.md 5.29
     with talk(hardy, SCRIPT) as client:
         client.send(HANG, session=session, id="m")
         begun = client.until("delta")
@@ -139,7 +138,7 @@ def test_a_torn_last_line(hardy: Ctx, session: str, torn: bytes) -> None:
 
 
 def test_killed_again_and_again_in_a_flood(hardy: Ctx, session: str) -> None:
-    # abi.md 5: "kill -9 of the daemon at any time loses no completed message"; "without gap or duplicate"
+    # abi.md 5.28, 5.18
     seen: list[Frame] = []
     for turn in range(5):
         with talk(hardy, SCRIPT) as client:
@@ -166,7 +165,7 @@ def test_killed_again_and_again_in_a_flood(hardy: Ctx, session: str) -> None:
 
 
 def test_umount_with_a_run_that_goes_on(hardy: Ctx, session: str) -> None:
-    # abi.md 8: "active ones get a short grace and then cancel, sessions are synced, ... sockets closed"
+    # abi.md 8.10
     with talk(hardy, SCRIPT) as client:
         client.send(HANG, session=session, id="m")
         client.until("delta")
@@ -195,8 +194,7 @@ def is_refused(path: Path) -> bool:
 
 
 def test_connect_is_refused_while_the_daemon_stops(fresh: Ctx) -> None:
-    # abi.md 5: "declared and cannot be served now (... shutting down) keeps the entry, and connect is refused
-    # (ECONNREFUSED)"
+    # abi.md 5.6
     path = fresh.root / ECHO
     with talk(fresh, SCRIPT) as client:
         client.send(HANG, session="s")
@@ -236,7 +234,7 @@ def fill(ctx: Ctx) -> Path:
 
 
 def refused(frames: list[Frame], code: str, mend: str) -> None:
-    """seed 002 and abi.md 5: error, then exactly one done; the error says what to do."""
+    """abi.md 5.13: error, then exactly one done; the error says what to do."""
     assert types(frames).count("done") == 1
     assert types(frames)[-2:] == ["error", "done"], frames
     assert frames[-2]["code"] == code
@@ -245,7 +243,7 @@ def refused(frames: list[Frame], code: str, mend: str) -> None:
 
 
 def test_a_full_disk(small: Ctx) -> None:
-    # abi.md 5: "exactly one of done ..., also when it fails (error, then done)"; seed 002: nothing half
+    # abi.md 5.13: nothing half
     before = said(small, "before", session="s", id="a")
     ballast = fill(small)
     big = "word " * 4000
@@ -276,21 +274,21 @@ def test_a_full_disk(small: Ctx) -> None:
 
 
 def test_a_disk_that_fills_in_the_midst_of_an_answer(small: Ctx) -> None:
-    # abi.md 5: "exactly one of done ..., also when it fails"; and the daemon goes on
+    # abi.md 5.13; and the daemon goes on
     with talk(small, SCRIPT) as client:
         client.send('[{"burst":100000,"size":200}]', session="s", id="m")
         refused(client.until("done"), "ENOSPC", "make room")
         client.ask("cancel", id="m")
         client.error()
         assert client.is_alive()
-    # abi.md 5: "rm -r of a session directory deletes it": so room is made
+    # abi.md 5.33: so room is made
     folder = small.root / "home/0/model/debug/script.d/session/s"
     assert not small.run(["rm", "-r", str(folder)]).returncode
     assert said(small, "room again", session="t")[-1]["status"] == "ok"
 
 
 def test_a_full_disk_is_told_at_once(small: Ctx) -> None:
-    # abi.md 5: a run whose words cannot be kept fails; it does not wait for its model to say more
+    # abi.md 5.28: a run whose words cannot be kept fails; it does not wait for its model to say more
     said(small, "[]", SCRIPT, session="s")
     ballast = fill(small)
     with talk(small, SCRIPT) as client:

@@ -53,7 +53,7 @@ def test_messages_that_wait_are_bounded(ctx: Ctx) -> None:
 
 
 def test_messages_of_a_user_are_bounded(ctx: Ctx) -> None:
-    # abi.md 5: "sending without end ... then EAGAIN frames"; of others nothing is held up
+    # abi.md 5.25; of others nothing is held up
     big = HANG + " " * (1_000_000 - len(HANG))
     before = rss_mib(ctx.pid)
     for _ in range(2):  # what was held is let go when its connection leaves
@@ -79,7 +79,7 @@ def test_messages_of_a_user_are_bounded(ctx: Ctx) -> None:
 
 
 def test_a_line_without_end(ctx: Ctx) -> None:
-    # abi.md 5: "discarded as it streams (never held whole)"
+    # abi.md 5.11
     with talk(ctx) as client:
         client.raw(b"x" * MAX_LINE)
         assert client.error()["code"] == "EMSGSIZE"
@@ -92,7 +92,7 @@ def test_a_line_without_end(ctx: Ctx) -> None:
 
 
 def test_many_lines_that_never_end(ctx: Ctx) -> None:
-    # abi.md 5: "memory per client is bounded": an unfinished line is at most a line
+    # abi.md 5.25: an unfinished line is at most a line
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(talk(ctx)) for _ in range(20)]
         before = rss_mib(ctx.pid)
@@ -106,7 +106,7 @@ def test_many_lines_that_never_end(ctx: Ctx) -> None:
 
 
 def test_one_that_asks_without_end_and_does_not_read(ctx: Ctx) -> None:
-    # seed 002: "blocking write is backpressure; implementation must not buffer forever in memory"
+    # abi.md 5.25: what is not read is not said
     asked = line("ping", id="x" * 200)
     with talk(ctx) as client:
         before = rss_mib(ctx.pid)
@@ -125,7 +125,7 @@ def test_one_that_asks_without_end_and_does_not_read(ctx: Ctx) -> None:
 
 
 def test_one_that_follows_and_does_not_read(ctx: Ctx) -> None:
-    # abi.md 5: "one slow client slows nobody else"; the log is the buffer
+    # abi.md 5.15; the log is the buffer
     steps = json.dumps([{"burst": 200_000, "size": 64}])
     with talk(ctx, SCRIPT) as slow, talk(ctx, SCRIPT) as quick:
         before = rss_mib(ctx.pid)
@@ -139,7 +139,7 @@ def test_one_that_follows_and_does_not_read(ctx: Ctx) -> None:
 
 
 def test_connections_of_a_user_are_bounded(python: Path) -> None:
-    # abi.md 5: "opening thousands of connections (documented limits, then ... refused accepts)"
+    # abi.md 5.25
     with mounted(python, [], "[limits]\nconnections = 40\n") as ctx, contextlib.ExitStack() as stack:
         for _ in range(10):  # one user has a quarter of them
             client = stack.enter_context(talk(ctx, uid=NOBODY))
@@ -166,7 +166,7 @@ def _comes_in(ctx: Ctx) -> bool:
 
 
 def test_thousands_of_connections_come_and_go(ctx: Ctx) -> None:
-    # abi.md 5: "opening thousands of connections"
+    # abi.md 5.25
     one_run(said(ctx, "warm"))
     files, before = _files(ctx), rss_mib(ctx.pid)
     threads = [threading.Thread(target=_visit, args=(ctx, number)) for number in range(8)]

@@ -28,7 +28,7 @@ def hanging(client: Talk, **fields: object) -> str:
 
 
 def test_cwd_becomes_the_sessions(ctx: Ctx) -> None:
-    # abi.md 5: "cwd: absolute ..., becomes the session's"
+    # abi.md 5.22
     frames = said(ctx, "x", session="cwd", cwd=str(ctx.work))
     assert frames[0]["cwd"] == str(ctx.work)
     path = ctx.state / "sessions/home/0/model/debug/echo.d/session/cwd/cwd"
@@ -37,7 +37,7 @@ def test_cwd_becomes_the_sessions(ctx: Ctx) -> None:
 
 
 def test_cwd_has_defaults(ctx: Ctx) -> None:
-    # abi.md 5: "default the session's, else .d/cwd, else /"; a model has no .d/cwd
+    # abi.md 5.22; a model has no .d/cwd
     path = ctx.root / f"home/{os.getuid()}/model/debug/echo.d/session/default-cwd/cwd"
     said(ctx, "x", session="default-cwd")
     assert path.read_text() == "/\n"
@@ -48,7 +48,7 @@ def test_cwd_has_defaults(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize(("cwd", "code"), [("work", "EINVAL"), ("", "EINVAL"), ("/not/there", "ENOENT")])
 def test_a_cwd_that_is_none(ctx: Ctx, cwd: str, code: str) -> None:
-    # abi.md 5: "absolute (else EINVAL), checked as the caller (ENOENT, EACCES)"
+    # abi.md 5.22
     with talk(ctx) as client:
         client.send("x", session="no-cwd", cwd=cwd, id="m")
         error = client.error()
@@ -64,7 +64,7 @@ def test_a_cwd_that_is_a_file(ctx: Ctx, tmp_path: Path) -> None:
 
 
 def test_cwd_is_checked_as_the_caller(ctx: Ctx) -> None:
-    # abi.md 5: "checked as the caller (ENOENT, EACCES)"
+    # abi.md 5.22
     closed = ctx.base / "closed"
     closed.mkdir(mode=0o700, exist_ok=True)
     with talk(ctx, uid=NOBODY) as client:
@@ -92,7 +92,7 @@ def test_a_refused_cwd_does_not_cost_a_host(ctx: Ctx) -> None:
 
 
 def test_cancel(ctx: Ctx) -> None:
-    # abi.md 5: "done{status:cancelled} ..., to the canceller too; what was produced so far is kept"
+    # abi.md 5.26
     with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
         run = hanging(client, session="cancel")
         other.ask("cancel", id=run)
@@ -105,7 +105,7 @@ def test_cancel(ctx: Ctx) -> None:
 
 
 def test_cancel_one_that_waits(ctx: Ctx) -> None:
-    # abi.md 5: "cancel: done{status:cancelled}"
+    # abi.md 5.26
     with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
         run = hanging(client, session="cancel-waits")
         client.play({"delta": "never"}, session="cancel-waits", id="w")
@@ -123,7 +123,7 @@ def test_cancel_one_that_waits(ctx: Ctx) -> None:
 
 
 def test_cancel_in_a_flood(ctx: Ctx) -> None:
-    # abi.md 5: "done{status:cancelled}": also while a run says more than anybody reads
+    # abi.md 5.26: also while a run says more than anybody reads
     with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
         client.play({"burst": 1_000_000, "size": 64}, session="cancel-flood")
         run = client.until("delta")[-1]["run"]
@@ -132,7 +132,7 @@ def test_cancel_in_a_flood(ctx: Ctx) -> None:
 
 
 def test_cancel_what_is_unknown_or_over(ctx: Ctx) -> None:
-    # abi.md 5: "an unknown run is ENOENT, a finished one EALREADY"
+    # abi.md 5.27
     run = one_run(said(ctx, "x", session="over", id="over-id"))
     with talk(ctx) as client:
         for id_, code in (("nonsense", "ENOENT"), (run, "EALREADY"), ("over-id", "EALREADY")):
@@ -143,7 +143,7 @@ def test_cancel_what_is_unknown_or_over(ctx: Ctx) -> None:
 
 
 def test_a_cancel_that_comes_too_late_ends_nobody_elses_run(ctx: Ctx) -> None:
-    # abi.md 5: "cancel: [...] a finished one EALREADY"; clients choose the ids of sends, so two may be alike
+    # abi.md 5.27; clients choose the ids of sends, so two may be alike
     with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
         run = hanging(other, session="late-other", id="same")
         client.play({"delta": "x"}, session="late-own", id="same")
@@ -168,7 +168,7 @@ def test_a_cancelled_run_is_replayed_as_such(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize("decision", ["allow_once", "allow_session", "deny"])
 def test_approve(ctx: Ctx, decision: str) -> None:
-    # abi.md 5: "`approve` {run, call, decision}"
+    # abi.md 5.7
     asked: dict[str, Any] = {"name": "shell.exec", "call": "c1", "input": {"command": "ls"}, "reason": "why"}
     with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
         client.play({"approval": asked}, session=f"approve-{decision}")
@@ -188,7 +188,7 @@ def test_approve(ctx: Ctx, decision: str) -> None:
 
 
 def test_the_log_is_what_clients_are_told(ctx: Ctx) -> None:
-    # abi.md 5: "A session that a client saw `done` for is on disk"
+    # abi.md 5.28
     with talk(ctx) as client:
         client.send("one two three", session="logged", id="m")
         lines = [client.line()]
@@ -201,7 +201,7 @@ def test_the_log_is_what_clients_are_told(ctx: Ctx) -> None:
 
 
 def test_runs_are_in_the_objects_log(ctx: Ctx) -> None:
-    # abi.md 3: "`log` holds one JSON line per finished run ..., never holds inputs, outputs"
+    # abi.md 3.18
     run = one_run(said(ctx, "a secret word", session="object-log"))
     path = ctx.root / ECHO.replace(".sock", ".d/log")
     (line,) = until(lambda: [line for line in path.read_text().splitlines() if run in line])

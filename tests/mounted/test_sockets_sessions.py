@@ -23,15 +23,14 @@ def hanging(client: Talk, **fields: object) -> str:
 
 
 def test_a_retry_replays_a_finished_run(ctx: Ctx) -> None:
-    # abi.md 5: "Same session and same id again: the original run, replayed if finished"; seed 002: "retry is
-    # idempotent and returns the original run id or final state"
+    # abi.md 5.14
     first = said(ctx, "hello you", session="retry", id="m")
     assert said(ctx, "hello you", session="retry", id="m") == first
     assert history(ctx, "retry") == first
 
 
 def test_a_retry_follows_a_live_run(ctx: Ctx) -> None:
-    # abi.md 5: "followed live if not"
+    # abi.md 5.14
     with talk(ctx, SCRIPT) as one, talk(ctx, SCRIPT) as two:
         steps = ({"delta": "a"}, {"approval": {"name": "t", "call": "c"}}, {"delta": "b"})
         one.play(*steps, session="live", id="m")
@@ -45,7 +44,7 @@ def test_a_retry_follows_a_live_run(ctx: Ctx) -> None:
 
 
 def test_a_retry_with_another_input(ctx: Ctx) -> None:
-    # abi.md 5: "same id with another input: EINVAL"
+    # abi.md 5.14
     first = said(ctx, "hello", session="other", id="m")
     with talk(ctx) as client:
         client.send("goodbye", session="other", id="m")
@@ -56,19 +55,19 @@ def test_a_retry_with_another_input(ctx: Ctx) -> None:
 
 
 def test_an_id_is_of_one_session(ctx: Ctx) -> None:
-    # seed 002: "client id retry within one session"
+    # abi.md 5.14: an id is one of its session
     runs = {one_run(said(ctx, "hello", session=session, id="m")) for session in ("ids1", "ids2")}
     assert len(runs) == 2
     assert one_run(said(ctx, "hello", session="ids1", scope="shared", id="m")) not in runs
 
 
 def test_messages_without_an_id_are_all_new(ctx: Ctx) -> None:
-    # abi.md 5: "`send` {id?"
+    # abi.md 5.7
     assert len({one_run(said(ctx, "hello", session="noid")) for _ in range(3)}) == 3
 
 
 def test_a_retry_on_the_connection_that_had_the_run(ctx: Ctx) -> None:
-    # abi.md 5: "A connection gets each event once, whatever it asked for."
+    # abi.md 5.16
     with talk(ctx) as client:
         client.send("hello", session="again", id="m")
         run = one_run(client.until("done"))
@@ -80,7 +79,7 @@ def test_a_retry_on_the_connection_that_had_the_run(ctx: Ctx) -> None:
 
 
 def test_each_event_once_whatever_was_asked_for(ctx: Ctx) -> None:
-    # abi.md 5: "A connection gets each event once, whatever it asked for."
+    # abi.md 5.16
     said(ctx, "before", session="once")
     with talk(ctx) as client:
         client.ask("resume", session="once", after="2")
@@ -96,7 +95,7 @@ def test_each_event_once_whatever_was_asked_for(ctx: Ctx) -> None:
 
 
 def test_a_session_answers_in_order(ctx: Ctx) -> None:
-    # abi.md 5: "one session runs one message at a time, in order of arrival"
+    # abi.md 5.15
     with talk(ctx, SCRIPT) as client:
         for number in range(10):
             client.play({"sleep": 0.001}, {"delta": str(number)}, session="queue")
@@ -110,7 +109,7 @@ def test_a_session_answers_in_order(ctx: Ctx) -> None:
 
 
 def test_sessions_run_side_by_side(ctx: Ctx) -> None:
-    # abi.md 5: "different sessions run side by side"
+    # abi.md 5.15
     with talk(ctx, SCRIPT) as client:
         run = hanging(client, session="side1")
         client.play({"delta": "quick"}, session="side2")
@@ -120,7 +119,7 @@ def test_sessions_run_side_by_side(ctx: Ctx) -> None:
 
 
 def test_the_deltas_of_a_run_are_in_order(ctx: Ctx) -> None:
-    # seed 002: "delta order strictly increasing send order within one run"
+    # abi.md 5.35
     words = " ".join(map(str, range(5000)))
     frames = said(ctx, words, session="deltas")
     one_run(frames)
@@ -131,7 +130,7 @@ def test_the_deltas_of_a_run_are_in_order(ctx: Ctx) -> None:
 
 
 def test_private_sessions_are_keyed_by_uid(ctx: Ctx) -> None:
-    # abi.md 5: "private (default) sessions are keyed by the peer's uid"
+    # abi.md 5.17
     said(ctx, "mine", session="private")
     assert history(ctx, "private", uid=NOBODY) == []
     with talk(ctx, uid=NOBODY) as client:
@@ -155,7 +154,7 @@ def test_runs_of_others_private_sessions_are_not_there(ctx: Ctx) -> None:
 
 
 def test_shared_sessions_are_everybodys(ctx: Ctx) -> None:
-    # abi.md 5: "shared ones live under shared/main/ for everyone"
+    # abi.md 5.17
     with talk(ctx, SCRIPT) as one, talk(ctx, SCRIPT, uid=NOBODY) as two:
         two.ask("resume", session="common", scope="shared")
         run = hanging(one, session="common", scope="shared")
@@ -170,7 +169,7 @@ def test_shared_sessions_are_everybodys(ctx: Ctx) -> None:
 
 
 def test_temp_sessions_end_with_their_connection(ctx: Ctx) -> None:
-    # abi.md 5: "temp ones in memory only"; "a temp run is cancelled and leaves nothing"
+    # abi.md 5.17, 5.24
     with talk(ctx, SCRIPT) as client, talk(ctx, SCRIPT) as other:
         client.play({"delta": "a"}, session="gone", scope="temp")
         client.until("done")
@@ -187,7 +186,7 @@ def test_temp_sessions_end_with_their_connection(ctx: Ctx) -> None:
 
 
 def test_runs_go_on_without_their_clients(ctx: Ctx) -> None:
-    # abi.md 5: "after a disconnect private and shared runs go on"; seed 002: "closed"
+    # abi.md 5.24
     for scope in ("private", "shared"):
         with talk(ctx, SCRIPT) as client:
             steps = ({"approval": {"name": "t", "call": "c"}}, {"delta": "after"})
@@ -205,7 +204,7 @@ def test_runs_go_on_without_their_clients(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize("after", [0, 1, 4, 9, 10])
 def test_resume_after_an_event(ctx: Ctx, after: int) -> None:
-    # abi.md 5: "every event of the session after event id `after` (all, without it)"
+    # abi.md 5.18
     whole = said(ctx, "a b c d e", session=f"after{after}")
     assert ids(whole) == list(range(1, 11))
     fields: dict[str, Any] = {"after": str(after)} if after else {}
@@ -213,7 +212,7 @@ def test_resume_after_an_event(ctx: Ctx, after: int) -> None:
 
 
 def test_resume_goes_on_live_without_gap_or_duplicate(ctx: Ctx) -> None:
-    # abi.md 5: "then live events, without gap or duplicate, until the client leaves"
+    # abi.md 5.18
     with talk(ctx, SCRIPT) as sender:
         sender.play({"burst": 50_000, "size": 40}, session="live-resume")
         whole = [sender.frame() for _ in range(5)]
@@ -237,7 +236,7 @@ def test_resume_goes_on_live_without_gap_or_duplicate(ctx: Ctx) -> None:
 
 
 def test_an_unknown_session_is_empty_and_followed(ctx: Ctx) -> None:
-    # abi.md 5: "An unknown session is empty and followed"
+    # abi.md 5.19
     with talk(ctx) as follower:
         follower.ask("resume", session="unknown-yet")
         assert follower.is_alive()
@@ -248,7 +247,7 @@ def test_an_unknown_session_is_empty_and_followed(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize("after", ["999999", "-1", "x", "", "01", "1.0", " 1", "१", "9" * 30])
 def test_an_unknown_after(ctx: Ctx, after: str) -> None:
-    # abi.md 5: "an unknown `after` is EINVAL"
+    # abi.md 5.19
     said(ctx, "x", session="bad-after", id="m")
     with talk(ctx) as client:
         client.ask("resume", session="bad-after", after=after, id="r")
@@ -258,13 +257,13 @@ def test_an_unknown_after(ctx: Ctx, after: str) -> None:
 
 
 def test_looking_for_a_session_leaves_no_trace(ctx: Ctx) -> None:
-    # abi.md 5: "An unknown session is empty"
+    # abi.md 5.19
     assert history(ctx, "never-there") == []
     assert not list(ctx.state.joinpath("sessions").rglob("never-there"))
 
 
 def test_event_ids_increase_and_run_ids_are_unique(ctx: Ctx) -> None:
-    # abi.md 5: "event ids are decimal strings, strictly increasing within a session; run ids are unique"
+    # abi.md 5.20
     runs = {one_run(said(ctx, "x y", session="increasing")) for _ in range(5)}
     whole = history(ctx, "increasing")
     assert ids(whole) == sorted(set(ids(whole)))

@@ -99,7 +99,7 @@ def wait_for(ctx: Ctx, object_: str, session: str, type_: str) -> None:
     ],
 )
 def test_the_exit_status_is_that_of_the_run(talks: Ctx, step: dict[str, Any], status: int) -> None:
-    # abi.md 4: the table of exit statuses
+    # abi.md 4.23, 4.24, 4.25, 4.26
     done = talks.ctx("send", SCRIPT, json.dumps([step]), "--output", "text", check=False)
     assert done.returncode == status
     if status:
@@ -109,7 +109,7 @@ def test_the_exit_status_is_that_of_the_run(talks: Ctx, step: dict[str, Any], st
 
 
 def test_the_first_interrupt_cancels(talks: Ctx) -> None:
-    # seed 002: "When a client receives SIGINT, it should first send cancel to the socket"
+    # abi.md 5.34: the first
     with Sending(talks, SCRIPT, HANGS, "--session", "int") as sending:
         sending.until("delta")
         sending.process.send_signal(signal.SIGINT)
@@ -119,7 +119,7 @@ def test_the_first_interrupt_cancels(talks: Ctx) -> None:
 
 
 def test_the_second_interrupt_leaves(talks: Ctx) -> None:
-    # seed 002: "Only the second interrupt, or a broken connection, should exit the client process"
+    # abi.md 5.34: the second
     with Sending(talks, SCRIPT, HANGS, "--session", "int2") as sending:
         sending.until("delta")
         pid = talks.pid
@@ -155,7 +155,7 @@ def test_nobody_reads_any_more(talks: Ctx) -> None:
 
 
 def test_a_retry_says_it_once(talks: Ctx) -> None:
-    # abi.md 5: "Same session and same id again: the original run, replayed if finished"
+    # abi.md 5.14
     first = talks.ctx("send", ECHO, "--id", "once", "--session", "retry", "hello").stdout
     assert talks.ctx("send", ECHO, "--id", "once", "--session", "retry", "hello").stdout == first
     other = talks.ctx("send", ECHO, "--id", "once", "--session", "retry", "other", check=False)
@@ -167,7 +167,7 @@ def test_a_retry_says_it_once(talks: Ctx) -> None:
 
 
 def test_resume_goes_on_behind_an_event(talks: Ctx) -> None:
-    # abi.md 5: "resume: every event of the session after event id `after`"
+    # abi.md 5.18
     talks.ctx("send", ECHO, "--session", "after", "one two")
     every = events(talks, ECHO, "after")
     assert [event["type"] for event in every][-1] == "done"
@@ -242,7 +242,7 @@ def test_a_stopped_daemon_hangs_no_command(talks: Ctx) -> None:
 
 
 def test_sessions_through_their_files(talks: Ctx) -> None:
-    # abi.md 5: "rm -r of a session directory deletes it"
+    # abi.md 5.33
     for session in ("kept", "goes"):
         talks.ctx("send", ECHO, "--session", session, "--cwd", "/tmp", f"said in {session}")
     rows = json.loads(talks.ctx("session", "list", ECHO, "--json").stdout)
@@ -261,7 +261,7 @@ def test_sessions_through_their_files(talks: Ctx) -> None:
 
 
 def test_shared_sessions_are_everybodys(talks: Ctx) -> None:
-    # abi.md 5: "shared ones live under shared/main/ for everyone whom the object's policy admits"
+    # abi.md 5.17
     talks.ctx("send", ECHO, "--scope", "shared", "--session", "ours", "hello")
     listed = talks.ctx("session", "list", "--scope", "shared").stdout
     assert "ours" in listed
@@ -272,7 +272,7 @@ def test_shared_sessions_are_everybodys(talks: Ctx) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes nobody, which only root can")
 def test_another_user_has_sessions_of_his_own(talks: Ctx) -> None:
-    # abi.md 5: "private (default) sessions are keyed by the peer's uid"
+    # abi.md 5.17
     talks.ctx("send", ECHO, "--session", "mine", "secret of root")
     program = [str(talks.python), "-I", "-m", "cortexfs.cli.main"]
     done = talks.run([*program, "send", ECHO, "--session", "mine", "--output", "text", "his"], uid=NOBODY)

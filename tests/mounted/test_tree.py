@@ -16,7 +16,7 @@ import pytest
 
 from tests.mounted.tree_client import USER, Served, needs_root, served
 
-# abi.md 1 and 3: "EROFS, for uid 0 too (EACCES where mode bits already refuse)"
+# abi.md 1.13, 3.9
 REFUSED = errno.EACCES if os.geteuid() else errno.EROFS
 
 
@@ -54,14 +54,14 @@ def test_programs_walk_the_whole_tree_without_an_error(mount: Served, command: s
 
 
 def test_rsync_copies_the_tree_and_finds_nothing_new_the_second_time(mount: Served, tmp_path: Path) -> None:
-    # abi.md 1: "mtimes are real ... so `find -newer`, `make`, rsync and editors work"
+    # abi.md 1.15
     mount.does(f"rsync -a --exclude='*.sock' --exclude=/status ./ {tmp_path}/")
     assert (tmp_path / "tool/fs.read").read_bytes() == (mount.root / "tool/fs.read").read_bytes()
     assert mount.does(f"rsync -ai --exclude='*.sock' --exclude=/status ./ {tmp_path}/") == ""
 
 
 def test_sizes_are_what_a_read_gives(mount: Served) -> None:
-    # abi.md 1: "Sizes are exact"
+    # abi.md 1.16
     for folder, _, files in os.walk(mount.root):
         for name in files:
             path = Path(folder, name)
@@ -83,7 +83,7 @@ def test_another_user_sees_everything_but_other_homes(mount: Served) -> None:
 
 
 def test_the_root_takes_no_other_name(mount: Served) -> None:
-    # abi.md 1: "Creating one fails with EROFS"
+    # abi.md 1.13
     for make in (os.mkdir, lambda path: os.symlink("x", path), lambda path: open(path, "x").close()):
         for name in ("plugin", "log", ".run.sock2"):
             with pytest.raises(OSError, match=name) as raised:
@@ -93,7 +93,7 @@ def test_the_root_takes_no_other_name(mount: Served) -> None:
 
 @needs_root
 def test_where_mode_bits_refuse_they_say_so(mount: Served) -> None:
-    # abi.md 1: "(EACCES where mode bits already refuse)"
+    # abi.md 1.13
     for script in ("mkdir x", "echo x > tool/shell.d/policy", "touch tool/x", "rm tool/shell.d/policy"):
         done = mount.shell(script, user=USER)
         assert done.returncode
@@ -101,7 +101,7 @@ def test_where_mode_bits_refuse_they_say_so(mount: Served) -> None:
 
 
 def test_the_runners_socket_is_in_every_folder_and_in_no_listing(mount: Served) -> None:
-    # abi.md 1: "answered by lookup in every directory, mode 0777, and listed in none"
+    # abi.md 1.12
     inodes = set()
     for folder, folders, files in os.walk(mount.root):
         assert ".run.sock" not in folders + files
@@ -119,7 +119,7 @@ def test_the_runners_socket_is_reached_through_any_folder(mount: Served) -> None
 
 
 def test_a_declared_socket_that_nobody_serves_refuses(mount: Served) -> None:
-    # abi.md 5: "keeps the entry, and connect is refused (ECONNREFUSED)"
+    # abi.md 5.6
     with socket.socket(socket.AF_UNIX) as caller, pytest.raises(ConnectionRefusedError):
         caller.connect(str(mount.root / "agent/coder.sock"))
 
@@ -129,7 +129,7 @@ def test_an_executable_runs_its_interpreter(mount: Served) -> None:
 
 
 def test_a_log_grows_under_who_reads_it(mount: Served) -> None:
-    # abi.md 1: "append-only and grow under open readers"
+    # abi.md 1.17
     with open(mount.root / "tool/shell.d/log", "rb", buffering=0) as log:
         start = len(log.read())
         for _ in range(3):

@@ -67,12 +67,12 @@ EDITORS = [
 
 @pytest.mark.parametrize("script", EDITORS)
 def test_editors_edit_controls(shared: Served, policy: Path, script: str) -> None:
-    # abi.md 3: "so vim, sed -i, rsync and `install` can edit controls"
+    # abi.md 3.14
     inode = policy.stat().st_ino
     shared.does(f"cd tool/shell.d; {script}")
     assert policy.read_text() == NEW
     found = policy.stat()
-    assert found.st_ino == inode  # abi.md 1: "Inodes are stable for the life of the mount"
+    assert found.st_ino == inode  # abi.md 1.14
     assert (found.st_size, found.st_mode & 0o7777, found.st_uid) == (len(NEW), 0o644, os.geteuid())
 
 
@@ -90,7 +90,7 @@ def test_editors_edit_controls(shared: Served, policy: Path, script: str) -> Non
     ],
 )
 def test_a_bad_value_fails_and_changes_nothing(shared: Served, policy: Path, script: str) -> None:
-    # abi.md 3: "a refused value leaves the old one in place, and the log says why"
+    # abi.md 3.13
     done = shared.shell(f"cd tool/shell.d; {script}")
     assert done.returncode != 0, done
     assert done.stderr
@@ -109,7 +109,7 @@ def test_the_error_of_a_close_is_the_closers(policy: Path) -> None:
 
 
 def test_an_open_that_wrote_nothing_changes_nothing(shared: Served, policy: Path) -> None:
-    # abi.md 3, word by word; truncate(1) is a write, `:` is not
+    # abi.md 3.10, 3.11, 3.12; truncate(1) is a write, `:` is not
     shared.does("cd tool/shell.d; : > policy")
     assert policy.read_text() == OLD
     shared.does("cd tool/shell.d; truncate -s 0 policy")
@@ -144,7 +144,7 @@ def test_owner_and_odd_bits_are_not_to_be_had(shared: Served, policy: Path) -> N
 
 
 def test_a_removed_control_is_its_default_until_it_is_made_again(shared: Served, policy: Path) -> None:
-    # abi.md 3: "leaves it absent, meaning its default, until it is created again"
+    # abi.md 3.16
     effort = shared.root / "model/openai/gpt.d/effort"
     effort.write_text("low\n")
     effort.unlink()
@@ -175,7 +175,7 @@ def test_a_temporary_file_is_private_to_its_folder(shared: Served, policy: Path)
 
 
 def test_all_of_it_survives_kill_9(fresh: Served) -> None:
-    # abi.md 3: "A change takes effect on the next run and survives a restart."
+    # abi.md 3.17
     alias = f"home/{os.geteuid()}/tool/a"
     fresh.does(
         f"echo '{NEW.strip()}' > tool/shell.d/policy; rm model/openai/gpt.d/effort;"
@@ -193,7 +193,7 @@ def test_all_of_it_survives_kill_9(fresh: Served) -> None:
 
 
 def test_aliases_come_move_and_go(shared: Served) -> None:
-    # seed 002: "short user aliases use symlinks"
+    # abi.md 1.5
     shared.does("ln -s shell tool/sh; ln -sfn fs.read tool/sh; mv tool/sh tool/cat")
     assert os.readlink(shared.root / "tool/cat") == "fs.read"
     assert shared.does("tool/cat") == shared.does("tool/fs.read")
@@ -224,7 +224,7 @@ def test_aliases_that_cannot_be(shared: Served, script: str, said: str) -> None:
 
 @needs_root
 def test_a_user_has_a_home_of_his_own_and_makes_aliases_there_only(shared: Served) -> None:
-    # abi.md 1: "home/<uid> is mode 0700, owned by uid"
+    # abi.md 1.10
     assert shared.shell(f"ls -d home/{USER}").returncode
     shared.does(f"ls home/{USER}", user=USER)
     shared.does(f"ln -s /ctx/tool/shell home/{USER}/tool/sh; readlink home/{USER}/tool/sh", user=USER)

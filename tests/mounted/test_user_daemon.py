@@ -1,4 +1,4 @@
-"""A daemon that a user started: abi.md 4, "A user's daemon serves that user alone", and abi.md 8's places.
+"""A daemon that a user started: abi.md 4.37, and the places of 8.1.
 
 /dev/fuse is open to everybody on most machines and not on all, so these tests bring one of their own,
 in a mount namespace of their own, where the user's shell script does what users do.
@@ -81,14 +81,14 @@ def test_a_user_mounts_runs_and_unmounts(home: Path, python: Path) -> None:
     assert "2 words" in done.stdout
     assert f"\n{USER}\n" in done.stdout
     assert "allow coder_t" in done.stdout
-    assert "\n700\n" in done.stdout  # abi.md 8: $XDG_STATE_HOME/cortexfs, private
+    assert "\n700\n" in done.stdout  # abi.md 8.1: and private
     assert statuses[6] != 0  # another user does not even see into it
     assert statuses[7] == 126
     assert statuses[8:] == [0, 0], done.stdout
 
 
 def test_a_sandbox_of_the_users_own_gains_nothing(home: Path, python: Path) -> None:
-    # abi.md 4: "a caller in a container gets the container's files, or EACCES where that cannot be done"
+    # abi.md 4.35
     box = home / "box"
     box.mkdir()
     (box / "file").write_text("covered\n")
@@ -109,7 +109,7 @@ def test_a_sandbox_of_the_users_own_gains_nothing(home: Path, python: Path) -> N
 
 
 def test_agents_of_the_users_own(home: Path, python: Path) -> None:
-    # abi.md 1: "home/<uid>/{model,agent,tool}/ the user's own objects": his agent/ he has, and his home too
+    # abi.md 1.10: his agent/ he has, and his home too
     agents = f"ctx/home/{USER}/agent"
     done = as_user(
         home,

@@ -51,7 +51,7 @@ def test_constants_are_the_same() -> None:
     assert [int(in_c(name)) for name in flags] == [getattr(wire, name) for name in flags]
 
 
-# abi.md 1: the shebang names an installed runner when it "speaks this daemon's protocol version"
+# abi.md 1.20
 def test_version(runner: Path) -> None:
     said = subprocess.run([runner, "--version"], capture_output=True, check=True)
     expected = f"cortexfs-object-runner {VERSION} protocol {wire.PROTOCOL}\n"

@@ -99,7 +99,7 @@ def test_unknown_kinds_are_skipped(place: fake.Place) -> None:
     assert call.exit() == fake.Ended(0, b"ab", b"")
 
 
-# abi.md 4: "a `while read` loop must keep its input"
+# abi.md 4.2
 def test_standard_input_is_left_alone_until_it_is_wanted(place: fake.Place, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\ntwo\n")
     with open(tmp_path / "lines", "rb") as lines:

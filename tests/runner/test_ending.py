@@ -29,12 +29,12 @@ def frames(out: bytes) -> list[dict[str, str]]:
 
 
 def failed(code: str, message: str) -> list[dict[str, str]]:
-    """abi.md 4: "every failure ends in error, done, also one before start" """
+    """abi.md 4.20."""
     error = {"type": "error", "code": code, "message": message}
     return [error, {"type": "done", "status": "error", "code": code}]
 
 
-# abi.md 4: 69, "EHOSTDOWN (daemon lost during a call ...)"
+# abi.md 4.24: a daemon lost during a call
 def test_connection_refused(place: fake.Place) -> None:
     place.listener.close()
     ended = place.start().ended()
@@ -42,7 +42,7 @@ def test_connection_refused(place: fake.Place) -> None:
     assert frames(ended.out) == failed("EHOSTDOWN", NO_DAEMON)
 
 
-# abi.md 4: "In text mode errors go to stderr as `<object>: <CODE>: <message>`"
+# abi.md 4.21
 def test_connection_refused_in_text_mode(place: fake.Place) -> None:
     place.listener.close()
     ended = place.start(env=TEXT).ended()
@@ -89,7 +89,7 @@ def test_a_name_with_control_characters_does_not_reach_the_terminal(place: fake.
     assert ended.err.startswith(b"a?[31m??b: ENOENT: ")
 
 
-# abi.md 4: 13, "not permitted"
+# abi.md 4.23: 13
 @ROOT_ONLY
 def test_a_socket_that_may_not_be_used(open_place: fake.Place) -> None:
     (open_place.path / wire.SOCKET_NAME).chmod(0o700)
@@ -166,7 +166,7 @@ def test_an_exit_forgets_the_last_words(place: fake.Place) -> None:
     assert call.exit(0) == fake.Ended(0, b"", b"")
 
 
-# abi.md 4: "the runner dies of SIGPIPE, as cat does"
+# abi.md 4.22
 def test_a_closed_stdout_is_sigpipe(place: fake.Place) -> None:
     call = place.call()
     assert call.process.stdout is not None
@@ -177,7 +177,7 @@ def test_a_closed_stdout_is_sigpipe(place: fake.Place) -> None:
     assert call.hear() is None
 
 
-# abi.md 4: "When stdout closes (`| head -1`) the run is cancelled": also of a tool that says nothing for long
+# abi.md 4.22: also of a tool that says nothing for long
 def test_a_closed_stdout_of_a_silent_run(place: fake.Place) -> None:
     call = place.call()
     assert call.process.stdout is not None

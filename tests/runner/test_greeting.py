@@ -24,7 +24,7 @@ def test_names_the_object_by_inode(place: fake.Place) -> None:
     assert call.exit().status == 0
 
 
-# abi.md 1: "aliases are real symlinks"
+# abi.md 1.5
 def test_an_alias_elsewhere_names_its_target(place: fake.Place, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -41,7 +41,7 @@ def test_relative_path_from_another_directory(place: fake.Place, tmp_path: Path)
     assert call.greeting.inode == place.object.stat().st_ino
 
 
-# seed 002: the object's first line names the runner; execve(2) passes the path, then the arguments
+# abi.md 1.20: the object's first line names the runner; execve(2) passes the path, then the arguments
 def test_is_an_interpreter(place: fake.Place) -> None:
     place.object.write_text(f"#!{place.runner}\n# cortexfs.object=tool/x\n")
     place.object.chmod(0o755)
@@ -69,7 +69,7 @@ def test_paths_around_and_over_the_limit_of_a_socket_address(runner: Path, lengt
         shutil.rmtree(top)
 
 
-# abi.md 4: "its environment is a small documented allowlist"
+# abi.md 4.36
 def test_environment_is_an_allowlist(place: fake.Place) -> None:
     passed = "PATH HOME USER LOGNAME SHELL LANG LANGUAGE LC_ALL LC_TIME TZ TERM COLUMNS LINES NO_COLOR TMPDIR"
     env = dict.fromkeys([*passed.split(), "CTX_OUTPUT", "CTX_ROOT"], "v=1")
@@ -100,7 +100,7 @@ def test_arguments_need_not_be_text(place: fake.Place) -> None:
     assert place.call(b"\xff\xfe\n\x01").arguments == [b"\xff\xfe\n\x01"]
 
 
-# abi.md 4: "The tool runs with its uid, gid, groups, working directory and umask"
+# abi.md 4.35
 @pytest.mark.parametrize("mask", [0o000, 0o027, 0o077, 0o777])
 def test_umask(place: fake.Place, mask: int) -> None:
     assert place.call(umask=mask).greeting.umask == mask
@@ -135,7 +135,7 @@ def test_working_directory_that_may_not_be_entered(open_place: fake.Place) -> No
     assert call.exit(0).status == 0
 
 
-# abi.md 4: "Terminal means: standard input is one."
+# abi.md 4.4
 @pytest.mark.parametrize(
     ("stream", "flag"),
     [("stdin", wire.TTY_STDIN), ("stdout", wire.TTY_STDOUT), ("stderr", wire.TTY_STDERR)],

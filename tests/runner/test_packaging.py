@@ -67,7 +67,7 @@ def test_the_wheel_installs_its_programs_beside_ctx(wheel: zipfile.Path, tmp_pat
     assert looker.read_bytes().startswith(b"\x7fELF")
 
 
-# abi.md 8: "The program is `ctx`; `cortex` is the same program"
+# abi.md 8.5
 def test_the_wheel_has_both_names_of_the_program(wheel: zipfile.Path) -> None:
     lines = (wheel / f"cortexfs-{VERSION}.dist-info" / "entry_points.txt").read_text().split("\n")
     assert {"ctx = cortexfs.cli.main:main", "cortex = cortexfs.cli.main:main"} <= set(lines)

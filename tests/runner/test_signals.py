@@ -1,5 +1,4 @@
-"""abi.md 4: "the first sends cancel and waits for the last frame; the second exits at once.
-SIGTERM and SIGHUP cancel and exit. SIGKILL of the runner cancels the run." """
+"""abi.md 4.31."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def run_socket(subject: Subject) -> Finding:
 
 
 def object_sockets(subject: Subject) -> Finding:
-    """An object that is declared and cannot be talked to now refuses connections (abi.md 5)."""
+    """An object that is declared and cannot be talked to now refuses connections (abi.md 5.6)."""
     if _silent(subject):
         return ok("no mount to ask")
     try:

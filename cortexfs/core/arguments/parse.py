@@ -39,7 +39,7 @@ __all__ = [
     "wants_help",
 ]  # fmt: skip
 
-MAX_INPUT = 16 << 20  # abi.md 4: at most 16 MiB of input
+MAX_INPUT = 16 << 20  # abi.md 4.16
 
 MAX_VALUES = 250_000  # of a prompt's JSON object: some 20 MiB of Python's objects
 
@@ -63,7 +63,7 @@ class _Setting(msgspec.Struct, frozen=True):
 
 
 def wants_help(args: Sequence[bytes]) -> bool:
-    """abi.md 4: `--help` as the only argument."""
+    """abi.md 4.14."""
     return list(args) == [b"--help"]
 
 

@@ -269,7 +269,7 @@ def _sandbox(question: Question, _judged: Verdict | None) -> Said | None:
     return (PASS, "what it opens, the agent's mount table decides", "mount table")
 
 
-# abi.md 7 has the order; the daemon, the view and the label come where the original has them.
+# abi.md 7.1 has the order; the daemon, the view and the label come where the original has them.
 LAYERS: dict[str, Callable[[Question, Verdict | None], Said | None]] = {
     "daemon": _daemon,
     "mode bits": _mode_bits,

@@ -1,4 +1,4 @@
-"""The text of an executable object: the shebang, then `# cortexfs.<key>=<value>` lines (abi.md 1).
+"""The text of an executable object: the shebang, then `# cortexfs.<key>=<value>` lines (abi.md 1.18).
 
 Rules: metadata and never code; one line a key, whatever a description holds; a key without a value
 is left out.

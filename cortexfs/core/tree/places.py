@@ -124,7 +124,7 @@ def control_slot(class_: str, name: str) -> int | None:
 
 
 def leaf_and_slot(name: str) -> tuple[str, int]:
-    """`fs.read.d` is the folder of fs.read; an object's own name never ends so (abi.md 2)."""
+    """`fs.read.d` is the folder of fs.read; an object's own name never ends so (abi.md 2.1)."""
     for wanted in (FOLDER, SOCKET):
         if name.endswith(SUFFIXES[wanted]):
             return name.removesuffix(SUFFIXES[wanted]), wanted
@@ -145,7 +145,7 @@ def check_alias(name: str, target: bytes) -> None:
 
 
 def has_socket(object_: Object) -> bool:
-    """Agents always talk; models where .d/session says so; tools never (abi.md 1)."""
+    """Agents always talk; models where .d/session says so; tools never (abi.md 1.6)."""
     return object_.class_ == "agent" or object_.extra.get("session") == "socket"
 
 

@@ -1,4 +1,4 @@
-"""The read-only extended attributes (abi.md 3): user.cortexfs.{kind,name,origin,token_estimate,status}.
+"""The read-only extended attributes (abi.md 3.20): user.cortexfs.{kind,name,origin,token_estimate,status}.
 
 Rules: origin and status are of objects, so only their executable and folder have them; an estimate
 is of what can be read, so folders have none. Links and sockets have nothing, as the kernel lets only

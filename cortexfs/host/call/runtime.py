@@ -276,7 +276,7 @@ def _media(attachment: sdk.Attachment) -> bytes:
 
 
 def _blame(error: BaseException) -> tuple[str, str]:
-    """abi.md 4: whose fault an exception is, as code and sentence."""
+    """abi.md 4.29, 4.30: whose fault an exception is, as code and sentence."""
     match error:
         case Fault():
             return error.code, error.message

@@ -1,4 +1,4 @@
-"""A tool's input against its schema, before any code of the tool runs (abi.md 4).
+"""A tool's input against its schema, before any code of the tool runs (abi.md 4.15).
 
 Rules: the answer to a wrong input is EINVAL with one sentence, `path: what is wrong`; to a wrong schema
 EPROTO, for that is the plugin's fault. Formats are held, not only noted. References outside the schema are

@@ -110,7 +110,7 @@ def decided(program: Program, ended: Ended) -> sdk.ToolResult:
     if ended.status:
         said = ended.errors.decode(errors="replace").strip()
         told = said or f"{who} exited with status {status_text(ended.status)}"
-        if ended.status < 0:  # abi.md 4: a crash is EPROTO
+        if ended.status < 0:  # abi.md 4.30: a crash is EPROTO
             raise sdk.ExecutionFailed(told, "EPROTO")
         return sdk.ToolResult.error(told)
     text = ended.output.decode(errors="replace").strip()

@@ -111,7 +111,7 @@ class Answer:
         return frames
 
     def end(self, cut: bool = False) -> list[Frame]:
-        """Calls, message and usage, in the order of abi.md 5."""
+        """Calls, message and usage, in the order of abi.md 5.13."""
         frames = self.calls()
         if self._text or not self._said_calls:
             frames.append(Message(role="assistant", content=[Text(self.text)]))

@@ -1,6 +1,6 @@
 """Names of tools as providers take them.
 
-A tool's name may have dots and plus signs (abi.md 2); OpenAI, Anthropic and Google take letters, digits, _
+A tool's name may have dots and plus signs (abi.md 2.1); OpenAI, Anthropic and Google take letters, digits, _
 and - only, and not more than 64. So `fs.read` goes out as fs_read, and a call of fs_read comes in as one of
 fs.read.
 

@@ -138,7 +138,7 @@ def _true(capabilities: Mapping[str, Any]) -> Iterable[str]:
 
 
 def tree_name(provider: str, id_: str) -> str:
-    """abi.md 2: an aggregator's `vendor/model` is vendor/model, other ids are the provider's own."""
+    """abi.md 2.5: an aggregator's `vendor/model` is vendor/model, other ids are the provider's own."""
     vendor, slash, rest = id_.partition("/")
     if slash and vendor and rest and "/" not in rest:
         return f"{names.clean(vendor)}/{names.clean(rest)}"

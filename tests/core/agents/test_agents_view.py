@@ -41,7 +41,7 @@ def test_the_default_shows_nothing_else(path: str) -> None:
 
 @pytest.mark.parametrize("cwd", ["/", "//", "/.", "", "work", "/srv/../.."])
 def test_a_place_that_nobody_chose_opens_nothing(cwd: str) -> None:
-    # abi.md 5: "cwd: ... default the session's, else .d/cwd, else /"
+    # abi.md 5.22
     assert view("", cwd, root="/ctx", home="", writable=True) == view(
         "", "/", root="/ctx", home="", writable=False
     )

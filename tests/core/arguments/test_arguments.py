@@ -123,7 +123,7 @@ def fault_of(*words: str, schema: dict[str, Any] = SCHEMA) -> Fault:
     ],
 )
 def test_words_become_the_input(words: list[str], expected: dict[str, Any]) -> None:
-    # abi.md 4: "With arguments, standard input is NOT read"; `read` fails if it is.
+    # abi.md 4.2; `read` fails if it is.
     assert read(*words) == expected
 
 
@@ -191,7 +191,7 @@ def test_a_mistake_is_einval_with_its_place(words: list[str], said: str) -> None
 def test_a_dash_is_the_text_of_standard_input(
     words: list[str], data: bytes, expected: dict[str, Any]
 ) -> None:
-    # abi.md 4: "as the value of a tool's property it becomes that value"
+    # abi.md 4.3
     assert tool_input([word.encode() for word in words], SCHEMA, piped(data)) == expected
 
 

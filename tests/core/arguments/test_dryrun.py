@@ -30,7 +30,7 @@ from cortexfs.core.tree.controls import CONTROLS
     ],
 )
 def test_who_offers_it(flag: bool, schema: dict[str, Any], offered: bool) -> None:
-    # abi.md 9: "`--dry-run`, `dry_run` in an agent's call ... exist only for tools that opt in"
+    # abi.md 4.46
     assert dryrun.is_offered(flag, schema) is offered
 
 
@@ -45,7 +45,7 @@ def test_who_offers_it(flag: bool, schema: dict[str, Any], offered: bool) -> Non
     ],
 )
 def test_the_word_stands_before_what_are_plain_words(words: list[bytes], left: list[bytes] | None) -> None:
-    # abi.md 4: "`--` ends flags"
+    # abi.md 4.10
     assert dryrun.is_among(words) is (left is not None)
     assert dryrun.without(words) == (words if left is None else left)
 
@@ -104,13 +104,13 @@ def tool(properties: dict[str, Any], flag: bool) -> Object:
 
 @pytest.mark.parametrize("flag", [True, False])
 def test_a_model_sees_it_of_tools_that_have_opted_in(flag: bool) -> None:
-    # abi.md 9: "`dry_run` in an agent's call ... exist only for tools that opt in"
+    # abi.md 4.46
     (shown,) = Toolbox(cast(World, OneTool(tool({"path": {}}, flag))), ["t"]).shown()
     assert ("dry_run" in shown.schema["properties"]) is flag
 
 
 def test_what_a_model_says_to_one_that_has_not_is_wrong() -> None:
-    # abi.md 9: "For all others `--dry-run` is EINVAL with that sentence"
+    # abi.md 4.48
     labelled = tool({"path": {}}, False)
     wanted = Trials().wanted(labelled, {"path": "x", "dry_run": True}, 0.0)
     assert (wanted.dry, wanted.wrong) == (False, dryrun.lacking("t", "dry_run"))

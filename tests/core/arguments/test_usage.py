@@ -1,4 +1,4 @@
-"""Usage, help and completion (abi.md 4: "prints short usage from its schema", "--help ... every class")."""
+"""Usage, help and completion (abi.md 4.5, 4.14)."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_result_apart_from_its_call_is_named(world: World, chat: Chat) -> None
 
 
 def test_approvals_are_asked_one_after_the_other(world: World, chat: Chat) -> None:
-    # abi.md 5: "`approve` {run, call, decision}"
+    # abi.md 5.7
     chat.do(chat.talk.say("go"))
     run = run_of(world)
     for call in ("c1", "c2"):

@@ -25,7 +25,7 @@ world, chat = chat_pair.world, chat_pair.chat
 
 
 def test_an_answer_is_streamed_and_not_repeated(world: World, chat: Chat) -> None:
-    # abi.md 5: "frames start, delta*, message, usage?, then exactly one of done"
+    # abi.md 5.13
     world.echo = True
     chat.do(chat.talk.say("hello you"))
     assert chat.text == "helloyou||"
@@ -45,7 +45,7 @@ def test_an_answer_without_deltas_is_shown_whole(world: World, chat: Chat) -> No
 
 
 def test_a_long_text_in_several_messages_is_not_repeated(world: World, chat: Chat) -> None:
-    # abi.md 5: "a message text over 1 MiB is split over several message frames"
+    # abi.md 5.23
     chat.do(chat.talk.say("hello"))
     halves = [frames.Message(role="assistant", content=[frames.Text(half)]) for half in ("abc", "def")]
     world.emit(run_of(world), frames.Delta(text="abcd"), frames.Delta(text="ef"), *halves)
@@ -55,7 +55,7 @@ def test_a_long_text_in_several_messages_is_not_repeated(world: World, chat: Cha
 
 
 def test_a_failure_is_one_line(world: World, chat: Chat) -> None:
-    # abi.md 4: "errors go to stderr as `<object>: <CODE>: <message>`"
+    # abi.md 4.21
     chat.do(chat.talk.say("hello"))
     world.finish(run_of(world), Fault("EHOSTDOWN", "no answer\nfrom\x1b it"))
     chat.read()
@@ -179,7 +179,7 @@ def test_nothing_is_shown_twice_or_lost_when_the_daemon_restarts(world: World, d
 
 
 def test_a_message_that_was_not_begun_is_said_again_under_its_id(world: World, chat: Chat) -> None:
-    # abi.md 5: "Same session and same id again: the original run"
+    # abi.md 5.14
     chat.talk.say("one")  # written, and lost with the daemon
     world.restart()
     world.echo = True
@@ -193,7 +193,7 @@ def test_a_message_that_was_not_begun_is_said_again_under_its_id(world: World, c
 
 
 def test_what_others_say_is_shown(world: World, chat: Chat) -> None:
-    # abi.md 5: "resume: every event of the session after event id `after` ..., then live events"
+    # abi.md 5.18
     world.echo = True
     world.connect().ask(Send(id="m1x", session="s", input="from\x1b elsewhere"))
     chat.read()
@@ -201,7 +201,7 @@ def test_what_others_say_is_shown(world: World, chat: Chat) -> None:
 
 
 def test_a_session_that_was_removed_begins_anew(world: World, chat: Chat) -> None:
-    # abi.md 5: "an unknown `after` is EINVAL"
+    # abi.md 5.19
     world.echo = True
     chat.do(chat.talk.say("one"))
     world.restart()
@@ -214,7 +214,7 @@ def test_a_session_that_was_removed_begins_anew(world: World, chat: Chat) -> Non
 
 
 def test_a_temp_session_ends_with_its_connection(world: World) -> None:
-    # abi.md 5: "a temp run is cancelled and leaves nothing"
+    # abi.md 5.24
     chat = Chat(world, scope="temp")
     chat.do(chat.talk.say("one"))
     world.restart()

@@ -46,7 +46,7 @@ def test_an_unknown_order_says_what_there_is() -> None:
 
 
 def test_a_message_over_a_mebibyte_is_refused_and_a_smaller_one_can_be_sent() -> None:
-    # abi.md 5: "Lines are JSON objects, at most 1 MiB with the newline"
+    # abi.md 5.4
     largest = "x" * ((1 << 20) - 6000)
     assert typed.meaning(largest) == Say(largest)
     requests.encode(requests.Send(id="i", input=largest))

@@ -49,7 +49,7 @@ def taken(inbox: Inbox) -> list[AnyFrame]:
 
 @pytest.mark.parametrize("split", [1, 2, 3, 7, 64, 1 << 20])
 def test_overlapping_requests_whatever_the_pieces(split: int) -> None:
-    # abi.md 5: "A client may hold one connection for many requests, also overlapping ones."
+    # abi.md 5.3
     talk = Talk(World(echo=True), split)
     first = talk.sorter.open(one := Send(id="1", session="one", input="a b"))
     second = talk.sorter.open(two := Send(id="2", session="two", input="c d"))
@@ -147,7 +147,7 @@ def test_cancel_by_run_and_by_send() -> None:
 
 
 def test_cancel_from_elsewhere() -> None:
-    # abi.md 5: "done{status:cancelled} within 1 s, to the canceller too"
+    # abi.md 5.26
     talk = Talk(World())
     talk.ask(Send(id="1", input="x"))
     assert kinds(taken(Talk(talk.connection.world).ask(Cancel(id="1")))) == "done"
@@ -155,7 +155,7 @@ def test_cancel_from_elsewhere() -> None:
 
 @pytest.mark.parametrize(("id_", "code"), [("1", "EALREADY"), ("nobody", "ENOENT")])
 def test_a_refused_cancel_is_no_refused_send(id_: str, code: str) -> None:
-    # abi.md 5: "an unknown run is ENOENT, a finished one EALREADY"
+    # abi.md 5.27
     talk = Talk(World(echo=True))
     sent = talk.ask(Send(id="1", input="x"))
     with pytest.raises(Failed, match=code):
@@ -201,7 +201,7 @@ def test_garbage_ends_everything_with_eproto(garbage: bytes) -> None:
 
 
 def test_what_later_versions_say_is_ignored() -> None:
-    # abi.md 6: "Readers ignore types and fields that they do not know."
+    # abi.md 6.4
     sorter = Sorter("echo.sock")
     inbox = sorter.open(Ping(id="p"))
     sorter.receive(b'{"type":"hologram","run":"r","depth":3}\n{"type":"pong","request":"p","colour":"red"}\n')
@@ -209,7 +209,7 @@ def test_what_later_versions_say_is_ignored() -> None:
 
 
 def test_the_last_words_of_a_server_are_the_reason() -> None:
-    # abi.md 5: "documented limits, then EAGAIN frames or refused accepts"
+    # abi.md 5.25
     sorter = Sorter("echo.sock")
     inbox = sorter.open(Ping(id="p"))
     sorter.receive(frames.encode(frames.Error(code="EAGAIN", message="too many connections; close some")))

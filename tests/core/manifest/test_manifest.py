@@ -272,7 +272,7 @@ def test_what_json_cannot_hold_is_refused(schema: str) -> None:
     "name", ["../../x", "", ".x", "a/b", "/etc", "x.d", "x.sock", "a b", "a\nb", "é", "x" * 65]
 )
 def test_a_name_cannot_lead_anywhere(name: str) -> None:
-    # cortex-sdk.md 9.2: "Plugin name is never validated": here it is, as abi.md 2 says, "where it enters"
+    # cortex-sdk.md 9.2: "Plugin name is never validated": here it is, where it enters (abi.md 2.4)
     assert refused("", TOP.replace('"notes"', msgspec.json.encode(name).decode())).startswith(
         "name: the name "
     )

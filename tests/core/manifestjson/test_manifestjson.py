@@ -295,7 +295,7 @@ def test_tools_are_declared_soundly() -> None:
     ]
     assert found(tools=[tool(), tool()]) == [("duplicate_name", "tools[1].name")]
     assert found(tools=[tool(params=[param, param])]) == [("duplicate_name", "tools[0].params[1].name")]
-    # it becomes a file of the tree (abi.md 2)
+    # it becomes a file of the tree (abi.md 2.4)
     assert found(tools=[tool(name="a/b")]) == [("invalid_name", "tools[0].name")]
 
 

@@ -55,7 +55,7 @@ def read(tmp_path: Path, data: bytes) -> gguf.Facts:
 def test_facts(tmp_path: Path) -> None:
     known = read(tmp_path, file(*WHOLE) + b"tensors follow")
     assert known == gguf.Facts("A Model", "Some One", "llama", 2048, True, "mit")
-    # abi.md 2: "characters outside the grammar become `-`"
+    # abi.md 2.6
     assert weights.named(known, tmp_path / "Some Model-Q4.gguf") == "some-one/some-model-q4"
     bare = read(tmp_path, file(("general.architecture", "x")))
     assert (bare.context, bare.chats) == (None, False)

@@ -109,8 +109,7 @@ def test_presets_are_sound(name: str) -> None:
     ("id_", "name"),
     [
         ("gpt-4o", "p/gpt-4o"),
-        # abi.md 2: "an aggregator's vendor/model appears as vendor/model, its other ids under the
-        # provider's configured name; characters outside the grammar become -"
+        # abi.md 2.5, 2.8
         ("anthropic/claude-3", "anthropic/claude-3"),
         ("meta/llama 3:free", "meta/llama-3-free"),
         ("accounts/fireworks/models/x", "p/accounts-fireworks-models-x"),

@@ -20,7 +20,7 @@ from cortexfs.models.formats.tool_names import sent
 MODEL = Model(name="p/m", id="m", provider="p")
 # What OpenAI's function names, Anthropic's and Google's have in common.
 TAKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-COMPONENT = st.from_regex(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", fullmatch=True)  # abi.md 2
+COMPONENT = st.from_regex(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", fullmatch=True)  # abi.md 2.1
 
 
 def asking(*tools: str, calls: tuple[str, ...] = (), choice: str = "") -> Asked:
@@ -43,7 +43,7 @@ def names_in(body: Any) -> list[str]:
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_request_has_no_name_that_a_provider_refuses(format_: str) -> None:
-    # abi.md 2: a component has dots and plus signs
+    # abi.md 2.1: a component has dots and plus signs
     body = FORMATS[format_].request(
         MODEL, asking("fs.read", "c++", calls=("fs.read", "old.tool"), choice="fs.read")
     )

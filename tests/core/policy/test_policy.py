@@ -19,7 +19,7 @@ def refused(text: str) -> str:
 
 
 def test_a_rule_knows_its_file_and_line() -> None:
-    # abi.md 7: "Every decision carries allow or deny, the reason and the rule that decided"
+    # abi.md 7.4
     found = parse("# who\n\nallow coder_t tool:fs.read execute\n", "tool/fs.read.d/policy")
     assert found == (Rule("coder_t", "tool", "fs.read", "execute", "tool/fs.read.d/policy", 3),)
     assert found[0].where == "tool/fs.read.d/policy:3"
@@ -38,7 +38,7 @@ def test_each_class_has_its_permissions(class_: str, permission: str) -> None:
 
 
 def test_a_model_may_be_named_by_its_alias() -> None:
-    # abi.md 1: "model/main -> <root>/model/<provider>/<model> (aliases are real symlinks)"
+    # abi.md 1.5
     assert parse("allow base_t model:main use\n")[0].name == "main"
 
 

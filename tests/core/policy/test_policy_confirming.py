@@ -145,7 +145,7 @@ def test_a_tool_without_a_dry_run_is_not_run_instead(kind: Kind) -> None:
 
 @pytest.mark.parametrize("mode", LIMITS)
 def test_a_required_dry_run_that_there_is_not_asks_each_time(mode: Mode) -> None:
-    # abi.md 9: "a tool that says required_before_execute without opting in asks a person each time"
+    # abi.md 4.48
     for kind in ("read_file", "write_file"):
         tool = builtin(effect(kind, dry_run="required_before_execute"))
         said = verdict(tool, AGENT, Settings(mode=mode))
@@ -160,7 +160,7 @@ def test_a_required_dry_run_that_there_is_not_asks_each_time(mode: Mode) -> None
 
 @pytest.mark.parametrize("mode", LIMITS)
 def test_a_dry_run_of_nobody_trusted_is_judged_as_the_call(mode: Mode) -> None:
-    # abi.md 9: "A dry run lowers a confirmation only where the tool opted in and its publisher is trusted."
+    # abi.md 4.49
     tool = opted_in(effect("write_file", dry_run="supported"), trusted=False)
     for can_ask in (True, False):
         dry = verdict(tool, Asked(Kind.AGENT, can_ask=can_ask, dry_run=True), Settings(mode=mode))

@@ -64,7 +64,7 @@ def results(decision: Decision) -> dict[str, str]:
 
 
 def test_people_have_what_unix_permissions_give() -> None:
-    # abi.md 7: "Default for humans: what Unix permissions allow"
+    # abi.md 7.2
     decision = asked()
     assert decision.allowed
     assert decision.reason == "alice may execute tool:fs.read: Unix permissions let uid 1000 do so"
@@ -87,7 +87,7 @@ def test_policy_lines_are_not_about_people() -> None:
 
 
 def test_a_users_daemon_serves_that_user_alone() -> None:
-    # abi.md 4: "A user's daemon serves that user alone"
+    # abi.md 4.37
     assert asked(serves=1000).allowed
     for caller in (ALICE, Caller("root", 0)):
         decision = asked(caller, serves=1001)
@@ -121,7 +121,7 @@ def test_mode_bits_are_the_kernels(mode: int, uid: int, groups: set[int], need: 
 
 
 def test_agents_need_a_line() -> None:
-    # abi.md 7: "`allow <label> <class>:<name> <permission>` lines allow"
+    # abi.md 7.3
     decision = asked(BASE)
     assert decision.allowed
     assert decision.rule == "agent/base.d/policy:1"
@@ -130,7 +130,7 @@ def test_agents_need_a_line() -> None:
 
 
 def test_agents_are_denied_by_default() -> None:
-    # abi.md 7: "Default for agents: deny"
+    # abi.md 7.3
     decision = asked(replace(BASE, rules=()))
     assert not decision.allowed
     assert decision.rule == "agent/base.d/policy (default deny)"
@@ -191,8 +191,7 @@ def test_any_refusal_refuses_and_says_why(layer: str) -> None:
 
 @pytest.mark.parametrize("number", range(len(SPOILT)))
 def test_the_first_refusal_is_the_reason(number: int) -> None:
-    # abi.md 7: "mode bits and owner (kernel) → the object's policy → the caller's (agent label) policy →
-    # effects and their confirmation → the host's sandbox"
+    # abi.md 7.1
     layers = list(SPOILT)[number:]
     decision = spoilt(*layers)
     refusing = next(step for step in decision.steps if step.result == DENY)
@@ -206,7 +205,7 @@ def test_the_layers_are_in_the_order_of_the_page() -> None:
 
 
 def test_a_confirmation_is_part_of_the_decision() -> None:
-    # abi.md 7: "A tool's declared effects decide what an agent must ask for"
+    # abi.md 7.5
     writing = Tool("fs.read", (Effect("write_file", "reversible", "on_risk", "not_supported"),), builtin=True)
     decision = asked(BASE, replace(FS_READ, tool=writing))
     assert decision.allowed
@@ -279,7 +278,7 @@ def view_of(caller: Caller, thing: Thing = FS_READ) -> tuple[str, str]:
     ],
 )
 def test_the_line_of_the_mount_table_that_decided_is_said(table: str, result: str, rule: str) -> None:
-    # abi.md 7: "mount view"; "Every decision carries allow or deny, the reason and the rule that decided"
+    # abi.md 7.1, 7.4
     agent = replace(BASE, mounts=table)
     assert view_of(agent) == (result, f"agent/base.d/mount{rule}")
     assert asked(agent).allowed is (result == PASS)
@@ -311,7 +310,7 @@ def test_a_line_for_an_alias_counts_for_whoever_asks_by_it_and_for_nobody_else()
 
 
 def test_an_alias_does_not_get_round_what_the_model_says() -> None:
-    # abi.md 7: "the object's policy → the caller's (agent label) policy"
+    # abi.md 7.1
     agent = replace(BASE, rules=parse("allow base_t model:main use\n"))
     for line, allowed in (
         ("allow base_t model:openai/gpt use", True),

@@ -119,7 +119,7 @@ def test_the_highest_effect_counts() -> None:
 
 
 def test_effects_are_read_as_the_tree_writes_them() -> None:
-    # abi.md 3: "one `kind target reversibility confirmation dry_run` per line, `-` for an empty target"
+    # abi.md 3.6
     text = "read_file - reversible on_risk not_supported\nwrite_file a%20b%25 reversible never supported\n"
     first, second = effects_of(text)
     assert first == effect("read_file")

@@ -167,7 +167,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "text", "code"), ERRORS)
 def test_errors_display_as_in_the_seed_and_carry_their_code(error: ToolError, text: str, code: str) -> None:
-    # seed 001: 'write!(f, "invalid input: {e}")'; abi.md 4: "EIO or the errno that it names"
+    # seed 001: 'write!(f, "invalid input: {e}")'; abi.md 4.29
     assert isinstance(error, ToolError)
     assert str(error) == text
     assert error.code == code

@@ -234,7 +234,7 @@ def test_arguments_arrive_in_the_types_of_the_function(
     assert run(made, input, MemoryRuntime("here")) == ToolResult(output)
 
 
-# abi.md 4: "what is wrong is said with its path (`path: expected string, got number`)"
+# abi.md 4.15
 MISMATCHES: list[tuple[FunctionTool[..., Any], Any, str]] = [
     (words, {}, "object missing required field text"),
     (words, {"text": 3}, "text: expected str, got int"),

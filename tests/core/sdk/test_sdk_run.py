@@ -124,7 +124,7 @@ def failing_late() -> Iterator[str]:
 
 
 def test_exceptions_pass_as_they_are() -> None:
-    # abi.md 4: "ToolError.ExecutionFailed EIO or the errno that it names; an OSError its errno"
+    # abi.md 4.29
     with pytest.raises(FileNotFoundError):
         run(Answering(failing), {}, MemoryRuntime())
     runtime = MemoryRuntime()

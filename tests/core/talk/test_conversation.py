@@ -56,7 +56,7 @@ def test_a_client_hears_alike_however_it_is_cut(data: bytes, expected: str) -> N
 
 
 def test_send() -> None:
-    # abi.md 5: "send: frames start, delta*, message, usage?, then exactly one of done"
+    # abi.md 5.13
     connection = World(echo=True).connect()
     heard = connection.ask(Send(id="m", input="hello world"))
     assert kinds(heard) == ANSWER
@@ -67,7 +67,7 @@ def test_send() -> None:
 
 
 def test_ping_echoes_its_id() -> None:
-    # abi.md 5: "start, pong and error echo the `id` of the request that they answer as `request`"
+    # abi.md 5.12
     connection = World().connect()
     assert connection.ask(Ping()) == [frames.Pong()]
     assert connection.ask(Ping(id="p")) == [frames.Pong(request="p")]
@@ -75,7 +75,7 @@ def test_ping_echoes_its_id() -> None:
 
 
 def test_a_refused_line_leaves_the_connection_usable() -> None:
-    # abi.md 5: "an error frame with EINVAL on the same connection, which stays usable"
+    # abi.md 5.10
     connection = World().connect()
     (error,) = connection.raw(b'{"op":"dance","id":"d"}\n')
     assert isinstance(error, frames.Error)
@@ -86,7 +86,7 @@ def test_a_refused_line_leaves_the_connection_usable() -> None:
 @pytest.mark.parametrize("more", [0, 1, 2, MAX_LINE, 5 * MAX_LINE])
 @pytest.mark.parametrize("chunk", [4096, 1 << 20, 1 << 24])
 def test_a_line_over_1_mib(more: int, chunk: int) -> None:
-    # abi.md 5: "A line over 1 MiB: EMSGSIZE, the line is discarded ..., the connection stays usable"
+    # abi.md 5.11
     connection = World().connect()
     line = b'{"op":"ping","x":"%b"}\n'
     data = line % (b"x" * (MAX_LINE - len(line) + 2 + more)) + b'{"op":"ping","id":"next"}\n'
@@ -104,7 +104,7 @@ def test_a_line_over_1_mib(more: int, chunk: int) -> None:
 
 
 def test_requests_of_one_connection_overlap() -> None:
-    # abi.md 5: "A client may hold one connection for many requests, also overlapping ones";
+    # abi.md 5.3
     # "different sessions run side by side"
     world = World()
     connection = world.connect()
@@ -121,7 +121,7 @@ def test_requests_of_one_connection_overlap() -> None:
 
 
 def test_one_session_answers_in_order_of_arrival() -> None:
-    # abi.md 5: "one session runs one message at a time, in order of arrival"
+    # abi.md 5.15
     world = World()
     one, two = world.connect(), world.connect()
     one.ask(Send(id="a", input="first"))
@@ -134,8 +134,7 @@ def test_one_session_answers_in_order_of_arrival() -> None:
 
 
 def test_the_same_id_again_on_another_connection() -> None:
-    # abi.md 5: "Same session and same id again: the original run, replayed if finished, followed live
-    # if not; same id with another input: EINVAL"
+    # abi.md 5.14
     world = World()
     one, two, late = world.connect(), world.connect(), world.connect()
     asked = Send(id="m", input="x")
@@ -154,8 +153,7 @@ def test_the_same_id_again_on_another_connection() -> None:
 
 
 def test_the_same_id_again_on_one_connection() -> None:
-    # abi.md 5: "A connection gets each event once, whatever it asked for"; seed 002: "retry is
-    # idempotent and returns the original run id or final state"
+    # abi.md 5.16
     world = World()
     connection = world.connect()
     asked = Send(id="m", input="x")
@@ -170,7 +168,7 @@ def test_the_same_id_again_on_one_connection() -> None:
 
 
 def test_resume_replays_and_then_follows() -> None:
-    # abi.md 5: "every event of the session after event id `after` (all, without it), then live events"
+    # abi.md 5.18
     world = World(echo=True)
     one, two, three = world.connect(), world.connect(), world.connect()
     heard = one.ask(Send(input="a b"))
@@ -182,7 +180,7 @@ def test_resume_replays_and_then_follows() -> None:
 
 
 def test_resume_of_an_unknown_session() -> None:
-    # abi.md 5: "An unknown session is empty and followed; an unknown `after` is EINVAL"
+    # abi.md 5.19
     world = World(echo=True)
     one, two = world.connect(), world.connect()
     assert one.ask(Resume()) == []
@@ -195,7 +193,7 @@ def test_resume_of_an_unknown_session() -> None:
 
 
 def test_a_client_that_comes_back_resumes_where_it_was() -> None:
-    # abi.md 5: "after a disconnect private and shared runs go on"
+    # abi.md 5.24
     world = World()
     one = world.connect()
     heard = one.ask(Send(input="x"))
@@ -213,7 +211,7 @@ def test_a_client_that_comes_back_resumes_where_it_was() -> None:
 
 
 def test_a_client_that_does_not_read_holds_nobody_up() -> None:
-    # abi.md 5: "one slow client slows nobody else"; design: readers of the log at their own position
+    # abi.md 5.15; design: readers of the log at their own position
     world = World(echo=True)
     slow, quick = world.connect(), world.connect()
     slow.reads = False
@@ -227,7 +225,7 @@ def test_a_client_that_does_not_read_holds_nobody_up() -> None:
 
 
 def test_whose_sessions() -> None:
-    # abi.md 5: "private (default) sessions are keyed by the peer's uid; shared ones ... for everyone"
+    # abi.md 5.17
     world = World(echo=True)
     mine, other = world.connect(1000), world.connect(1001)
     mine.ask(Send(input="a b"))
@@ -243,8 +241,7 @@ def test_whose_sessions() -> None:
 
 
 def test_cancel() -> None:
-    # abi.md 5: "cancel: done{status:cancelled} ..., to the canceller too; what was produced so far is
-    # kept; an unknown run is ENOENT, a finished one EALREADY"
+    # abi.md 5.26
     world = World()
     one, two = world.connect(), world.connect()
     one.ask(Send(id="m", input="x"))
@@ -273,7 +270,7 @@ def test_cancel_of_a_message_that_waits() -> None:
 
 
 def test_approve() -> None:
-    # abi.md 5: "`approve` {run, call, decision}"
+    # abi.md 5.7
     world = World()
     connection = world.connect()
     connection.ask(Send(input="x"))
@@ -288,7 +285,7 @@ def test_approve() -> None:
 
 
 def test_a_crash_is_visible_to_resume() -> None:
-    # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}, visible to resume"
+    # abi.md 5.30
     world = World()
     connection = world.connect()
     asked = Send(id="m", input="x")
@@ -306,7 +303,7 @@ def test_a_crash_is_visible_to_resume() -> None:
 
 
 def test_deltas_keep_their_order() -> None:
-    # seed 002: "delta order: strictly increasing send order within one run"
+    # abi.md 5.35
     world = World()
     connection = world.connect()
     connection.ask(Send(input="x"))
@@ -357,7 +354,7 @@ def test_a_client_notices_a_server_that_breaks_the_protocol(sent: bytes) -> None
 
 
 def test_a_client_ignores_what_it_does_not_know() -> None:
-    # abi.md 6: "Readers ignore types and fields that they do not know"
+    # abi.md 6.4
     heard = Client().receive(b'{"type":"hologram","id":"1","run":"r"}\n{"type":"pong","mood":"good"}\n')
     assert heard == [frames.Pong()]
 
@@ -372,7 +369,7 @@ def test_a_client_may_ask_for_history_late() -> None:
 
 
 def test_the_opening_is_told_as_it_is() -> None:
-    # abi.md 6: "start{model|agent|tool}"; field order: "type, id (event id ...), run, the rest"
+    # abi.md 6.1, 6.2
     connection = World(echo=True).connect()
     connection.ask(Send(input="a b"))
     assert OPENING.model == "debug/echo"

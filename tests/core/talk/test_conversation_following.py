@@ -1,4 +1,4 @@
-"""abi.md 5: "A connection gets each event once, whatever it asked for", "without gap or duplicate"."""
+"""abi.md 5.16, 5.18."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_history_is_whole_and_a_run_among_others_is_not() -> None:
 
 
 def test_who_follows_a_session_keeps_the_runs_of_his_own_until_they_end() -> None:
-    # abi.md 5: "memory per client is bounded whatever it does: ... sending without end"
+    # abi.md 5.25
     given = Subscriptions()
     given.follow(KEY, 0)
     for n in range(1, 1000):
@@ -147,7 +147,7 @@ def test_a_deleted_session_begins_anew() -> None:
 
 
 def test_the_sessions_of_a_connection_are_bounded() -> None:
-    # abi.md 5: "memory per client is bounded whatever it does ... (documented limits, then EAGAIN frames)"
+    # abi.md 5.25
     given = Subscriptions()
     for n in range(MAX_FOLLOWED):
         given.follow(KEY._replace(session=f"s{n}"), 0)

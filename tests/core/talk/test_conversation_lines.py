@@ -1,4 +1,4 @@
-"""Lines of at most 1 MiB with the newline (abi.md 5), in and out."""
+"""Lines of at most 1 MiB with the newline (abi.md 5.4), in and out."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_lines_come_out_however_they_are_cut() -> None:
 @pytest.mark.parametrize(("size", "kept"), [(MAX_LINE - 1, True), (MAX_LINE, False), (MAX_LINE + 1, False)])
 @pytest.mark.parametrize("chunk", [MAX_LINE * 2, 65536, MAX_LINE - 1])
 def test_a_line_has_at_most_1_mib_with_the_newline(size: int, kept: bool, chunk: int) -> None:
-    # abi.md 5: "Lines are JSON objects, at most 1 MiB with the newline"
+    # abi.md 5.4
     data = b"x" * size + b"\n{}\n"
     found = fed([data[n : n + chunk] for n in range(0, len(data), chunk)])
     assert found == [b"x" * size if kept else None, b"{}"]
 
 
 def test_an_over_long_line_is_told_at_once_and_once() -> None:
-    # abi.md 5: "EMSGSIZE, the line is discarded as it streams (never held whole)"
+    # abi.md 5.11
     splitter = Lines()
     told = [splitter.feed(b"x" * (MAX_LINE // 4)) for _ in range(12)]
     assert told == [[], [], [], [None], *[[]] * 8]
@@ -65,7 +65,7 @@ def split(frame: frames.Frame) -> list[frames.AnyFrame]:
 
 @pytest.mark.parametrize("shift", [0, 3])
 def test_text_over_1_mib_is_split_and_nothing_is_lost(shift: int) -> None:
-    # abi.md 5: "a message text over 1 MiB is split over several message frames"
+    # abi.md 5.23
     for unit in HARD:
         text = "-" * shift + unit * (MAX_LINE // len(msgspec.json.encode(unit)[1:-1]) + 9)
         deltas = split(frames.Delta(run="r", text=text))
@@ -110,7 +110,7 @@ def test_a_message_keeps_its_parts_unless_it_is_split() -> None:
     ],
 )
 def test_what_cannot_be_split_is_refused(frame: frames.Frame) -> None:
-    # seed 002: "max frame size v1 is 1 MiB; larger frames return EMSGSIZE"
+    # abi.md 5.4: a larger frame is EMSGSIZE
     with pytest.raises(Fault, match=r"EMSGSIZE: a .* frame is over 1048576 bytes"):
         encode(frame)
 

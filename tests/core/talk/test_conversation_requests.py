@@ -1,4 +1,4 @@
-"""What a line asks for, or why it is refused (abi.md 5, "Requests")."""
+"""What a line asks for, or why it is refused (abi.md 5.7)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cortexfs.core.talk.requests import (
 )
 
 ACCEPTED: list[tuple[str, AnyRequest]] = [
-    # seed 002, the requests as they stand there
+    # abi.md 5.7, the requests as the seed has them
     (
         '{"op":"send","id":"msg-1","session":"default","cwd":"/work","input":"hello"}',
         Send(id="msg-1", cwd="/work", input="hello"),
@@ -36,7 +36,7 @@ ACCEPTED: list[tuple[str, AnyRequest]] = [
     ('{"op":"resume","session":"default","after":"event-id"}', Resume(after="event-id")),
     ('{"op":"cancel","id":"run-id"}', Cancel(id="run-id")),
     ('{"op":"ping"}', Ping()),
-    # abi.md 5: `session?="default", scope?=private|shared|temp`
+    # abi.md 5.7, 5.17
     ('{"op":"send","input":"x"}', Send(session="default", scope="private", input="x")),
     ('{"op":"send","input":"x","scope":"shared"}', Send(scope="shared", input="x")),
     ('{"op":"resume","scope":"temp"}', Resume(scope="temp")),
@@ -167,7 +167,7 @@ def test_an_edited_input_is_bounded() -> None:
 
 
 def test_an_over_long_line_is_refused() -> None:
-    # abi.md 5: "A line over 1 MiB: EMSGSIZE"
+    # abi.md 5.11
     refusal = decode(None)
     assert isinstance(refusal, Refusal)
     assert refusal.code == "EMSGSIZE"
@@ -204,12 +204,12 @@ def test_an_id_of_the_longest_is_kept() -> None:
     ],
 )
 def test_the_users_message_is_the_newest(value: Any, expected: list[str]) -> None:
-    # abi.md 5: "The log also holds the user's message (role user)"
+    # abi.md 5.21
     assert [part.text for part in said(value)] == expected
 
 
 def test_whose_session_it_is() -> None:
-    # abi.md 5: "private (default) sessions are keyed by the peer's uid; shared ones ... for everyone"
+    # abi.md 5.17
     mine, other = Key.of(Send(input="x"), 1000, 1), Key.of(Resume(), 1001, 2)
     assert mine == Key("private", 1000, "default")
     assert mine != other

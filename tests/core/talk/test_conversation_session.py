@@ -1,4 +1,4 @@
-"""A session is a fold over its log (abi.md 5; seed 002, "client id retry")."""
+"""A session is a fold over its log (abi.md 5.14)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_only_what_the_table_allows_can_follow(state: State, trigger: str) -> No
 
 
 def test_the_table_says_what_the_abi_says() -> None:
-    # abi.md 5: "exactly one of done{status:ok|error|cancelled} as the last frame of a run"
+    # abi.md 5.13
     assert TRANSITIONS["over"] == {}
     assert {row for row, moves in TRANSITIONS.items() if "over" in moves.values()} == {"active", "failed"}
     # "also when it fails (error, then done)"
@@ -75,7 +75,7 @@ def test_the_table_says_what_the_abi_says() -> None:
 
 
 def test_a_run_from_start_to_done() -> None:
-    # abi.md 5: "send: frames start, delta*, message, usage?, then exactly one of done"
+    # abi.md 5.13
     session = new_session()
     run, log = session.send(Send(id="m1", input="hello"), "r-1")
     assert run == "r-1"
@@ -101,7 +101,7 @@ def test_every_frame_of_the_vocabulary_can_be_logged(name: str) -> None:
     _, log = session.send(Send(input="x"), "r-1")
     log += session.emit("r-1", FRAMES[name])
     assert frames.decode(log[-1].line) == msgspec.structs.replace(FRAMES[name], id="3", run="r-1")
-    assert log[-1].line.startswith(b'{"type":"%b","id":"3","run":"r-1"' % name.encode())  # abi.md 6: order
+    assert log[-1].line.startswith(b'{"type":"%b","id":"3","run":"r-1"' % name.encode())  # abi.md 6.1
     assert same(replayed(log), session)
 
 
@@ -118,7 +118,7 @@ def test_a_run_cannot_write_its_own_beginning_and_end(frame: frames.Frame) -> No
 
 
 def test_one_message_at_a_time_in_order_of_arrival() -> None:
-    # abi.md 5: "one session runs one message at a time, in order of arrival"
+    # abi.md 5.15
     session = new_session()
     assert told(session.send(Send(input="one"), "r-1")[1]) == "start message"
     assert session.send(Send(input="two"), "r-2") == ("r-2", [])
@@ -142,13 +142,13 @@ def test_a_failed_run_says_error_then_done() -> None:
     session = new_session()
     session.send(Send(id="m1", input="x"), "r-1")
     error, done = read(session.finish("r-1", Fault("ETIMEDOUT", "too slow")))
-    # abi.md 5: "start, pong and error echo the `id` of the request that they answer as `request`"
+    # abi.md 5.12
     assert error == frames.Error(id="3", run="r-1", request="m1", code="ETIMEDOUT", message="too slow")
     assert done == frames.Done(id="4", run="r-1", status="error", code="ETIMEDOUT")
 
 
 def test_messages_that_wait_are_bounded() -> None:
-    # abi.md 5: "memory per client is bounded whatever it does: ... sending without end"
+    # abi.md 5.25
     session = new_session()
     for n in range(MAX_WAITING + 1):
         session.send(Send(input="x"), f"r-{n}")
@@ -160,7 +160,7 @@ def test_messages_that_wait_are_bounded() -> None:
 
 
 def test_the_same_id_again_is_the_same_run() -> None:
-    # abi.md 5: "Same session and same id again: the original run ...; same id with another input: EINVAL"
+    # abi.md 5.14
     session = new_session()
     first = Send(id="m", input={"content": "x", "steps": [1]})
     _, log = session.send(first, "r-1")
@@ -189,7 +189,7 @@ def test_messages_without_an_id_are_never_the_same() -> None:
 
 
 def test_cancel() -> None:
-    # abi.md 5: "an unknown run is ENOENT, a finished one EALREADY"
+    # abi.md 5.27
     session = new_session()
     with pytest.raises(Fault, match='ENOENT: there is no run "r-1" here'):
         session.cancel("r-1")
@@ -247,7 +247,7 @@ def long_log() -> list[Event]:
 
 @pytest.mark.parametrize("cut", range(len(long_log()) + 1))
 def test_a_crash_after_any_event(cut: int) -> None:
-    # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}, visible to resume"
+    # abi.md 5.30
     log = long_log()[:cut]
     begun = {event.run for event in log}
     over = {event.run for event in log if event.final}
@@ -268,7 +268,7 @@ def test_a_crash_after_any_event(cut: int) -> None:
 
 
 def test_the_log_holds_where_a_session_is() -> None:
-    # abi.md 5: "cwd ... becomes the session's; default the session's"
+    # abi.md 5.22
     session = new_session()
     _, log = session.send(Send(cwd="/work", input="x"), "r-1")
     log += session.finish("r-1")
@@ -280,7 +280,7 @@ def test_the_log_holds_where_a_session_is() -> None:
 
 
 def test_a_long_message_is_several_events() -> None:
-    # abi.md 5: "a message text over 1 MiB is split over several message frames"
+    # abi.md 5.23
     session = new_session()
     _, log = session.send(Send(input="x" * MAX_LINE), "r-1")
     assert told(log) == "start message message"
@@ -301,7 +301,7 @@ def test_what_is_too_large_to_log_changes_nothing() -> None:
 
 
 def test_after() -> None:
-    # abi.md 5: "after event id `after` (all, without it) ...; an unknown `after` is EINVAL"
+    # abi.md 5.18
     session = new_session()
     assert session.position(None) == 0  # "An unknown session is empty and followed"
     session.send(Send(input="x"), "r-1")
@@ -327,7 +327,7 @@ def test_a_log_that_was_shortened_in_front() -> None:
 
 
 def test_numbers_may_leap() -> None:
-    # abi.md 5: "strictly increasing": what a client saw and a power failure took has its number no more
+    # abi.md 5.20: what a client saw and a power failure took has its number no more
     session = new_session()
     _, log = session.send(Send(input="x"), "r-1")
     session.leap(10)

@@ -47,7 +47,7 @@ def steps(line: bytes) -> int:
 
 
 def test_a_retry_of_many_keys_is_one_message() -> None:
-    # abi.md 5: "Same session and same id again: the original run", in whatever order its fields
+    # abi.md 5.14, in whatever order its fields
     # come. A sort of a hundred thousand sorted keys behind another one has brought the interpreter down
     keys = [b'"%05x":0' % number for number in range(ROOM // 10)]
     session = new_session()
@@ -81,7 +81,7 @@ def test_numbers_are_looked_at_quickly(input: bytes, most: int) -> None:
     ],
 )
 def test_a_number_that_is_too_large_is_named_by_its_path(text: bytes, path: str) -> None:
-    # abi.md 4: "what is wrong is said with its path"
+    # abi.md 4.15
     with pytest.raises(Fault) as caught:
         jsontext.decode(text, "line")
     assert caught.value.message.startswith(f"{path}: is ")

@@ -10,7 +10,7 @@ from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
 from cortexfs.core.tree.controls import CONTROLS, MAX_VALUE, find, judge, line_ended
 
-# abi.md 3, the table; policy is among a model's writable files and therefore a file of models too.
+# abi.md 3.3, 3.8; policy is among a model's writable files and therefore a file of models too.
 FILES = {
     "tool": "name description schema cap effects timeout policy status log origin",
     "model": "id driver cap effort default fallback limit session policy status log origin",
@@ -43,7 +43,7 @@ def test_what_may_be_written_is_what_the_abi_says(class_: str) -> None:
 
 @pytest.mark.parametrize("class_", list(FILES))
 def test_values_are_text_that_ends_in_a_newline(class_: str) -> None:
-    # abi.md 3: "One value per file, text ending in a newline"
+    # abi.md 3.1
     name = "p/m" if class_ == "model" else "x"
     object_ = Object(class_=class_, name=name, description="two\nlines", timeout=1.5)
     for control in CONTROLS[class_]:
@@ -62,7 +62,7 @@ def test_defaults_that_are_not_empty_pass_their_own_check(class_: str) -> None:
 
 
 def test_a_tools_effects_are_one_line_each() -> None:
-    # abi.md 3: "one `kind target reversibility confirmation dry_run` per line, `-` for an empty target"
+    # abi.md 3.6
     effects = (
         Effect("fs_write", "reversible", "always", "supported", "my files/100%"),
         Effect("network", "irreversible", "never", "unsupported"),
@@ -77,12 +77,12 @@ def test_a_tools_effects_are_one_line_each() -> None:
     ("timeout", "text"), [(30.0, "30\n"), (1800, "1800\n"), (0.5, "0.5\n"), (1e7, "10000000\n")]
 )
 def test_a_timeout_is_decimal_seconds(timeout: float, text: str) -> None:
-    # abi.md 3: "timeout: decimal seconds"
+    # abi.md 3.5
     assert render(Object(class_="tool", name="x", description="", timeout=timeout), "timeout") == text
 
 
 def test_a_models_id_is_the_native_one() -> None:
-    # abi.md 2: "the native id stays in .d/id"
+    # abi.md 2.6
     object_ = Object(class_="model", name="p/m", description="", extra={"id": "vendor/m:free"})
     assert render(object_, "id") == "vendor/m:free\n"
 

@@ -45,7 +45,7 @@ def show(tree: Tree, *objects: Object) -> None:
 
 
 def test_it_is_in_its_users_home_and_nowhere_else() -> None:
-    # abi.md 1: "home/<uid>/{model,agent,tool}/ the user's own objects"
+    # abi.md 1.10
     tree = having(own("mine"), own("mine", 2000), own("other", 2000))
     assert names(tree, "home/1000/agent") == ["mine", "mine.d", "mine.sock"]
     assert names(tree, "home/2000/agent")[:3] == ["mine", "mine.d", "mine.sock"]
@@ -67,7 +67,7 @@ def inode_uid(tree: Tree, inode: int) -> int:
 
 
 def test_it_is_its_users() -> None:
-    # abi.md 3: "Writable (0644, owner or root)"; 5: "Mode 0666, under home/ 0600"
+    # abi.md 3.8, 5.2
     tree = having(own("mine"))
     for name, mode in {"mine": 0o555, "mine.sock": 0o600, "mine.d": 0o755, "mine.d/model": 0o644}.items():
         found = tree.attributes(at(tree, f"home/1000/agent/{name}"))

@@ -50,7 +50,7 @@ def there(path: str) -> Place:
     ],
 )
 def test_the_files_of_the_abi_are_there_and_belong_to_their_object(base: str, below: str, kind: Kind) -> None:
-    # abi.md 5: "Session files, as ordinary readable files under `home/<uid>/...` ... `session/index/...`"
+    # abi.md 5.31
     place = there(base + below)
     assert place.kind is kind
     assert place.object == (("model", "debug/echo") if base == MODEL_SESSION else ("agent", "coder"))
@@ -96,7 +96,7 @@ def test_what_is_not_in_the_table_is_not_there(path: str) -> None:
 
 @pytest.mark.parametrize("path", ["tool/fs.read.d", "agent/coder.d", "model/debug/echo.d"])
 def test_each_user_has_a_log_of_what_he_ran(path: str) -> None:
-    # abi.md 9: "each user's own lines are in home/<uid>/<class>/<name>.d/log"
+    # abi.md 3.19
     place = there(f"home/1000/{path}/log")
     assert (place.kind, place.uid, stat.filemode(place.mode)) == (Kind.RUNS, 1000, "-rw-------")
     assert place.made_from is None

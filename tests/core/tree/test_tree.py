@@ -68,14 +68,14 @@ def walk(tree: Tree, folder: int = ROOT, path: str = "") -> Iterator[tuple[str, 
 
 
 def test_the_root_holds_what_the_abi_lists_and_no_more() -> None:
-    # abi.md 1: "No other name ever appears in the root"
+    # abi.md 1.13
     assert names(make(), "") == ["agent", "bin", "home", "model", "shared", "status", "tool"]
     assert names(make(), "shared") == ["main"]
     assert names(make(), "bin") == ["cortexfs-object-runner", "ctx"]
 
 
 def test_objects_are_triples_and_tools_have_no_socket() -> None:
-    # abi.md 1: "tools are stateless: no .sock"; models: "only where .d/session says "socket""
+    # abi.md 1.6, 1.9
     tree = make()
     assert names(tree, "tool") == ["fs.read", "fs.read.d", "shell", "shell.d"]
     assert names(tree, "agent") == ["coder", "coder.d", "coder.sock"]
@@ -112,16 +112,16 @@ def test_modes_and_owners_are_the_abis() -> None:
 
     assert shown("/tool/shell") == ("-r-xr-xr-x", 10, 20)
     assert shown("/tool/shell.d") == ("drwxr-xr-x", 10, 20)  # editors rename in it
-    assert shown("/tool/shell.d/policy") == ("-rw-r--r--", 10, 20)  # abi.md 3: "Writable (0644 ..."
+    assert shown("/tool/shell.d/policy") == ("-rw-r--r--", 10, 20)  # abi.md 3.8
     assert shown("/tool/shell.d/name") == ("-r--r--r--", 10, 20)
-    assert shown("/agent/coder.sock") == ("srw-rw-rw-", 10, 20)  # abi.md 5: "Mode 0666"
-    assert shown("/home/1000") == ("drwx------", 1000, 1001)  # abi.md 1: "mode 0700, owned by uid"
+    assert shown("/agent/coder.sock") == ("srw-rw-rw-", 10, 20)  # abi.md 5.2
+    assert shown("/home/1000") == ("drwx------", 1000, 1001)  # abi.md 1.10
     assert shown("/home/1000/tool")[1:] == (1000, 1001)
     assert shown("/bin/ctx")[0] == "lrwxrwxrwx"
 
 
 def test_sizes_are_exact() -> None:
-    # abi.md 1: "Sizes are exact"
+    # abi.md 1.16
     tree = make()
     executable = at(tree, "tool/shell")
     object_ = tree.object_at(executable)
@@ -132,7 +132,7 @@ def test_sizes_are_exact() -> None:
 
 
 def test_an_executable_shows_metadata_and_never_code() -> None:
-    # abi.md 1: "first line the shebang, then `# cortexfs.<key>=<value>` lines"
+    # abi.md 1.18
     tree = make(
         registry(thing("model", "p/m", driver="a", cap="chat\nstream", session="socket", id="native"))
     )
@@ -177,7 +177,7 @@ def test_only_an_executables_inode_names_an_object() -> None:
 
 
 def test_inodes_are_stable_and_a_path_that_comes_back_has_its_own() -> None:
-    # abi.md 1: "Inodes are stable for the life of the mount"
+    # abi.md 1.14
     tree = make()
     shell, read = at(tree, "tool/shell"), at(tree, "tool/fs.read.d/policy")
     tree.apply(registry(thing("tool", "new")), NOW)
@@ -256,7 +256,7 @@ def test_where_and_what_an_alias_may_not_be(path: str, name: str, code: str) -> 
 
 
 def test_an_object_hides_an_alias_of_its_name_until_it_goes() -> None:
-    # seed 002: "one path is not half alias and half real object"
+    # abi.md 1.5
     tree = make()
     alias = tree.aliases.add(TOOL, "later", b"x", NOW)
     stale = tree.apply(registry(thing("tool", "later")), NOW)
@@ -300,7 +300,7 @@ def test_homes_are_named_by_user_id(name: str) -> None:
 
 
 def test_a_removed_control_is_gone_and_means_its_default() -> None:
-    # abi.md 3: "removing ... a writable control leaves it absent, meaning its default"
+    # abi.md 3.16
     tree = make()
     object_ = tree.registry.get("model", "openai/gpt")
     assert object_ is not None
@@ -325,7 +325,7 @@ def test_temporary_files_go_with_their_folder() -> None:
 
 
 def test_times_are_of_registration_and_of_the_last_change() -> None:
-    # abi.md 1: "mtimes are real (mount time, registration time, last change)"
+    # abi.md 1.15
     tree = make()
 
     def mtime(path: str) -> int:

@@ -38,7 +38,7 @@ def opened(judge_: Judge, truncated: bool = False, appending: bool = False) -> E
 
 
 def test_echo_of_a_bad_value_fails_at_once_and_spoils_the_open() -> None:
-    # abi.md 3: "`echo bad > effort` fails loudly with EINVAL, and spoils that open"
+    # abi.md 3.10
     judge_ = Judge()
     edit = opened(judge_, truncated=True)
     with pytest.raises(Fault, match="bad"):
@@ -53,7 +53,7 @@ def test_echo_of_a_bad_value_fails_at_once_and_spoils_the_open() -> None:
     ("truncated", "offset", "data"), [(True, 0, b"bad"), (False, 0, b"bad\n"), (True, 4, b"bad\n")]
 )
 def test_everything_else_is_judged_at_flush(truncated: bool, offset: int, data: bytes) -> None:
-    # abi.md 3: "everything else, ftruncate too, at flush"
+    # abi.md 3.11
     judge_ = Judge()
     edit = opened(judge_, truncated=truncated)
     edit.write(offset, data)
@@ -72,7 +72,7 @@ def test_a_good_value_in_pieces_counts_as_a_whole() -> None:
 
 
 def test_an_open_that_wrote_nothing_changes_nothing() -> None:
-    # abi.md 3: "an open that wrote nothing changes nothing"
+    # abi.md 3.11
     judge_ = Judge()
     assert opened(judge_, truncated=True).pending() is None
     assert opened(judge_).pending() is None
@@ -117,7 +117,7 @@ def test_a_reader_of_the_same_open_sees_what_it_wrote() -> None:
 
 
 def test_a_write_past_the_bound_is_refused_and_what_came_before_does_not_count() -> None:
-    # abi.md 3: "nothing half-written ever counts"
+    # abi.md 3.12
     edit = Edit(b"", prose, truncated=True, appending=False)
     edit.write(0, b"x" * MAX_VALUE)
     with pytest.raises(Fault) as raised:

@@ -123,7 +123,7 @@ def test_a_name_is_taken_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x.d", "x" * (MAX_COMPONENT + 1)])
 def test_a_name_outside_the_grammar_is_refused_where_it_enters(name: str, tmp_path: Path) -> None:
-    # abi.md 2: "An invalid name is refused where it enters ... and never reaches the tree"
+    # abi.md 2.4
     with pytest.raises(Fault) as caught:
         records.put(tmp_path, record(name))
     assert caught.value.code == "EINVAL"
@@ -148,8 +148,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
 def test_a_damaged_record_is_a_sentence_and_the_others_work(damage: bytes, tmp_path: Path) -> None:
-    # abi.md 5: "One that is declared and cannot be served now (plugin broken or disabled, bad agent
-    # configuration, shutting down) keeps the entry"
+    # abi.md 5.6
     records.put(tmp_path, record("other"))
     (tmp_path / "agents/coder.json").write_bytes(damage)
     found, broken = records.load(tmp_path)
@@ -242,7 +241,7 @@ def world(tmp_path: Path) -> World:
 async def test_patterns_are_expanded_as_they_are_written(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # abi.md 3: "a refused value leaves the old one in place, and the log says why"
+    # abi.md 3.13
     await world.fs.apply(registry("coder"))
     await world.put("agent/coder.d/tools", b"fs.*\nnotes.add\n")
     assert await world.read("agent/coder.d/tools") == b"fs.list\nfs.read\nnotes.add\n"
@@ -256,7 +255,7 @@ async def test_patterns_are_expanded_as_they_are_written(
 
 
 async def test_a_pattern_comes_in_by_a_rename_too(world: World) -> None:
-    # abi.md 3: "Same-directory replacement (write a temporary file, rename it over the control) works"
+    # abi.md 3.14
     await world.fs.apply(registry("coder"))
     folder = await world.find("agent/coder.d")
     info, _ = await world.fs.create(folder, b"tools~", 0o644, os.O_WRONLY, caller())

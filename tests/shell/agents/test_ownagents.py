@@ -72,7 +72,7 @@ def in_home(name: str, session: str = "default") -> Address:
 
 
 async def test_a_file_makes_it_and_its_removal_ends_it(tmp_path: Path) -> None:
-    # abi.md 1: "home/<uid>/{model,agent,tool}/ the user's own objects"
+    # abi.md 1.10
     async with homes(tmp_path) as world:
         told: list[Key] = []
         world.fs.on_change(told.append)
@@ -101,7 +101,7 @@ async def test_touch_may_set_the_times_of_what_it_has_made(tmp_path: Path) -> No
 
 
 async def test_what_was_written_survives_a_restart_and_not_a_removal(tmp_path: Path) -> None:
-    # abi.md 3: "A change takes effect on the next run and survives a restart."
+    # abi.md 3.17
     async with homes(tmp_path) as world:
         await world.make("mine")
         await world.put(f"{AGENTS}/mine.d/approval", b"ask\n")
@@ -137,7 +137,7 @@ async def test_a_file_that_was_open_writes_into_no_agent_made_since(tmp_path: Pa
 
 
 async def test_controls_and_sessions_stand_side_by_side(tmp_path: Path) -> None:
-    # abi.md 5: "home/<uid>/agent/<agent>.d/session/<s>/"
+    # abi.md 5.31
     async with homes(tmp_path) as world:
         await written(world.sessions, in_home("mine"))
         before = await world.find(f"{AGENTS}/mine.d")
@@ -160,7 +160,7 @@ async def test_controls_and_sessions_stand_side_by_side(tmp_path: Path) -> None:
 
 
 async def test_names_that_cannot_be(tmp_path: Path) -> None:
-    # abi.md 2: "An invalid name is refused where it enters"; and two of one name would share their sessions
+    # abi.md 2.4; and two of one name would share their sessions
     async with homes(tmp_path) as world:
         folder = await world.find(AGENTS)
         for name, code in {".x": errno.EINVAL, "a b": errno.EINVAL, "coder": errno.EEXIST}.items():

@@ -208,7 +208,7 @@ async def test_all_of_it_can_be_removed_and_comes_back(tmp_path: Path) -> None:
 
 
 async def test_rm_of_a_session_meets_what_is_in_its_context(tmp_path: Path) -> None:
-    # abi.md 5: "rm -r of a session directory deletes it"
+    # abi.md 5.33
     async with seen(tmp_path) as world:
         await written(world.sessions, address())
         files = context(world.sessions.folder(address()))

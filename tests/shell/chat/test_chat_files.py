@@ -74,7 +74,7 @@ def test_lines_of_other_programs_are_left_out(tmp_path: Path) -> None:
 
 
 def test_sessions_are_listed_newest_first(sessions: Sessions) -> None:
-    # abi.md 5: "Session files, as ordinary readable files under `home/<uid>/...`"
+    # abi.md 5.31
     sessions.add("old", 100)
     sessions.add("new", 300, state="active")
     sessions.add("middle", 200)

@@ -36,7 +36,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("scope", "session", "given", "control", "path", "found"),
     [
-        # abi.md 5: "cwd: ... default the session's, else .d/cwd, else /"
+        # abi.md 5.22
         ("private", "/own", "/given", "/control", "f", "/own/f"),
         ("private", "/", "/given", "/control", "f", "/given/f"),
         ("private", "", None, "/control", "f", "/control/f"),

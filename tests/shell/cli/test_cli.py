@@ -41,7 +41,7 @@ def here(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("command", EVERY)
 def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 8: "Every command: --help with examples"
+    # abi.md 8.8
     assert program.main([command, "--help"]) == 0
     text = capsys.readouterr().out
     assert "examples:\n  " in text
@@ -52,7 +52,7 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
 def test_every_command_that_prints_data_prints_json(
     command: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # abi.md 8: "--json where it prints data"
+    # abi.md 8.8
     program.main([command, "--json"])
     assert json.loads(capsys.readouterr().out)
 
@@ -80,7 +80,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wrong_word_is_one_sentence(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # abi.md 4: "2 | bad arguments or input"
+    # abi.md 4.23
     assert program.main(words) == 2
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", f"{sentence}\n")
@@ -161,7 +161,7 @@ def test_a_locale_that_cannot_show_everything_is_no_failure(encoding: str, root:
 
 
 def test_cortex_is_the_same_program(tmp_path: Path) -> None:
-    # abi.md 8: "`cortex` is the same program"
+    # abi.md 8.5
     link = tmp_path / "cortex"
     link.write_text(f"#!{sys.executable}\nfrom cortexfs.cli.main import main\nraise SystemExit(main())\n")
     link.chmod(0o755)
@@ -209,7 +209,7 @@ def test_a_command_means_the_mount_that_it_is_given(place: str, root: Path) -> N
 
 
 def test_no_mount_is_69_and_says_how_to_get_one(tmp_path: Path) -> None:
-    # abi.md 4: "69 | object there, runtime not"
+    # abi.md 4.24
     done = ctx("status", root=tmp_path)
     mend = f"mount one with: ctx mount {tmp_path}"
     assert (done.returncode, done.stderr) == (

@@ -38,7 +38,7 @@ def test_doctor_names_the_version_that_there_is() -> None:
 def test_doctor_says_which_calls_are_refused_where_there_are_no_mounts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # abi.md 9: "where neither is to be had, these calls are EPERM and doctor says so"
+    # abi.md 4.44
     assert system_checks.view_mounts(SUBJECT).level == OK
     (tmp_path / "limit").write_text("0\n")
     monkeypatch.setattr(system_checks, "NO_NAMESPACES", {str(tmp_path / "limit"): "0"})

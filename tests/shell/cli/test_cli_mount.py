@@ -69,7 +69,7 @@ def test_a_daemon_that_dies_at_once_is_said(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(mount, "_command", lambda *words: ["/bin/sh", "-c", "echo cannot go on >&2; exit 3"])
-    # abi.md 4: "70 | internal error"
+    # abi.md 4.25
     assert main(["mount"]) == 70
     log = subject.where.state / "daemon.log"
     sentence = f"the daemon ended while it started (cannot go on); its log is {log}"
@@ -128,7 +128,7 @@ def test_a_long_log_is_put_aside(subject: Subject) -> None:
 
 
 def test_doctor_prints_a_line_for_each_check(subject: Subject, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 4: "69 | object there, runtime not"
+    # abi.md 4.24
     assert main(["doctor", "--json"]) == 69
     rows = json.loads(capsys.readouterr().out)
     assert [row["check"] for row in rows] == list(doctor.CHECKS)
@@ -275,7 +275,7 @@ def test_runners_have_to_speak_our_protocol(
     monkeypatch: pytest.MonkeyPatch,
     subject: Subject,
 ) -> None:
-    # abi.md 1: "when that file is installed and speaks this daemon's protocol version"
+    # abi.md 1.20
     runner = tmp_path / "runner"
     if answer is not None:
         runner.write_text(f"#!/bin/sh\necho {answer}\n")
@@ -287,7 +287,7 @@ def test_runners_have_to_speak_our_protocol(
 
 
 def test_doctor_names_the_sockets_that_refuse(tmp_path: Path) -> None:
-    # abi.md 5: "keeps the entry, and connect is refused (ECONNREFUSED)"
+    # abi.md 5.6
     folder = tmp_path / "model" / "acme"
     folder.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as closed:

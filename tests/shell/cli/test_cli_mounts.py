@@ -50,7 +50,7 @@ US, ROOT, THEM = 1000, 0, 1001
 def test_the_default_is_the_one_and_only_mount(
     known: list[tuple[str, int, bool]], meant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md 8: "CTX_ROOT names the mount that a command means (default: the one and only, else /ctx)"
+    # abi.md 1.22
     listed = [mounts.Mount(point, 1, owner, everyone) for point, owner, everyone in known]
     monkeypatch.setattr(mounts, "mounts", lambda: listed)
     monkeypatch.setattr(mounts, "is_stale", lambda point: False)
@@ -65,7 +65,7 @@ def test_the_default_is_the_one_and_only_mount(
 def test_a_strangers_mount_is_never_implied(
     known: list[tuple[str, bool]], us: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md 9: "a mount that belongs to another user than root or oneself is never implied"
+    # abi.md 1.22
     listed = [mounts.Mount(point, 1, THEM, everyone) for point, everyone in known]
     monkeypatch.setattr(mounts, "mounts", lambda: listed)
     monkeypatch.setattr(mounts, "is_stale", lambda point: pytest.fail("it was looked at"))

@@ -68,7 +68,7 @@ def test_ls_says_what_objects_say(root: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_ls_shows_the_users_own_objects(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 1: "home/<uid>/{model,agent,tool}/ the user's own objects"
+    # abi.md 1.10
     own = f"home/{os.getuid()}/tool/mine"
     add(root, own, "Mine.", "user", {})
     add(root, f"home/{os.getuid() + 1}/tool/theirs", "Theirs.", "user", {})
@@ -147,7 +147,7 @@ def test_run_takes_a_path_without_a_mount(root: Path, tmp_path: Path) -> None:
     ],
 )
 def test_run_says_why_it_cannot(first_line: str, mode: int, status: int, sentence: str, root: Path) -> None:
-    # abi.md 4: "69 | object there, runtime not", "13 | not permitted"
+    # abi.md 4.24, 4.23
     tool = root / "tool" / "fs.read"
     tool.unlink()
     tool.write_text(f"{first_line}\n")

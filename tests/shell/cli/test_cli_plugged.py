@@ -72,13 +72,13 @@ def test_arguments_and_options_are_read_as_declared(
 def test_what_does_not_fit_is_one_sentence(
     words: list[str], sentence: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # abi.md 4: "2 | bad arguments or input"
+    # abi.md 4.23
     assert program.main(["wave-hand", *words]) == 2
     assert capsys.readouterr().err == f"ctx wave-hand: {sentence}; see: ctx wave-hand --help\n"
 
 
 def test_text_is_text(root: Path) -> None:
-    # abi.md 4: "Invalid UTF-8 where text is expected is EINVAL"
+    # abi.md 4.17
     done = subprocess.run(
         [sys.executable, "-m", "cortexfs.cli.main", "wave-hand", b"\xff"],
         env=os.environ,
@@ -151,7 +151,7 @@ def test_help_needs_no_mount(tmp_path: Path) -> None:
 def test_what_cannot_be_called_says_why(
     command: str, status: int, sentence: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # abi.md 4: "69 | object there, runtime not"
+    # abi.md 4.24
     assert program.main([command]) == status
     assert capsys.readouterr().err == f"ctx {command}: {sentence}\n"
 
@@ -167,7 +167,7 @@ def test_without_a_mount_nothing_is_known_of_plugins(tmp_path: Path) -> None:
 
 
 def test_no_command_of_ours_is_hidden(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 8: "A plugin's cliCommand may not shadow one of these"
+    # abi.md 8.6
     assert "status" not in plugin_commands.ready(None)
     assert program.main(["status"]) == 0
     assert "uptime" in capsys.readouterr().out

@@ -112,7 +112,7 @@ def row(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, object]:
 
 
 def test_enabling_lasts(places: config.Places, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 3: "A change takes effect on the next run and survives a restart."
+    # abi.md 3.17
     assert main(["plugin", "enable", "notes"]) == 0
     assert capsys.readouterr().err == "enabled notes; it counts from the next ctx mount\n"
     assert config.enabled(config.load(places)) == ["notes"]
@@ -188,7 +188,7 @@ def test_the_running_daemon_is_told_and_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # abi.md 8: "A running mount follows what these commands change, without a restart."
+    # abi.md 8.7
     daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     root = plant(tmp_path / "ctx")
     said = iter([f"pid: {daemon.pid}\nreloads: 3\n"])

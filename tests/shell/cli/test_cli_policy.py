@@ -74,7 +74,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 
 
 def test_a_person_is_judged_by_mode_bits(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 7: "Default for humans: what Unix permissions allow"
+    # abi.md 7.2
     status, said = explained(capsys, USER, "tool/fs.read")
     assert status == 0
     assert said["allowed"]
@@ -88,7 +88,7 @@ def test_a_uid_needs_no_name(root: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_mode_that_forbids_is_exit_status_13(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 4: "13 | not permitted"
+    # abi.md 4.23
     (root / "tool/fs.read").chmod(0o500)
     status, said = explained(capsys, "3999999", "fs.read")
     assert status == 13
@@ -104,7 +104,7 @@ def test_a_folder_on_the_way_counts(root: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_line_of_its_policy_allows_an_agent(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 7: "`ctx policy explain CALLER OBJECT` prints it"
+    # abi.md 7.4
     assert main(["policy", "explain", "agent/base", "tool/fs.read"]) == 0
     first, rule, blank, heads, *rows = capsys.readouterr().out.splitlines()
     assert first == f"agent/base may execute tool:fs.read: its policy says: {LINE}"
@@ -114,7 +114,7 @@ def test_a_line_of_its_policy_allows_an_agent(root: Path, capsys: pytest.Capture
 
 
 def test_an_agent_is_denied_by_default(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 7: "Default for agents: deny"
+    # abi.md 7.3
     status, said = explained(capsys, "agent/base", "note.add")
     assert status == 13
     assert said["rule"] == "agent/base.d/policy (default deny)"
@@ -144,7 +144,7 @@ def test_an_objects_policy_with_lines_must_allow_too(root: Path, capsys: pytest.
 
 
 def test_effects_and_modes_decide_who_is_asked(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 7: "A tool's declared effects decide what an agent must ask for"
+    # abi.md 7.5
     controls(root, "agent/base", policy="allow base_t tool:note.add execute\n")
     controls(root, "tool/note.add", cap="dry_run_flag\ndry_run_trusted\n")
     _, said = explained(capsys, "agent/base", "note.add")
@@ -160,7 +160,7 @@ def test_effects_and_modes_decide_who_is_asked(root: Path, capsys: pytest.Captur
 
 
 def test_a_dry_run_is_explained_as_it_is_decided(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 9: "A dry run lowers a confirmation only where the tool opted in and its publisher is trusted."
+    # abi.md 4.49
     controls(root, "agent/base", policy="allow base_t tool:note.add execute\n")
     controls(root, "tool/note.add", cap="dry_run_flag\n")
     status, said = explained(capsys, "agent/base", "note.add", "--dry-run")
@@ -187,7 +187,7 @@ def test_approval_ask_asks(root: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_an_agent_works_for_somebody(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 4: "The tool runs with its uid, gid, groups"
+    # abi.md 4.35
     (root / "tool/fs.read").chmod(0o500)
     assert explained(capsys, "agent/base", "fs.read")[0] == 0
     status, said = explained(capsys, "agent/base", "fs.read", "--user", "3999999")
@@ -203,7 +203,7 @@ def test_an_agent_without_a_label_is_denied(root: Path, capsys: pytest.CaptureFi
 def test_the_daemon_of_a_user_serves_no_other(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md 4: "A user's daemon serves that user alone"
+    # abi.md 4.37
     monkeypatch.setattr(mounts, "mounted_at", lambda point: Mount(point, 1, 3999999, False))
     assert explained(capsys, USER, "fs.read")[0] == 13
     assert explained(capsys, "3999999", "fs.read")[0] == 0
@@ -337,7 +337,7 @@ def test_settings_that_are_wrong_are_a_finding(
 
 @pytest.mark.parametrize("verb", ["explain", "lint"])
 def test_help_has_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 8: "Every command: --help with examples, --json where it prints data"
+    # abi.md 8.8
     assert main(["policy", verb, "--help"]) == 0
     said = capsys.readouterr().out
     assert f"examples:\n  ctx policy {verb}" in said
@@ -345,7 +345,7 @@ def test_help_has_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_no_mount_is_69(tmp_path: Path) -> None:
-    # abi.md 4: "69 | object there, runtime not"
+    # abi.md 4.24
     done = ctx("policy", "lint", root=tmp_path / "nothing")
     assert (done.returncode, done.stdout) == (69, "")
     assert "no CortexFS is mounted at" in done.stderr
@@ -375,7 +375,7 @@ def test_a_line_for_an_alias_is_about_what_it_leads_to(
 
 
 def test_the_line_of_the_mount_table_is_explained(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 7: "Every decision carries ... the rule that decided"; it is the code that decides about calls
+    # abi.md 7.4; it is the code that decides about calls
     view = {}
     for table in ("", "/srv\t/srv\tro\t-\n", f"/srv\t/srv\tro\t-\n{root}/tool\t{root}/tool\tro\t-\n"):
         controls(root, "agent/base", mount=table)

@@ -47,7 +47,7 @@ def frames(output: str) -> list[dict[str, object]]:
 
 
 def test_send_prints_frames_for_programs(server: Served, root: Path) -> None:
-    # abi.md 4: "JSONL frames, when stdout is not a terminal"
+    # abi.md 4.18
     done = ctx("send", "openai/gpt-5", "hello", "you", root=root)
     said = frames(done.stdout)
     assert [frame["type"] for frame in said] == [
@@ -65,7 +65,7 @@ def test_send_prints_frames_for_programs(server: Served, root: Path) -> None:
 
 @pytest.mark.parametrize("environ", [{}, {"CTX_OUTPUT": "text"}])
 def test_send_prints_text_for_people(server: Served, root: Path, environ: dict[str, str]) -> None:
-    # abi.md 4: "CTX_OUTPUT=jsonl|text decides otherwise"
+    # abi.md 4.18
     option = [] if environ else ["--output", "text"]
     done = ctx("send", GPT, *option, "hello", root=root, **environ)
     assert (done.stdout, done.returncode) == ("hello\n", 0)
@@ -85,7 +85,7 @@ def test_send_prints_text_for_people(server: Served, root: Path, environ: dict[s
 def test_what_counts_as_text_is_as_for_exec(
     server: Served, root: Path, words: list[str], input: str, said: str
 ) -> None:
-    # abi.md 4: "unless one argument is `-`: ... its text is appended to the prompt after a blank line"
+    # abi.md 4.3
     done = ctx("send", GPT, "--session", "s", *words, root=root, input=input)
     message = frames(done.stdout)[1]
     assert message["content"] == [{"type": "text", "text": said}]
@@ -112,7 +112,7 @@ def test_options_may_stand_anywhere(server: Served, root: Path) -> None:
 def test_what_is_wrong_is_one_sentence(
     server: Served, root: Path, words: list[str], status: int, sentence: str
 ) -> None:
-    # abi.md 4: "2 | bad arguments or input"
+    # abi.md 4.23
     done = ctx("send", *words, root=root, CTX_OUTPUT="text")
     assert (done.returncode, done.stdout) == (status, "")
     assert sentence in done.stderr
@@ -121,7 +121,7 @@ def test_what_is_wrong_is_one_sentence(
 
 @pytest.mark.parametrize("output", ["jsonl", "text"])
 def test_a_lost_connection_is_told_in_the_form_that_was_asked_for(root: Path, output: str) -> None:
-    # abi.md 4: "every failure ends in error, done"
+    # abi.md 4.20
     with served(root / f"{GPT}.sock", echo=False) as server:
         words = ["--root", str(root), "send", GPT, "x", "--output", output]
         sending = subprocess.Popen(
@@ -151,7 +151,7 @@ def test_an_output_that_does_not_exist_is_refused(server: Served, root: Path) ->
 
 
 def test_an_object_whose_socket_nobody_serves(root: Path) -> None:
-    # abi.md 5: "An object that supports no sessions has no entry"
+    # abi.md 5.5
     done = ctx("send", GPT, "x", root=root)
     assert done.returncode == 1
     assert "is not there: no such object, or one without conversations" in done.stderr
@@ -182,14 +182,14 @@ def test_resume_ends_where_the_log_ended(server: Served, root: Path, sessions: S
 
 
 def test_resume_of_an_empty_session_says_so(server: Served, root: Path) -> None:
-    # abi.md 5: "An unknown session is empty and followed"
+    # abi.md 5.19
     done = ctx("resume", GPT, "--session", "none", root=root)
     assert (done.stdout, done.returncode) == ("", 0)
     assert done.stderr == "the session 'none' of openai/gpt-5 is empty\n"
 
 
 def test_cancel_of_what_is_not_there_or_over(server: Served, root: Path) -> None:
-    # abi.md 5: "an unknown run is ENOENT, a finished one EALREADY"
+    # abi.md 5.27
     assert ctx("cancel", GPT, "nothing", root=root).returncode == 1
     run = str(frames(ctx("send", GPT, "x", root=root).stdout)[0]["run"])
     done = ctx("cancel", GPT, run, root=root)

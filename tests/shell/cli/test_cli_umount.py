@@ -40,7 +40,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_daemon_that_answers_is_asked_to_stop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md 8: "`ctx umount`, SIGTERM and SIGINT stop cleanly"
+    # abi.md 8.10
     monkeypatch.setattr(umount, "STOP_SECONDS", 30)
     root = tmp_path / "ctx"
     with served(root) as daemon:
@@ -160,7 +160,7 @@ def test_a_hung_mount_is_not_mounted_over(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_dead_daemons_mount_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 8: "A stale mount of a killed daemon is detected and replaced by the next `ctx mount`."
+    # abi.md 8.9
     root = tmp_path / "ctx"
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.toml").write_text("[limits]\ndept = 1\n")  # so that it goes no further

@@ -49,7 +49,7 @@ def test_text_joins_the_answer(server: Served) -> None:
 
 
 def test_requests_that_overlap_do_not_mix(server: Served) -> None:
-    # abi.md 5: "A client may hold one connection for many requests, also overlapping ones."
+    # abi.md 5.3
     with Conversation(server.path) as conversation:
         first = conversation.send("a b", session="one")
         second = conversation.send("c", session="two")
@@ -208,7 +208,7 @@ def test_who_is_not_there(tmp_path: Path) -> None:
 
 
 def test_who_does_not_listen(tmp_path: Path) -> None:
-    # abi.md 5: "keeps the entry, and connect is refused (ECONNREFUSED)"
+    # abi.md 5.6
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(tmp_path / "deaf.sock"))
         with pytest.raises(Failed, match=r"^EHOSTDOWN: .*see: ctx status") as caught:
@@ -297,7 +297,7 @@ def test_a_send_goes_on_after_a_restart(slow: Served) -> None:
         heard.append(frame)
         if isinstance(frame, frames.Message) and slow.accepted == 1:
             slow.restart()
-    # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}"
+    # abi.md 5.30
     assert kinds(heard) == "start message error done"
     assert [int(frame.id or 0) for frame in heard] == [1, 2, 3, 4]
     assert slow.accepted == 2
@@ -349,7 +349,7 @@ def test_a_refused_message_is_not_sent_again(server: Served) -> None:
 
 
 def test_a_temporary_session_ends_with_its_connection(slow: Served) -> None:
-    # abi.md 5: "a temp run is cancelled and leaves nothing"
+    # abi.md 5.24
     stream = client.send(slow.path, "x", scope="temp", pauses=[3600])
     next(stream)
     slow.hang_up()

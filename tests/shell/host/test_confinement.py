@@ -239,8 +239,7 @@ def test_an_empty_view_leaves_what_python_needs(scene: Scene) -> None:
         assert scene.attempt(host, f"os.close(os.open({path!r}, os.O_RDONLY))") == "EACCES"
 
 
-# -- abi.md 9: "Metadata obeys the view. What a view does not let be written, it does not let be changed by
-# chmod, chown, utime, setxattr, link or mknod either."
+# -- abi.md 4.44
 
 METADATA = {
     "chmod": "os.chmod('{read}/file', 0o640)",
@@ -277,7 +276,7 @@ def test_what_cannot_be_written_cannot_be_changed(scene: Scene, what: str) -> No
 
 @pytest.mark.parametrize("what", METADATA)
 def test_where_there_are_no_mounts_the_calls_are_refused(mountless: Forks, what: str) -> None:
-    # abi.md 9, issue: "where neither is to be had, these calls are EPERM"
+    # abi.md 4.44; issue: "where neither is to be had, these calls are EPERM"
     with staged(mountless, NOBODY) as scene:
         assert metadata(scene, METADATA[what]) == ("EPERM", "done")
 
@@ -321,8 +320,7 @@ SET_ID = {
 
 @pytest.mark.parametrize("what", SET_ID)
 def test_no_program_gives_its_owners_powers_away(scene: Scene, what: str) -> None:
-    # abi.md 9: "No confined host sets a setuid or setgid bit; a person's own unconfined tool keeps what Unix
-    # allows."
+    # abi.md 4.45
     if what == "creat" and os.uname().machine != "x86_64":
         pytest.skip("no such call on this machine")
     assert scene.both(SET_ID[what]) == ("EPERM", "done")

@@ -1,5 +1,4 @@
-"""What of its caller's environment each kind of plugin has. abi.md 4: "its environment is a small documented
-allowlist, never the daemon's"; docs/ctx.md: "Of your environment it sees ..." """
+"""What of its caller's environment each kind of plugin has (abi.md 4.36)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_nobody_gets_into_a_host_before_it_has_reported() -> None:
 
 
 def test_nobody_gets_into_the_host_that_describes_plugins() -> None:
-    # abi.md 4: "Under root, plugins describe themselves as nobody", which others may be
+    # abi.md 4.39, which others may be
     with forks() as server:
         host = server.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label=hostcalls.DESCRIBER))
         assert host.ask("answer = os.stat('/proc/self/mem').st_uid") == 0

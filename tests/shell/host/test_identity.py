@@ -1,6 +1,4 @@
-"""abi.md 4: "The tool runs with its uid, gid, groups, working directory and umask, and at most its
-capabilities, inside its namespaces (a caller in a container gets the container's files, or EACCES where
-that cannot be done)". Each test has a real caller, and a host that became it."""
+"""abi.md 4.35. Each test has a real caller, and a host that became it."""
 
 from __future__ import annotations
 
@@ -266,7 +264,7 @@ def test_without_a_way_to_the_callers_place_there_is_no_host(identity: hostcalls
 
 
 def test_an_agents_run_enters_no_pid_namespace_without_a_cgroup(users_forks: Forks) -> None:
-    # abi.md 4: a nested call is "recognised in a way that descendants cannot shed"; orphans would be.
+    # abi.md 4.38: no descendant sheds it; orphans would be.
     with users_forks.caller(*AS_NOBODY, "unshare", "-Urpf") as caller:
         users_forks.spawn(caller.identity, caller.connection)
         labelled = msgspec.structs.replace(caller.identity, label="worker")

@@ -235,7 +235,7 @@ async def test_a_cancelled_call_is_told_and_may_end(tmp_path: Path, plugin: host
 async def test_a_child_that_does_not_let_go_is_ended_when_its_other_calls_have(
     tmp_path: Path, plugin: hostcalls.Plugin
 ) -> None:
-    # abi.md 4: "no process stays behind"
+    # abi.md 4.22
     async with serving(tmp_path) as world:
         child = await pid(world, plugin)
         inode, go = world.inode("t", plugin), tmp_path / "go"

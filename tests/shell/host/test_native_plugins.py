@@ -174,7 +174,7 @@ async def test_calls(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
         for tool, expected in {
             "soft": ("EIO", "so so", 1),
-            # abi.md 4: "ToolError.InvalidInput EINVAL; ToolError.ExecutionFailed EIO"
+            # abi.md 4.29
             "invalid": ("EINVAL", "n", 2),
             "failed": ("EIO", "x", 1),
             "empty": ("EPROTO", "native tool 'empty' returned invalid result JSON: ", 70),
@@ -249,7 +249,7 @@ async def test_calls_are_side_by_side_in_one_state(tmp_path: Path, fixture: host
 
 
 async def test_a_call_stands_where_its_caller_does(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
-    # abi.md 4: "The tool runs with its uid, gid, groups, working directory and umask"
+    # abi.md 4.35
     async with serving(tmp_path) as world:
         answer = await world.call(world.inode("where", fixture), "{}", umask=0o27)
         assert answer.output.split(" ", 1)[1] == f"{os.getuid()} 27 {os.getcwd()}"

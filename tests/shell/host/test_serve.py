@@ -26,7 +26,7 @@ async def test_a_tool_that_closes_what_is_not_its_own(tool: str, tmp_path: Path)
     async with serving(tmp_path) as world:
         before = await world.pid()
         answer = await world.call(world.inode(tool), "{}")
-        # abi.md 4: "70: internal error (a host died, a bug)"
+        # abi.md 4.25
         assert (answer.code, answer.status) == ("EPROTO", 70)
         assert await world.pid() != before
 
@@ -65,7 +65,7 @@ async def test_a_child_that_holds_a_call_open_cancels_no_other(tmp_path: Path) -
 
 
 async def test_a_callback_that_blocks_keeps_nobody_from_leaving(tmp_path: Path) -> None:
-    # abi.md 5: "cancel: done{status:cancelled} within 1 s"
+    # abi.md 5.26
     async with serving(tmp_path) as world:
         pid = await world.pid()
         host = world.pool.by_pid[pid]
@@ -121,7 +121,7 @@ async def test_a_thread_that_is_left_behind_speaks_and_moves_for_nobody(tmp_path
 
 
 async def test_words_of_any_length_fit_frames(tmp_path: Path) -> None:
-    # seed 002: "max frame size v1 is 1 MiB"
+    # abi.md 5.4
     async with serving(tmp_path) as world:
         async with world.begun(world.inode("long.words"), "{}") as runner:
             while await runner.hear():
@@ -261,5 +261,5 @@ async def _fault(call: socket.socket) -> str:
 
 
 def test_who_describes() -> None:
-    # abi.md 4: "Under root, plugins describe themselves as nobody"
+    # abi.md 4.39
     assert describer().uid == (65534 if os.geteuid() == 0 else os.geteuid())

@@ -56,7 +56,7 @@ async def test_a_host_that_a_tool_has_stopped_ends_with_the_call_that_did_not_le
 
 
 async def test_a_stopped_host_is_no_reason_to_wait_longer_than_a_cancel_takes(tmp_path: Path) -> None:
-    # abi.md 5: "cancel: done{status:cancelled} within 1 s"
+    # abi.md 5.26
     async with serving(tmp_path) as world:
         await call(world, b'{"cmd":"true"}')
         (host,) = world.pool.by_pid.values()

@@ -65,7 +65,7 @@ async def test_the_frames_of_an_answer(tmp_path: Path) -> None:
         ]
         assert answer.status == 0
         assert (world.runs.total, world.runs.active) == (1, {})
-        # abi.md 3: "log holds one JSON line per finished run (ts, run, caller uid, ..., tokens where known)"
+        # abi.md 3.18
         line = json.loads(world.logs.read("model", "debug/echo", 0, 4096))
         assert (line["run"], line["status"], line["bytes_out"], line["output_tokens"]) == (run, "ok", 16, 3)
         assert "hello" not in json.dumps(line)  # "never holds inputs, outputs or secrets"
@@ -155,7 +155,7 @@ async def feed(runner: Runner, stdin: bytes) -> None:
 
 
 async def test_lines_are_at_most_a_mebibyte(tmp_path: Path) -> None:
-    # abi.md 6, docs: a frame is at most 1 MiB; "a message text over 1 MiB is split"
+    # abi.md 5.23; docs: a frame is at most 1 MiB
     async with serving(tmp_path) as world:
         text = "\u00e9" * (3 << 20)
         async with world.begun(model(world)) as runner, trio.open_nursery() as nursery:
@@ -279,7 +279,7 @@ async def test_an_approval_needs_a_conversation(tmp_path: Path) -> None:
 
 
 async def test_the_driver_is_the_one_that_is_written(tmp_path: Path) -> None:
-    # abi.md 3: "A change takes effect on the next run"
+    # abi.md 3.17
     async with serving(tmp_path) as world:
         played = await world.call(
             model(world, extra={"driver": "default=debug.echo\nexec=not.there,debug.script\n"}),

@@ -182,7 +182,7 @@ async def test_one_that_leaves_while_it_loads_ends_it_for_nobody() -> None:
     ],
 )
 async def test_one_that_does_not_load(kind: str, code: str, said: str) -> None:
-    # abi.md 4: "EHOSTDOWN (... host cannot start)"
+    # abi.md 4.24
     async with world() as w:
         fault = await w.fails(kind)
         assert (fault.code, f"the engine of {NAME} {said}" in fault.message) == (code, True), fault
@@ -210,7 +210,7 @@ async def test_one_that_cannot_be_started() -> None:
 
 
 async def test_one_that_dies_in_an_answer() -> None:
-    # abi.md 4: "70 | internal error (a host died, a bug) | EPROTO"
+    # abi.md 4.25
     async with world() as w:
         turn = Turn()
         fault = await w.fails("dies", turn)
@@ -291,7 +291,7 @@ async def test_no_engine_outlives_its_daemon() -> None:
 
 
 async def test_nobody_is_shown_the_key(caplog: pytest.LogCaptureFixture) -> None:
-    # abi.md 8: secrets are "never in .d/, argv, environment, frames or logs"
+    # abi.md 8.2
     async with world() as w, w.engine("good").serving() as served:
         pid = w.engine("good").pid
         assert not [name for name in ("cmdline", "environ") if served.key.encode() in proc(pid, name)]

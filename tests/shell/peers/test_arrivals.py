@@ -162,7 +162,7 @@ async def test_what_is_closed_is_never_begun(world: World) -> None:
 
 
 async def test_who_has_said_something_or_still_listens_is_begun(world: World) -> None:
-    # abi.md 5: "after a disconnect private and shared runs go on"
+    # abi.md 5.24
     listener = world.listener("a")
     gone, listening = world.client("a", ALICE), world.client("a", BOB)
     gone.send(b"a request")

@@ -1,5 +1,4 @@
-"""abi.md 4: "The caller is the process that connected (SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD), never
-what it says it is." """
+"""abi.md 4.34."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ def test_a_caller_where_the_daemon_is_needs_no_way_followed() -> None:
 
 
 def test_the_working_directory_is_that_of_the_process(tmp_path: Path) -> None:
-    # abi.md 4: "never what it says it is. The tool runs with its ... working directory"
+    # abi.md 4.34
     after = f"import os; os.mkdir({str(tmp_path / 'gone')!r}); os.chdir({str(tmp_path / 'gone')!r})"
     with connected(after=after) as sock, caller_of(sock, {}) as caller:
         assert caller.cwd is not None
@@ -260,7 +259,7 @@ def test_who_changed_user_since_is_not_followed_into_namespaces() -> None:
     assert raised.value.code == "EACCES"
 
 
-# -- abi.md 4: "A user's daemon serves that user alone."
+# -- abi.md 4.37
 
 
 def test_a_users_daemon_refuses_others() -> None:
@@ -276,8 +275,7 @@ def test_a_users_daemon_admits_its_user_also_from_a_user_namespace() -> None:
         assert as_user(lambda: len(caller_of(sock, {}).identity.namespaces)) == 7
 
 
-# -- abi.md 4: "A call made from inside a run inherits that run's label, confinement and depth, recognised
-#    in a way that descendants cannot shed"
+# -- abi.md 4.38
 
 # Connects from an orphan of an orphan in a session of its own.
 ESCAPE = """
@@ -337,7 +335,7 @@ def test_who_has_no_new_privileges_from_someone_else_is_not_nested(forks: Forks)
 
 
 def test_a_daemon_in_a_sandbox_serves_who_is_in_it_too() -> None:
-    # abi.md 9 refuses a filter "that no host of this daemon explains": hosts have the daemon's own.
+    # abi.md 4.41 refuses a filter that no host of this daemon explains: hosts have the daemon's own.
     def work() -> None:
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         seccomp.close(network=True, unix=True)

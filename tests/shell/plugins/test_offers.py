@@ -76,7 +76,7 @@ def test_a_plugin_is_told_as_its_copy(world: World) -> None:
 
 
 def test_whose_publisher_is_trusted_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # abi.md 9: "A dry run lowers a confirmation only where the tool opted in and its publisher is trusted."
+    # abi.md 4.49
     def trusted() -> dict[str, bool]:
         return {one.name: one.trusted for one in world.offers.load().plugins}
 

@@ -1,4 +1,4 @@
-"""What runs and what ran: abi.md 3 (log), abi.md 5 ("run ids are unique for ever")."""
+"""What runs and what ran: abi.md 3.18, 5.20."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_a_line_for_each_run_that_ended(logs: Logs) -> None:
     assert lines[0].ts.endswith("Z")
     assert not runs.active
     assert runs.total == 2
-    # abi.md 9: "each user's own lines"; everybody may read status, so it names no object, run or moment
+    # abi.md 3.19; everybody may read status, so it names no object, run or moment
     assert runs.last_error == "a run ended with EPROTO; the log of its object says which"
 
 
 def test_each_users_lines_are_in_a_log_of_his_own_too(logs: Logs) -> None:
-    # abi.md 9: "each user's own lines are in home/<uid>/<class>/<name>.d/log"
+    # abi.md 3.19
     runs = Runs(logs, 10)
     ids = {}
     for uid in (1000, 0):

@@ -19,9 +19,7 @@ from tests.waiting import PATIENCE, awaited
 @pytest.mark.parametrize(
     ("tool", "words", "code", "status", "said"),
     [
-        # abi.md 4: "ToolResult.error is EIO; ToolError.InvalidInput EINVAL; ToolError.ExecutionFailed EIO
-        # or the errno that it names; an OSError its errno; any other exception, a crash or a broken
-        # protocol EPROTO; a timeout ETIMEDOUT", and the table of exit statuses
+        # abi.md 4.29, and the table of exit statuses
         ("bad.soft", (), "EIO", 1, "not today"),
         ("bad.invalid", (), "EINVAL", 2, "no such colour"),
         ("bad.failed", (), "EIO", 1, "the far end said no"),

@@ -169,7 +169,7 @@ async def test_a_host_that_dies_is_named(stage: Stage) -> None:
     ],
 )
 async def test_garbage_of_a_host_is_eproto(kind: int, payload: bytes, stage: Stage) -> None:
-    # abi.md 4: "a broken protocol EPROTO"
+    # abi.md 4.30
     async def host(stage: Stage) -> None:
         await stage.say(kind, payload)
         while await receive(stage.pool.theirs):
@@ -199,7 +199,7 @@ async def test_output_over_its_limit(stage: Stage) -> None:
 
     await stage.play(host)
     said, status = await stage.heard()
-    # abi.md 4: 2 is for "bad arguments or input", which EMSGSIZE says; here the run itself failed
+    # abi.md 4.23: 2 is for bad input, which EMSGSIZE says; here the run itself failed
     assert codes(said)[-2:] == [("Error", "EFBIG"), ("Done", "EFBIG")]
     assert status == 1
 
@@ -222,7 +222,7 @@ async def test_input_is_passed_on_as_wanted(stage: Stage) -> None:
 
 
 async def test_a_caller_who_half_closes_is_cancelled_and_told(stage: Stage) -> None:
-    # abi.md 4: "the first sends cancel and waits for the last frame"
+    # abi.md 4.31
     async def host(stage: Stage) -> None:
         await receive(stage.pool.theirs)
         stage.runner.shutdown(socket.SHUT_WR)
@@ -271,7 +271,7 @@ async def test_a_runner_that_does_not_read_holds_its_host_back(stage: Stage) -> 
 async def test_a_host_that_floods_while_it_is_let_go_of(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md 5: "cancel: done{status:cancelled} within 1 s"
+    # abi.md 5.26
     monkeypatch.setattr("cortexfs.pool.call.LET_GO_SECONDS", 0.1)
     stage.relay = Relay(stage.stream, stage.voice, stage.run, Bounds(1 << 40))
     stage.pool.theirs.setblocking(True)

@@ -27,8 +27,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, system: Path, own: Path) -> None:
 def test_the_systems_runner_where_it_speaks_our_protocol(
     system: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md 1: "`#!/usr/bin/cortexfs-object-runner` when that file is installed and speaks this daemon's
-    # protocol version, else the absolute path of the runner that came with the package"
+    # abi.md 1.20
     assert str(shebang.SYSTEM) == "/usr/bin/cortexfs-object-runner"
     own, there = speaks(tmp_path / "own"), tmp_path / "system"
     if system is not None:
@@ -41,7 +40,7 @@ def test_the_systems_runner_where_it_speaks_our_protocol(
 def test_a_path_that_a_first_line_cannot_hold(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md 1: "a path with white space or over 250 bytes is refused at mount, with the mend"
+    # abi.md 1.21
     own, system = speaks(tmp_path / name), tmp_path / "system"
     installed(monkeypatch, system, own)
     with pytest.raises(Fault, match=f"install it as {system}") as refused:

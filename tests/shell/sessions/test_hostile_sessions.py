@@ -36,7 +36,7 @@ async def test_sessions_that_come_and_go_leave_no_marks(
 
 
 async def test_what_a_crash_left_stays_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # abi.md 5: "A run that was active at a crash ends as done", whatever others did before it was looked at
+    # abi.md 5.30, whatever others did before it was looked at
     monkeypatch.setattr(writer, "MARKS", 10)
     left = address("left")
     tmp_path.joinpath("unclean.jsonl").write_bytes(msgspec.json.encode(left) + b"\n")
@@ -69,7 +69,7 @@ async def test_directories_without_end_leave_few_files(
 
 
 async def test_ids_are_not_used_again_when_the_clock_went_back(tmp_path: Path) -> None:
-    # seed 002: ids; what was seen before a power failure keeps its meaning, also where the clock starts anew
+    # abi.md 5.20: what was seen before a power failure keeps its meaning, also where the clock starts anew
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         log.append(run_of(1, "r1"))

@@ -28,8 +28,7 @@ async def test_what_is_appended_is_the_file_and_what_is_read(tmp_path: Path) -> 
 
 
 async def test_a_reader_catches_up_and_follows_without_gap_or_duplicate(tmp_path: Path) -> None:
-    # abi.md 5: "every event of the session after event id `after`, then live events, without gap or
-    # duplicate"
+    # abi.md 5.18
     lines = [line(id) for id in range(1, 2001)]
     got: dict[int, bytes] = {}
     async with store(tmp_path) as sessions:
@@ -77,7 +76,7 @@ async def test_an_id_inside_of_a_text_is_not_found(tmp_path: Path) -> None:
 
 
 async def test_an_unknown_session_is_empty_and_leaves_no_trace(tmp_path: Path) -> None:
-    # abi.md 5: "An unknown session is empty and followed"
+    # abi.md 5.19
     async with store(tmp_path) as sessions:
         log = await sessions.open(address("unheard"))
         reader = Reader(log)
@@ -87,7 +86,7 @@ async def test_an_unknown_session_is_empty_and_leaves_no_trace(tmp_path: Path) -
 
 
 async def test_a_done_is_seen_when_it_is_on_disk_and_not_before(tmp_path: Path) -> None:
-    # abi.md 5: "A session that a client saw `done` for is on disk"
+    # abi.md 5.28
     synced: list[int] = []
     sizes: list[int] = []
 
@@ -188,7 +187,7 @@ async def test_many_sessions_and_readers_get_their_own_in_order(tmp_path: Path) 
 
 
 async def test_a_reader_that_does_not_read_holds_nothing_back(tmp_path: Path) -> None:
-    # abi.md 5: "one slow client slows nobody else"
+    # abi.md 5.15
     async with store(tmp_path) as sessions:
         log = await sessions.open(address())
         slow, quick = Reader(log), Reader(log)

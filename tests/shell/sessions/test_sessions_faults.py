@@ -77,7 +77,7 @@ def check_whole(data: bytes) -> None:
 
 
 def test_kill_9_loses_nothing_that_was_seen(tmp_path: Path) -> None:
-    # abi.md 5: "kill -9 of the daemon at any time loses no completed message"
+    # abi.md 5.28
     count, end, cut = 8, time.monotonic() + SOAK, 0
     for number in range(100_000):
         if number >= 4 and time.monotonic() >= end:
@@ -89,7 +89,7 @@ def test_kill_9_loses_nothing_that_was_seen(tmp_path: Path) -> None:
 
 
 async def test_what_a_crash_left_is_told_to_whoever_opens(tmp_path: Path) -> None:
-    # abi.md 5: "A run that was active at a crash ends as done{status:error, code:EIO}, visible to resume."
+    # abi.md 5.30
     data = b"".join([*run_of(1, "r1"), line(7, "start", "r2"), line(8, run="r2"), line(9, "start", "r3")])
     plant(tmp_path, data)
     async with store(tmp_path) as sessions:
@@ -105,7 +105,7 @@ async def test_what_a_crash_left_is_told_to_whoever_opens(tmp_path: Path) -> Non
 
 
 async def test_a_torn_last_line_is_cut_off_at_every_byte(tmp_path: Path) -> None:
-    # abi.md 5: "a torn last line is repaired at start and said in the log"
+    # abi.md 5.29
     whole, last = b"".join(run_of(1, "r1")), line(7, text='é\n\u2028"}')
     reports = Reports()
     async with store(tmp_path, reports) as sessions:
@@ -216,7 +216,7 @@ async def test_a_message_that_nobody_understands_spoils_nothing(tmp_path: Path) 
 
 
 async def test_stopping_puts_away_what_was_appended(tmp_path: Path) -> None:
-    # abi.md 8: "sessions are synced"
+    # abi.md 8.10
     synced: list[int] = []
     async with store(tmp_path, sync=lambda descriptor: synced.append(descriptor)) as sessions:
         logs = [await sessions.open(address(f"s{n}")) for n in range(20)]

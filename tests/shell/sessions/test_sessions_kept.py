@@ -22,7 +22,7 @@ from tests.shell.session_stores import SPACE, address, append_each, fill, line, 
 
 
 async def test_the_files_beside_the_log_say_what_it_says(tmp_path: Path) -> None:
-    # abi.md 5: "messages.jsonl, events.jsonl, latest.md, state, cwd, created_at, updated_at, meta.json"
+    # abi.md 5.32
     placed = b'{"type":"start","id":"7","run":"r2","model":"debug/echo","cwd":"/srv/data"}\n'
     async with store(tmp_path) as sessions:
         log = await fill(sessions, "a")
@@ -90,7 +90,7 @@ async def test_folders_and_files_are_private(tmp_path: Path) -> None:
 
 
 async def test_the_log_grows_in_place_and_the_rest_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    # abi.md 1: "session files are append-only and grow under open readers, so `tail -f` works"
+    # abi.md 1.17
     async with store(tmp_path) as sessions:
         log = await fill(sessions, "a")
         await sessions.settle()
@@ -128,13 +128,13 @@ async def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["index", "", "..", "a/b", "x.sock", "x.d", ".removed.1", "a" * 65])
 def test_a_name_that_is_none_is_refused(name: str) -> None:
-    # abi.md 2: "An invalid name is refused where it enters (..., session name), with the rule that it breaks"
+    # abi.md 2.4
     with pytest.raises(Fault, match="EINVAL"):
         address(name)
 
 
 async def test_a_removed_session_ends_for_readers_and_writers(tmp_path: Path) -> None:
-    # abi.md 5: "rm -r of a session directory deletes it"
+    # abi.md 5.33
     async with store(tmp_path) as sessions:
         log = await fill(sessions, "a")
         await fill(sessions, "b")
@@ -206,7 +206,7 @@ async def test_what_is_old_or_too_many_can_be_seen_and_cleared(tmp_path: Path) -
 
 
 async def test_a_temp_session_leaves_nothing(tmp_path: Path) -> None:
-    # abi.md 5: "temp ones in memory only"
+    # abi.md 5.17
     async with store(tmp_path) as sessions:
         log = sessions.temp(address("t"))
         reader = Reader(log)
@@ -240,7 +240,7 @@ async def test_temp_sessions_are_bounded_each_and_together(tmp_path: Path) -> No
 
 
 async def test_temp_sessions_of_one_user_are_a_part_of_all(tmp_path: Path) -> None:
-    # abi.md 5: "memory per client is bounded"; one user locks out only himself
+    # abi.md 5.25; one user locks out only himself
     async with store(tmp_path, limits=Limits(temp_session=1 << 20, temp_total=4 << 20)) as sessions:
         big = "x" * 300_000
         append_each(sessions.temp(of_user(1, "a")), [line(id, text=big) for id in range(1, 3)])

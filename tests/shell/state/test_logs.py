@@ -1,4 +1,4 @@
-"""The objects' logs, abi.md 3: "bounded by rotation"."""
+"""The objects' logs, abi.md 3.18."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_disk_that_fills_leaves_no_half_line(tmp_path: Path) -> None:
 
 
 def test_a_users_own_lines_are_a_file_that_others_do_not_rotate_away(tmp_path: Path) -> None:
-    # abi.md 9: "each user's own lines are in home/<uid>/<class>/<name>.d/log"
+    # abi.md 3.19
     logs = Logs(tmp_path, 100)
     logs.append("tool", "t", b"mine\n", 1)
     for number in range(100):

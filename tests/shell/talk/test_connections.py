@@ -24,7 +24,7 @@ def ids(frames: list[Frame]) -> list[int]:
 
 
 async def test_what_was_said_before_leaving_is_heard(tmp_path: Path) -> None:
-    # abi.md 5: "after a disconnect private and shared runs go on"; what was written before it counts, also
+    # abi.md 5.24; what was written before it counts, also
     # when the answers find nobody
     async with conversing(tmp_path) as world:
         client = world.connect()
@@ -40,7 +40,7 @@ async def test_what_was_said_before_leaving_is_heard(tmp_path: Path) -> None:
 
 
 async def test_one_who_does_not_want_to_hear_is_heard(tmp_path: Path) -> None:
-    # abi.md 5: lines are requests, whether or not their answers are wanted (`shutdown(SHUT_RD)`, `socat -u`)
+    # abi.md 5.3: lines are requests, also where no answer is wanted (`shutdown(SHUT_RD)`, `socat -u`)
     async with conversing(tmp_path) as world:
         client = world.connect()
         client.stream.shutdown(0)
@@ -96,7 +96,7 @@ async def test_one_who_says_no_more_is_told_the_rest_of_his_runs(tmp_path: Path,
 
 
 async def test_a_slow_reader_holds_up_himself_alone(tmp_path: Path) -> None:
-    # abi.md 5: "one slow client slows nobody else"
+    # abi.md 5.15
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as slow, world.connected(SCRIPT) as quick:
             await slow.send(burst(30_000), session="s", id="m")
@@ -107,7 +107,7 @@ async def test_a_slow_reader_holds_up_himself_alone(tmp_path: Path) -> None:
 
 
 async def test_one_who_reads_nothing_is_not_heard_without_end(tmp_path: Path) -> None:
-    # abi.md 5: "memory per client is bounded whatever it does: not reading, sending without end"
+    # abi.md 5.25
     async with conversing(tmp_path) as world:
         with world.connected() as client:
             asked, line = 0, b'{"op":"ping","id":"%s"}\n' % (b"x" * 200)
@@ -132,7 +132,7 @@ async def _taken(client: Client, line: bytes) -> bool:
 
 
 async def test_a_resume_that_goes_back(tmp_path: Path) -> None:
-    # abi.md 5: "A connection gets each event once, whatever it asked for."
+    # abi.md 5.16
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as client:
             await client.send(burst(5000), session="s")
@@ -165,7 +165,7 @@ async def test_resumes_that_go_back_while_a_run_goes_on(tmp_path: Path) -> None:
 
 
 async def test_an_event_is_sent_once_to_one_who_follows_twice(tmp_path: Path) -> None:
-    # abi.md 5: "A connection gets each event once, whatever it asked for."
+    # abi.md 5.16
     async with conversing(tmp_path) as world:
         with world.connected() as client:
             await client.ask("resume", session="s")
@@ -186,7 +186,7 @@ async def held_nothing(world: World) -> None:
 
 
 async def test_memory_is_given_back_when_a_run_ends(tmp_path: Path) -> None:
-    # abi.md 5: "memory per client is bounded": what a message holds is let go in every ending
+    # abi.md 5.25: what a message holds is let go in every ending
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as client:
             for input in ("[]", '[{"error":{"code":"EIO","message":"x"}}]', "no script"):
@@ -210,7 +210,7 @@ async def test_memory_is_given_back_when_a_run_ends(tmp_path: Path) -> None:
 
 
 async def test_memory_is_given_back_when_a_temp_session_ends(tmp_path: Path) -> None:
-    # abi.md 5: "a temp run is cancelled and leaves nothing"
+    # abi.md 5.24
     async with conversing(tmp_path) as world:
         for _ in range(3):
             client = world.connect(SCRIPT)
@@ -226,7 +226,7 @@ async def test_memory_is_given_back_when_a_temp_session_ends(tmp_path: Path) -> 
 
 
 async def test_memory_is_given_back_when_a_session_is_removed(tmp_path: Path) -> None:
-    # abi.md 5: "rm -r of a session directory deletes it"
+    # abi.md 5.33
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as client:
             for number in range(5):
@@ -242,7 +242,7 @@ async def test_memory_is_given_back_when_a_session_is_removed(tmp_path: Path) ->
 
 
 async def test_sessions_of_a_user_are_bounded(tmp_path: Path) -> None:
-    # abi.md 5: "memory per client is bounded": a user may have many connections, each with many sessions
+    # abi.md 5.25: a user may have many connections, each with many sessions
     async with conversing(tmp_path) as world:
         room = world.guests.hold(world.uid, MAX_HELD - 3 * FOLLOWED)
         with world.connected() as one, world.connected() as two, world.connected(uid=1) as other:
@@ -261,7 +261,7 @@ async def test_sessions_of_a_user_are_bounded(tmp_path: Path) -> None:
 
 
 async def test_many_come_and_go(tmp_path: Path) -> None:
-    # abi.md 5: "opening thousands of connections": nothing of them stays
+    # abi.md 5.25: nothing of them stays
     async with conversing(tmp_path) as world:
 
         async def visit(number: int) -> None:

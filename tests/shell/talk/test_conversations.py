@@ -41,7 +41,7 @@ async def history(world: World, session: str, object: Key = ECHO) -> list[Frame]
 
 
 def refused(frames: list[Frame], code: str) -> None:
-    """abi.md 5: "exactly one of done ... also when it fails (error, then done)"."""
+    """abi.md 5.13."""
     assert [frame["type"] for frame in frames[-2:]] == ["error", "done"]
     assert (frames[-2]["code"], frames[-1]["code"], frames[-1]["status"]) == (code, code, "error")
     assert sum(frame["type"] == "done" for frame in frames) == 1
@@ -64,7 +64,7 @@ async def test_runs_together_wait_for_the_disk(tmp_path: Path, monkeypatch: pyte
 
 
 async def test_a_done_that_is_not_on_disk_is_never_seen(tmp_path: Path) -> None:
-    # abi.md 5: "A session that a client saw `done` for is on disk"
+    # abi.md 5.28
     disk = Disk()
     async with conversing(tmp_path, sync=disk.sync) as world:
         with world.connected() as client, world.connected() as follower:
@@ -93,7 +93,7 @@ async def test_a_done_that_is_not_on_disk_is_never_seen(tmp_path: Path) -> None:
 
 
 async def test_waiting_messages_are_lost_with_their_session(tmp_path: Path) -> None:
-    # abi.md 5: "exactly one of done" for each, whoever waits for it
+    # abi.md 5.13 for each, whoever waits for it
     disk = Disk()
     async with conversing(tmp_path, sync=disk.sync) as world:
         with world.connected(SCRIPT) as client, world.connected(SCRIPT) as other:
@@ -115,7 +115,7 @@ async def test_waiting_messages_are_lost_with_their_session(tmp_path: Path) -> N
 
 
 async def test_neighbours_of_a_lost_session_notice_nothing(tmp_path: Path) -> None:
-    # abi.md 5: "different sessions run side by side"
+    # abi.md 5.15
     disk = Disk()
     async with conversing(tmp_path, sync=disk.sync) as world:
         with world.connected(SCRIPT) as client:
@@ -132,7 +132,7 @@ async def test_neighbours_of_a_lost_session_notice_nothing(tmp_path: Path) -> No
 
 
 async def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
-    # abi.md 5: "exactly one of done", also for one who can be told nothing else of his run
+    # abi.md 5.13, also for one who can be told nothing else of his run
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as client, world.connected(SCRIPT) as late:
             await client.send(HANG, session="s", id="m")
@@ -157,7 +157,7 @@ async def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scope", ["private", "shared"])
 async def test_a_session_removed_under_its_followers(tmp_path: Path, scope: str) -> None:
-    # abi.md 5: "rm -r of a session directory deletes it"; who follows it is told, once
+    # abi.md 5.33; who follows it is told, once
     async with conversing(tmp_path) as world:
         with world.connected() as client, world.connected() as follower:
             await client.send("old", session="s", scope=scope, id="m")
@@ -178,7 +178,7 @@ async def test_a_session_removed_under_its_followers(tmp_path: Path, scope: str)
 
 
 async def test_a_session_removed_in_the_midst_of_a_flood(tmp_path: Path) -> None:
-    # abi.md 5: "exactly one of done as the last frame of a run"
+    # abi.md 5.13
     async with conversing(tmp_path) as world:
         for turn in range(5):
             with world.connected(SCRIPT) as client:
@@ -198,7 +198,7 @@ async def test_a_session_removed_in_the_midst_of_a_flood(tmp_path: Path) -> None
 
 
 async def test_idle_sessions_are_bounded(tmp_path: Path) -> None:
-    # abi.md 5: "memory ... is bounded": sessions that nobody uses are few
+    # abi.md 3.18: sessions that nobody uses are few
     async with conversing(tmp_path) as world:
         for number in range(IDLE + 20):
             with world.connected() as client:
@@ -224,7 +224,7 @@ async def test_large_idle_sessions_do_not_stay(tmp_path: Path) -> None:
 
 
 async def test_temp_sessions_have_a_limit(tmp_path: Path) -> None:
-    # abi.md 5: "temp ones in memory only": ENOSPC, and the session can be used again
+    # abi.md 5.17: ENOSPC, and the session can be used again
     limits = Limits(temp_session=64 << 10, temp_total=100 << 10)
     async with conversing(tmp_path, limits=limits) as world:
         with world.connected(SCRIPT) as client:
@@ -251,7 +251,7 @@ async def over(client: Client) -> None:
 
 
 async def test_one_user_cannot_take_all_of_the_memory_for_temp_sessions(tmp_path: Path) -> None:
-    # abi.md 5: "memory per client is bounded"; design.md: nobody locks out others
+    # abi.md 5.25; design.md: nobody locks out others
     limits = Limits(temp_session=1 << 20, temp_total=4 << 20)
     async with conversing(tmp_path, limits=limits) as world:
         with world.connected(SCRIPT) as greedy, world.connected(SCRIPT, uid=1) as other:
@@ -303,7 +303,7 @@ async def test_a_driver_that_fails(tmp_path: Path, fault: Fault) -> None:
 
 
 async def test_runs_that_end_when_the_daemon_stops(tmp_path: Path) -> None:
-    # abi.md 8: "no new runs, active ones get a short grace and then cancel, sessions are synced"
+    # abi.md 8.10
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as client, world.connected(SCRIPT) as waiting:
             await client.send(HANG, session="s", id="0")
@@ -322,7 +322,7 @@ async def test_runs_that_end_when_the_daemon_stops(tmp_path: Path) -> None:
 
 
 async def test_what_was_written_is_there_for_the_next_daemon(tmp_path: Path) -> None:
-    # abi.md 5: same id again after a restart: "the original run, replayed"
+    # abi.md 5.14, after a restart
     async def say(client: Client) -> list[Frame]:
         await client.send("hello you", session="s", id="m")
         return await client.until("done")

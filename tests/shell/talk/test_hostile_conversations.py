@@ -27,7 +27,7 @@ async def quiet() -> None:
 
 
 async def test_one_user_decides_nothing_for_another(tmp_path: Path) -> None:
-    # abi.md 7: "a tool's declared effects decide what an agent must ask for": whom it acts for is asked
+    # abi.md 7.5: whom it acts for is asked
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as mine, world.connected(SCRIPT, uid=OTHER) as his:
             await his.ask("resume", session="s", scope="shared")
@@ -43,7 +43,7 @@ async def test_one_user_decides_nothing_for_another(tmp_path: Path) -> None:
 
 
 async def test_unfinished_lines_are_memory_of_their_user(tmp_path: Path) -> None:
-    # abi.md 5: "memory per client is bounded whatever it does: ... opening thousands of connections"
+    # abi.md 5.25
     most = quotas.MAX_HELD // MAX_LINE
     async with conversing(tmp_path) as world, trio.open_nursery() as nursery:
         with ExitStack() as stack:
@@ -71,7 +71,7 @@ async def test_unfinished_lines_are_memory_of_their_user(tmp_path: Path) -> None
 async def test_long_lines_that_are_not_read_are_memory_of_their_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md 5: "not reading": of a MiB that a session holds no connection may have its own copy
+    # abi.md 5.25: of a MiB that a session holds no connection may have its own copy
     monkeypatch.setattr(quotas, "MAX_UNREAD", 4)
     word = "x" * (MAX_LINE - 10_000)
     async with conversing(tmp_path) as world:
@@ -102,7 +102,7 @@ async def test_long_lines_that_are_not_read_are_memory_of_their_user(
 
 
 async def test_an_input_weighs_what_it_takes(tmp_path: Path) -> None:
-    # abi.md 5: "sending without end": a MiB of empty lists is 20 MiB of memory
+    # abi.md 5.25: a MiB of empty lists is 20 MiB of memory
     bomb = json.dumps({"content": HANG})[:-1].encode() + b',"x":[[]' + b",[]" * 300_000 + b"]}"
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as client:

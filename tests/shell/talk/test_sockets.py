@@ -64,8 +64,7 @@ def connect(root: Path) -> None:
 
 
 async def test_one_that_breaks_refuses_and_keeps_its_name(tmp_path: Path) -> None:
-    # abi.md 5: "One that is declared and cannot be served now (plugin broken or disabled, bad agent
-    # configuration, shutting down) keeps the entry, and connect is refused (ECONNREFUSED)"
+    # abi.md 5.6
     async with listening(tmp_path) as sockets:
         await sockets.reconcile([TALKS])
         connect(tmp_path)
@@ -98,7 +97,7 @@ async def test_one_that_lacks_a_key_only_can_be_talked_to(tmp_path: Path) -> Non
 
 
 async def test_one_without_sessions_has_no_socket(tmp_path: Path) -> None:
-    # abi.md 5: "An object that supports no sessions has no entry."
+    # abi.md 5.5
     async with listening(tmp_path) as sockets:
         await sockets.reconcile([SILENT, TOOL, TALKS])
         await sockets.reconcile([SILENT, TOOL, TALKS])  # what listens is left alone

@@ -135,7 +135,7 @@ def test_every_property_is_described_and_unknown_ones_are_refused(tool: Tool) ->
     ],
 )
 def test_bare_words_fill_what_a_user_would_expect(name: str, required: list[str]) -> None:
-    # abi.md 4: "bare words fill the required properties in schema order"
+    # abi.md 4.9
     assert TOOLS[name].input_schema.get("required", []) == required
 
 
@@ -165,7 +165,7 @@ assert not late, late
 
 
 def test_two_calls_stand_in_two_places_at_once(tmp_path: Path) -> None:
-    # abi.md 4: "The tool runs with its uid, gid, groups, working directory and umask"
+    # abi.md 4.35
     barrier = threading.Barrier(2)
     before = os.getcwd()
 
@@ -195,7 +195,7 @@ def test_two_calls_stand_in_two_places_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["", "a\0b"])
 @pytest.mark.parametrize("name", ["fs.read", "fs.list", "fs.stat", "fs.write", "fs.replace"])
 def test_a_path_that_cannot_be_is_the_callers_fault(name: str, path: str) -> None:
-    # abi.md 4: "ToolError.InvalidInput EINVAL"
+    # abi.md 4.29
     more = {"fs.write": {"content": ""}, "fs.replace": {"old": "a", "new": "b"}}.get(name, {})
     assert call(name, path=path, **more).code == "EINVAL"
 

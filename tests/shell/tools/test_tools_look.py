@@ -152,7 +152,7 @@ def test_glob_finds_each_path_once_and_in_order(
 
 @NEEDS_ROOT
 def test_what_cannot_be_read_is_told_and_does_not_stop_the_rest(tree: Path) -> None:
-    # abi.md 4: "The tool runs with its uid, gid, groups"
+    # abi.md 4.35
     tree.chmod(0o755)
     (tree / "src/deep").chmod(0o700)
     assert as_nobody(tree, lambda: call("fs.glob", pattern="**/*.py").text) == "src/a.py\n"

@@ -94,7 +94,7 @@ def test_output_is_exact_and_in_order(marked: Marked) -> None:
     ],
 )
 def test_any_other_end_than_0_is_an_error_after_the_output(marked: Marked, cmd: str, said: str) -> None:
-    # abi.md 4: "ToolResult.error is EIO"
+    # abi.md 4.29
     ran = shell(marked, cmd)
     assert ran.text.startswith("x\n")
     assert ran.code == "EIO"
@@ -119,7 +119,7 @@ def test_a_flood_is_read_to_its_end(marked: Marked) -> None:
 
 
 def test_a_flood_without_end_ends_with_the_caller(marked: Marked) -> None:
-    # abi.md 4: "When stdout closes (`| head -1`) the run is cancelled, no process stays behind"
+    # abi.md 4.22
     runtime = marked.runtime(lambda runtime: runtime.cancel() if len(runtime.emitted) == 50 else None)
     assert call("shell.exec", runtime, cmd="yes").code == "ECANCELED"
     assert runtime.text.startswith("y\n")

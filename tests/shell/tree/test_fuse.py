@@ -28,7 +28,7 @@ async def test_a_missing_name_is_an_answer_that_the_kernel_may_keep(world: World
 
 
 async def test_a_rendering_of_status_serves_stat_and_read_for_a_second(world: World) -> None:
-    # abi.md 1: "one rendering serves both for 1 s, so what `stat` says, a read within that second gives"
+    # abi.md 1.16
     size = (await world.fs.getattr(STATUS, caller())).st_size
     world.now += SECOND - 1
     assert len(await world.read("status")) == size
@@ -62,7 +62,7 @@ async def test_what_an_open_read_shows_does_not_change_under_it(world: World) ->
 
 
 async def test_run_sock_is_bound_once_by_the_thread_that_was_announced(world: World) -> None:
-    # abi.md 1: "answered by lookup in every directory ... and listed in none"
+    # abi.md 1.12
     fs, mode = world.fs, stat.S_IFSOCK | 0o755
     here = caller(pid=threading.get_native_id())
     with refused(errno.ENOENT):
@@ -99,7 +99,7 @@ async def test_a_user_who_looks_for_his_home_has_one_and_others_do_not(world: Wo
     "path", ["status", "tool/shell", "tool/shell.d/name", "tool/shell.d/log", "model/p/m.d/limit"]
 )
 async def test_the_rest_is_read_only_for_root_too(world: World, path: str, flags: int) -> None:
-    # abi.md 3: "opening it for writing is EROFS, for uid 0 too"
+    # abi.md 3.9
     inode = await world.find(path)
     with refused(errno.EROFS):
         await world.fs.open(inode, flags, caller())
@@ -115,7 +115,7 @@ async def test_a_value_is_kept_before_the_close_returns(world: World) -> None:
 async def test_a_refused_value_leaves_the_old_one_and_the_log_says_why_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # abi.md 3: "a refused value leaves the old one in place, and the log says why"
+    # abi.md 3.13
     await world.put("tool/shell.d/policy", RULE)
     with refused(errno.EINVAL):
         await world.put("tool/shell.d/policy", b"deny\n")
@@ -125,7 +125,7 @@ async def test_a_refused_value_leaves_the_old_one_and_the_log_says_why_once(
 
 
 async def test_each_open_has_a_buffer_of_its_own(world: World) -> None:
-    # abi.md 3: "so nothing half-written ever counts"
+    # abi.md 3.12
     inode = await world.find("model/p/m.d/effort")
     first = await world.fs.open(inode, os.O_RDWR, caller())
     second = await world.fs.open(inode, os.O_RDONLY, caller())
@@ -189,7 +189,7 @@ async def test_an_executable_that_shows_a_control_is_forgotten_when_it_changes(w
 
 
 async def test_a_renamed_control_goes_on_as_a_backup_and_comes_back(world: World) -> None:
-    # abi.md 3: "removing or renaming away a writable control leaves it absent ... until it is created again"
+    # abi.md 3.16
     await world.put("tool/shell.d/policy", RULE)
     fs, folder = world.fs, await world.find("tool/shell.d")
     await fs.rename(folder, b"policy", folder, b"policy~", 0, caller())
@@ -221,7 +221,7 @@ async def test_renames_that_are_refused(world: World, old: str, new: str, flags:
 
 
 async def test_a_file_stays_in_its_folder(world: World) -> None:
-    # abi.md 3: "editors' temporary names are accepted in a `.d/` and are private to it"
+    # abi.md 3.15
     here, there = await world.find("tool/shell.d"), await world.find("tool/fs.read.d")
     with refused(errno.EXDEV):  # so that mv copies
         await world.fs.rename(here, b"policy", there, b"policy", 0, caller())
@@ -231,7 +231,7 @@ async def test_a_file_stays_in_its_folder(world: World) -> None:
 
 @pytest.mark.parametrize("parent", [ROOT, TOOL, MODEL, HOME, MAIN])
 async def test_nothing_else_can_be_made_anywhere(world: World, parent: int) -> None:
-    # abi.md 1: "Creating one fails with EROFS"
+    # abi.md 1.13
     with refused(errno.EROFS):
         await world.fs.create(parent, b"x", 0o100644, os.O_WRONLY, caller())
     with refused(errno.EROFS):
@@ -290,7 +290,7 @@ async def test_foreign_attributes_are_not_supported_so_that_ls_stops_asking(worl
         await world.fs.getxattr(inode, b"user.other", caller())
     with refused(errno.ENOTSUP):
         await world.fs.setxattr(inode, b"user.other", b"", caller())
-    with refused(errno.EROFS):  # abi.md 3: "setting one is EROFS"
+    with refused(errno.EROFS):  # abi.md 3.20
         await world.fs.setxattr(inode, b"user.cortexfs.name", b"", caller())
     with refused(errno.EROFS):
         await world.fs.removexattr(inode, b"user.cortexfs.name", caller())
@@ -304,7 +304,7 @@ async def test_the_token_estimate_is_a_quarter_of_the_bytes_rounded_up(world: Wo
 
 
 async def test_a_log_is_read_through_and_asked_for_each_time(world: World) -> None:
-    # abi.md 1: "Logs ... grow under open readers, so `tail -f` works"
+    # abi.md 1.17
     entry = await world.fs.lookup(await world.find("tool/shell.d"), b"log", caller())
     assert (entry.st_size, entry.st_mtime_ns, entry.attr_timeout) == (5, 7 * SECOND, 0)
     assert await world.read("tool/shell.d/log") == b"12345"
@@ -339,7 +339,7 @@ async def test_aliases_are_kept_and_moved_and_refused_with_the_rule(
     caplog.set_level("INFO")
     with refused(errno.EINVAL):
         await fs.rename(MODEL, b"main", MODEL, b"x.sock", 0, caller())
-    assert "ends in .sock" in caplog.text  # abi.md 2: refused "with the rule that it breaks"
+    assert "ends in .sock" in caplog.text  # abi.md 2.4: with the rule that it breaks
     await fs.rename(MODEL, b"main", MODEL, b"fast", 0, caller())
     assert (await fs.lookup(MODEL, b"main", caller())).st_ino == 0
     assert (await fs.lookup(MODEL, b"fast", caller())).st_ino == entry.st_ino

@@ -163,7 +163,7 @@ def test_any_order_of_changes_leaves_a_tree_that_agrees_with_itself_and_the_disk
 @settings(max_examples=1000 if SOAK else 25, deadline=None)
 @given(script=st.lists(st.sampled_from(TOOLS), max_size=8))
 def test_no_inode_is_ever_two_objects(script: list[tuple[str, ...]]) -> None:
-    # abi.md 1: "Inodes are stable for the life of the mount"
+    # abi.md 1.14
     async def play() -> None:
         with tempfile.TemporaryDirectory() as state:
             player = Player(Path(state))

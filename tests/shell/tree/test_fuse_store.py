@@ -17,7 +17,7 @@ WHEN = 1_600_000_000_123_456_789
 
 
 def test_values_come_back_with_their_time(tmp_path: Path) -> None:
-    # abi.md 3: "A change ... survives a restart"
+    # abi.md 3.17
     store = Store(tmp_path)
     store.put_value(TOOL, "policy", RULE)
     store.put_value(MODEL, "effort", b"low\n")
@@ -57,7 +57,7 @@ def test_a_crash_between_the_steps_leaves_the_older_state_or_the_default(tmp_pat
 
 
 def test_aliases_and_homes_come_back(tmp_path: Path) -> None:
-    # abi.md 1: "aliases are real symlinks"
+    # abi.md 1.5
     store = Store(tmp_path)
     store.put_alias(("model",), "main", b"/ctx/model/openai/gpt")
     store.put_alias(("home", "1000", "tool"), "sh", b"/ctx/tool/shell")

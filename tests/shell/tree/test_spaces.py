@@ -25,7 +25,7 @@ from tests.waiting import PATIENCE
 
 
 async def test_what_is_on_disk_is_what_is_seen(tmp_path: Path) -> None:
-    # abi.md 5: "messages.jsonl, events.jsonl, latest.md, state, cwd, created_at, updated_at, meta.json"
+    # abi.md 5.32
     async with seen(tmp_path) as world:
         log = await world.sessions.open(address())
         start = b'{"type":"start","id":"1","run":"r1","cwd":"/tmp"}\n'
@@ -55,7 +55,7 @@ async def test_the_other_files_are_as_new_as_the_log(tmp_path: Path) -> None:
 
 
 async def test_a_done_that_is_not_on_disk_is_not_seen(tmp_path: Path) -> None:
-    # abi.md 5: "A session that a client saw `done` for is on disk"
+    # abi.md 5.28
     kept = threading.Event()
 
     def sync(descriptor: int) -> None:
@@ -83,7 +83,7 @@ async def test_a_done_that_is_not_on_disk_is_not_seen(tmp_path: Path) -> None:
 
 
 async def test_a_line_that_a_crash_tore_is_not_seen(tmp_path: Path) -> None:
-    # abi.md 5: "a torn last line is repaired at start and said in the log"
+    # abi.md 5.29
     async with seen(tmp_path) as world:
         await written(world.sessions, address())
     folder = tmp_path / "sessions" / MINE / "default"
@@ -143,7 +143,7 @@ async def test_a_home_is_there_for_whoever_has_sessions(tmp_path: Path) -> None:
 
 
 async def test_inodes_are_stable_and_nothing_is_held_for_them(tmp_path: Path) -> None:
-    # abi.md 1: "Inodes are stable for the life of the mount"
+    # abi.md 1.14
     async with seen(tmp_path) as world:
         await written(world.sessions, address())
         known = world.fs._spaces._known
@@ -235,7 +235,7 @@ async def test_what_is_not_of_sessions_is_not_seen_and_links_are_not_followed(tm
 
 
 async def test_a_reader_follows_what_grows_and_keeps_what_is_replaced(tmp_path: Path) -> None:
-    # abi.md 1: "session files are append-only and grow under open readers, so `tail -f` works"
+    # abi.md 1.17
     async with seen(tmp_path) as world:
         await written(world.sessions, address())
         at, ends = {}, {}

@@ -18,7 +18,7 @@ from tests.shell.spaces import ME, MINE, address, seen, written
 
 
 async def test_to_remove_the_folder_is_to_remove_the_session(tmp_path: Path) -> None:
-    # abi.md 5: "rm -r of a session directory deletes it"
+    # abi.md 5.33
     async with seen(tmp_path) as world:
         await written(world.sessions, address("a"))
         await written(world.sessions, address("b"))

@@ -133,7 +133,7 @@ async def described(world: World, plugin: hostcalls.Plugin) -> Object:
 
 @pytest.mark.parametrize("made", KINDS)
 async def test_who_opts_in_is_told(tmp_path: Path, place: Path, made: Made) -> None:
-    # abi.md 9: "exist only for tools that opt in with what the originals do not have"
+    # abi.md 4.46
     plugin = made(place, True)
     dry, real = KINDS[made]
     async with serving(tmp_path) as world:
@@ -148,7 +148,7 @@ async def test_who_opts_in_is_told(tmp_path: Path, place: Path, made: Made) -> N
 
 @pytest.mark.parametrize("made", KINDS)
 async def test_who_does_not_is_not_called(tmp_path: Path, place: Path, made: Made) -> None:
-    # abi.md 9: "For all others `--dry-run` is EINVAL with that sentence"
+    # abi.md 4.48
     plugin = made(place, False)
     async with serving(tmp_path) as world:
         one = await described(world, plugin)
@@ -175,7 +175,7 @@ async def test_whose_own_the_word_is_has_no_dry_run(tmp_path: Path, place: Path)
 
 
 def test_the_decorator_opts_in_functions_that_can_know() -> None:
-    # abi.md 9: "SDK tools by the decorator"; one that never sees the runtime could not tell
+    # abi.md 4.47; one that never sees the runtime could not tell
     with pytest.raises(TypeError, match="dry_run_flag needs a parameter of type ToolRuntime"):
 
         @tool(dry_run_flag=True)

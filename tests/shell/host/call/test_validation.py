@@ -1,4 +1,4 @@
-"""Inputs against schemas (abi.md 4: "what is wrong is said with its path")."""
+"""Inputs against schemas (abi.md 4.15)."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_the_runner_reaches_the_socket_beside_its_object(prefix: tuple[str, ...]
 
 @needs_runner
 def test_the_runner_reaches_nothing_outside_the_mount(scene: Scene) -> None:
-    # abi.md 9: "A run inside a host reaches the mount of that host's own daemon alone."
+    # abi.md 4.43
     host = scene.host()
     assert not reaches(scene, host, str(RUNNER))
     # Not with a descriptor of something else either, that it was given.

@@ -54,7 +54,7 @@ def test_an_answer(said: str, result: ToolResult) -> None:
 
 @pytest.mark.parametrize(("said", "why"), REFUSED)
 def test_no_answer(said: str, why: str) -> None:
-    # abi.md 4: "a crash or a broken protocol EPROTO"
+    # abi.md 4.30
     with pytest.raises(ExecutionFailed, match="process-isolated tool 't' ") as caught:
         decided(T, Ended(0, said.encode(), b""))
     assert why in str(caught.value)
@@ -80,7 +80,7 @@ def test_the_order_of_decision() -> None:
     flood = b"x" * 200_001
     with pytest.raises(ExecutionFailed, match="process-isolated tool 't' timed out after 4s") as caught:
         decided(T, Ended(-9, flood, b"", timed_out=True))
-    assert caught.value.code == "ETIMEDOUT"  # abi.md 4: "a timeout ETIMEDOUT"
+    assert caught.value.code == "ETIMEDOUT"  # abi.md 4.30
     told = ToolResult.error("process-isolated tool 't' exceeded output limit of 200000 bytes")
     assert decided(T, Ended(3, flood, b"")) == told
     assert decided(T, Ended(0, flood[:100_000], flood[:100_001])) == told

@@ -256,7 +256,7 @@ def children_of(pid: int) -> list[str]:
     ],
 )
 async def test_a_cancelled_call_leaves_no_process(where: Path, text: str) -> None:
-    # abi.md 4: "the run is cancelled, no process stays behind"
+    # abi.md 4.22
     async with serving(where.parent) as world:
         tool = program(script(where, f"touch begun; {text}"))
         async with world.begun(only(world, tool), "{}") as runner:
