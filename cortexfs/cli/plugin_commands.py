@@ -157,7 +157,7 @@ _TYPES: dict[str, dict[str, Any]] = {
 
 
 def _values(one: dict[str, Any], given: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """seed 004: "keys are option/arg names"; what was not given has no key."""
+    """abi.md 9.17; what was not given has no key."""
     for said in (*one["args"], *one["options"]):
         name, value = said["name"], given.get(_OURS + said["name"])
         try:

@@ -65,7 +65,7 @@ class Jsonl(Voice):
 class Text(Voice):
     """The output as it is, and what else is for people as lines on standard error.
 
-    An observer's note is not: seed 000, "never speaks directly to the user-facing channel". A message is
+    An observer's note is not (abi.md 10.12). A message is
     what its deltas were, unless there were none.
     """
 

@@ -1,4 +1,4 @@
-"""Middleware of plugins in a running mount. The quotes are of seed 004 and of issue 6."""
+"""Middleware of plugins in a running mount. The rules are abi.md 9; the quotes are of issue 6."""
 
 from __future__ import annotations
 

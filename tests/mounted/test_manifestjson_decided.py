@@ -37,7 +37,7 @@ def effects(ctx: Ctx, tool: str) -> list[list[str]]:
 
 
 def test_capabilities_gate_requests_while_it_runs(mount: Ctx, tmp_path: Path, server: str) -> None:
-    # seed 004: "gated on network:fetch", "declared - admin_denied + admin_granted"
+    # abi.md 9.31, 9.26
     texts = wat.Texts()
     source = wat.text({"fetching": requested(texts, f"{server}/a")}, texts)
     folder = plugin(tmp_path, "fetching", source, capabilities=["tools", "network:fetch"])
@@ -84,7 +84,7 @@ def test_effects_are_confirmed_as_those_of_any_tool(mount: Ctx, tmp_path: Path) 
 
 
 def test_settings_are_what_host_get_config_says(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: "Read CORTEX_PLUGIN_{NAME}_{KEY} or CORTEX_WASM_{KEY} env var"
+    # abi.md 9.37
     texts = wat.Texts()
     keys = ("theme", "width", "depth", "none")
     bodies = {

@@ -1,4 +1,4 @@
-"""What the fields of a manifest.json come to in a running mount, with real Deno: seed 004, field by field."""
+"""What the fields of a manifest.json come to in a running mount, with real Deno (abi.md 9)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ FIELDS: list[dict[str, Any]] = [
 
 
 def test_settings_are_read_as_their_types_have_them(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: "key: string;          // read via ctx.config.get(key)"
-    # seed 004: "settings?: Record<string, unknown>; // default config values"
-    # seed 004: "text: Free-form string", "Stored as number", "Stored as boolean", "Requires options array"
+    # abi.md 9.19
+    # abi.md 9.23
+    # abi.md 9.19, 9.20
     keys = json.dumps([*(field["key"] for field in FIELDS), "tags", "nothing"])
     body = f"return JSON.stringify(await Promise.all({keys}.map((key) => ctx.config.get(key))))"
     folder = plugin(
@@ -59,12 +59,12 @@ def test_settings_are_read_as_their_types_have_them(mount: Ctx, tmp_path: Path) 
     for key, value in (("most", "many"), ("strict", "2"), ("unit", "bytes")):
         assert mount.ctx("plugin", "config", "set", key, value, check=False).returncode == 2
     assert json.loads(said(mount, "read-all")) == ["1", 2.5, True, "lines", "true", {}, None]
-    # seed 004: "secret Password input Stored encrypted, masked in UI"
+    # abi.md 9.21
     mount.ctx("plugin", "config", "set", "token", "very-s3cret")
     assert json.loads(said(mount, "read-all"))[4] == "very-s3cret"
     shown = mount.ctx("plugin", "config", "set")
     assert "very-s3cret" not in shown.stdout + shown.stderr
-    # seed 004: "display label in settings UI", "optional help text shown below the field"
+    # abi.md 9.19
     assert "Title: Of the page\n" in shown.stdout
     files = [path for path in mount.state.rglob("*") if path.is_file()]
     assert not [path for path in files if b"very-s3cret" in path.read_bytes()]
@@ -72,7 +72,7 @@ def test_settings_are_read_as_their_types_have_them(mount: Ctx, tmp_path: Path) 
 
 
 def test_the_tools_are_those_of_the_module(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: "Tool declarations (informational; actual tools come from mod.ts exports)"
+    # abi.md 9.14
     told = [{"name": "told-only", "description": "Is told", "params": []}]
     mount.ctx("plugin", "install", str(plugin(tmp_path, "telling", {"is-there": "return 1"}, tools=told)))
     assert {"is-there", "told-only"} & {*tools(mount)} == {"is-there"}
@@ -100,8 +100,7 @@ def offered(mount: Ctx) -> set[str]:
 
 @pytest.mark.parametrize("capability", ["", "tools", "config:provider", "cli:commands"])
 def test_an_export_counts_with_its_capability_alone(capability: str, mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: "Export name Type Capability required", "Declare only the capabilities your plugin actually
-    # uses."
+    # abi.md 9.40, 9.26
     changes: dict[str, Any] = {"capabilities": [capability] if capability else []}
     if capability == "config:provider":
         changes["config"] = PROVIDES
@@ -111,7 +110,7 @@ def test_an_export_counts_with_its_capability_alone(capability: str, mount: Ctx,
     assert offered(mount) == {capability} - {""}
     if capability == "tools":
         assert said(mount, "is-there") == "1"  # no middleware was asked
-    # seed 004: "declared - admin_denied + admin_granted"
+    # abi.md 9.26
     if capability:
         mount.ctx("plugin", "permissions", "exporting", "--set", f"{capability}=deny")
         assert offered(mount) == set()
@@ -121,8 +120,7 @@ def test_an_export_counts_with_its_capability_alone(capability: str, mount: Ctx,
 
 
 def test_a_provider_shows_its_label(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: "label: string;        // display name in provider selection UI",
-    # "defaultModel: string; // default model name", "matches key in module 'providers' export"
+    # abi.md 9.22
     folder = plugin(tmp_path, "providing", {}, EXPORTS, capabilities=["config:provider"], config=PROVIDES)
     mount.ctx("plugin", "install", str(folder))
     assert "Polly: the model grey" in mount.ctx("ls", "model/parrot/grey").stdout
@@ -130,8 +128,7 @@ def test_a_provider_shows_its_label(mount: Ctx, tmp_path: Path) -> None:
 
 
 def test_dependencies_are_loaded_first_and_miss_nothing(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: 'dependencies: { "other-plugin": "^1.0.0" } // semver constraints',
-    # 'peerDependencies: { "auth-plugin": ">=2.0.0" }'
+    # abi.md 9.11, 9.12
     top = plugin(
         tmp_path,
         "top",

@@ -101,7 +101,7 @@ def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: P
     mount.ctx("plugin", "install", str(saying(tmp_path, "module", "one")))
     for source, why in (
         (b"\0asm\1\0\0\0", "does not export plugin_get_abi_version"),
-        # seed 004: "Host rejects incompatible versions on load."
+        # abi.md 9.32
         (wasmtime.wat2wasm(wat.text({}, abi="(i32.const 2)")), "ABI version 2 is not supported"),
     ):
         broken_one = plugin(tmp_path / "bad", "module", bytes(source), version="1.1.0")
@@ -142,7 +142,7 @@ def keeper(where: Path) -> Path:
 
 
 def test_state_lasts_for_its_user_until_it_is_purged(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: "host_set_state ... Persist state (in-memory + SQLite)"
+    # abi.md 9.38
     folder = keeper(tmp_path)
     mount.ctx("plugin", "install", str(folder))
     assert said(mount, "keep") == ""

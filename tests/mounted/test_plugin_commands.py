@@ -55,9 +55,9 @@ def greeter(mount: Ctx, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_command_is_called_as_declared(mount: Ctx, greeter: Path) -> None:
-    # seed 004: "name: string;         // becomes 'cortex <name>'"
-    # seed 004: "cliCommands CliCommandDeclaration[] CLI subcommand declarations"
-    # seed 004: "The handler is the default export or a named export matching decl.name (camelCase)"
+    # abi.md 9.16
+    # abi.md 9.16
+    # abi.md 9.17
     said = cortex(mount, "say-hello", "-n", "2", "ann", "--loud")
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout == 'hello {"whom":"ann","times":2,"loud":true}\n'
@@ -78,7 +78,7 @@ def test_the_command_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
 
 
 def test_it_is_in_the_help_and_no_tool(mount: Ctx, greeter: Path) -> None:
-    # seed 004: "cli:commands | cliCommands or named handler | Add cortex <name> subcommands"
+    # abi.md 9.24
     assert "\n  say-hello   Greets somebody\n" in cortex(mount, "--help").stdout
     said = cortex(mount, "say-hello", "--help")
     assert (said.returncode, said.stderr) == (0, "")
@@ -135,7 +135,7 @@ def ends(mount: Ctx, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 def test_the_caller_is_who_and_where_he_is(mount: Ctx, ends: None) -> None:
-    # seed 004: "cliCommands CliCommandDeclaration[] cli:commands", an export of the module
+    # abi.md 9.40, an export of the module
     said = cortex(mount, "speak", cwd=Path("/usr"), uid=NOBODY)
     assert (said.returncode, said.stdout) == (0, "/usr ends function\nreturned")
     assert said.stderr == "speak: to be read\n"
@@ -180,7 +180,7 @@ def test_ctrl_c_cancels_and_output_comes_at_once(mount: Ctx, ends: None) -> None
 
 
 def test_files_are_those_of_where_it_is_called(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: "fs:read | read: true | Read files from the filesystem"; abi.md 4.35
+    # abi.md 9.25; abi.md 4.35
     source = "export default ({whom}) => Deno.readTextFileSync(whom)"
     folder = commands(tmp_path, "reading", source, GREET, capabilities=["cli:commands", "fs:read"])
     mount.ctx("plugin", "install", str(folder))
@@ -218,7 +218,7 @@ def test_a_disabled_or_denied_plugins_command_says_so(mount: Ctx, greeter: Path)
     assert "say-hello" not in cortex(mount, "--help").stdout
     mount.ctx("plugin", "enable", "greeter")
     assert cortex(mount, "say-hello", "ann").returncode == 0
-    # seed 004: "The effective permissions at runtime are declared - admin_denied + admin_granted"
+    # abi.md 9.26
     mount.ctx("plugin", "permissions", "greeter", "--set", "cli:commands=deny")
     said = cortex(mount, "say-hello", "ann")
     assert (said.returncode, "it may add no commands" in said.stderr) == (69, True)
@@ -267,7 +267,7 @@ def test_an_agents_shell_has_no_commands(mount: Ctx, greeter: Path) -> None:
 
 
 def test_a_kind_that_runs_no_commands_says_so(mount: Ctx, tmp_path: Path) -> None:
-    # seed 004: the handler is of "the plugin module", which a server has none of
+    # abi.md 9.17: the handler is of the plugin's module, which a server has none of
     server = {"kind": "mcp", "entryPoint": "https://localhost/rpc"}
     mount.ctx("plugin", "install", str(commands(tmp_path, "serving", "", GREET, **server)))
     said = cortex(mount, "say-hello", "ann")

@@ -197,7 +197,7 @@ def test_a_hook_may_be_missing_and_a_failing_first_one_is_a_broken_plugin(mount:
 
 
 def test_in_a_daemon_of_its_users_own(home: Path, python: Path) -> None:
-    # seed 004: "onInstall", "onUninstall", "cliCommands"; here who describes a plugin is its user
+    # abi.md 9.40, 9.16; here who describes a plugin is its user
     declared = [{"name": "tell-all", "description": "Tells what it has heard"}]
     tells = "export const tellAll = async (args, ctx) => (await ctx.state.get('log')).split('\\n').join(' ');"
     folder = plugin(

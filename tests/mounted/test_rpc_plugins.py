@@ -20,7 +20,7 @@ def test_a_server_becomes_a_tool(fresh: Ctx, tmp_path: Path, server: Server) -> 
     (folder / "manifest.json").write_text(json.dumps(MANIFEST | {"entryPoint": url(server)}))
     done = fresh.ctx("plugin", "install", str(folder))
     assert "follows" in done.stderr
-    # seed 004: "CortexPrism creates a synthetic tool named mcp_<name> that proxies calls"
+    # abi.md 9.28
     said = fresh.call("mcp_my-plugin", json.dumps({"method": "greet", "params": {"name": "Ann"}}))
     assert json.loads(said.output)["params"] == {"name": "Ann"}, said
     assert fresh.call("mcp_my-plugin", "other").code == "EINVAL"  # the manifest names the methods

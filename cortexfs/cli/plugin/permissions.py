@@ -1,6 +1,6 @@
 """`ctx plugin permissions`: what a plugin with a manifest.json may do, and why.
 
-Rules: what counts is declared - denied + granted (seed 004). One word is decided at most once for a plugin.
+Rules: what counts is declared - denied + granted (abi.md 9.26). One word is decided once for a plugin.
 """
 
 from __future__ import annotations

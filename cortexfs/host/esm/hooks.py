@@ -94,7 +94,7 @@ def hidden(
 
 
 def _delivery(plugin: Plugin, events: Collection[str]) -> Callable[[dict[str, Any], sdk.ToolRuntime], None]:
-    """seed 004: "Must also list subscribed types in manifest events field"."""
+    """abi.md 9.13, 9.42."""
 
     def does(event: dict[str, Any], runtime: sdk.ToolRuntime) -> None:
         if event.get("type") in events:
@@ -124,8 +124,7 @@ def _uninstall(plugin: Plugin) -> sdk.ToolResult:
 
 
 def commands_of(declared: Iterable[Command], exported: object) -> tuple[Command, ...]:
-    """Returns the commands of the manifest, and those of the module: seed 004, "cliCommands or named
-    handler"."""
+    """Returns the commands of the manifest, and those of the module: abi.md 9.24."""
     try:
         more = msgspec.convert(exported, tuple[Command, ...])
     except msgspec.ValidationError as error:
@@ -161,7 +160,7 @@ def _command(plugin: Plugin, name: str) -> Callable[[dict[str, Any], sdk.ToolRun
 
 
 def _schema(command: Command) -> dict[str, Any]:
-    """seed 004: "It receives args: Record<string, unknown> where keys are option/arg names"."""
+    """abi.md 9.17."""
     every: tuple[Argument | Option, ...] = (*command.args, *command.options)
     return {
         "type": "object",

@@ -85,7 +85,7 @@ def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
 
 
 def _models(plugin: _Plugin) -> Iterable[sdk.Tool]:
-    """seed 004: the kind of a provider "matches key in module 'providers' export"."""
+    """abi.md 9.22."""
     for kind, model in plugin.declared.providers.items():
         if kind in plugin.providers:
             yield EsmModel(plugin.ask, kind, model, plugin.declared.labels.get(kind, kind))

@@ -246,7 +246,7 @@ def test_a_wrong_word_is_answered_with_the_right_ones(text: str, field: str, wor
 
 
 def test_the_words_of_effects_are_those_of_the_sdk() -> None:
-    # seed 000: ToolEffectKind and the others
+    # abi.md 10.6, 10.8
     assert get_args(m.EffectKind) == tuple(effects.ToolEffectKind)
     assert get_args(m.Reversibility) == tuple(effects.EffectReversibility)
     assert get_args(m.Confirmation) == tuple(effects.EffectConfirmation)

@@ -1,4 +1,4 @@
-"""Versions and ranges as npm has them (seed 004: "semver constraints", "^1.0, >=2.0, *").
+"""Versions and ranges as npm has them (abi.md 9.11).
 
 While core/manifest/semver.py was written it was compared with npm's own implementation (semver 7.8.5): its
 tables of included and excluded versions, and 3,738 ranges times 36 versions, agree but for what is refused
@@ -66,7 +66,7 @@ NO_RANGE = """
 
 
 def test_a_range_takes_what_npm_says() -> None:
-    # seed 004: "Required plugin names → semver constraints (^1.0, >=2.0, *)"
+    # abi.md 9.11
     for text, (taken, refused) in RANGES.items():
         range_ = semver.parse_range(text)
         assert [one for one in taken.split() if not semver.satisfies(semver.parse(one), range_)] == [], text
@@ -87,7 +87,7 @@ def test_a_version_is_written_as_it_was_read() -> None:
 
 @pytest.mark.parametrize(("parse", "texts"), [(semver.parse, NO_VERSION), (semver.parse_range, NO_RANGE)])
 def test_what_is_no_version_or_range_is_refused(parse: object, texts: str) -> None:
-    # seed 004: "Valid semver, e.g. 1.2.3"
+    # abi.md 9.3
     assert callable(parse)
     for text in (*texts.split(), "1.2.3 - ", "1 - 2 - 3", "1" * 300):
         with pytest.raises(Fault, match=r"version|range|part|number"):

@@ -1,4 +1,4 @@
-"""manifest.json: what seed 004 says is accepted and refused, and what it is silent about."""
+"""manifest.json: what abi.md 9 says is accepted and refused, and what it is silent about."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.core.manifest_json import EVERYTHING, SOUND, found, manifest, read, r
 REQUIRED = ("name", "version", "description", "kind", "entryPoint", "runtime", "capabilities")
 
 
-# A part of EVERYTHING, the members that it must have, those that it may have (seed 004: "?" behind the name).
+# A part of EVERYTHING, the members that it must have, those that it may have (abi.md 9.1).
 MEMBERS: tuple[tuple[tuple[str | int, ...], str, str], ...] = (
     ((), " ".join(REQUIRED), " ".join(EVERYTHING.keys() - set(REQUIRED))),
     (("tools", 0), "name description params", ""),
@@ -28,7 +28,7 @@ MEMBERS: tuple[tuple[tuple[str | int, ...], str, str], ...] = (
     (("ui", "panels", 0), "id title htmlPath", "icon"),
     (("ui", "widgets", 0), "id title type config", ""),
     (("ui", "settings", 0), "section fields", ""),
-    # seed 004: "Requires options array"
+    # abi.md 9.20
     (("ui", "settings", 0, "fields", 0), "key label type options", ""),
     (("ui", "settings", 0, "fields", 3), "key label type", "description"),
     (("ui", "settings", 0, "fields", 0, "options", 0), "label value", ""),
@@ -38,7 +38,7 @@ MEMBERS: tuple[tuple[tuple[str | int, ...], str, str], ...] = (
 
 
 def test_everything_that_the_reference_names_is_read() -> None:
-    # seed 004: "Full Annotated Schema"
+    # abi.md 9.1
     result = read_value(EVERYTHING)
     assert (result.errors, result.warnings) == ((), ())
     assert result.manifest
@@ -53,7 +53,7 @@ def test_everything_that_the_reference_names_is_read() -> None:
 
 
 def test_only_the_required_fields_are_required() -> None:
-    # seed 004: "Required Fields" are these seven, "required"; the others "optional"
+    # abi.md 9.1: these seven, and no other
     assert found() == []
     for key in REQUIRED:
         assert found(**{key: ...}) == [("missing_field", key)]
@@ -63,7 +63,7 @@ def test_only_the_required_fields_are_required() -> None:
 
 
 def test_a_value_of_another_type_is_refused_wherever_it_stands() -> None:
-    # seed 004: "Field Type Rules", and the interfaces: every member has a type; none is nullable
+    # abi.md 9.1, and the interfaces: every member has a type; none is nullable
     for way, required, optional in MEMBERS:
         for member in f"{required} {optional}".split():
             for value in (None, 7):
@@ -82,7 +82,7 @@ def test_a_value_of_another_type_is_refused_wherever_it_stands() -> None:
 
 
 def test_only_the_members_without_a_question_mark_are_required() -> None:
-    # seed 004: "required?: boolean", "enum?: string[]", "args?", "options?", "icon?", "description?"
+    # abi.md 9.15, 9.16, 9.18, 9.19
     for way, required, optional in MEMBERS:
         for member in required.split():
             wrong = spoilt(way, member).errors
@@ -99,7 +99,7 @@ def test_only_the_members_without_a_question_mark_are_required() -> None:
 
 
 def test_names_are_kebab_case() -> None:
-    # seed 004: "kebab-case, unique across marketplace"
+    # abi.md 9.2
     for name in ("a", "my-plugin", "cortex-plugin-context7", "3d"):
         assert found(name=name) == []
     for name in (
@@ -123,7 +123,7 @@ def test_names_are_kebab_case() -> None:
 
 
 def test_the_version_is_semver() -> None:
-    # seed 004: "semver (MAJOR.MINOR.PATCH)"
+    # abi.md 9.3
     for version in ("1.2.3", "0.0.0", "2.0.0-alpha.1"):
         assert found(version=version) == []
     for version in ("1.2", "v1.2.3", "1.2.3.4", "latest", ""):
@@ -131,15 +131,14 @@ def test_the_version_is_semver() -> None:
 
 
 def test_the_description_is_one_line() -> None:
-    # seed 004: "Short one-line description"
+    # abi.md 9.4
     assert found(description="Knows — more than “words”\u00a0🙂") == []
     for text in ("", "  ", "a\nb", "a\x1b[31m"):
         assert found(description=text) == [("invalid_description", "description")]
 
 
 def test_kind_and_runtime_are_of_the_lists_and_fit_each_other() -> None:
-    # seed 004: '"esm" | "mcp" | "wasm"', '"deno" | "wasm"'; 'ESM (kind: "esm", runtime: "deno")',
-    # 'MCP (kind: "mcp", runtime: "deno")', 'WASM (kind: "wasm", runtime: "wasm")'
+    # abi.md 9.5, 9.27
     assert found(kind="python") == [("invalid_kind", "kind")]
     assert found(runtime="node") == [("invalid_runtime", "runtime")]
     entries = {"esm": "./mod.ts", "mcp": "https://example.com/rpc", "wasm": "plugin.wasm"}
@@ -152,8 +151,7 @@ def test_kind_and_runtime_are_of_the_lists_and_fit_each_other() -> None:
 
 # kind: entry points that it takes, and that it does not
 ENTRY_POINTS = {
-    # seed 004: "Relative path (resolved to absolute on install), absolute path, or URL (file://, https://,
-    # jsr:, npm:)"
+    # abi.md 9.6
     "esm": (
         "mod.ts ./mod.ts src/a/mod.js a..b.ts /opt/plugins/a/mod.ts file:///opt/a/mod.ts "
         "https://example.com https://example.com:8443/a/mod.ts?v=1 jsr:@std/path jsr:@std/path@1.0.0/posix "
@@ -162,7 +160,7 @@ ENTRY_POINTS = {
         "ftp://a/b data:text/javascript,1 node:fs file://host/a file:mod.ts https:// https:///a "
         "HTTPS://a C:\\a a\\b.ts jsr:std/path npm: npm:UPPER blob:x javascript:1",
     ),
-    # seed 004: "entryPoint must be an https:// URL"; issue 6: "https only but for loopback"
+    # abi.md 9.27; issue 6: "https only but for loopback"
     "mcp": (
         "https://example.com/rpc https://[2001:db8::1]/ http://127.0.0.1:8080/rpc http://localhost/ "
         "http://[::1]:1/",
@@ -170,7 +168,7 @@ ENTRY_POINTS = {
         "http://127.0.0.1@evil.example https://user@example.com ./server.ts "
         "/srv stdio:cmd wss://example.com file:///a npm:server",
     ),
-    # seed 004: "entryPoint can be a relative path to a .wasm file or an https:// URL"
+    # abi.md 9.29
     "wasm": (
         "plugin.wasm ./build/plugin.wasm https://example.com/plugin.wasm",
         "plugin.js /opt/plugin.wasm file:///opt/plugin.wasm ../plugin.wasm http://127.0.0.1/plugin.wasm "
@@ -209,14 +207,14 @@ def test_an_entry_point_is_told_by_its_form() -> None:
     }.items(),
 )
 def test_a_path_is_the_file_of_the_package_that_it_ends_in(text: str, files: list[str]) -> None:
-    # seed 004: "Relative path (resolved to absolute on install), absolute path, or URL (file://"
+    # abi.md 9.6
     given = entry.entry_of(text)
     assert given is not None
     assert [*entry.files_of(given)] == files
 
 
 def test_capabilities_are_of_the_list_and_declared_once() -> None:
-    # seed 004: "capabilities PluginCapability[] Declared permissions and extension points"
+    # abi.md 9.7
     assert found(capabilities=[]) == []
     assert found(capabilities=["config:auth"]) == [("unknown_capability", "capabilities[0]")]
     assert found(capabilities=["tools", "fs:read", "tools"]) == [("duplicate_capability", "capabilities[2]")]
@@ -226,7 +224,7 @@ def test_capabilities_are_of_the_list_and_declared_once() -> None:
 
 
 def test_what_is_contributed_needs_its_capability() -> None:
-    # seed 004: "Capability Module export required Description", and "requires events:listener capability"
+    # abi.md 9.7, 9.13
     for key, member, category in (
         ("events", None, "events_without_capability"),
         ("tools", None, "missing_capability"),
@@ -244,14 +242,14 @@ def test_what_is_contributed_needs_its_capability() -> None:
 
 
 def test_events_are_of_the_list() -> None:
-    # seed 004: "Must also list subscribed types in manifest events field"
+    # abi.md 9.13, 9.42
     listening = ["events:listener"]
     assert found(capabilities=listening, events=["session:begin"]) == [("unknown_event", "events[0]")]
     assert found(capabilities=listening, events=["daemon:status"] * 2) == [("duplicate_name", "events[1]")]
 
 
 def test_dependencies_are_names_and_ranges() -> None:
-    # seed 004: "Required plugin names → semver constraints (^1.0, >=2.0, *)", "Compatible peer plugin names"
+    # abi.md 9.11, 9.12
     for key in ("dependencies", "peerDependencies"):
         assert found(**{key: {"a": "^1.0", "b": ">=2.0", "c": "*", "cortex": ">=0.51.0"}}) == []
         for name, range_ in (("a", "newest"), ("A", "*"), ("my-plugin", "*"), ("", "*")):
@@ -261,7 +259,7 @@ def test_dependencies_are_names_and_ranges() -> None:
 
 
 def test_hash_and_signature_have_their_form() -> None:
-    # seed 004: "sha256:<hex>", "Base64-encoded digital signature"
+    # abi.md 9.9, 9.10
     digits = "0123456789abcdefABCDEF" + "0" * 42
     assert found(hash=f"sha256:{digits}", signature="aGk=") == []
     for hash_ in ("", digits, "sha256:" + digits[1:], f"sha512:{digits}", f"sha256:{digits} "):
@@ -271,7 +269,7 @@ def test_hash_and_signature_have_their_form() -> None:
 
 
 def test_what_is_recommended_is_only_a_warning() -> None:
-    # seed 004: "SPDX identifier recommended", "Plugin homepage URL", "Source repository URL"
+    # abi.md 9.8
     assert found(license="GPL-2.0-only WITH Classpath-exception-2.0", repository="git+https://a/b.git") == []
     assert found(license="do what you want") == [("not_spdx", "license")]
     assert found(homepage="example") == [("not_a_url", "homepage")]
@@ -284,7 +282,7 @@ def tool(**changes: Any) -> dict[str, Any]:
 
 
 def test_tools_are_declared_soundly() -> None:
-    # seed 004: "'string' | 'number' | 'boolean' | 'object' | 'array'", "restrict string params"
+    # abi.md 9.15
     for type_ in ("string", "number", "boolean", "object", "array"):
         param = {"name": "a", "type": type_, "description": ""}
         assert found(tools=[tool(params=[param])]) == []
@@ -300,7 +298,7 @@ def test_tools_are_declared_soundly() -> None:
 
 
 def test_commands_are_declared_soundly() -> None:
-    # seed 004: "becomes 'cortex <name>'", "named flags", "short flag, e.g. '-v'"
+    # abi.md 9.16
     def command(**changes: Any) -> dict[str, Any]:
         given = {"name": "c", "description": ""} | changes
         return {"capabilities": ["cli:commands"], "cliCommands": [given]}
@@ -311,9 +309,9 @@ def test_commands_are_declared_soundly() -> None:
     where = "cliCommands[0].options[0]"
     assert found(**command(options=[option | {"flag": "--all"}])) == [("invalid_value", f"{where}.flag")]
     assert found(**command(options=[option | {"name": "--all"}])) == [("invalid_name", f"{where}.name")]
-    # seed 004: "'string' | 'number' | 'boolean'"
+    # abi.md 9.16
     assert found(**command(options=[option | {"type": "array"}])) == [("invalid_value", f"{where}.type")]
-    # seed 004: "args: Record<string, unknown> where keys are option/arg names"
+    # abi.md 9.17
     twice = command(args=[argument], options=[option | {"name": "file"}])
     assert found(**twice) == [("duplicate_name", f"{where}.name")]
     flags = command(options=[option, option | {"name": "any"}])
@@ -322,7 +320,7 @@ def test_commands_are_declared_soundly() -> None:
 
 
 def test_panels_and_widgets_are_declared_soundly() -> None:
-    # seed 004: "unique within plugin, used in URL", "path relative to manifest to the panel HTML file"
+    # abi.md 9.18
     def part(key: str, *given: dict[str, Any]) -> dict[str, Any]:
         return {"capabilities": ["ui:panel", "ui:widget"], "ui": {key: given}}
 
@@ -342,7 +340,7 @@ def test_panels_and_widgets_are_declared_soundly() -> None:
 
 
 def test_providers_are_declared_soundly() -> None:
-    # seed 004: "provider identifier, matches key in module 'providers' export"
+    # abi.md 9.22
     def providers(*kinds: str) -> dict[str, Any]:
         given = [{"kind": kind, "label": "", "defaultModel": "m"} for kind in kinds]
         return {"capabilities": ["config:provider"], "config": {"providers": given}}

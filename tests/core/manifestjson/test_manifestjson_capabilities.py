@@ -14,13 +14,13 @@ from cortexfs.core.manifestjson import capabilities
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES, PROCESS, effective, effects, process_rights
 from cortexfs.core.policy import risk
 
-# seed 004: "Capability Deno Worker permission What it grants": "fs:read read: true", "fs:search —"
+# abi.md 9.25
 PERMISSIONS = {
     "fs:read": "read", "fs:list": "read", "fs:write": "write", "fs:edit": "write", "fs:delete": "write",
     "fs:search": None, "shell:run": "run", "network:fetch": "net", "net:outbound": "net",
     "net:inbound": "net", "db:read": None, "db:write": None,
 }  # fmt: skip
-# seed 004: "Extension Points"
+# abi.md 9.7
 EXTENSION_POINTS = [
     "tools", "cli:commands", "ui:panel", "ui:widget", "config:schema", "config:provider", "memory:store",
     "memory:embedder", "events:listener", "middleware:pre", "middleware:post",
@@ -53,7 +53,7 @@ def test_every_permission_is_an_effect_of_this_project_and_no_extension_point_is
 
 
 def test_effective_is_declared_without_denied_with_granted() -> None:
-    # seed 004: "effective permissions at runtime are declared - admin_denied + admin_granted"
+    # abi.md 9.26
     name = "fs:read"
     for declared, denied, granted in itertools.product([(), (name,)], repeat=3):
         found = effective(("tools", *declared), denied, granted)

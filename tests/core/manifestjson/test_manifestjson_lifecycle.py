@@ -1,4 +1,4 @@
-"""Hooks, exports, events and results: the tables of seed 004."""
+"""Hooks, exports, events and results: the tables of abi.md 9."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import lifecycle, tools
 from tests.core.manifest_json import EVERYTHING, manifest
 
-# seed 004, "Module Export Reference": the name, and "Capability required"
+# abi.md 9.40: the name, and "Capability required"
 EXPORTS = """
     tools tools
     providers config:provider
@@ -27,7 +27,7 @@ EXPORTS = """
     middlewarePre middleware:pre
     middlewarePost middleware:post
 """
-# seed 004, "Events Reference", and a payload of that form
+# abi.md 9.41, and a payload of that form
 EVENTS: dict[str, dict[str, Any]] = {
     "session:start": {"sessionId": "s"},
     "session:end": {"sessionId": "s"},
@@ -74,7 +74,7 @@ def test_an_event_is_its_type_and_its_payload() -> None:
         ("session:begin", {}),
         ("session:start", {"sessionId": 1}),
         ("llm:post-call", EVENTS["llm:post-call"] | {"tokensIn": "1"}),
-        # seed 004: "status: 'up' | 'down'"
+        # abi.md 9.41
         ("daemon:status", {"daemon": "d", "status": "gone"}),
     ):
         with pytest.raises(Fault, match=rf"^EINVAL: (the event )?{type_}"):
@@ -82,13 +82,13 @@ def test_an_event_is_its_type_and_its_payload() -> None:
 
 
 def test_the_handler_of_a_command_is_its_name_in_camel_case() -> None:
-    # seed 004: "The handler is the default export or a named export matching decl.name (camelCase)"
+    # abi.md 9.17
     names = {"count-words": "countWords", "count": "count", "a_b-c2": "aBC2", "countWords": "countWords"}
     assert {name: lifecycle.handler_name(name) for name in names} == names
 
 
 def test_params_are_a_schema_for_arguments() -> None:
-    # seed 004: "params", "required?", "enum?"; reference 2.2: "C does not validate args ... Do both."
+    # abi.md 9.15; reference 2.2: "C does not validate args ... Do both."
     schema = tools.input_schema(manifest(**EVERYTHING).tools[0].params)
     assert schema == {
         "type": "object",
@@ -105,7 +105,7 @@ def test_params_are_a_schema_for_arguments() -> None:
 
 
 def test_a_result_is_checked_as_the_reference_has_it() -> None:
-    # seed 004: "toolName must match tool definition name", "success", "output", "error?", "durationMs"
+    # abi.md 9.43
     good = {"toolName": "count", "success": True, "output": "3", "durationMs": 0.5}
     assert tools.tool_result(good, "count") == tools.ToolResult("count", True, "3", 0.5)
     assert tools.tool_result(good | {"error": "why", "more": 1}, "count").error == "why"

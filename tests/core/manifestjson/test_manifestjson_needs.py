@@ -1,4 +1,4 @@
-"""Which plugins load, and in which order (seed 004: dependencies and peerDependencies)."""
+"""Which plugins load, and in which order (abi.md 9.11, 9.12)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ REFUSED: list[tuple[list[Installed], dict[str, str]]] = [
             "c": "c needs b *, which needs c *, which is a cycle: one of them has to do without the other",
         },
     ),
-    # seed 004: "peerDependencies Compatible peer plugin names → constraints"
+    # abi.md 9.12
     (
         [plugin("a", peers="b@^2")],
         {"a": "a needs b ^2, which is not installed; install it with ctx plugin install b"},

@@ -14,13 +14,13 @@ KNOWN = settings.settings_of(manifest(**EVERYTHING))
 # setting of EVERYTHING: values that fit, values that do not and the sentence
 VALUES: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     "title": (["", "a"], [(1, "title: expected a string, got 1"), (None, "title: ")]),
-    # seed 004: "number Number input Stored as number"
+    # abi.md 9.20
     "limit": ([0, -1, 2.5], [("9", 'limit: expected a number, got "9"'), (True, "limit: ")]),
-    # seed 004: "boolean Toggle/checkbox Stored as boolean"
+    # abi.md 9.20
     "strict": ([True, False], [("no", 'strict: expected true or false, got "no"'), (0, "strict: ")]),
-    # seed 004: "select Dropdown Requires options array"
+    # abi.md 9.20
     "unit": (["lines"], [("line", 'unit: "line" is none of words, lines; did you'), (1, "unit: ")]),
-    # seed 004: "secret ... masked in UI": not even a sentence shows one
+    # abi.md 9.21: not even a sentence shows one
     "token": (["s3cret"], [(42, "token: expected a string, which is shown to nobody, got that")]),
     # config.settings without a field: "Record<string, unknown>"
     "retries": ([3, "a", None, [1], {}], []),
@@ -34,7 +34,7 @@ TYPED = [
 
 
 def test_the_types_are_those_of_the_reference() -> None:
-    # seed 004: "type: 'text' | 'number' | 'boolean' | 'select' | 'secret'"
+    # abi.md 9.19
     assert list(settings.TYPES) == ["text", "number", "boolean", "select", "secret"]
     for type_ in settings.TYPES:
         options = [{"label": "", "value": ""}]
@@ -71,7 +71,7 @@ def test_what_a_person_types_is_kept_as_the_type_has_it() -> None:
 
 
 def test_what_is_set_counts_before_the_defaults() -> None:
-    # seed 004: "default config values"; reference 2.7: "lower priority than user's"
+    # abi.md 9.23; reference 2.7: "lower priority than user's"
     # config.settings gives limit 20, its field 10
     defaults = {"unit": "words", "limit": 20, "strict": False, "title": "", "retries": 3}
     assert settings.values(KNOWN, {}) == defaults
@@ -112,7 +112,7 @@ def test_settings_are_declared_soundly() -> None:
 
 
 def test_a_secret_is_shown_to_nobody() -> None:
-    # seed 004: "secret Password input Stored encrypted, masked in UI"
+    # abi.md 9.21
     token = KNOWN["token"]
     assert token.is_secret
     assert (token.shown("s3cret"), token.shown(None), token.shown("")) == (settings.MASK, None, "")

@@ -1,4 +1,4 @@
-"""What a plugin's hash and signature are of, and that nothing else passes (seed 004: hash, signature)."""
+"""What a plugin's hash and signature are of, and that nothing else passes (abi.md 9.9, 9.10)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_hash_and_signature_do_not_change_what_they_are_of(tmp_path: Path) -> No
 
 
 def test_any_change_of_a_package_changes_its_digest(tmp_path: Path) -> None:
-    # seed 004: "SHA-256 hash of plugin files — used for supply-chain verification"
+    # abi.md 9.9
     root = package(tmp_path / "p")
     seen = {digest(root)}
     for change in (
@@ -84,7 +84,7 @@ def test_a_hash_of_the_package_or_of_the_entry_point_holds_and_no_other(tmp_path
     assert manifest_hash.verify(whole, whole, entry) == "package"
     assert manifest_hash.verify(whole.upper().replace("SHA256", "sha256"), whole) == "package"
     assert manifest_hash.verify(entry, whole, entry) == "entry"
-    # seed 004 has hash among the "Optional Fields"
+    # abi.md 9.1: it is optional
     assert manifest_hash.verify(None, whole, entry) == "nothing"
     for claimed, known in ((entry, None), ("sha256:" + "0" * 64, entry), (whole[:-1], entry), ("", entry)):
         with pytest.raises(Fault, match=f"^EBADMSG: manifest[.]json: hash: says {claimed}, but"):
@@ -137,7 +137,7 @@ def gpgv(tmp_path: Path, key: str, signature: bytes, package_digest: str) -> byt
 # What a signature is worth is what gpgv says to our command: nothing can stand in for it.
 @pytest.mark.skipif(shutil.which("gpgv") is None, reason="gpgv, which alone can judge, is not installed")
 def test_a_signature_holds_for_its_key_and_its_files_alone(tmp_path: Path) -> None:
-    # seed 004: "Digital signature (optional, GPG)", "Base64-encoded digital signature"
+    # abi.md 9.10
     good = manifest_signature.signature(SIGNATURE)
     assert manifest_signature.written(good) == SIGNATURE
     assert manifest_signature.signer(gpgv(tmp_path, KEY, good, TEXT)) == FINGERPRINT

@@ -64,7 +64,7 @@ class Kind(NamedTuple):
     mutating: bool
 
 
-# seed 000: ToolEffectKind, default_reversibility, default_confirmation, is_mutating.
+# abi.md 10.6
 KINDS = [
     Kind("read_file", "ReadFile", "reversible", "on_risk", False),
     Kind("read_secret", "ReadSecret", "irreversible", "always", False),
@@ -91,11 +91,11 @@ def test_there_are_exactly_the_kinds_of_the_seed_in_its_order() -> None:
 
 @pytest.mark.parametrize("row", KINDS, ids=lambda row: row.word)
 def test_an_effect_takes_its_defaults_from_its_kind(row: Kind) -> None:
-    # seed 000: "reversibility: kind.default_reversibility(), ... dry_run: DryRunSupport::NotSupported"
+    # abi.md 10.6
     effect = ToolEffect(ToolEffectKind(row.word))
     assert effect == (row.word, "", row.reversibility, row.confirmation, "not_supported")
     assert effect.is_mutating is effect.kind.is_mutating is row.mutating
-    # seed 000: 'format!("{:?}", self.kind)' and 'format!("{:?}:{}", self.kind, self.target)'
+    # abi.md 10.7
     assert effect.label == row.debug
     assert effect.with_target("a b").label == f"{row.debug}:a b"
 
@@ -110,12 +110,12 @@ WORDS = [
 
 @pytest.mark.parametrize(("enum", "words"), WORDS)
 def test_words_are_snake_case(enum: Any, words: str) -> None:
-    # seed 000: '#[serde(rename_all = "snake_case")]'
+    # abi.md 10.8
     assert [member.value for member in enum] == words.split()
 
 
 def test_effect_builders_change_one_thing_and_leave_the_original() -> None:
-    # seed 000: with_target, with_reversibility, with_confirmation, with_dry_run
+    # abi.md 10.7
     plain = ToolEffect(ToolEffectKind.WRITE_FILE)
     built = (
         plain.with_target("/etc")
@@ -138,14 +138,14 @@ def test_an_effect_refuses_words_that_the_seed_does_not_have(words: Any) -> None
 
 
 def test_capabilities_are_off_by_default_and_collect_effects() -> None:
-    # seed 000: "#[derive(... Default ...)] pub struct ToolCapabilities", with_effect, with_effects
+    # abi.md 10.5, 10.7
     read, write = ToolEffect(ToolEffectKind.READ_FILE), ToolEffect(ToolEffectKind.WRITE_FILE)
     assert ToolCapabilities() == (False, False, False, ())
     assert ToolCapabilities().with_effect(read).with_effects([write, read]).effects == (read, write, read)
 
 
 def test_results() -> None:
-    # seed 001: "success" and "error" have no media; with_media pushes, with_media_many extends
+    # abi.md 10.9
     assert ToolResult.success("fine") == ("fine", (), False)
     assert ToolResult.error("file not found") == ("file not found", (), True)
     result = ToolResult.error("x").with_media(PNG).with_media_many([PNG, PNG])
@@ -153,7 +153,7 @@ def test_results() -> None:
 
 
 def test_an_attachment_needs_no_caption_and_no_size() -> None:
-    # seed 000: "Optional caption or description", "File size in bytes, if known"
+    # abi.md 10.9
     assert PNG.caption is None
     assert PNG.size is None
 
@@ -167,14 +167,14 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "text", "code"), ERRORS)
 def test_errors_display_as_in_the_seed_and_carry_their_code(error: ToolError, text: str, code: str) -> None:
-    # seed 001: 'write!(f, "invalid input: {e}")'; abi.md 4.29
+    # abi.md 4.29, 10.3
     assert isinstance(error, ToolError)
     assert str(error) == text
     assert error.code == code
 
 
 def test_an_invocation_is_in_the_foreground_by_default() -> None:
-    # seed 000: "#[default] Foreground"; the rest is given "when available"
+    # abi.md 10.11
     context = InvocationContext("t")
     assert tuple(context) == ("t", None, None, None, "foreground", False)
     assert (context.is_foreground, context.is_background) == (True, False)
@@ -187,11 +187,11 @@ def test_versions() -> None:
 
 
 def test_a_tool_has_the_defaults_of_the_seed() -> None:
-    # seed 001: "timeout_secs ... None", "capabilities ... ToolCapabilities::default()"
+    # abi.md 10.4, 10.5
     tool = WordCount()
     assert tool.timeout_secs is None
     assert tool.capabilities == ToolCapabilities()
-    # seed 001: "The default implementation ... calls Self::execute"
+    # abi.md 10.3: without a runtime of its own it is executed as it is
     assert tool.execute_with_runtime({"text": "a b c"}, MemoryRuntime()) == tool.execute({"text": "a b c"})
     with pytest.raises(sdk.InvalidInput, match="missing 'text' field"):
         tool.execute({})
@@ -218,7 +218,7 @@ def test_a_tool_without_execute_says_so() -> None:
 
 
 def test_a_descriptor_is_that_of_the_native_abi() -> None:
-    # seed 000: "struct ToolDescriptor"; 'skip_serializing_if = "Vec::is_empty"'
+    # abi.md 10.8
     assert json.loads(json.dumps(sdk.descriptor(WordCount()))) == {
         "name": "word_count",
         "description": "Count words in a text string.",
@@ -229,7 +229,7 @@ def test_a_descriptor_is_that_of_the_native_abi() -> None:
 
 
 def test_a_descriptor_leaves_an_empty_target_out() -> None:
-    # seed 000: 'skip_serializing_if = "String::is_empty"'
+    # abi.md 10.8
     class Careful(WordCount):
         capabilities = ToolCapabilities(background_safe=True).with_effects(
             [ToolEffect(ToolEffectKind.READ_FILE, "/etc"), ToolEffect(ToolEffectKind.DEPLOY)]
@@ -282,14 +282,14 @@ def test_an_entry_point_may_name_any_of_these(target: object, info: PluginInfo |
 
 
 def test_of_two_tools_with_one_name_the_later_wins() -> None:
-    # seed 001: "If two tools share a name, the later registration wins."
+    # abi.md 10.10: the later one wins
     first, other, second = WordCount(), WordCount(), WordCount()
     other.name = "other"
     assert sdk.tools_of([first, other, second])[1] == [second, other]
 
 
 def test_a_plugin_may_have_no_tools() -> None:
-    # seed 001: "fn create_tools(&self) -> Vec<Box<dyn Tool>> { vec![] }"
+    # abi.md 10.10
     class Bare(MyPlugin):
         def create_tools(self) -> list[Tool]:
             return []
@@ -365,7 +365,7 @@ def test_on_cancel_loses_no_callback_to_a_race() -> None:
 
 
 def test_a_bare_runtime_ignores_what_is_emitted() -> None:
-    # seed 000: "struct NoopToolRuntime"
+    # abi.md 10.12: one that hears nothing
     runtime = ToolRuntime(InvocationContext("t"))
     runtime.emit("x")
     runtime.emit_progress("x")
@@ -377,7 +377,7 @@ ROOT = PROJECT
 
 
 def test_importing_the_sdk_imports_nothing_heavy_and_nothing_of_ours() -> None:
-    # seed 000: "zero dependency on Cortex internals"
+    # abi.md 10.13
     code = "import sys, cortexfs.sdk; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())

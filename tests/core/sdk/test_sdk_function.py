@@ -317,7 +317,7 @@ def test_an_unknown_option_is_refused() -> None:
 
 
 def test_one_tool_serves_many_threads() -> None:
-    # seed 001: "a single tool instance is shared across all turns"
+    # abi.md 10.2
     results: list[str] = []
 
     def call(number: int) -> None:

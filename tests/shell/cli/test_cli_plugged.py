@@ -41,8 +41,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_arguments_and_options_are_read_as_declared(
     words: list[str], given: dict[str, Any], root: Path
 ) -> None:
-    # seed 004: "It receives args: Record<string, unknown> where keys are option/arg names"
-    # seed 004: "name: string;       // --<name>", "flag: string;       // short flag, e.g. '-v'"
+    # abi.md 9.17
+    # abi.md 9.16
     more = {"wide": True, "with": "a flag", "speed": -3} if "a flag" in words else {}
     done = ctx("wave-hand", *words, root=root, input="typed")
     output, place, name, input, rest = done.stdout.splitlines()
@@ -106,7 +106,7 @@ def test_frames_are_there_for_who_wants_them(root: Path) -> None:
 def test_help_is_made_of_the_manifest(
     words: list[str], root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # seed 004: "CliCommandDeclaration", each with a description; a stranger's text moves no cursor
+    # abi.md 9.16, each with a description; a stranger's text moves no cursor
     assert program.main(words) == 0
     said = capsys.readouterr().out
     assert said.startswith("usage: ctx wave-hand [options] <whom> [<times>] [<back>]\n")
@@ -126,7 +126,7 @@ def test_help_is_made_of_the_manifest(
 
 
 def test_all_are_listed_in_the_help_of_the_program(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # seed 004: "Add cortex <name> subcommands"
+    # abi.md 9.24
     for words in ([], ["--help"], ["help"], ["-h"]):
         assert program.main(words) == 0
         listed = capsys.readouterr().out.partition("commands of plugins:\n")[2].partition("\n\n")[0]

@@ -42,7 +42,7 @@ SETTINGS = {
 
 
 def test_what_counts_is_declared_less_denied_and_granted(world: World) -> None:
-    # seed 004: "The effective permissions at runtime are declared - admin_denied + admin_granted."
+    # abi.md 9.26
     world.install("notes", capabilities=["tools", "network:fetch"])
     said = json.loads(world.ctx("permissions", "notes", "--json")[1])
     assert [(one["capability"], one["effective"]) for one in said["capabilities"]] == [
@@ -147,7 +147,7 @@ def test_settings_have_their_defaults_and_what_is_set(world: World) -> None:
 
 
 def test_a_secret_is_shown_to_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # seed 004: "secret ... masked in UI"
+    # abi.md 9.21
     world.install("notes", **SETTINGS)
     monkeypatch.setattr(sys, "stdin", io.StringIO("s3cret\n"))
     status, out, err = world.ctx("config", "notes", "token", "-")
@@ -166,7 +166,7 @@ def test_a_secret_is_shown_to_nobody(world: World, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_secret_is_stored_encrypted(world: World) -> None:
-    # seed 004: "secret Password input Stored encrypted, masked in UI"
+    # abi.md 9.21
     world.install("notes", **SETTINGS)
     world.install("other", **SETTINGS)
     for name, secret in (("notes", "s3cret"), ("other", "s3cret")):
@@ -231,7 +231,7 @@ def test_purging_forgets_what_was_decided(world: World) -> None:
 
 
 def test_a_dependency_that_is_missing_refuses_to_enable(world: World) -> None:
-    # seed 004: "dependencies: Required plugin names → semver constraints"
+    # abi.md 9.11
     status, _, err = world.install("top", dependencies={"below": "^1.0"})
     why = "top needs below ^1.0, which is not installed; install it with ctx plugin install below"
     assert (status, err) == (1, f"installed top 1.0.0, unsigned; it is not enabled: {why}\n")

@@ -53,7 +53,7 @@ def signer() -> Iterator[Signer]:
 
 
 def test_a_signed_package_is_installed_and_ends_with_its_key(world: World, signer: Signer) -> None:
-    # seed 004: "Digital signature (optional, GPG)"
+    # abi.md 9.10
     source = world.base / "source"
     signature = signer.signature(package.read(plugin(source)))
     plugin(source, signature=signature)

@@ -119,7 +119,7 @@ def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_hash_is_verified_when_it_is_read(tmp_path: Path) -> None:
-    # seed 004: "SHA-256 of plugin files for supply-chain verification"
+    # abi.md 9.9
     whole = manifest_hash.package_digest(
         {name: file.data for name, file in package.read(plugin(tmp_path / "p")).files.items()}
     )
@@ -188,7 +188,7 @@ def remote(where: Path, **changes: Any) -> package.Tree:
 
 
 def test_a_module_at_an_address_is_fetched_once(tmp_path: Path) -> None:
-    # seed 004: "entryPoint can be a relative path to a .wasm file or an https:// URL"
+    # abi.md 9.29
     tree = remote(tmp_path / "p")
     assert json_manifests.is_json(tree.manifest)
     with pytest.raises(Fault, match=f"its module is at {ADDRESS} and is fetched when it is installed"):

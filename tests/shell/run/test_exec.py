@@ -97,7 +97,7 @@ async def test_text_for_people(tmp_path: Path) -> None:
                 pass
         assert b"streamed returned" in runner.out.replace(b"\n", b"") or b"streamed " in runner.out
         assert b"half way" in runner.err
-        # seed 000: observer text "never speaks directly to the user-facing channel"
+        # abi.md 10.12
         assert b"seen" not in runner.out + runner.err
 
 

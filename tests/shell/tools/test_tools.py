@@ -96,14 +96,14 @@ def as_nobody(directory: Path, function: Callable[[], str]) -> str:
 
 
 def test_all_are_there_with_their_true_effects() -> None:
-    # seed 000: "Stable categories for side effects a tool may perform."
+    # abi.md 10.6
     found = {tool.name: [effect.kind for effect in tool.capabilities.effects] for tool in tools_of(plugin)[1]}
     assert found == EFFECTS
 
 
 @pytest.mark.parametrize("tool", plugin, ids=lambda tool: tool.name)
 def test_a_description_says_what_when_and_when_not(tool: Tool) -> None:
-    # seed 001: "What the tool does", "When to use it", "When *not* to use it"
+    # abi.md 10.1
     paragraphs = tool.description.split("\n")
     assert len(paragraphs) > 1
     assert any(line.startswith("Use it") for line in paragraphs)
@@ -201,6 +201,6 @@ def test_a_path_that_cannot_be_is_the_callers_fault(name: str, path: str) -> Non
 
 
 def test_words_are_counted() -> None:
-    # seed 000, the quick start
+    # abi.md 10.3
     assert call("text.word_count", text="  one two\nthree ").text == "3 words"
     assert call("text.word_count", text="").text == "0 words"

@@ -75,7 +75,7 @@ async def test_what_packages_need_comes_with_them(
 async def test_an_entry_point_may_be_an_address(
     desk: Desk, site: Site, tmp_path: Path, place: Path, form: str
 ) -> None:
-    # seed 004: "Entry point must be an absolute path or a URL (file://, https://, jsr:, npm:)"
+    # abi.md 9.6
     # issue 6: "https:, jsr: and npm: entry points fetched and pinned by hash at install"
     site.page("/lib/part.ts", "export const part: string = 'part';", "application/typescript")
     site.jsr("@test/tools", TOOL)
@@ -100,8 +100,7 @@ async def test_an_entry_point_may_be_an_address(
 async def test_an_entry_point_may_be_an_absolute_path(
     desk: Desk, tmp_path: Path, place: Path, begins: str
 ) -> None:
-    # seed 004: "Entry point must be an absolute path or a URL (file://, https://, jsr:, npm:). Relative paths
-    # in the manifest are resolved to absolute during installation."
+    # abi.md 9.6
     folder = place / "p"
     (folder / "src").mkdir(parents=True)
     (folder / "src" / "part.ts").write_text("export const part = 'elsewhere';")
@@ -118,7 +117,7 @@ async def test_an_entry_point_may_be_an_absolute_path(
 
 
 def test_the_hash_of_an_entry_point_at_an_address(desk: Desk, site: Site, place: Path) -> None:
-    # seed 004: "SHA-256 of plugin files for supply-chain verification"
+    # abi.md 9.9
     address = site.page("/mod.js", TOOL)
     wrong = plugin(place / "p", entryPoint=address, hash=f"sha256:{'0' * 64}")
     assert f"hash: says sha256:{'0' * 64}, but the files are" in desk.refused(wrong)

@@ -25,7 +25,7 @@ HEARD = {"heard": "return JSON.stringify(heard)"}
 
 
 async def test_declared_events_come_once(tmp_path: Path, place: Path) -> None:
-    # seed 004: "Requires events:listener capability. Must also list subscribed types"
+    # abi.md 9.13, 9.42
     text = esmodules.source(HEARD, EVENTS)
     may = ("tools", "events:listener")
     plugin = esmodules.plugin(place / "p", text, capabilities=may, events=("session:start",))
@@ -40,7 +40,7 @@ async def test_declared_events_come_once(tmp_path: Path, place: Path) -> None:
 
 
 async def test_middleware_aborts_and_changes_and_fails_closed(tmp_path: Path, place: Path) -> None:
-    # seed 004: "middleware:pre | middlewarePre export | Hook into pre-tool pipeline stage"
+    # abi.md 9.24
     # issue 6: "a failing or slow hook fails closed for abort-capable stages"
     more = """
     const nothing = { false: false, zero: 0, empty: "", list: [] };
@@ -84,7 +84,7 @@ async def test_middleware_aborts_and_changes_and_fails_closed(tmp_path: Path, pl
     ],
 )
 async def test_commands(tmp_path: Path, place: Path, export: str) -> None:
-    # seed 004: "The handler is the default export or a named export matching decl.name (camelCase)"
+    # abi.md 9.17
     says = "console.log('hello', args.name, {a: args.loud}); console.log('bye')"
     text = f"{export} async (args) => {{ {says} }}"
     command = Command(

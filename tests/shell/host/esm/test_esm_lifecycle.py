@@ -261,7 +261,7 @@ async def test_a_tool_that_wants_too_much_is_left_out(tmp_path: Path, place: Pat
 
 
 async def test_no_tools_without_the_capability(tmp_path: Path, place: Path) -> None:
-    # seed 004: "tools | tools: Tool[] | Register tools in the agent tool registry"
+    # abi.md 9.24
     plugin = esmodules.plugin(place / "p", esmodules.source({"a": "return 1"}), capabilities=())
     assert await broken(tmp_path, plugin) == ""  # it loads, and has none
 
@@ -298,7 +298,7 @@ def asked(model: sdk.Tool, text: str, **fields: Any) -> sdk.MemoryRuntime:
 
 def test_providers_are_models(place: Path) -> None:
     """In a process of its own, as a host ends all children of its process."""
-    # seed 004: "providers: Record<string, ProviderFactory> | Register LLM provider factories"
+    # abi.md 9.24
     code = f"import {__name__} as it; it.providers({str(place)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
 
@@ -309,7 +309,7 @@ def providers(place: str) -> None:
     plugin = esmodules.plugin(Path(place) / "p", PROVIDERS, capabilities=("config:provider",), **fields)
     models = {model.name: model for model in tools.tools(plugin) if isinstance(model, sdk.Model)}
     assert list(models) == ["parrot/grey", "oracle/old", "mute/one"]
-    # seed 004: "label: string; // display name in provider selection UI"
+    # abi.md 9.22
     assert models["parrot/grey"].description.startswith("Polly: ")
     said = asked(models["parrot/grey"], "one two", system="be brief")
     assert (said.text, said.events) == ("~one ~two ", [sdk.Usage(3, 2)])

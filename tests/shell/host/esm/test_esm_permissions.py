@@ -1,4 +1,4 @@
-"""Each permission of seed 004 in a real Deno: what it grants, and that it grants nothing else."""
+"""Each permission of abi.md 9.25 in a real Deno: what it grants, and that it grants nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.shell import esmodules
 from tests.shell.calling import serving
 from tests.shell.wat import Asked
 
-# seed 004, "Permissions": the capability, and "Deno Worker permission"
+# abi.md 9.25: the capability, and "Deno Worker permission"
 TABLE = """
     fs:read read
     fs:list read

@@ -1,4 +1,4 @@
-"""The kind mcp of manifest.json (seed 004: "Wraps an external JSON-RPC 2.0 server"), as its host has it."""
+"""The kind mcp of manifest.json (abi.md 9.27), as its host has it."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def run(tool: sdk.Tool, method: str = "greet", **params: Any) -> sdk.ToolResult:
 
 
 def test_a_call_is_passed_on(server: Server) -> None:
-    # seed 004: 'a synthetic tool named mcp_<name> that proxies calls', 'POST <entryPoint> { "jsonrpc": "2.0",
-    # "id": 1, "method": "<tool.name>", "params": { ... } }'
+    # abi.md 9.28
     made = tool(url(server))
     assert made.name == "mcp_my-plugin"
     assert made.description == "MCP plugin: my-plugin"
@@ -114,7 +113,7 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("said", "why"), WRONG)
 def test_what_is_no_answer_is_eproto(server: Server, said: Any, why: str) -> None:
-    # seed 004: 'The server must respond with { "jsonrpc": "2.0", "id": 1, "result": { ... } }'
+    # abi.md 9.28
     server.answer = lambda asked: said
     with pytest.raises(sdk.ExecutionFailed, match=why) as caught:
         run(tool(url(server)))
@@ -257,7 +256,7 @@ MANIFEST = {
 
 
 def test_a_manifest_becomes_the_tool(tmp_path: Path) -> None:
-    # seed 004: 'MCP (kind: "mcp", runtime: "deno")'
+    # abi.md 9.27
     made = json_manifests.parse(json.dumps(MANIFEST).encode(), None, "manifest.json")
     manifest = made.json
     assert isinstance(manifest, fields.Manifest)

@@ -26,7 +26,7 @@ def fetch(address: str, private: str = PRIVATE) -> bytes:
 
 
 def test_what_is_there(server: Site) -> None:
-    # seed 004: "entryPoint can be a relative path to a .wasm file or an https:// URL"
+    # abi.md 9.29
     there = server.page("/m.wasm", MODULE)
     assert fetch(there) == fetch(server.redirect("/moved", "/m.wasm")) == MODULE
     assert fetch(server.redirect("/whole", f"{there}?v=1#part".replace("?v=1", ""))) == MODULE

@@ -82,7 +82,7 @@ def requested(texts: wat.Texts, url: str, method: str = "", body: str = "", head
 
 
 async def test_requests(tmp_path: Path, place: Path, server: str) -> None:
-    # seed 004: "gated on network:fetch/net:outbound capability"
+    # abi.md 9.31
     texts = wat.Texts()
     tools = {
         "get": requested(texts, f"{server}/a?b=c", headers='{"x-own":"1"}'),
@@ -238,7 +238,7 @@ def test_redirects_end(server: str) -> None:
 
 
 def test_a_server_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    # seed 004: "HTTP requests have 30 s individual timeout"
+    # abi.md 9.31
     assert fetch.SECONDS == 30
     monkeypatch.setattr(fetch, "SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:

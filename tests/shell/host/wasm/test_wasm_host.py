@@ -28,7 +28,7 @@ def place() -> Iterator[Path]:
 
 
 async def test_the_log(tmp_path: Path, place: Path, caplog: pytest.LogCaptureFixture) -> None:
-    # seed 004: "host_log ... Log message to CortexPrism"
+    # abi.md 9.36
     # prism-manifest-json.md 8: "cap state keys/bytes and log rate"
     texts = wat.Texts()
     again = "(br_if $l (i32.lt_u (local.tee $t (i32.add (local.get $t) (i32.const 1))) (i32.const 1000000)))"
@@ -77,7 +77,7 @@ def test_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 async def test_the_configuration(tmp_path: Path, place: Path) -> None:
-    # seed 004: "Read CORTEX_PLUGIN_{NAME}_{KEY} or CORTEX_WASM_{KEY} env var"
+    # abi.md 9.37
     texts = wat.Texts()
     keys: tuple[str | bytes, ...] = (
         "theme",
@@ -118,14 +118,14 @@ async def test_the_configuration(tmp_path: Path, place: Path) -> None:
         assert await asked.said("k8") == "ü" * 32
         assert [await asked.said(f"k{at}") for at in (9, 10, 11)] == ["0", "0", "0"]
         # prism-manifest-json.md 4.1: "longer values are truncated silently"
-        # seed 004: "All strings are UTF-8"
+        # abi.md 9.39
         assert await asked.said("cut") == "üüü"
         # prism-manifest-json.md 4.1: "0 means 65536"
         assert await asked.said("whole") == "ü" * 200
 
 
 async def test_the_state(tmp_path: Path, place: Path) -> None:
-    # seed 004: "Persist state (in-memory + SQLite)"
+    # abi.md 9.38
     texts = wat.Texts()
     key = texts("k")
     tools = {
@@ -200,7 +200,7 @@ async def test_a_state_that_cannot_be_kept(tmp_path: Path, place: Path) -> None:
 
 
 async def test_time_and_chance(tmp_path: Path, place: Path) -> None:
-    # seed 004: "host_get_time_ms () -> i64"; "Cryptographically random bytes"
+    # abi.md 9.36
     tools = {
         "time": f"(call $number (i32.wrap_i64 (i64.div_u (call $time) (i64.const 1000))) {OUT})",
         "random": then(
@@ -225,7 +225,7 @@ async def test_time_and_chance(tmp_path: Path, place: Path) -> None:
 
 
 async def test_the_heap(tmp_path: Path, place: Path) -> None:
-    # seed 004: "[0x020000 - 0x0FFFFF] Host-managed heap (896 KB) — host_alloc/host_free"
+    # abi.md 9.33
     def alloc(size: int) -> str:
         return f"(call $number (call $alloc (i32.const {size})) {OUT})"
 
@@ -258,7 +258,7 @@ async def test_the_heap(tmp_path: Path, place: Path) -> None:
 async def test_the_host_leaves_the_scratch_area_and_the_plugins_memory_alone(
     tmp_path: Path, place: Path
 ) -> None:
-    # seed 004: "[0x000000 - 0x00FFFF] Host scratch area (64 KB)", "[0x100000 - ...] Plugin memory"
+    # abi.md 9.33
     # prism-manifest-json.md 4.3: "stack in 0..0xFFFF = the scratch area. So never put buffers in scratch"
     def touched(start: int, end: int) -> str:
         return f"""(local.set $t (i32.const {start}))
@@ -324,7 +324,7 @@ async def test_host_functions_are_given_what_is_not_there(tmp_path: Path, place:
 async def test_a_start_function_may_ask_too(
     tmp_path: Path, place: Path, shape: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # seed 004: "plugin_init ... Called once on load"
+    # abi.md 9.34
     texts = wat.Texts()
     more = f"""(func $s (call $log {texts("started")})) (start $s)
         (func (export "plugin_init") (call $log {texts("initialized")}))
@@ -339,7 +339,7 @@ async def test_a_start_function_may_ask_too(
             world.pool.replace(lambda plugin: False)  # as a new version makes it leave
             await host.exited.wait()
             assert host.status == 0
-            # seed 004: "plugin_destroy ... Called on unload - cleanup"
+            # abi.md 9.34
             await awaited(lambda: "fixture: destroyed" in caplog.text)
     for said in ("started", "initialized", "destroyed"):
         assert caplog.text.count(f"fixture: {said}") == 1

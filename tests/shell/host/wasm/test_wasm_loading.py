@@ -32,7 +32,7 @@ def place() -> Iterator[Path]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_module_says_what_its_tools_are(tmp_path: Path, place: Path, shape: str) -> None:
-    # seed 004: "Capabilities JSON must include full parameter schemas so LLMs understand tool signatures"
+    # abi.md 9.35
     tools = [
         {
             "name": "my_tool",
@@ -52,7 +52,7 @@ async def test_a_module_says_what_its_tools_are(tmp_path: Path, place: Path, sha
         assert catalog.broken == {}
         tool = registry.get("tool", "my_tool")
         assert tool is not None
-        # seed 004: "Tools execute in a dedicated Worker with 120 s timeout"
+        # abi.md 9.31
         assert (tool.description, tool.timeout) == ("Does something", 120)
         schema = msgspec.json.decode(tool.schema)
         assert schema["properties"]["limit"]["type"] == "number"
@@ -64,7 +64,7 @@ async def test_a_module_says_what_its_tools_are(tmp_path: Path, place: Path, sha
 
 
 async def test_a_plugin_without_the_capability_has_no_tools(tmp_path: Path, place: Path) -> None:
-    # seed 004: "tools ... Register tools in the agent tool registry"; denied, it registers none
+    # abi.md 9.24; denied, it registers none
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), capabilities=())
     assert await broken(tmp_path, plugin) == ""
 
@@ -74,7 +74,7 @@ _SAYS = '(func (export "plugin_get_capabilities") (param i32 i32) (result i32) (
 _RUNS = '(func (export "plugin_execute_tool") (param i32 i32 i32 i32 i32 i32) (result i32) (i32.const 0))'
 _LOOP = "(func $forever (loop $l (br $l)))"
 BROKEN: dict[str, tuple[str | bytes, str]] = {
-    # seed 004: "Host rejects incompatible versions on load"
+    # abi.md 9.32
     "another version": (wat.text({}, abi="(i32.const 2)"), "ABI version 2 is not supported (supported: 1)"),
     "no version": (f"(module {wat.OWN} {_SAYS} {_RUNS})", "does not export plugin_get_abi_version"),
     "no capabilities": (f"(module {wat.OWN} {_VERSION} {_RUNS})", "does not export plugin_get_capabilities"),

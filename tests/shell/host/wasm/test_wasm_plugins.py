@@ -46,7 +46,7 @@ async def test_calls(tmp_path: Path, place: Path, shape: str) -> None:
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS, memory=SHAPES[shape]))
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)
-        # seed 004: "All strings are UTF-8 in linear memory. Return 0 on success, non-zero on error."
+        # abi.md 9.39
         assert await asked.said("echo", text="ü\U0001f600\0") == '{"text":"ü\U0001f600\\u0000"}'
         assert await asked.said("echo") == "{}"
         assert await asked.said("silent") == ""
@@ -137,7 +137,7 @@ def test_the_clock_sleeps_when_nobody_calls(place: Path) -> None:
 
 
 async def test_memory_has_its_limits(tmp_path: Path, place: Path) -> None:
-    # seed 004: "Memory: initial: 256 pages (16 MiB), maximum: 512 pages (32 MiB)"
+    # abi.md 9.30
     source = wat.text(TOOLS, memory='(memory (export "memory") 256)')
     async with serving(tmp_path) as world:
         asked = Asked(world, wat.plugin(place / "m.wasm", source))
