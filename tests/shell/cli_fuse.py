@@ -42,8 +42,8 @@ def serve(root: str, *words: str) -> None:
 
     from cortexfs.pool.starter import Starter
 
-    if "alone" not in words:
-        Starter(Path(root), Path(f"{root}.state"), Path(f"{root}.config"))  # which ends with us
+    places = Path(root), Path(f"{root}.state"), Path(f"{root}.config")
+    starters = [] if "alone" in words else [Starter(*places)]  # which ends when it is not held here
     pid = next((word.partition("=")[2] for word in words if word.startswith("pid=")), os.getpid())
     text = f"version: 0\npid: {pid}\nmount: {root}\n".encode()
 
@@ -89,6 +89,8 @@ def serve(root: str, *words: str) -> None:
         trio.run(main)
     finally:
         pyfuse3.close(unmount=True)
+        for starter in starters:
+            starter.stop()
 
 
 if __name__ == "__main__":

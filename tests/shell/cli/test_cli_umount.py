@@ -12,6 +12,7 @@ from cortexfs.cli import mounts
 from cortexfs.cli.main import main
 from cortexfs.cli.mount import umount
 from tests.shell.cli_fuse import served
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and FUSE"
@@ -45,7 +46,7 @@ def test_a_daemon_that_answers_is_asked_to_stop(
     root = tmp_path / "ctx"
     with served(root) as daemon:
         assert main(["umount", str(root)]) == 0
-        assert daemon.wait() == 0
+        assert daemon.wait(PATIENCE) == 0
         assert mounts.mounted_at(str(root)) is None
     assert said(capsys) == [f"unmounted {root}"]
 
@@ -54,7 +55,7 @@ def test_a_deaf_daemon_is_aborted_and_detached(tmp_path: Path, capsys: pytest.Ca
     root = tmp_path / "ctx"
     with served(root, "deaf") as daemon:
         assert main(["umount", str(root)]) == 0
-        daemon.wait()
+        daemon.wait(PATIENCE)
         assert mounts.mounted_at(str(root)) is None
     lines = said(capsys)
     assert lines[0].startswith(f"the daemon (pid {daemon.pid}) did not stop")
@@ -67,7 +68,7 @@ def test_a_hung_daemon_is_found_and_killed(tmp_path: Path, capsys: pytest.Captur
     with served(root) as daemon:
         daemon.send_signal(signal.SIGSTOP)
         assert main(["umount", str(root)]) == 0
-        assert daemon.wait() == -signal.SIGKILL
+        assert daemon.wait(PATIENCE) == -signal.SIGKILL
         assert mounts.mounted_at(str(root)) is None
     lines = said(capsys)
     assert lines[0] == f"the daemon of {root} does not answer"
@@ -91,7 +92,7 @@ def test_a_daemon_names_no_other_process(tmp_path: Path, capsys: pytest.CaptureF
     root = tmp_path / "ctx"
     with served(root, f"pid={os.getpid()}") as daemon:
         assert main(["umount", str(root)]) == 0
-        assert daemon.wait() == 0
+        assert daemon.wait(PATIENCE) == 0
     assert said(capsys) == [f"unmounted {root}"]
 
 
@@ -113,7 +114,7 @@ def test_a_dead_daemons_mount_is_detached(tmp_path: Path, capsys: pytest.Capture
     root = tmp_path / "ctx"
     with served(root) as daemon:
         daemon.kill()
-        daemon.wait()
+        daemon.wait(PATIENCE)
         assert mounts.is_stale(str(root))
         assert main(["status", "--root", str(root)]) == 69
         assert main(["umount", str(root)]) == 0
@@ -166,7 +167,7 @@ def test_a_dead_daemons_mount_is_replaced(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "config" / "config.toml").write_text("[limits]\ndept = 1\n")  # so that it goes no further
     with served(root) as daemon:
         daemon.kill()
-        daemon.wait()
+        daemon.wait(PATIENCE)
         assert main(["mount", str(root)]) == 2
         assert mounts.mounted_at(str(root)) is None
     assert said(capsys)[0] == f"detached the mount that a dead daemon left at {root}"
@@ -176,6 +177,6 @@ def test_doctor_finds_dead_mounts(tmp_path: Path, capsys: pytest.CaptureFixture[
     root = tmp_path / "ctx"
     with served(root) as daemon:
         daemon.kill()
-        daemon.wait()
+        daemon.wait(PATIENCE)
         assert main(["doctor", "--root", str(root)]) == 69
     assert f"{root} lost its daemon" in capsys.readouterr().out
