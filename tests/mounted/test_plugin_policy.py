@@ -47,7 +47,7 @@ def lint(ctx: Ctx) -> tuple[int, set[tuple[str, str]]]:
 
 
 def test_every_process_tool_needs_confirmation_in_balanced_mode(mount: Ctx, settings: Path) -> None:
-    # cortex-sdk.md 6: "every process tool needs confirmation in balanced mode"
+    # abi.md 11.29
     with agent(mount, "reader", "script", "fs.read") as path:
         said = explained(mount, path, "tool/script")
         assert (said["allowed"], said["confirm"]) == (True, True)
@@ -55,7 +55,7 @@ def test_every_process_tool_needs_confirmation_in_balanced_mode(mount: Ctx, sett
         assert (explained(mount, path, "tool/script", "--mode", "open"))["confirm"] is False
         assert explained(mount, path, "tool/fs.read")["confirm"] is False
         assert explained(mount, "root", "tool/script")["confirm"] is False
-        # cortex-sdk.md 6: "Floors cannot be lowered."
+        # abi.md 11.29
         settings.write_text("[tools.script]\ntool_risk = 0.0\nblast_radius = 0.0\nirreversibility = 0.0\n")
         assert explained(mount, path, "tool/script")["confirm"] is True
         settings.write_text("[tools.script]\nblock = true\n")
@@ -63,7 +63,7 @@ def test_every_process_tool_needs_confirmation_in_balanced_mode(mount: Ctx, sett
 
 
 def test_lint_sees_installed_plugins(mount: Ctx, settings: Path) -> None:
-    # cortex-sdk.md 6: "policy lint codes"
+    # abi.md 11.29
     status, found = lint(mount)
     codes = {(code, subject.split("/")[-1]) for code, subject in found}
     assert status == 1

@@ -67,7 +67,7 @@ def test_a_signed_package_goes_all_the_way(mount: Ctx, tmp_path: Path, kind: str
     assert 'the publisher "example.dev" with the key' in refused.stderr
     mount.ctx("plugin", "install", str(package), "--yes")
     assert said(mount, name, NOBODY) == f"hello {NOBODY}"
-    # cortex-sdk.md 7: "No revocation." Here there is.
+    # abi.md 11.23
     mount.ctx("plugin", "trust", "remove", "example.dev")
     assert "its publisher example.dev is not trusted any more" in broken(mount)
     assert name not in tools(mount)
@@ -238,8 +238,7 @@ def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: P
 
 
 def test_a_purged_plugin_leaves_nothing_in_the_tree(mount: Ctx, tmp_path: Path) -> None:
-    # cortex-sdk.md 9.10: "Reload of a plugin whose manifest became invalid keeps the old tools; a purged
-    # plugin's tools are never unregistered"
+    # abi.md 11.28
     mount.ctx("plugin", "install", str(plugins.program(tmp_path, "purged")))
     (mount.state / "plugins/purged/manifest.toml").write_text("name = ")
     mount.ctx("plugin", "enable", "purged", check=False)
@@ -253,7 +252,7 @@ def test_a_purged_plugin_leaves_nothing_in_the_tree(mount: Ctx, tmp_path: Path) 
 
 
 def test_of_changes_in_a_burst_the_last_counts(mount: Ctx, tmp_path: Path) -> None:
-    # cortex-sdk.md 9.9: "its 500 ms debounce takes the first event and drops the last"
+    # abi.md 11.28
     mount.ctx("plugin", "install", str(plugins.program(tmp_path, "burst")))
     for last in (False, True):
         for on in (not last, last) * 10:

@@ -40,8 +40,7 @@ def refused(text: str, top: str = TOP) -> str:
 
 
 def test_what_is_left_out_has_its_default() -> None:
-    # cortex-sdk.md 1: author "", cortex_version "", trust unreviewed_process, native none, plugin_type "Tool"
-    # and dependencies []; provides and the lists [], booleans false
+    # abi.md 11.1
     assert manifest() == m.Manifest("notes", "0.1.0", "Keeps notes")
     found = msgspec.json.decode(msgspec.json.encode(manifest()))
     assert found == {
@@ -92,7 +91,7 @@ def test_what_is_left_out_has_its_default() -> None:
 
 
 def test_a_process_tool_has_its_defaults() -> None:
-    # cortex-sdk.md 1: args [], working_dir the plugin's, allow_host_paths false, env {}, effects []
+    # abi.md 11.1
     found = tool()
     assert (found.args, found.working_dir, found.allow_host_paths, found.env) == ((), None, False, {})
     assert (found.effects, found.max_memory_bytes, found.max_cpu_secs) == ((), None, None)
@@ -108,7 +107,7 @@ def test_a_process_tool_has_its_defaults() -> None:
 
 
 def test_native_and_certificates_have_their_defaults() -> None:
-    # cortex-sdk.md 1: library "", abi_version none, isolation process, tools []
+    # abi.md 11.1
     assert manifest("[native]\n").native == m.Native("", None, "process", ())
     # conformance = {suite, passed=false, checked_at, checks=[{name, passed, message=""}]}
     table = {"conformance": {"suite": "cortex", "checks": [{"name": "abi", "passed": True}]}}
@@ -163,14 +162,13 @@ def test_every_field_is_taken() -> None:
     ],
 )
 def test_an_unknown_field_is_refused(text: str) -> None:
-    # cortex-sdk.md 1: "`deny_unknown_fields` on the manifest, capabilities, sandbox, package, conformance,
-    # checks, native, native.tools"
+    # abi.md 11.2
     assert refused(text).startswith("unknown field ")
     assert "extra; known are name, " in refused("extra = 1\n")
 
 
 def test_effects_may_hold_more() -> None:
-    # cortex-sdk.md 1: "NOT on effects entries", "all but target required; unknown keys allowed"
+    # abi.md 11.2
     found = tool(EFFECT % ', note = "x"').effects
     assert found == (m.Effect("read_file", "reversible", "never", "supported", ""),)
     assert tool(EFFECT % ', target = "/etc"').effects[0].target == "/etc"
@@ -255,7 +253,7 @@ def test_the_words_of_effects_are_those_of_the_sdk() -> None:
 
 @pytest.mark.parametrize("schema", ["{}", "true", '"x"', "[1]", '{type = "object", default = 1.5}'])
 def test_an_input_schema_is_any_json_value(schema: str) -> None:
-    # cortex-sdk.md 1: "any JSON value"; whether it is a schema is for the validator
+    # abi.md 11.1; whether it is a schema is for the validator
     text = TOOL.replace("input_schema = {}", f"input_schema = {schema}")
     assert (manifest(text).native or m.Native()).tools[0].input_schema == tomllib.loads(f"x = {schema}")["x"]
 
@@ -272,7 +270,7 @@ def test_what_json_cannot_hold_is_refused(schema: str) -> None:
     "name", ["../../x", "", ".x", "a/b", "/etc", "x.d", "x.sock", "a b", "a\nb", "é", "x" * 65]
 )
 def test_a_name_cannot_lead_anywhere(name: str) -> None:
-    # cortex-sdk.md 9.2: "Plugin name is never validated": here it is, where it enters (abi.md 2.4)
+    # abi.md 2.4, 11.26
     assert refused("", TOP.replace('"notes"', msgspec.json.encode(name).decode())).startswith(
         "name: the name "
     )
@@ -282,7 +280,7 @@ def test_a_name_cannot_lead_anywhere(name: str) -> None:
 
 
 def test_a_name_is_not_that_of_a_backup() -> None:
-    # cortex-sdk.md 2: "Subdirs starting "." or ending .bak skipped", so such a plugin could never be loaded
+    # abi.md 11.17: such a plugin could never be loaded
     assert refused("", TOP.replace("notes", "notes.bak")).startswith(
         "name: the name 'notes.bak' ends in .bak"
     )
@@ -290,13 +288,13 @@ def test_a_name_is_not_that_of_a_backup() -> None:
 
 @pytest.mark.parametrize("version", ["1/2", "../1", "1 2", "1\n"])
 def test_a_version_fits_a_file_name(version: str) -> None:
-    # cortex-sdk.md 8: it stands in "<source dir name>-v<version>-<linux|macos>-<amd64|arm64>.cpx"
+    # abi.md 11.25
     top = TOP.replace('"0.1.0"', msgspec.json.encode(version).decode())
     assert refused("", top).startswith("version: the version ")
 
 
 def test_a_blank_version_is_for_the_review() -> None:
-    # cortex-sdk.md 1: "review checks: name and version non-blank"
+    # abi.md 11.3
     assert manifest("", TOP.replace("0.1.0", " ")).version == " "
 
 
@@ -309,7 +307,7 @@ def test_nesting_is_bounded() -> None:
 
 
 def test_package_metadata_has_its_own_file_in_the_fault() -> None:
-    # cortex-sdk.md 1: "loader: error `invalid package metadata <path>: ..`"
+    # abi.md 11.7
     with pytest.raises(Fault, match=r"^EINVAL: invalid package metadata /p/package.toml: unknown field sobm"):
         decode_package({"sobm": ""}, "package metadata /p/package.toml")
     with pytest.raises(

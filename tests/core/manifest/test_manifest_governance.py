@@ -42,7 +42,7 @@ def version_fault(wanted: str) -> Fault:
     "wanted", ["1.6.9", "1.6.8", "1.5.999", "0.0.0", "0.18446744073709551615.0", "01.6.9"]
 )
 def test_cortex_version_is_a_minimum(wanted: str) -> None:
-    # cortex-sdk.md 1: "accepted iff required <= host"; issue: "this host answers to 1.6.9"
+    # abi.md 11.4; issue: "this host answers to 1.6.9"
     assert HOST_VERSION == "1.6.9"
     governance.check_version(manifest(cortex_version=wanted))
 
@@ -55,7 +55,7 @@ def test_a_newer_host_is_asked_for(wanted: str) -> None:
 
 
 def test_cortex_version_is_required() -> None:
-    # cortex-sdk.md 1: "empty -> `cortex_version is required`"
+    # abi.md 11.4
     mend = '; write cortex_version = "1.6.9", or the oldest that it runs on'
     assert version_fault("").message == f"cortex_version is required{mend}"
 
@@ -70,7 +70,7 @@ def test_version_ranges_are_not_accepted(wanted: str) -> None:
                "18446744073709551616.0.0", "9" * 5000 + ".0.0", "1.6.\u0669"]
 )  # fmt: skip
 def test_a_version_is_three_numbers(wanted: str) -> None:
-    # cortex-sdk.md 1: "must be exactly three dot parts, each u64 (no -rc, no v)"
+    # abi.md 11.4
     fault = version_fault(wanted)
     assert fault.message.startswith("invalid cortex version target: ")
     assert fault.message.endswith("; write three numbers, as 1.6.9")
@@ -110,14 +110,14 @@ def test_a_version_is_three_numbers(wanted: str) -> None:
     ],
 )
 def test_what_contradicts_itself_is_refused(fields: dict[str, Any], sentence: str) -> None:
-    # cortex-sdk.md 1, validate_governance 1-6
+    # abi.md 11.5
     message = refused(**fields)
     assert message.startswith(f"plugin 'notes' {sentence}; ")
     assert not message.endswith("; ")
 
 
 def test_the_first_hit_is_the_error() -> None:
-    # cortex-sdk.md 1: "in order (first hit is the error"
+    # abi.md 11.5
     wrong: list[dict[str, Any]] = [
         {"trust": "disabled"},
         {"native": NATIVE},
@@ -165,7 +165,7 @@ def test_a_sound_plugin_passes() -> None:
     ],
 )
 def test_a_claim_that_nothing_holds_is_refused(sandbox: dict[str, Any], claim: str) -> None:
-    # cortex-sdk.md 1, validate_governance 7; issue: "none is accepted and ignored"
+    # abi.md 11.5; issue: "none is accepted and ignored"
     only = frozenset((Mechanism.PROCESS,))
     message = refused(only, sandbox=sandbox)
     assert message.startswith(
@@ -237,7 +237,7 @@ def boundary_fault(**fields: Any) -> str:
 
 @pytest.mark.parametrize(("version", "shown"), [(None, "None"), (0, "Some(0)"), (2, "Some(2)")])
 def test_a_library_needs_abi_1(version: int | None, shown: str) -> None:
-    # cortex-sdk.md 1: "`plugin 'N' declares native ABI None|Some(x) but daemon requires 1`"
+    # abi.md 11.5
     native = {"isolation": "trusted_in_process"} | ({} if version is None else {"abi_version": version})
     message = boundary_fault(trust="trusted_native", native=native)
     assert message.startswith(f"plugin 'notes' declares native ABI {shown} but daemon requires 1; ")
@@ -245,7 +245,7 @@ def test_a_library_needs_abi_1(version: int | None, shown: str) -> None:
 
 
 def test_process_tools_are_there_and_named() -> None:
-    # cortex-sdk.md 3, load errors; cortex-sdk.md 1: "blank name/description rejected at load"
+    # abi.md 11.3
     tools = {"capabilities": {"provides": ["tools"]}}
     assert "requests process isolation but has no [native] section" in boundary_fault(**tools)
     assert "declares no [[native.tools]]" in boundary_fault(**tools, native={})
@@ -261,7 +261,7 @@ def test_process_tools_are_there_and_named() -> None:
 
 
 def test_where_no_library_is_named_it_is_guessed() -> None:
-    # cortex-sdk.md 2: "library guessed as <dir>/lib<name with - as _>.so"
+    # abi.md 11.15
     named = decode({"name": "my-notes", "version": "1", "description": "", **TRUSTED})
     assert governance.library_of(named) == "libmy_notes.so"
     assert (
@@ -272,7 +272,7 @@ def test_where_no_library_is_named_it_is_guessed() -> None:
 
 
 def test_warnings_stand_in_nobodys_way() -> None:
-    # cortex-sdk.md 1: "Warnings (review/lint)"
+    # abi.md 11.6
     assert governance.warnings(manifest()) == [
         "missing publisher_id",
         "missing package signature",
@@ -291,7 +291,7 @@ def test_warnings_stand_in_nobodys_way() -> None:
 
 
 def test_each_capability_becomes_an_effect() -> None:
-    # cortex-sdk.md 1: "Each becomes an effect"
+    # abi.md 11.8
     has = {"file_read": ["/a"], "file_write": ["/b"], "network": ["h"]}
     flags = dict.fromkeys(("process", "secrets", "background"), True)
     told = governance.capability_effects(manifest(capabilities=has | flags))
@@ -314,7 +314,7 @@ def test_an_effect_is_as_the_sdk_has_it(kind: effects.ToolEffectKind) -> None:
 
 
 def test_a_process_tool_is_always_a_process() -> None:
-    # cortex-sdk.md 3: "run_process:"plugin subprocess"(always) if no run_process yet"
+    # abi.md 11.8
     process = hostcalls.Effect(
         "run_process", "partially_reversible", "always", "not_supported", "plugin subprocess"
     )

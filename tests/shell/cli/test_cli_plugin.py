@@ -132,8 +132,7 @@ def test_enabling_lasts(places: config.Places, capsys: pytest.CaptureFixture[str
 def test_enabling_leaves_the_configuration_alone(
     text: str, places: config.Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # cortex-sdk.md 9.8: "Two [plugins] tables are written ...; multi-line arrays break; enable is skipped
-    # when "name" occurs quoted anywhere in the file"
+    # abi.md 11.28
     places.config.mkdir()
     (places.config / "config.toml").write_text(text)
     others = config.enabled(config.load(places))

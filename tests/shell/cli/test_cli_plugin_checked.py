@@ -33,7 +33,7 @@ places, said = plugin_commands.places, plugin_commands.said
 def test_what_fails_its_test_is_not_installed(
     places: config.Places, said: Said, found: str, written: str, sentence: str
 ) -> None:
-    # cortex-sdk.md 8: "A failing test does not block install (DOC!=CODE)": here it does
+    # abi.md 11.26
     edit(hello(Path("hello")), found, written)
     assert said("test", "hello")[0] == 1
     # and all three say so, by the same code
@@ -46,7 +46,7 @@ def test_what_fails_its_test_is_not_installed(
 
 
 def test_a_program_that_nobody_may_run_is_not_installed(places: config.Places, said: Said) -> None:
-    # cortex-sdk.md 8: test "does not check the +x bit"
+    # abi.md 11.26
     folder = hello(Path("hello"))
     (folder / "bin/hello").chmod(0o644)
     status, _, err = said("install", "hello")
@@ -56,7 +56,7 @@ def test_a_program_that_nobody_may_run_is_not_installed(places: config.Places, s
 
 @pytest.mark.parametrize("template", ["process", "native", "python"])
 def test_no_scaffold_limits_what_interpreters_need(places: config.Places, said: Said, template: str) -> None:
-    # cortex-sdk.md 9.7: "RLIMIT_AS 64 MiB (scaffold value) kills Node"
+    # abi.md 11.11
     said.ok("new", "notes", "notes", "--template", template)
     manifest = tomllib.loads(Path("notes/manifest.toml").read_text())
     tools = manifest.get("native", {}).get("tools", [])
@@ -65,7 +65,7 @@ def test_no_scaffold_limits_what_interpreters_need(places: config.Places, said: 
 
 
 def test_a_plugin_that_is_gone_is_a_fault_of_its_tool(tmp_path: Path) -> None:
-    # cortex-sdk.md 3: "cannot canonicalize F P: e"
+    # abi.md 11.9
     tool = ProcessTool("t", "A tool", "/bin/sh", {})
     with pytest.raises(Fault, match=r"process tool 't' cannot canonicalize plugin directory .*/gone: "):
         resolve(tool, tmp_path / "gone")

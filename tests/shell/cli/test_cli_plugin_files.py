@@ -48,7 +48,7 @@ def test_sign_pack_and_install(places: config.Places, said: Said) -> None:
         "sign", "hello", "--key", "key"
     )
     told = said.ok("pack", "hello")
-    name = f"hello-v0.1.0-{package.platform()}.cpx"  # cortex-sdk.md 8
+    name = f"hello-v0.1.0-{package.platform()}.cpx"  # abi.md 11.26
     assert told.endswith(f"  {name}\n")
     status, _, err = said("install", name)
     assert (status, not (places.state / "plugins").exists()) == (13, True)
@@ -178,7 +178,7 @@ def test_what_is_installed_is_enabled_listed_and_removed(places: config.Places, 
     assert row["location"] == str(places.state / "plugins/hello")
     assert said.ok("disable", "hello") == f"disabled hello; {UNMOUNTED}\n"
     assert said.ok("enable", "hello") == f"enabled hello; {UNMOUNTED}\n"
-    # cortex-sdk.md 8: "uninstall ... (without --purge only disables)"
+    # abi.md 11.27
     assert "its files stay until: ctx plugin uninstall hello --purge" in said.ok("uninstall", "hello")
     assert (places.state / "plugins/hello").is_dir()
     assert said.ok("uninstall", "hello", "--purge") == f"removed hello; {UNMOUNTED}\n"
@@ -188,7 +188,7 @@ def test_what_is_installed_is_enabled_listed_and_removed(places: config.Places, 
 
 
 def test_names_that_lead_outside_are_none(places: config.Places, said: Said) -> None:
-    # cortex-sdk.md 9: "`uninstall ../.. --purge` deletes, outside plugins/"
+    # abi.md 11.26
     status, _, err = said("uninstall", "../..", "--purge")
     assert status == 2
     assert "the name '../..' may hold only letters" in err
@@ -303,7 +303,7 @@ def test_a_package_is_fetched_and_held_against_its_checksum(
 def test_a_release_is_found_by_its_repository(
     places: config.Places, said: Said, site: str, word: str, path: str
 ) -> None:
-    # cortex-sdk.md 8: "asset must end `-<platform>.cpx`, `<repo>-v*` preferred"
+    # abi.md 11.25
     data = signed_package(said)
     Path("hello").rename("elsewhere")
     repo = path.split("/")[3]

@@ -46,14 +46,14 @@ def test_nothing_is_written_over(places: config.Places, said: Said) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        # cortex-sdk.md 8: "does not check the +x bit, input_schema, signature or that the library exists"
+        # abi.md 11.26
         (lambda folder: (folder / "bin/hello").chmod(0o644), "it is not executable: chmod +x bin/hello"),
         (lambda folder: (folder / "bin/hello").unlink(), "is not among its files"),
         (lambda folder: edit(folder, "input_schema = {}", "input_schema = 7"), "it is no table"),
         (lambda folder: edit(folder, "= {}", '= { type = "no such" }'), "has no sound input_schema"),
         (lambda folder: edit(folder, "= {}", "= {}\ntimeout_secs = 0"), "timeout_secs is 0"),
         (lambda folder: edit(folder, "= {}", "= {}\nmax_output_bytes = 0"), "max_output_bytes is 0"),
-        # cortex-sdk.md 3: "Env cleared, then inherit_env names that are set": these never are
+        # abi.md 11.10
         (
             lambda folder: edit(folder, "= {}", '= {}\ninherit_env = ["API_KEY"]'),
             "inherit_env names API_KEY, which no caller passes on",
@@ -158,7 +158,7 @@ def test_a_review_says_what_is_asked_for_and_what_holds_it(places: config.Places
 
 
 def test_a_review_recommends_the_floors_that_policy_has(places: config.Places, said: Said) -> None:
-    # cortex-sdk.md 6: "Kind floors"; 8: "[risk.tools.NAME] effect = WriteFile target = "x" floor = ..."
+    # abi.md 11.29
     folder = hello(Path("hello"))
     harmless = 'reversibility = "reversible", confirmation = "never", dry_run = "not_supported"'
     kinds = ("read_file", "network_request", "send_message", "delete_file")

@@ -57,7 +57,7 @@ async def test_each_state_is_dropped_once_when_the_daemon_ends(
 
 
 async def test_a_replaced_library_is_dropped_once(tmp_path: Path, public: Path) -> None:
-    # cortex-sdk.md 4: "Drop: plugin_drop once after the last tool handle"
+    # abi.md 11.16
     plugin, said = telling(public)
     async with serving(tmp_path) as world:
         left = await host(world, plugin)

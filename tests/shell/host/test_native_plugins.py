@@ -66,7 +66,7 @@ async def call(world: World, plugin: hostcalls.Plugin, tool: str, input: bytes =
 
 
 async def test_a_library_is_asked_what_it_is(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
-    # cortex-sdk.md 4: "plugin_info JSON -> tool_count -> every descriptor -> register"
+    # abi.md 11.16
     async with serving(tmp_path) as world:
         catalog = Catalog(world.pool)
         registry = await catalog.registry([fixture])
@@ -155,7 +155,7 @@ async def test_a_library_that_was_replaced_after_it_was_looked_at(tmp_path: Path
 async def test_another_name_is_a_line_of_the_log(
     tmp_path: Path, public: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # cortex-sdk.md 2: "So make a mismatch a warning ... upstream would load it"
+    # abi.md 11.16
     plugin = made(public, '-DNAME="my-plugin"', name="native-hello")
     with caplog.at_level(logging.INFO, "cortexfs"):
         async with serving(tmp_path) as world:
@@ -170,7 +170,7 @@ async def test_another_name_is_a_line_of_the_log(
 
 
 async def test_calls(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
-    # cortex-sdk.md 4: 'Result {output:string, media:[Attachment], is_error:bool}'
+    # abi.md 11.16
     async with serving(tmp_path) as world:
         for tool, expected in {
             "soft": ("EIO", "so so", 1),
@@ -189,7 +189,7 @@ async def test_calls(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
             answer = await call(world, fixture, tool)
             assert (answer.code, answer.status) == (expected[0], expected[2]), tool
             assert expected[1] in answer.message
-        # cortex-sdk.md 4: "Every returned buffer goes once through THIS plugin's buffer_free"
+        # abi.md 11.16
         assert (await call(world, fixture, "counters")).output == "1 0"
         assert len(world.pool.by_pid) == 1
 

@@ -103,7 +103,7 @@ def test_the_order_is_that_of_enabling(world: World) -> None:
 
 
 def test_a_fault_is_one_sentence_and_the_others_go_on(world: World) -> None:
-    # cortex-sdk.md 2: "Any failure = one warning string, plugin skipped, daemon goes on"
+    # abi.md 11.18
     (world.install("bad") / "manifest.toml").write_text("name = ")
     world.install("good")
     loaded = world.offers.load()
@@ -138,7 +138,7 @@ def test_a_plugin_that_was_not_installed_is_refused(
 
 
 def test_a_directory_has_the_name_of_its_plugin(world: World) -> None:
-    # cortex-sdk.md 9: "the parsed and the used name can differ"
+    # abi.md 11.28
     where = world.install()
     where.rename(where.with_name("other"))
     config.choose(world.config.directory, "other", True)

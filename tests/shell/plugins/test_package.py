@@ -32,7 +32,7 @@ def test_what_is_packed_is_what_is_unpacked(tmp_path: Path) -> None:
 
 
 def test_the_layout_is_that_of_upstream(tmp_path: Path) -> None:
-    # cortex-sdk.md 8: "gzip tar (flate2 default), no top folder: manifest.toml, package.toml, ..., lib/ ..."
+    # abi.md 11.25
     data = package.pack(full(tmp_path))
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         assert archive.getnames() == [
@@ -49,7 +49,7 @@ def test_the_layout_is_that_of_upstream(tmp_path: Path) -> None:
 
 
 def test_a_package_is_named_after_its_directory(tmp_path: Path) -> None:
-    # cortex-sdk.md 8: "Name `<source dir name>-v<version>-<linux|macos>-<amd64|arm64>.cpx`"
+    # abi.md 11.25
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
     made = tree(tmp_path)
     name = package.archive_name("cortex-plugin-hello", made.manifest)
@@ -57,7 +57,7 @@ def test_a_package_is_named_after_its_directory(tmp_path: Path) -> None:
 
 
 def test_a_checksum_is_that_of_sha256sum() -> None:
-    # cortex-sdk.md 8: ".sha256 = plain `sha256sum` output by hand; the installer never fetches or checks it"
+    # abi.md 11.25
     text = package.checksum(b"data", "a.cpx")
     assert text == f"{hashlib.sha256(b'data').hexdigest()}  a.cpx\n"
     package.check_checksum("0  b.cpx\n" + text, b"data", "a.cpx")
@@ -69,7 +69,7 @@ def test_a_checksum_is_that_of_sha256sum() -> None:
 
 
 def test_programs_belong_to_the_plugin(tmp_path: Path) -> None:
-    # cortex-sdk.md 9.1: "a scaffolded process plugin does not survive its own install"
+    # abi.md 11.25
     files = {
         "bin/hello": "x",
         "tools/run/main": "x",
@@ -107,15 +107,14 @@ def test_a_missing_program_is_told_before_it_is_missed(tmp_path: Path) -> None:
 
 
 def test_a_library_may_lie_where_cargo_left_it(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "native library resolved from target/release under its manifest path ..."
+    # abi.md 11.19
     made = tree(tmp_path, NATIVE % "lib/libhello.so", {"target/release/libhello.so": "elf"})
     assert made.files["lib/libhello.so"].data == b"elf"
     assert "target" in made.ignored
 
 
 def test_what_is_hidden_and_what_is_a_link_stays_behind(tmp_path: Path) -> None:
-    # cortex-sdk.md 8: "pack does NOT filter hidden/.bak and follows symlinks (... docs say both are ignored,
-    # DOC!=CODE)"
+    # abi.md 11.25
     names = ["lib/.env", "lib/a~", "lib/a.bak", "lib/a.BAK", ".git/config", "lib/.d/x", "lib.bak/x"]
     where = plugin(tmp_path / "p", files=dict.fromkeys(names, "secret") | {"lib/a": "kept"})
     (tmp_path / "outside").write_text("secret")
@@ -135,7 +134,7 @@ def test_a_manifest_that_is_a_link_is_none(tmp_path: Path) -> None:
 
 
 def test_old_archives_keep_what_they_may(tmp_path: Path) -> None:
-    # cortex-sdk.md 8: extract drops "names failing the filter, anything but the five files and three dirs"
+    # abi.md 11.25
     folder = member("lib", kind=tarfile.DIRTYPE)
     extra = [member(name) for name in ("lib/x", "lib/.env", "lib/x.bak", "README.md", "src/a.rs")]
     found = package.unpack(cpx(folder, *extra), "x.cpx")
@@ -161,7 +160,7 @@ def test_long_names_and_other_alphabets_are_read(form: int) -> None:
         ("//etc/x", "is absolute"),
         ("lib//x", "is not plain"),
         ("lib/./x", "is not plain"),
-        # cortex-sdk.md 8: "`./manifest.toml` -> `cpx archive missing manifest.toml`"
+        # abi.md 11.25
         ("./manifest.toml", "cpx archive missing manifest.toml"),
         ("lib/a\nb", "holds a control character"),
         ("lib/a\tb", "holds a control character"),
@@ -216,8 +215,7 @@ def test_sparse_files_in_pax_headers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        # cortex-sdk.md 9.3: "duplicate manifest.toml entries in a .cpx: the name comes from the first, the
-        # content from the last"
+        # abi.md 11.25
         (["manifest.toml"], "stands in it twice"),
         (["lib/x", "lib/x"], "stands in it twice"),
         (["Manifest.toml"], "are one to systems that fold letters"),
@@ -291,7 +289,7 @@ def test_headers_that_contradict_each_other_are_refused() -> None:
 
 
 def test_an_archive_without_a_manifest_is_refused() -> None:
-    # cortex-sdk.md 8: "cpx archive missing manifest.toml"
+    # abi.md 11.25
     assert refused(cpx(member("lib/x"), manifest="")).startswith("cpx archive missing manifest.toml; ")
     folder = member("manifest.toml", kind=tarfile.DIRTYPE)
     assert refused(cpx(folder, manifest="")).startswith("cpx archive missing manifest.toml; ")

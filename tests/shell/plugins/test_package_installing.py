@@ -122,7 +122,7 @@ def test_what_fails_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "/x", ".", "..", "a/b", "", ".hidden"])
 def test_no_name_leads_outside(tmp_path: Path, name: str) -> None:
-    # cortex-sdk.md 9.2: "name="../../x" writes, and `uninstall ../.. --purge` deletes, outside plugins/"
+    # abi.md 11.26
     base = tmp_path / "plugins"
     install(base, "a", OLD)
     for attempt in (lambda: install(base, name, NEW), lambda: remove(base, name)):

@@ -33,7 +33,7 @@ def refused(where: Path) -> str:
 
 
 def test_what_is_no_plugin_is_passed_over(tmp_path: Path) -> None:
-    # cortex-sdk.md 2: "Subdirs starting "." or ending .bak skipped"; 5: "readdir order ... (BUG): sort"
+    # abi.md 11.17
     for name in ("c", "a", "B", ".a", "a.bak"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").touch()
@@ -42,7 +42,7 @@ def test_what_is_no_plugin_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_told_in_the_order_of_the_loader(tmp_path: Path) -> None:
-    # cortex-sdk.md 2: "parse+merge package.toml -> cortex_version -> governance -> enabled list -> native"
+    # abi.md 11.18
     wrong = TOOLS + '[sandbox]\nlevel = "container_vm"\n'
     where = plugin(tmp_path, "notes", wrong, version="")
     (where / "package.toml").write_text("x")
@@ -60,7 +60,7 @@ def test_what_is_wrong_is_told_in_the_order_of_the_loader(tmp_path: Path) -> Non
 
 
 def test_package_toml_replaces_the_section_whole(tmp_path: Path) -> None:
-    # cortex-sdk.md 1: "A package.toml file REPLACES [package] whole"
+    # abi.md 11.7
     where = plugin(tmp_path, text='[package]\npublisher_id = "a"\nsbom = "b"\n')
     assert directory.read(where).package.sbom == "b"
     (where / "package.toml").write_text('publisher_id = "c"\n')
@@ -70,7 +70,7 @@ def test_package_toml_replaces_the_section_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["x = 1", "publisher_id = 1", "\xff", "["])
 def test_package_toml_that_cannot_be_read_is_a_fault(tmp_path: Path, text: str) -> None:
-    # cortex-sdk.md 1: upstream's CLI "silently falls back to [package]"; loader: "invalid package metadata"
+    # abi.md 11.7
     where = plugin(tmp_path)
     (where / "package.toml").write_bytes(text.encode("latin-1"))
     with pytest.raises(Fault, match=f"invalid package metadata {where}/package.toml: "):
@@ -105,7 +105,7 @@ def resolved(where: Path) -> Command:
 
 
 def test_commands_are_found_in_the_plugin(tmp_path: Path) -> None:
-    # cortex-sdk.md 1 and 3: "command relative -> plugin dir", "cwd = working_dir or plugin dir"
+    # abi.md 11.9
     where = plugin(tmp_path, text=TOOLS + TOOL + 'args = ["-v"]\n')
     (where / "data").mkdir()
     assert resolved(where) == ((f"{where}/bin/add", "-v"), str(where))
@@ -129,7 +129,7 @@ def test_commands_are_found_in_the_plugin(tmp_path: Path) -> None:
     ],
 )
 def test_commands_stay_in_the_plugin(tmp_path: Path, line: str, sentence: str) -> None:
-    # cortex-sdk.md 1: "command and working_dir must canonicalize under canonical plugin dir"
+    # abi.md 11.9
     text = TOOLS + TOOL.replace('command = "bin/add"', line)
     if "working_dir" in line:
         text = TOOLS + TOOL + line + "\n"

@@ -41,14 +41,14 @@ def changed(tree: Tree, name: str, data: bytes | None, executable: bool = False)
 
 
 def test_the_key_of_the_test_vector(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "key = bytes 0..31 ... gave public A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg="
+    # abi.md 11.19
     package = sign(tree(tmp_path), SECRET)
     assert package.public_key == PUBLIC
     assert signing.Key(PUBLIC).fingerprint == hashlib.sha256(base64.b64decode(PUBLIC)).hexdigest()
 
 
 def test_the_payload_is_that_of_upstream(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "Payload = lines joined by "\n" with a final "\n", UTF-8"; sort "by path COMPONENT"
+    # abi.md 11.19
     files = {"lib/libhello.so": "elf", "skills/a/x": "1", "skills/a-b/x": "2", "sbom.spdx.json": "{}"}
     found = tree(tmp_path, NATIVE % "lib/libhello.so", files)
     certificate = Conformance("suite", True, "today", (Check("abi", True, ""), Check("cwd", False, "no")))
@@ -86,7 +86,7 @@ def test_what_upstream_can_verify_is_signed_as_upstream_does(tmp_path: Path) -> 
 
 
 def test_programs_are_signed_too(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "NOT signed: package.toml, README, bin/ (!)"; issue: "is signed here too"
+    # abi.md 11.19; issue: "is signed here too"
     found = made(full(tmp_path))
     text = payload(found, found.manifest.package, COMPLETE).decode()
     assert text.startswith("cortexfs-plugin-signature-v2\npublisher_id=example.dev\n")
@@ -107,7 +107,7 @@ def test_an_old_signature_lends_itself_to_nothing_unsigned(tmp_path: Path) -> No
 
 
 def test_a_verdict_says_what_was_verified(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: `unsigned (<why>)` | `verified ed25519; publisher=P; fingerprint=F` | `invalid (<why>)`
+    # abi.md 11.22
     plain = tree(tmp_path)
     assert (
         verify(plain).text
@@ -152,7 +152,7 @@ def test_metadata_that_differs_refuses(tmp_path: Path, field: str, value: Any, w
 
 
 def test_the_library_has_a_hash_of_its_own(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "[native].library if the file exists, else first .so/.dylib in lib/ ..."
+    # abi.md 11.19
     found = made(tree(tmp_path / "a", NATIVE % "lib/b.so", {"lib/a.so": "a", "lib/b.so": "b"}))
     assert found.manifest.package.binary_sha256 == hashlib.sha256(b"b").hexdigest()
     unnamed = tree(tmp_path / "b", "", {"lib/a.so": "a", "lib/b.so": "b"})
@@ -236,7 +236,7 @@ def test_metadata_is_written_as_toml(tmp_path: Path) -> None:
 
 
 def test_the_publisher_is_known_before_signing(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "publisher = --publisher, else package publisher_id, else manifest author, else error"
+    # abi.md 11.21
     found = tree(tmp_path)
     named = msgspec.structs.replace(found.manifest, package=Package(publisher_id="old.dev"))
     nobody = msgspec.structs.replace(found.manifest, author=" ")
@@ -246,14 +246,14 @@ def test_the_publisher_is_known_before_signing(tmp_path: Path) -> None:
     assert sign(found, SECRET).publisher_id == "Ann"
     with pytest.raises(Fault, match=r"^EINVAL: publisher_id is required before signing; "):
         sign(Tree(found.files, nobody), SECRET)
-    # cortex-sdk.md 9.11: "Signature payload lines are not escaped: refuse control characters"
+    # abi.md 11.19
     for publisher in ("a\nb", "a\tb", "a\u2028b"):
         with pytest.raises(Fault, match="publisher_id holds a control character"):
             sign(found, SECRET, publisher)
 
 
 def test_a_key_is_32_raw_bytes_and_its_owners(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "32 raw bytes (Ed25519 seed), mode 0600 (set after write: brief window, BUG)"
+    # abi.md 11.20
     path = tmp_path / "key"
     modes: list[int] = []
     real = os.open

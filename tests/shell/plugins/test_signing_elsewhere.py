@@ -1,6 +1,6 @@
 """A signature as others see it: lines that a person can write down, and another program verifies.
 
-cortex-sdk.md 7 has a test vector, "not run against upstream", of "a one-file plugin" that it does not show.
+Of abi.md 11.19 there is a test vector, which was not run against the original.
 Its key is checked in test_signing.py; this is one with its plugin.
 """
 
@@ -57,7 +57,7 @@ def metadata(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_vector_with_its_plugin(metadata: dict[str, str]) -> None:
-    # cortex-sdk.md 7: "Signature = Ed25519 over those bytes, standard base64"
+    # abi.md 11.19
     assert hashlib.sha256(MANIFEST).hexdigest() == MANIFEST_SHA256 == metadata["manifest_sha256"]
     assert metadata["public_key"] == PUBLIC
     assert metadata["signature"] == SIGNATURE

@@ -18,7 +18,7 @@ AT = "2026-01-02T03:04:05Z"
 
 
 def test_publishers_are_kept_as_upstream_keeps_them(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "[[publishers]] publisher_id, fingerprint_sha256, public_key, trusted_at (RFC 3339)"
+    # abi.md 11.23
     store = TrustStore(tmp_path / "state")
     assert not store.trusts(KNOWN)
     store.add(KNOWN, AT)
@@ -33,7 +33,7 @@ def test_publishers_are_kept_as_upstream_keeps_them(tmp_path: Path) -> None:
 
 
 def test_a_publisher_is_an_id_and_a_key(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "Match on id AND fingerprint"
+    # abi.md 11.23
     store = TrustStore(tmp_path)
     store.add(KNOWN, AT)
     assert not store.trusts(msgspec.structs.replace(KNOWN, publisher="other.dev"))
@@ -41,7 +41,7 @@ def test_a_publisher_is_an_id_and_a_key(tmp_path: Path) -> None:
 
 
 def test_trust_can_be_taken_back(tmp_path: Path) -> None:
-    # cortex-sdk.md 7: "No revocation"
+    # abi.md 11.23
     store = TrustStore(tmp_path)
     second = msgspec.structs.replace(KNOWN, fingerprint="0" * 64)
     other = msgspec.structs.replace(KNOWN, publisher="other.dev")
@@ -60,7 +60,7 @@ def test_trust_can_be_taken_back(tmp_path: Path) -> None:
     "data", [b"x", b"\xff", b"publishers = 1", b"[[publishers]]\nx = 1", b"a=" + b"[" * 9999]
 )
 def test_a_store_that_cannot_be_read_is_a_fault_and_stays(tmp_path: Path, data: bytes) -> None:
-    # cortex-sdk.md 7: "Unreadable store = empty store"
+    # abi.md 11.23
     store = TrustStore(tmp_path)
     store.path.write_bytes(data)
     for attempt in (lambda: store.trusts(KNOWN), lambda: store.add(KNOWN, AT)):
@@ -72,7 +72,7 @@ def test_a_store_that_cannot_be_read_is_a_fault_and_stays(tmp_path: Path, data: 
 @pytest.mark.parametrize(
     ("status", "trusted", "packaged", "yes", "interactive", "outcome"),
     [
-        # cortex-sdk.md 7: "packaged (.cpx, URL, name) needs a signature"
+        # abi.md 11.24
         ("unsigned", False, True, True, True, None),
         # "Directory install: unsigned allowed"
         ("unsigned", False, False, False, False, "install"),

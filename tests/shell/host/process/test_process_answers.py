@@ -23,7 +23,7 @@ from tests.shell.calling import serving
 from tests.shell.declaring import program, script
 
 ANSWERS = [
-    # cortex-sdk.md 3, decision order 4 to 7
+    # abi.md 11.13
     ("", ToolResult("")),
     (" \n\t", ToolResult("")),
     ('"a\\nb"', ToolResult("a\nb")),
@@ -72,7 +72,7 @@ def test_whatever_is_said_is_an_answer_or_none(said: bytes) -> None:
 
 
 def test_bytes_that_are_no_text_are_replaced() -> None:
-    # cortex-sdk.md 3: "Response: stdout, lossy UTF-8, stripped"
+    # abi.md 11.13
     assert decided(T, Ended(0, b'"\xff"', b"")) == ToolResult("\N{REPLACEMENT CHARACTER}")
 
 
@@ -98,7 +98,7 @@ def test_the_order_of_decision() -> None:
 
 
 async def test_programs_are_described_by_their_manifest(tmp_path: Path) -> None:
-    # cortex-sdk.md 3: "Effects = manifest capability effects + tool.effects + run_process:..."
+    # abi.md 11.8
     effect = {
         "kind": "send_message",
         "target": "#x",

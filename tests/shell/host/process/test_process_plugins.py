@@ -72,7 +72,7 @@ async def _feed(runner: Runner, stdin: bytes) -> None:
 
 
 async def test_the_request(where: Path) -> None:
-    # cortex-sdk.md 3: '{"tool":"<name>","input":<input>}', compact JSON + "\n", then stdin closed
+    # abi.md 11.12
     answer = await call(where, "cat >got; echo '\"read\"'", b'{ "text": "h\xc3\xa9" }')
     assert (answer.output, answer.status) == ("read", 0)
     got = (where / "got").read_bytes()
@@ -81,12 +81,12 @@ async def test_the_request(where: Path) -> None:
 
 
 async def test_the_environment_is_nothing_but_what_is_inherited_or_set(where: Path) -> None:
-    # cortex-sdk.md 3: "Env cleared, then inherit_env names that are set, then env"
+    # abi.md 11.10
     script(where, "")
     text = 'env | sort | grep -v "^_=\\|^PWD=\\|^SHLVL=\\|^OLDPWD=" >got; echo \'""\''
     environ = ("PATH=/usr/bin:/bin", "LANG=C.UTF-8", "HOME=/home/x")
     assert (await call(where, text, environ=environ)).status == 0
-    # cortex-sdk.md 1: 'empty means ["PATH"]'
+    # abi.md 11.10
     assert (where / "got").read_text() == "PATH=/usr/bin:/bin\n"
     fields: dict[str, Any] = {
         "inherited": ("LANG", "HOME", "TZ", "CORTEXFS_CWD", "PATH"),
@@ -99,7 +99,7 @@ async def test_the_environment_is_nothing_but_what_is_inherited_or_set(where: Pa
 
 
 async def test_where_it_runs_and_with_which_arguments(where: Path) -> None:
-    # cortex-sdk.md 3: "cwd = working_dir or plugin dir. argv = command + args; no shell."
+    # abi.md 11.9
     command = script(where, 'printf \'"%s %s"\' "$(pwd)" "$1"')
     async with serving(where.parent) as world:
         for place in (where, where.parent):
@@ -117,7 +117,7 @@ async def test_no_signal_is_ignored_or_blocked_and_no_descriptor_is_open(where: 
 
 
 async def test_limits_of_the_manifest(where: Path) -> None:
-    # cortex-sdk.md 1: "max_memory_bytes: RLIMIT_AS soft=hard", "max_cpu_secs: RLIMIT_CPU soft=hard"
+    # abi.md 11.11
     text = "(ulimit -S -v; ulimit -H -v; ulimit -S -t; ulimit -H -t) | tr '\\n' ' ' >&2; exit 3"
     answer = await call(where, text, memory_bytes=64 * MIB, cpu_seconds=7)
     assert answer.message == "65536 65536 7 7"
@@ -149,7 +149,7 @@ async def test_answers_through_a_host(where: Path) -> None:
 
 
 async def test_what_cannot_be_started(where: Path) -> None:
-    # cortex-sdk.md 3: "failed to spawn process-isolated tool 'T': .."
+    # abi.md 11.13
     script(where, "")
     plain = where / "plain"
     plain.write_text("#!/bin/sh\n")
@@ -168,7 +168,7 @@ async def test_what_cannot_be_started(where: Path) -> None:
 
 
 async def test_large_inputs_and_outputs_do_not_deadlock(where: Path) -> None:
-    # cortex-sdk.md 9.6: "write stdin in parallel with reading (big request + big output deadlocks)"
+    # abi.md 11.14
     command = python(
         where, "import sys,json\nsys.stdout.write(json.dumps({'output': json.load(sys.stdin)['input']['x']}))"
     )
@@ -184,14 +184,14 @@ async def test_large_inputs_and_outputs_do_not_deadlock(where: Path) -> None:
 
 @pytest.mark.parametrize("text", ["echo '\"done\"'", "exec <&-; sleep 0.05; echo '\"done\"'"])
 async def test_a_child_that_never_reads_its_request(where: Path, text: str) -> None:
-    # cortex-sdk.md 9.6: "Treat EPIPE as normal"
+    # abi.md 11.14
     answer = await call(where, text, msgspec.json.encode({"x": "y" * (15 * MIB)}))
     assert (answer.output, answer.status) == ("done", 0)
 
 
 @pytest.mark.parametrize("where_to", ["", ">&2"])
 async def test_a_flood_is_cut_off_while_it_is_read(where: Path, where_to: str) -> None:
-    # cortex-sdk.md 9.4: "the limit is applied afterwards" is upstream's defect
+    # abi.md 11.11
     answer = await call(where, f"exec yes {where_to}", output_bytes=100_000)
     assert (answer.code, answer.status) == ("EIO", 1)
     assert answer.message == "process-isolated tool 't' exceeded output limit of 100000 bytes"
@@ -205,14 +205,14 @@ async def test_output_at_the_limit_is_whole(where: Path) -> None:
 
 
 async def test_a_child_with_a_timeout_that_says_much_is_read(where: Path) -> None:
-    # cortex-sdk.md 9.4: "a child writing > ~64 KiB blocks until the timeout"
+    # abi.md 11.11
     text = "printf '\"'; head -c 500000 /dev/zero | tr '\\0' x; printf '\"'"
     answer = await call(where, text, timeout=20)
     assert (len(answer.output), answer.status) == (500_000, 0)
 
 
 async def test_a_timeout_ends_the_whole_group(where: Path) -> None:
-    # cortex-sdk.md 9.5: "kill() hits only the direct child"
+    # abi.md 11.14
     async with serving(where.parent) as world:
         pid = await world.pid()
         tool = program(script(where, "sleep 1000 & sleep 1000"), timeout=1)
@@ -224,7 +224,7 @@ async def test_a_timeout_ends_the_whole_group(where: Path) -> None:
 
 
 async def test_a_grandchild_that_keeps_the_pipe_holds_nobody_up(where: Path) -> None:
-    # cortex-sdk.md 9.5: "a grandchild holding stdout keeps the host waiting for ever"
+    # abi.md 11.14
     async with serving(where.parent) as world:
         for text in ("sleep 1000 & echo '\"done\"'", "setsid sleep 1000 & echo '\"done\"'"):
             answer = await world.call(only(world, program(script(where, text))), stdin=b"{}")
