@@ -122,7 +122,7 @@ def test_an_object_that_no_line_shows_is_not_run_from_inside_either(ctx: Ctx, ui
 
 
 def test_each_table_on_the_way_counts(ctx: Ctx) -> None:
-    # cortexfs-upstream 9.1: "hidden→visible never": what hides an object from who starts it, hides it from it
+    # Of the originals: "hidden→visible never": what hides an object from who starts it, hides it from it
     (ctx.work / "file").write_text("shown")
     asks = script(call("fs.read", path="file"), say("said"))
     with agent(ctx, "boss", "agent.run") as path, agent(ctx, "mate", "fs.read"):

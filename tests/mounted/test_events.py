@@ -59,7 +59,7 @@ def test_calls_of_tools(mount: Ctx, ear: str) -> None:
 
 
 def test_large_ones_are_cut(mount: Ctx, ear: str) -> None:
-    # prism-manifest-json.md 2.2: "truncated = output.length>8000, outputLength"
+    # Of the originals: "truncated = output.length>8000, outputLength"
     text = "x" * 100_000
     (mount.work / "large").write_text(text)
     assert mount.call("fs.read", "--path", "large").status == 0

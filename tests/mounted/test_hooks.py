@@ -41,7 +41,7 @@ def notes(answer: Answer) -> list[dict[str, object]]:
 
 
 def test_it_can_abort(mount: Ctx) -> None:
-    # "middlewarePre/Post that can abort"; prism-manifest-json.md 2.5: "tool not run"
+    # "middlewarePre/Post that can abort"; of the originals: "tool not run"
     before = said(mount, "runs")
     answer = echo(mount, "bad")
     assert (answer.status, answer.code, answer.output) == (13, "EPERM", "")
@@ -72,7 +72,7 @@ def test_a_changed_input_is_one_of_the_tool(mount: Ctx) -> None:
 
 
 def test_what_it_is_told(mount: Ctx) -> None:
-    # prism-manifest-json.md 2.5: "stage,sessionId,turnId,toolCall:{toolName,args},toolResult?"
+    # Of the originals: "stage,sessionId,turnId,toolCall:{toolName,args},toolResult?"
     answer = echo(mount, "context")
     told = json.loads(answer.output)
     assert (told["stage"], told["sessionId"], told["turnId"]) == ("pre-tool", "", answer.frames[0]["run"])

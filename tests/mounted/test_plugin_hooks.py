@@ -60,7 +60,7 @@ def called(mount: Ctx, uid: int | None = None) -> int:
 
 
 def test_the_whole_life(mount: Ctx, tmp_path: Path) -> None:
-    # prism-manifest-json.md 2.4: "Install onInstall->onLoad->onActivate; Enable onLoad->onActivate; Disable
+    # Of the originals: "Install onInstall->onLoad->onActivate; Enable onLoad->onActivate; Disable
     # onDeactivate->onUnload; Remove onDeactivate->onUnload->onUninstall; config change
     # onConfigChange(key,value,ctx) per key"
     folder = plugin(

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -233,10 +234,11 @@ def test_a_stopped_daemon_hangs_no_command(talks: Ctx) -> None:
     pid = talks.pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        for words in (["ping", ECHO], ["send", ECHO, "x"], ["session", "list"], ["chat", ECHO]):
-            done = talks.ctx(*words, check=False)
-            assert done.returncode == 69, words
-            assert "does not answer" in done.stderr
+        commands = (["ping", ECHO], ["send", ECHO, "x"], ["session", "list"], ["chat", ECHO])
+        with ThreadPoolExecutor(len(commands)) as at_once:
+            for done in at_once.map(lambda words: talks.ctx(*words, check=False), commands):
+                assert done.returncode == 69, done.args
+                assert "does not answer" in done.stderr
     finally:
         os.kill(pid, signal.SIGCONT)
 

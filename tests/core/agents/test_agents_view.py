@@ -67,7 +67,7 @@ def test_a_view_within_another_keeps_what_both_show() -> None:
 
 @given(VIEWS, VIEWS, st.lists(PATHS, max_size=8))
 def test_nothing_within_exceeds_either(child: View, parent: View, more: list[str]) -> None:
-    # upstream 9.1: "Attenuation: policy, groups, mounts ⊆ parent; ... hidden→visible never"
+    # Of the originals: "Attenuation: policy, groups, mounts ⊆ parent; ... hidden→visible never"
     both = within(child, parent)
     paths = {path for path, _ in (*child, *parent)}
     for path in (*paths, *more, *(f"{path.rstrip('/')}/deeper" for path in paths)):
@@ -81,7 +81,7 @@ HIDING = st.tuples(VIEWS, HOLES).map(lambda both: (*both[0], *both[1]))
 
 @given(HIDING, HIDING, st.lists(st.sampled_from(["/.x", "/a/.x", "/a/b/.x/y", "/a/.x/.y"]), max_size=4))
 def test_what_either_hides_both_hide(child: View, parent: View, more: list[str]) -> None:
-    # upstream 9.1: "hidden→visible never": an entry of one for what the other one hides opens nothing
+    # Of the originals: "hidden→visible never": an entry of one for what the other one hides opens nothing
     child = (*child, *((path, "rwx") for path in more[:2]))
     both = within(child, parent)
     for path in (*more, "/a/.x/z", "/.x"):

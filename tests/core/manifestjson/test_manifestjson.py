@@ -91,7 +91,7 @@ def test_only_the_members_without_a_question_mark_are_required() -> None:
         for member in optional.split():
             result = spoilt(way, member)
             assert (result.errors, result.warnings) == ((), ()), (way, member)
-    # "defaultValue: unknown": reference 1.3: 10 of 35 real manifests leave it away
+    # "defaultValue: unknown": of the originals: 10 of 35 real manifests leave it away
     result = spoilt(("ui", "settings", 0, "fields", 1), "defaultValue")
     assert [(one.category, one.path) for one in result.warnings] == [
         ("missing_default", "ui.settings[0].fields[1].defaultValue")
@@ -117,7 +117,7 @@ def test_names_are_kebab_case() -> None:
         "a" * 65,
     ):
         assert found(name=name) == [("invalid_name", "name")], name
-    # reference 1.3: "cortex" is the host, not a plugin
+    # Of the originals: "cortex" is the host, not a plugin
     assert found(name="cortex") == [("invalid_name", "name")]
     assert "comes from the key author" in read(name="@acme/a").errors[0].mend
 
@@ -351,7 +351,7 @@ def test_providers_are_declared_soundly() -> None:
 
 
 def test_unknown_keys_are_warnings_wherever_they_stand() -> None:
-    # reference 1.3: 35 of 35 real manifests have aiDisclosure, 13 a defaultValue in a tool's params
+    # Of the originals: 35 of 35 real manifests have aiDisclosure, 13 a defaultValue in a tool's params
     strange = {"aiDisclosure": {"tools": []}, "tools": [tool(params=[{**tool()["params"][0], "default": 1}])]}
     assert found(**strange) == [
         ("unknown_key", "tools[0].params[0].default"),

@@ -80,7 +80,7 @@ def test_each_capability_is_explained() -> None:
 
 
 def test_deno_gets_the_permissions_of_the_effective_capabilities_and_no_others() -> None:
-    # reference 2.8: "env, sys, ffi, import: never"
+    # Of the originals: "env, sys, ffi, import: never"
     every = effective(CAPABILITIES, ["shell:run"], [])
     assert capabilities.deno_permissions(every.capabilities) == ("net", "read", "write")
     assert capabilities.deno_permissions(["tools", "fs:search", "db:write"]) == ()
@@ -88,7 +88,7 @@ def test_deno_gets_the_permissions_of_the_effective_capabilities_and_no_others()
 
 
 def test_a_tool_that_wants_more_than_its_plugin_has_is_refused() -> None:
-    # reference 1.3: "tool caps must be a subset → refuse that tool"
+    # Of the originals: "tool caps must be a subset → refuse that tool"
     has = effective(["tools", "network:fetch", "shell:run"], ["shell:run"], [])
     assert capabilities.tool_fault("get", ["network:fetch"], has) is None
     told = capabilities.tool_fault("run", ["network:fetch", "shell:run"], has)

@@ -43,7 +43,7 @@ EVENTS: dict[str, dict[str, Any]] = {
 
 
 def test_hooks_are_called_in_the_documented_order() -> None:
-    # reference 2.4: "Install", "Enable", "Disable", "Remove", "config change ... per key"
+    # Of the originals: "Install", "Enable", "Disable", "Remove", "config change ... per key"
     said = {
         "install": "onInstall→onLoad→onActivate",
         "enable": "onLoad→onActivate",
@@ -88,7 +88,7 @@ def test_the_handler_of_a_command_is_its_name_in_camel_case() -> None:
 
 
 def test_params_are_a_schema_for_arguments() -> None:
-    # abi.md 9.15; reference 2.2: "C does not validate args ... Do both."
+    # abi.md 9.15; of the originals: "C does not validate args ... Do both."
     schema = tools.input_schema(manifest(**EVERYTHING).tools[0].params)
     assert schema == {
         "type": "object",

@@ -90,7 +90,7 @@ def test_what_is_missing_or_cyclic_is_refused_with_the_chain() -> None:
 
 @pytest.mark.parametrize("range_", [">=0.51.0", "^0.53.0", "*"])
 def test_the_host_answers_to_its_version(range_: str) -> None:
-    # reference 1.3: '"cortex" is the host, not a plugin: do not resolve as one'
+    # Of the originals: '"cortex" is the host, not a plugin: do not resolve as one'
     assert HOST_VERSION == "0.53.1"
     assert load_order([plugin("a", peers=f"cortex@{range_}")]).names == ("a",)
     assert load_order([plugin("a", f"cortex@{range_}")]).names == ("a",)

@@ -71,7 +71,7 @@ def test_what_a_person_types_is_kept_as_the_type_has_it() -> None:
 
 
 def test_what_is_set_counts_before_the_defaults() -> None:
-    # abi.md 9.23; reference 2.7: "lower priority than user's"
+    # abi.md 9.23; of the originals: "lower priority than user's"
     # config.settings gives limit 20, its field 10
     defaults = {"unit": "words", "limit": 20, "strict": False, "title": "", "retries": 3}
     assert settings.values(KNOWN, {}) == defaults

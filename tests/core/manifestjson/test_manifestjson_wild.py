@@ -11,7 +11,7 @@ from tests.core.manifest_json import EVERYTHING, read, spoilt
 
 
 def test_a_manifest_as_they_are_in_the_wild_loads_with_warnings() -> None:
-    # reference 1.3: what 35 real manifests have beside the reference, or have not
+    # Of the originals: what 35 real manifests have beside the reference, or have not
     field = {"key": "host", "label": "Host", "type": "text", "required": True, "default": ""}
     param = {"name": "box", "type": "string", "description": "", "defaultValue": "inbox"}
     wild = read(

@@ -30,7 +30,7 @@ def test_a_rule_knows_its_file_and_line() -> None:
     ("class_", "permission"), [(class_, one) for class_, some in PERMISSIONS.items() for one in some]
 )
 def test_each_class_has_its_permissions(class_: str, permission: str) -> None:
-    # upstream 10: "tool execute · model use · shared read write · session read write resume · mount read
+    # Of the originals: "tool execute · model use · shared read write · session read write resume · mount read
     # write · agent create start stop read write · network connect (only `network:default`)"
     name = {"model": "openai/gpt", "network": "default"}.get(class_, "one")
     line = f"allow coder_t {class_}:{name} {permission}"
@@ -70,7 +70,7 @@ def test_what_runs_has_a_permission_for_it() -> None:
     ],
 )
 def test_a_refusal_names_line_and_mend(line: str, mend: str) -> None:
-    # upstream 10: "Default deny, no deny rule, glob, priority, inheritance, variables. Unknown
+    # Of the originals: "Default deny, no deny rule, glob, priority, inheritance, variables. Unknown
     # class/permission EINVAL."
     message = refused(f"# first\nallow coder_t tool:fine execute\n{line}\n")
     assert message.startswith("line 3: ")
@@ -97,7 +97,7 @@ def test_a_rule_allows_exactly_what_it_says(asked: tuple[str, str, str, str]) ->
 
 
 def test_policy_lines_name_the_type_of_a_label() -> None:
-    # upstream 4.2: "`user_u:agent_r:coder_t:s0`; policy subject = `coder_t`"
+    # Of the originals: "`user_u:agent_r:coder_t:s0`; policy subject = `coder_t`"
     assert type_of("user_u:agent_r:coder_t:s0\n") == "coder_t"
     for wrong in ("", "\n", "coder_t\n", "a:b:c\n", "a:b:c d:e\n", "a:b:*:d\n"):
         assert type_of(wrong) == ""

@@ -73,7 +73,7 @@ def test_a_person_has_confirmed_what_they_run(mode: Mode, level: Level) -> None:
 
 
 def test_approval_ask_asks_about_everything() -> None:
-    # upstream 11: "Approval `ask`: after all checks, before spawn"
+    # Of the originals: "Approval `ask`: after all checks, before spawn"
     always = Asked(Kind.AGENT, always_ask=True)
     for level, tool in BY_LEVEL.items():
         said = verdict(tool, always, Settings(mode="open"))

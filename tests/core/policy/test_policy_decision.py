@@ -142,7 +142,7 @@ def test_a_line_for_another_label_is_no_line() -> None:
 
 
 def test_an_objects_policy_with_lines_must_allow_too() -> None:
-    # upstream 10: "tool's own `policy` file must allow too"
+    # Of the originals: "tool's own `policy` file must allow too"
     others = parse("allow other_t tool:fs.read execute\n", "tool/fs.read.d/policy")
     decision = asked(BASE, replace(FS_READ, rules=others))
     assert not decision.allowed
@@ -181,7 +181,7 @@ def spoilt(*layers: str) -> Decision:
 
 @pytest.mark.parametrize("layer", SPOILT)
 def test_any_refusal_refuses_and_says_why(layer: str) -> None:
-    # upstream 10: "any refusal refuses"
+    # Of the originals: "any refusal refuses"
     decision = spoilt(layer)
     assert not decision.allowed
     assert results(decision)[layer] == DENY

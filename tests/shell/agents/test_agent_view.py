@@ -161,7 +161,7 @@ def test_a_home_is_told_to_programs_that_find_their_settings_there() -> None:
 
 
 def test_what_is_closed_to_an_agent_is_closed_to_whom_it_starts() -> None:
-    # cortexfs-upstream 9.1: "hidden→visible never": also keys in a hidden folder that was chosen
+    # Of the originals: "hidden→visible never": also keys in a hidden folder that was chosen
     closed = caps("", "/home/alice")
     shown = view("", "/home/alice/.config", root="/ctx", home="/home/alice", writable=True)
     world = Failing(Model(), unused, None, mount="/\t/\trw\t-\n")

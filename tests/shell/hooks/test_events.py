@@ -63,7 +63,7 @@ async def test_they_come_once_and_in_order() -> None:
 
 
 async def test_what_waits_is_bounded() -> None:
-    # prism-manifest-json.md 2.6: "fire-and-forget with queue bound"
+    # Of the originals: "fire-and-forget with queue bound"
     async with telling() as (made, heard):
         for number in range(events.MAX_EVENTS + 10):
             made.tell("session:start", SITE, sessionId=str(number))

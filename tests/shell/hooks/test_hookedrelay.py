@@ -108,7 +108,7 @@ async def show(stage: Stage, input_: bytes = b'{"a": 1}') -> bytes:
 
 
 async def test_the_order_of_a_call(stage: Any) -> None:
-    # prism-manifest-json.md 2.5: "pre hooks -> event tool:pre-execute -> execute -> post hooks -> event"
+    # Of the originals: "pre hooks -> event tool:pre-execute -> execute -> post hooks -> event"
     made = stage()
 
     async def host(_: Stage) -> None:

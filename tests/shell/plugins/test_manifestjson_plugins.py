@@ -104,7 +104,7 @@ def test_a_manifest_toml_comes_first(tmp_path: Path) -> None:
 
 
 def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
-    # reference 8.2: "Symlinks inside the allowed dir are followed"
+    # Of the originals: "Symlinks inside the allowed dir are followed"
     folder = plugin(tmp_path / "p")
     for make in (
         lambda path: path.symlink_to("/etc/passwd"),

@@ -37,7 +37,7 @@ SECRET = "/etc/passwd"
     ],
 )
 async def test_imports_read_no_other_files(tmp_path: Path, place: Path, text: str) -> None:
-    # prism-manifest-json.md 8: "Static imports bypass --allow-read"
+    # Of the originals: "Static imports bypass --allow-read"
     (place / "p").mkdir()
     (place / "p" / "other.ts").write_text('import s from "file:///etc/passwd" with {type: "text"}')
     assert "Requires read access" in await broken(tmp_path, esmodules.plugin(place / "p", text))
@@ -108,7 +108,7 @@ async def test_files_are_those_of_the_callers_directory(tmp_path: Path, place: P
         asked = Asked(world, plugin)
         assert await asked.said("mine") == "got mine"
         assert await asked.said("make") == "got new"
-        # prism-manifest-json.md 8: "Symlinks inside the allowed dir are followed"
+        # Of the originals: "Symlinks inside the allowed dir are followed"
         for name in ("other", "out", "up", "overwrite", "link", "hard", "import", "proc"):
             assert (await asked.said(name)).startswith("not: "), name
         assert (place / "other").read_text() == "other"
@@ -214,7 +214,7 @@ def here() -> Iterator[int]:
 
 
 async def test_nothing_is_fetched_to_be_imported(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 8: "import("npm:"+x) performs registry requests with no net permission"
+    # Of the originals: "import("npm:"+x) performs registry requests with no net permission"
     names = (
         "npm:ms",
         "npm:" + "a" * 40,
@@ -236,7 +236,7 @@ async def test_nothing_is_fetched_to_be_imported(tmp_path: Path, place: Path) ->
 
 
 async def test_requests_reach_no_private_address(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 8: "net=true reaches loopback/metadata"
+    # Of the originals: "net=true reaches loopback/metadata"
     # issue 6: "private addresses and redirects into them refused unless granted"
     with here() as port:
         hosts = ("127.0.0.1", "localhost", "2130706433", "0.0.0.0", "10.0.0.1", "169.254.169.254", *HOSTS_6)
@@ -296,7 +296,7 @@ def test_what_is_given_is_taken_out_of_what_is_closed() -> None:
 
 
 async def test_there_is_no_storage_that_plugins_share(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 8: "localStorage shared between plugins of one bootstrap (reproduced)"
+    # Of the originals: "localStorage shared between plugins of one bootstrap (reproduced)"
     bodies = {
         "local": "localStorage.setItem('a', 'b'); return localStorage.getItem('a')",
         "caches": "return await caches.open('a')",
@@ -322,7 +322,7 @@ async def test_there_is_no_storage_that_plugins_share(tmp_path: Path, place: Pat
     ],
 )
 async def test_memory_has_an_end(tmp_path: Path, place: Path, body: str) -> None:
-    # prism-manifest-json.md 8: "--max-old-space-size=N kills JS heap only; ArrayBuffers took 3 GB"
+    # Of the originals: "--max-old-space-size=N kills JS heap only; ArrayBuffers took 3 GB"
     plugin = esmodules.plugin(place / "p", esmodules.source({"eat": body, "fine": "return 1"}), timeout=50)
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)

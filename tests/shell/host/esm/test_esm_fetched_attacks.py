@@ -114,7 +114,7 @@ def said(tool: sdk.Tool) -> str:
 async def test_a_package_has_no_more_rights_than_its_plugin(
     desk: Desk, site: Site, tmp_path: Path, place: Path, kernel: str
 ) -> None:
-    # reference 8.3, issue 6: "a package in the cache cannot read beyond what the capabilities grant"
+    # Of the originals, issue 6: "a package in the cache cannot read beyond what the capabilities grant"
     bodies = READS | DOES
     other = place / "other"
     (other / ".fetched" / "deno" / "npm").mkdir(parents=True)
@@ -132,7 +132,7 @@ async def test_a_package_has_no_more_rights_than_its_plugin(
 async def test_with_the_network_nothing_is_fetched_to_be_imported(
     desk: Desk, site: Site, tmp_path: Path, place: Path
 ) -> None:
-    # reference 8.3: 'import("npm:"+x) performs registry requests with no net permission (exfiltration)'
+    # Of the originals: 'import("npm:"+x) performs registry requests with no net permission (exfiltration)'
     names = {name: DOES[name] for name in ("https", "npm", "leak")}
     site.page("/late.js", "export default 'late'")
     evil(site, names | {"fetch": DOES["fetch"]}, place)
@@ -178,7 +178,7 @@ def modules(one: hostcalls.Plugin) -> dict[str, bytes]:
 async def test_a_module_at_an_address_opens_no_files(
     desk: Desk, site: Site, tmp_path: Path, place: Path
 ) -> None:
-    # reference 8.1: a static import of a file, this time by a module that is not one
+    # Of the originals: a static import of a file, this time by a module that is not one
     address = site.page("/a.js", f"{STATIC} export default s;")
     assert "what it imports cannot be fetched: " in desk.refused(
         plugin(place / "p", f'import "{address}";' + esmodules.source({"tool": ""}))

@@ -135,7 +135,7 @@ def test_the_hash_of_an_entry_point_at_an_address(desk: Desk, site: Site, place:
 async def test_nothing_of_it_runs_while_it_is_fetched(
     desk: Desk, site: Site, tmp_path: Path, place: Path
 ) -> None:
-    # reference 8.3, issue 6: "the fetch itself runs without the plugin's code being executed"
+    # Of the originals, issue 6: "the fetch itself runs without the plugin's code being executed"
     mark = place / "mark"
     spoil = f"require('fs').writeFileSync({str(mark)!r}, 'run');"
     scripts = {each: f"touch {mark}" for each in ("preinstall", "install", "postinstall", "prepare")}
@@ -234,7 +234,7 @@ def test_a_server_that_nobody_vouches_for_is_refused(
 
 
 def test_files_of_this_machine_are_no_modules(desk: Desk, site: Site, place: Path) -> None:
-    # reference 8.1: "a static import reads any file without permission"
+    # Of the originals: "a static import reads any file without permission"
     (place / "beside.ts").write_text("export const part = 1;")
     site.npm("greet", {"index.js": GREET})
     for name in ("../beside.ts", f"file://{place}/beside.ts"):

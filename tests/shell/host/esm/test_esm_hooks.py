@@ -103,7 +103,7 @@ async def test_commands(tmp_path: Path, place: Path, export: str) -> None:
 
 
 async def test_the_last_hooks(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 2.4: "Remove onDeactivate->onUnload->onUninstall"
+    # Of the originals: "Remove onDeactivate->onUnload->onUninstall"
     write = "Deno.writeTextFileSync(ctx.pluginDir + '/ends', '{} ', {{append: true}})"
     ends = "\n".join(
         f"export const {name} = (ctx) => {write.format(name)};"

@@ -41,7 +41,7 @@ def kept(place: Path) -> str:
 
 
 async def test_hooks_come_in_their_order(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 2.4: "Install onInstall->onLoad->onActivate; Enable onLoad->onActivate"
+    # Of the originals: "Install onInstall->onLoad->onActivate; Enable onLoad->onActivate"
     text = esmodules.source({"heard": "return heard.join()"}, HOOKS + NOTED)
     folder = place / "p"
     for times in range(2):
@@ -54,7 +54,7 @@ async def test_hooks_come_in_their_order(tmp_path: Path, place: Path) -> None:
 
 
 async def test_an_end_in_good_order(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 2.4: "Disable onDeactivate->onUnload"
+    # Of the originals: "Disable onDeactivate->onUnload"
     write = "Deno.writeTextFileSync(ctx.pluginDir + '/ends', '{} ', {{append: true}})"
     ends = "\n".join(
         f"export const {name} = (ctx) => {write.format(name)};" for name in ("onUnload", "onDeactivate")
@@ -73,7 +73,7 @@ async def test_an_end_in_good_order(tmp_path: Path, place: Path) -> None:
 
 
 async def test_settings_and_their_changes(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 2.4: "config change onConfigChange(key,value,ctx) per key"
+    # Of the originals: "config change onConfigChange(key,value,ctx) per key"
     bodies = {
         "heard": "return heard.join()",
         "get": "return JSON.stringify(await ctx.config.get(args.text))",
@@ -133,7 +133,7 @@ def keeper(folder: Path, **fields: Any) -> hostcalls.Plugin:
 
 
 async def test_state_is_kept(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 2.3: "state {get(k)->string|null,set(k,v:string),delete(k),list()->Record} async"
+    # Of the originals: "state {get(k)->string|null,set(k,v:string),delete(k),list()->Record} async"
     for times in range(2):
         (tmp_path / str(times)).mkdir()
         async with serving(tmp_path / str(times)) as world:
@@ -212,7 +212,7 @@ async def test_nobody_opens_the_state_himself(
 
 
 async def test_what_a_module_may_import(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 2.3: "'cortex/plugins' value import ... a host must provide it by import map"
+    # Of the originals: "'cortex/plugins' value import ... a host must provide it by import map"
     (place / "p" / "lib").mkdir(parents=True)
     (place / "p" / "lib" / "names.ts").write_text('export const name: string = "inner";')
     (place / "p" / "data.json").write_text('{"a": 1}')
@@ -233,7 +233,7 @@ async def test_what_a_module_may_import(tmp_path: Path, place: Path) -> None:
 
 
 async def test_tools_that_are_registered_while_it_loads(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 2.3: "host {registerTool(tool), unregisterTool(name)} ... restrict to own"
+    # Of the originals: "host {registerTool(tool), unregisterTool(name)} ... restrict to own"
     late = esmodules.tool("return 'late'", "late")
     does = f"ctx.host.registerTool({late}); ctx.host.unregisterTool('gone')"
     more = f"export const onLoad = (ctx) => {{ {does} }};"
@@ -248,7 +248,7 @@ async def test_tools_that_are_registered_while_it_loads(tmp_path: Path, place: P
 
 
 async def test_a_tool_that_wants_too_much_is_left_out(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 1.3: "tool caps must be a subset -> refuse that tool"
+    # Of the originals: "tool caps must be a subset -> refuse that tool"
     greedy = esmodules.tool("return 1", "greedy", capabilities='["shell:run"]')
     modest = esmodules.tool("return 1", "modest", capabilities='["fs:read"]')
     plugin = esmodules.plugin(

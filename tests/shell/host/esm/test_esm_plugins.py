@@ -53,7 +53,7 @@ async def test_calls(tmp_path: Path, place: Path) -> None:
         assert await asked.said("echo", text="ü" * 500_000) == "ü" * 500_000
         assert await asked.said("half") == "a\ufffdb \\ud83d"
         assert await asked.said("parts") == "one two"
-        # prism-manifest-json.md 2.2: "Throw from execute -> {success:false,output:'',error:message"
+        # Of the originals: "Throw from execute -> {success:false,output:'',error:message"
         answer = await asked("throw", text="way")
         assert (answer.code, answer.message, answer.status) == ("EIO", "no way", 1)
         assert (await asked("nothing")).code == "EIO"
@@ -63,7 +63,7 @@ async def test_calls(tmp_path: Path, place: Path) -> None:
 
 
 async def test_what_a_tool_is_given(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 2.2: "pass the union PluginContext and ToolContext"
+    # Of the originals: "pass the union PluginContext and ToolContext"
     given = "return [ctx.pluginId, ctx.pluginDir, ctx.toolName, typeof ctx.logger.warn].join(' ')"
     plugin = esmodules.plugin(place / "p", esmodules.source({"keys": TOOLS["keys"], "given": given}))
     async with serving(tmp_path) as world:
@@ -87,7 +87,7 @@ async def test_progress_comes_while_it_runs(tmp_path: Path, place: Path) -> None
 
 
 async def test_input_and_results_are_checked(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 2.2: "C does not validate args (no required/type/enum), nor the result. Do both."
+    # Of the originals: "C does not validate args (no required/type/enum), nor the result. Do both."
     bad = {
         "none": "return undefined",
         "other": "return {toolName: 'else', success: true, output: '', durationMs: 1}",
@@ -111,7 +111,7 @@ async def test_input_and_results_are_checked(tmp_path: Path, place: Path) -> Non
         for name in ("none", "other", "number"):
             answer = await asked(name)
             assert (answer.code, "returned" in answer.message) == ("EPROTO", True), name
-        # prism-manifest-json.md 8: "circular/BigInt results throw at serialise: each must become a failed
+        # Of the originals: "circular/BigInt results throw at serialise: each must become a failed
         # ToolCallResult"
         for name, told in {"circular": "circular", "big": "BigInt", "failed": "soft"}.items():
             answer = await asked(name)
@@ -258,7 +258,7 @@ async def test_calls_that_are_cancelled_harm_no_other(tmp_path: Path, place: Pat
 
 
 async def test_an_end_of_its_own(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 8: "Uncaught timer error or rejected promise exits rc 1; Deno.exit(n) is allowed"
+    # Of the originals: "Uncaught timer error or rejected promise exits rc 1; Deno.exit(n) is allowed"
     ends = {
         "leave": ("Deno.exit(3)", "ended with exit status: 3"),
         "timer": (

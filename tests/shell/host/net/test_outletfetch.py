@@ -48,7 +48,7 @@ def test_what_is_there(server: Site) -> None:
     ],
 )
 def test_a_redirect_is_a_request_of_its_own(target: str, why: str, server: Site) -> None:
-    # prism-manifest-json.md 3: "redirects off or same-origin, private-address policy"
+    # Of the originals: "redirects off or same-origin, private-address policy"
     with pytest.raises(Fault, match="cannot be fetched") as refused:
         fetch(server.redirect("/round", target))
     assert why in refused.value.message

@@ -139,7 +139,7 @@ async def test_requests(tmp_path: Path, place: Path, server: str) -> None:
 
 
 async def test_without_the_capability(tmp_path: Path, place: Path, server: str) -> None:
-    # prism-manifest-json.md 4.1: "status 403 `host: network:fetch permission denied`"
+    # Of the originals: "status 403 `host: network:fetch permission denied`"
     texts = wat.Texts()
     plugin = wat.plugin(
         place / "m.wasm", wat.text({"get": requested(texts, server)}, texts), private=LOOPBACK
@@ -150,7 +150,7 @@ async def test_without_the_capability(tmp_path: Path, place: Path, server: str) 
 
 
 async def test_a_server_that_does_not_answer(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 8: "deadline also inside host functions (epoch does not interrupt Python)"
+    # Of the originals: "deadline also inside host functions (epoch does not interrupt Python)"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         texts = wat.Texts()
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"

@@ -29,7 +29,7 @@ def place() -> Iterator[Path]:
 
 async def test_the_log(tmp_path: Path, place: Path, caplog: pytest.LogCaptureFixture) -> None:
     # abi.md 9.36
-    # prism-manifest-json.md 8: "cap state keys/bytes and log rate"
+    # Of the originals: "cap state keys/bytes and log rate"
     texts = wat.Texts()
     again = "(br_if $l (i32.lt_u (local.tee $t (i32.add (local.get $t) (i32.const 1))) (i32.const 1000000)))"
     tools = {
@@ -117,10 +117,10 @@ async def test_the_configuration(tmp_path: Path, place: Path) -> None:
         assert said == ["dark", "3", "true", "0", "0", "mapped", "shared", "own"]
         assert await asked.said("k8") == "ü" * 32
         assert [await asked.said(f"k{at}") for at in (9, 10, 11)] == ["0", "0", "0"]
-        # prism-manifest-json.md 4.1: "longer values are truncated silently"
+        # Of the originals: "longer values are truncated silently"
         # abi.md 9.39
         assert await asked.said("cut") == "üüü"
-        # prism-manifest-json.md 4.1: "0 means 65536"
+        # Of the originals: "0 means 65536"
         assert await asked.said("whole") == "ü" * 200
 
 
@@ -259,7 +259,7 @@ async def test_the_host_leaves_the_scratch_area_and_the_plugins_memory_alone(
     tmp_path: Path, place: Path
 ) -> None:
     # abi.md 9.33
-    # prism-manifest-json.md 4.3: "stack in 0..0xFFFF = the scratch area. So never put buffers in scratch"
+    # Of the originals: "stack in 0..0xFFFF = the scratch area. So never put buffers in scratch"
     def touched(start: int, end: int) -> str:
         return f"""(local.set $t (i32.const {start}))
             (loop $l (if (i32.ne (i32.load8_u (local.get $t)) (i32.const 0x5a)) (then (return (i32.const 7))))

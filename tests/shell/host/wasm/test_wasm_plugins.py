@@ -75,7 +75,7 @@ async def test_calls(tmp_path: Path, place: Path, shape: str) -> None:
 
 
 async def test_an_instance_lasts_until_it_traps(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 4.3: "after trap/interrupt/out-of-fuel drop the instance and re-instantiate"
+    # Of the originals: "after trap/interrupt/out-of-fuel drop the instance and re-instantiate"
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS))
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)
@@ -148,7 +148,7 @@ async def test_memory_has_its_limits(tmp_path: Path, place: Path) -> None:
 
 
 async def test_large_arguments(tmp_path: Path, place: Path) -> None:
-    # prism-manifest-json.md 4.3: "Cap: args+name+64 KiB out must fit 896 KiB ...
+    # Of the originals: "Cap: args+name+64 KiB out must fit 896 KiB ...
     # reject larger (`args too large`)"
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS))
     async with serving(tmp_path) as world:
