@@ -260,7 +260,8 @@ async def test_a_host_dies_for_every_run_in_it(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(call)
-            await awaited(lambda: [host.calls for host in world.pool.by_pid.values()] == [5])
+            await awaited(lambda: answers or [host.calls for host in world.pool.by_pid.values()] == [5])
+            assert [answer.message for answer in answers] == []
             os.kill(next(iter(world.pool.by_pid)), signal.SIGKILL)
         assert [(answer.code, answer.status) for answer in answers] == [("EPROTO", 70)] * 5
         assert all("SIGKILL" in answer.message for answer in answers)
