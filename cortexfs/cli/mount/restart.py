@@ -9,6 +9,7 @@ restarts into another state by mistake. It is `ctx umount` and then `ctx mount`,
 from __future__ import annotations
 
 import argparse
+import os
 
 from cortexfs.cli import daemons, mounts, parser
 from cortexfs.cli.daemons import Daemon
@@ -27,6 +28,9 @@ def run(options: argparse.Namespace) -> int:
     found = mounts.mounted_at(root)
     if not found:
         raise Fault("EHOSTDOWN", f"nothing of CortexFS is mounted at {root}; start it with: ctx mount {root}")
+    if found.owner != os.getuid():  # it would become ours, with directories that somebody else chose
+        mend = f"only that user may restart it; to end it: ctx umount {root}"
+        raise Fault("EPERM", f"{root} was mounted by uid {found.owner}; {mend}")
     if not mounts.is_stale(root):
         _keep_places(options, daemons.of(found))
     status = umount.run(options)

@@ -141,6 +141,18 @@ def test_another_users_mount_is_not_ours_to_end(
     ]
 
 
+def test_another_users_mount_is_not_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # also not by root, for whom it would be ended, and then refused as it is
+    monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, 1001, False))
+    assert main(["restart", str(tmp_path)]) == 13
+    assert said(capsys) == [
+        f"ctx restart: {tmp_path} was mounted by uid 1001; only that user may restart it; "
+        f"to end it: ctx umount {tmp_path}"
+    ]
+
+
 def test_a_live_mount_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "ctx"
     with served(root) as daemon:
