@@ -3,7 +3,7 @@
  *
  *     cortexfs-looker    with a socket (SOCK_SEQPACKET) as standard input
  *
- * Job: answer one question after another, until the daemon is gone (cortexfs/pool/looker.py).
+ * Job: answer one question after another, until the daemon is gone (cortexfs/pool/callers.py).
  * Rules: this process alone keeps CAP_SYS_PTRACE, without which a daemon of root sees no place of another
  * user's, and with which it could write into every process. So it reads eight bytes at a time, which mean two
  * numbers, and does nothing else with its power. It opens without looking: a file system may be a hung one.

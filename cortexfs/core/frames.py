@@ -125,6 +125,9 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyFrame] = msgspec.json.Decoder(AnyFrame)
 
 
+encode_lines = _encoder.encode_lines  # of several frames, none of which has a msgspec.Raw
+
+
 def encode(frame: Frame) -> bytes:
     line = _encoder.encode(frame)
     assert b"\n" not in line  # msgspec.Raw is emitted verbatim; whoever sets one compacts it

@@ -37,10 +37,12 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
     status: str = "ready"  # or "broken: why"
     registered: float = 0.0  # seconds since the epoch
     extra: Mapping[str, str] = {}  # values of controls that only some classes have
+    key: Key = ("", "")  # made of class, name and home, as each call asks for it
 
-    @property
-    def key(self) -> Key:
-        return (self.class_, self.name) if self.home is None else own_key(self.class_, self.home, self.name)
+    def __post_init__(self) -> None:
+        of_all = self.home is None
+        key = (self.class_, self.name) if of_all else own_key(self.class_, self.home or 0, self.name)
+        msgspec.structs.force_setattr(self, "key", key)
 
     @property
     def path(self) -> str:

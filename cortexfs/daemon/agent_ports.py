@@ -143,7 +143,7 @@ class AgentWorld:
             self._sessions.grew(Address(space, class_, folder.removesuffix(".d"), who.session), size)
 
     def hooked(self, tool: Object, who: Who, call: str) -> Hooked | None:
-        if not self._middleware.has_any:
+        if not self._middleware.hooks.of_tools:
             return None
         return self._middleware.of(
             Site(who.identity, who.session, who.run, who.cwd or "/", call=call), tool.name
@@ -171,10 +171,8 @@ class AgentWorld:
             self._runs.close(run, status, fault)  # type: ignore[arg-type]  # the words of frames.Status
 
     def admit(self, object_: Object, identity: hostcalls.Identity, arguments: list[bytes]) -> None:
-        """Before something runs that a run of an agent has called: EACCES unless the agent's policy allows
-        it. Nobody can be asked there, so what needs an approval is denied."""
-        if not identity.label:
-            return
+        """Before something runs that a run under a label has called: EACCES unless that is an agent's, and
+        its policy allows it. Nobody can be asked there, so what needs an approval is denied."""
         if not is_agents(identity.label):
             raise Fault("EACCES", f"what runs as the {identity.label} may not run objects")
         if object_.class_ == CLASS:

@@ -69,18 +69,13 @@ class Middleware:
         self.events = Events(self.hooks)
         self.held: Counter[int] = Counter()  # by uid
 
-    @property
-    def has_any(self) -> bool:
-        """Returns True if anybody wants to know of calls of tools."""
-        return self.hooks.of_tools
-
     def told(self) -> list[str]:
         """Lines of the status: who hooks in where, in the order in which they are asked."""
         lines = [f"hooks of {one.name}: {' '.join(one.hooks)}" for one in self.hooks.plugins]
         return [*lines, *([f"events dropped: {self.events.dropped}"] if lines else ())]
 
     def of(self, site: Site, tool: str) -> Hooked | None:
-        return Hooked(self, site, tool) if self.has_any and not site.identity.unheard else None
+        return Hooked(self, site, tool) if self.hooks.of_tools and not site.identity.unheard else None
 
 
 class Hooked:

@@ -104,7 +104,7 @@ class Arrivals:
             if not self._waiting:
                 return
             arrival = self._next()
-            if safe_sockets.is_over(arrival.stream):
+            if _is_over(arrival.stream):
                 arrival.close()
             else:
                 arrival.begin(arrival.stream, arrival.guest)
@@ -119,3 +119,15 @@ class Arrivals:
         if queue:
             self._waiting[uid] = queue  # behind the others
         return arrival
+
+
+def _is_over(sock: socket.socket) -> bool:
+    """Returns True where nothing is left to read, and the other end is closed, not for writing alone."""
+    try:
+        if not sock.recv(1, socket.MSG_PEEK):
+            sock.send(b"")
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return False

@@ -67,6 +67,9 @@ class Caller(NamedTuple):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self.cwd is not None:
             os.close(self.cwd)
 

@@ -1,5 +1,5 @@
 """Where a process is: its namespaces, its root and its working directory, as /proc shows them to whoever may
-trace it. A daemon of root may not, and has a program see that does nothing else (pool/looker.py).
+trace it. A daemon of root may not, and has a program see that does nothing else (pool/callers.py).
 
 Rules: a process is looked at by its pid; who asks makes sure that the pid was not given away meanwhile.
 This file must never know of sockets, objects, frames or policy.
@@ -57,6 +57,11 @@ def _cwd(pid: int) -> int | None:
         return os.open(b"/proc/%d/cwd" % pid, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
         return None
+
+
+def here() -> tuple[int, ...]:
+    """Returns our own numbers: mount and inode of the root, then the namespaces."""
+    return *_own_root(), *own_namespaces()
 
 
 def of(namespaces: tuple[int, ...], its_root: tuple[int, int]) -> Place:

@@ -17,6 +17,7 @@ import errno
 import os
 import socket
 import threading
+from collections.abc import Callable
 
 from cortexfs.linux import syscalls
 
@@ -42,26 +43,15 @@ def _refusable() -> bool:
 REFUSED = _refusable()  # whether nobody can send any here
 
 
-def receive(sock: socket.socket, size: int) -> bytes:
-    """As recv(2) without waiting; ConnectionAbortedError when descriptors come along."""
-    if REFUSED:
-        return sock.recv(size)
+def _receive_looking(sock: socket.socket, size: int) -> bytes:
     seen, _, flags, _ = sock.recvmsg(size, 0, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     if flags & socket.MSG_CTRUNC:
         raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
     return sock.recv(len(seen)) if seen else b""
 
 
-def is_over(sock: socket.socket) -> bool:
-    """Returns True where nothing is left to read, and the other end is closed, not for writing alone."""
-    try:
-        if not sock.recv(1, socket.MSG_PEEK):
-            sock.send(b"")
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return False
+# As recv(2) without waiting; ConnectionAbortedError when descriptors come along.
+receive: Callable[[socket.socket, int], bytes] = socket.socket.recv if REFUSED else _receive_looking
 
 
 class closing:

@@ -1,22 +1,195 @@
-"""The callers of the daemon. The looker sees where the caller is, while the daemon reads what is asked.
+"""The callers of the daemon, and its end of its looker: the program that sees where they are
+(runner/cortexfs-looker.c), while the daemon reads what is asked.
 
-    with callers.look(connection, sandboxed) as look:    as soon as somebody has connected
-        with await look.caller() as caller:              when it is to be known who that is
+    look = callers.look(connection, sandboxed)    as soon as somebody has connected
+    caller = await look.caller()                  when it is to be known who that is
+    look.close()
 
 Rules: the caller's powers are read before it is seen where it is. Somebody who was seen here may enter a user
-namespace, in which /proc then shows powers that are none here.
-This file must never know what is called.
+namespace, in which /proc then shows powers that are none here. An answer is mostly there when it is wanted,
+and whoever wants one reads all that come before it. A task reads those that are late. Whoever waits is told
+by an event, as others may read the answer. The channel is as old as the daemon, and another looker hears what
+the last one has not.
+This file must never know of frames or policy, or what is called.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import select
 import socket
-from collections.abc import Callable, Mapping
+import struct
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import trio
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.starts import LOOKER
+from cortexfs.linux import syscalls
+from cortexfs.peers import place
 from cortexfs.peers.ancestry import KnownHost
 from cortexfs.peers.caller import Caller, Peer, credentials, gone, nobody
-from cortexfs.pool.looker import Looker, Question
+from cortexfs.peers.place import HERE, Seen
+from cortexfs.pool.starter import Child, Starter
+
+# The loop waits as well, but for PROMPT_MS at most, and not again for PAUSE when that was not enough.
+PROMPT_MS = 1
+PAUSE = 0.1
+AGAIN = 0.1  # seconds from the end of one looker to the start of another
+
+_QUESTION = struct.Struct("=II")  # number, pid
+# number, errno; mount and inode of the root; namespaces
+_ANSWER = struct.Struct(f"=IIQQ{len(syscalls.NAMESPACES)}Q")
+_RIGHTS = socket.CMSG_LEN(4)  # room for one descriptor
+
+log = logging.getLogger("cortexfs")
+
+
+class Question:
+    __slots__ = ("answer", "came", "number", "pid")
+
+    def __init__(self, number: int, pid: int) -> None:
+        self.number = number
+        self.pid = pid
+        self.answer: Seen | OSError | None = None
+        self.came: trio.Event | None = None  # while somebody waits for it
+
+
+class Looker:
+    def __init__(self, starter: Starter) -> None:
+        self._starter = starter
+        self._channel = starter.looks
+        self._channel.setblocking(False)
+        try:
+            self._child = _alone(starter.start_now(LOOKER))
+        except OSError as error:
+            why = f"cortexfs-looker cannot be started: {error.strerror}; install the package again"
+            raise Fault("EHOSTDOWN", why) from None
+        self._here = place.here()
+        self._ready = select.poll()
+        self._ready.register(self._channel, select.POLLIN)
+        self._number = 0
+        self._asked: dict[int, Question] = {}
+        self._unsent: deque[Question] = deque()
+        self._late: set[int] = set()  # the numbers of questions whose answers are read by the task
+        self._is_late = trio.Event()
+        self._waits_from = 0.0  # by Trio's clock
+
+    async def run(self) -> None:
+        """Read what is late, and start another one where one has ended."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._read)
+            await self._replace()
+            nursery.cancel_scope.cancel()
+
+    async def _read(self) -> None:
+        """Read answers that are late. For each of the others this task would cost a turn of the loop."""
+        while True:
+            if not self._late:
+                self._is_late = trio.Event()
+                await self._is_late.wait()
+            await trio.lowlevel.wait_readable(self._channel)
+            if not self._hear(None):
+                return
+
+    async def _replace(self) -> None:
+        while True:
+            await self._child.ended.wait()
+            log.error("the process that sees where callers are has ended; another one is started")
+            await trio.sleep(AGAIN)
+            try:
+                self._child = _alone(await self._starter.start(LOOKER))
+            except OSError as error:
+                log.error("it cannot be started: %s", error.strerror)
+                return
+            # It may hear a question twice. The second answer is to nobody.
+            self._unsent = deque(self._asked.values())
+            self._late &= self._asked.keys()
+            self._send()
+
+    def ask(self, pid: int) -> Question:
+        self._number = self._number + 1 & 0xFFFFFFFF
+        question = self._asked[self._number] = Question(self._number, pid)
+        if self._unsent or not self._sent(question):
+            self._unsent.append(question)
+        return question
+
+    def _sent(self, question: Question) -> bool:
+        try:
+            self._channel.send(_QUESTION.pack(question.number, question.pid))
+        except OSError:
+            return False
+        return True
+
+    def _send(self) -> None:
+        """As many as the channel takes; the others follow when there are answers."""
+        while self._unsent and self._sent(self._unsent[0]):
+            self._unsent.popleft()
+
+    async def seen(self, question: Question) -> Seen:
+        """Returns where the process is. Raises OSError: it is gone, or not for us to see."""
+        if not self._comes_soon(question):
+            question.came = trio.Event()
+            self._note_late(question)
+            await question.came.wait()
+        if isinstance(question.answer, OSError):
+            raise question.answer
+        assert question.answer is not None
+        return question.answer
+
+    def _comes_soon(self, question: Question) -> bool:
+        """Wait a moment, and the loop with it, as two turns of the loop would take longer."""
+        self._hear(question)
+        if question.answer is None and (now := trio.current_time()) >= self._waits_from:
+            self._ready.poll(PROMPT_MS)
+            self._hear(question)
+            if question.answer is None:
+                self._waits_from = now + PAUSE
+        return question.answer is not None
+
+    def _hear(self, awaited: Question | None) -> bool:
+        """Take the answers that are there, up to the one that is awaited. Returns False at their end."""
+        with suppress(OSError):
+            while awaited is None or awaited.answer is None:
+                data, ancillary, _, _ = self._channel.recvmsg(_ANSWER.size, _RIGHTS, socket.MSG_CMSG_CLOEXEC)
+                if not data:
+                    return False
+                self._take(data, array("i", ancillary[0][2]) if ancillary else ())
+        if self._unsent:
+            self._send()
+        return True
+
+    def _note_late(self, question: Question) -> None:
+        self._late.add(question.number)
+        self._is_late.set()
+
+    def _take(self, data: bytes, rights: Sequence[int]) -> None:
+        number, error, *numbers = _ANSWER.unpack(data)
+        question = self._asked.pop(number, None)
+        self._late.discard(number)
+        if question is None:
+            _close(rights)
+        elif error:
+            question.answer = OSError(error, os.strerror(error))
+        else:
+            mount, inode, *namespaces = numbers
+            is_here = (*numbers,) == self._here
+            where = HERE if is_here else place.of((*namespaces,), (mount, inode))
+            question.answer = Seen(where, rights[0] if rights else None)
+        if question is not None and question.came is not None:
+            question.came.set()
+
+    def forget(self, question: Question) -> None:
+        """Have no answer. It holds a directory, so that it is taken, and closed, now if that can be."""
+        if question.answer is None and not self._comes_soon(question):
+            self._note_late(question)
+        self._asked.pop(question.number, None)
+        if isinstance(question.answer, Seen):
+            question.answer.close()
 
 
 class Callers:
@@ -52,6 +225,9 @@ class Look:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._question:
             self._looker.forget(self._question)
         if isinstance(self._peer, Peer):
@@ -68,3 +244,15 @@ class Look:
             return self._peer.caller(seen)
         except OSError as error:
             raise gone(error) from error
+
+
+def _alone(started: tuple[Child, list[int]]) -> Child:
+    """It prints nothing."""
+    child, rights = started
+    _close(rights)
+    return child
+
+
+def _close(rights: Iterable[int]) -> None:
+    for fd in rights:
+        os.close(fd)

@@ -7,12 +7,14 @@ This file must never know who gets which host.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
 import socket
+import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import trio
@@ -20,10 +22,13 @@ import trio
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.safe_text import one_line
-from cortexfs.pool.starter import Child
+from cortexfs.core.starts import FORK_SERVER
+from cortexfs.pool.starter import Child, Starter
 
 MAX_OUTPUT = 1 << 10  # of what is printed at once, for one line of the log
 _OUTPUT = 64 << 10
+END_SECONDS = 2.0  # for one that has broken off
+PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
 
 log = logging.getLogger("cortexfs")
 
@@ -31,6 +36,50 @@ _pack = msgspec.msgpack.Encoder().encode
 _replies: msgspec.msgpack.Decoder[hostcalls.FromForkServer] = msgspec.msgpack.Decoder(
     hostcalls.FromForkServer
 )
+
+
+Heard = Callable[[hostcalls.FromForkServer], None]
+
+
+class ForkServers:
+    """The fork server that there is now. Another one takes the place of one that has ended."""
+
+    def __init__(self, starter: Starter) -> None:
+        self._starter = starter
+        self.now = ForkServer(*starter.start_now(FORK_SERVER))
+
+    def send(self, message: hostcalls.ToForkServer, rights: Sequence[int] = ()) -> None:
+        self.now.send(message, rights)
+
+    async def run(self, heard: Heard, lost: Callable[[], None], new: Callable[[], None]) -> None:
+        """Hear each of them. `lost` is told when one has ended, and all hosts with it, `new` of the next."""
+        while True:
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.now.overhear)
+                while (received := await self.now.receive()) is not None:
+                    heard(received)
+                nursery.cancel_scope.cancel()
+            lost()
+            log.error("the fork server has ended, and all hosts with it; another one is started")
+            await self.now.end()
+            await trio.sleep_until(began + PAUSE)
+            try:
+                self.now = ForkServer(*await self._starter.start(FORK_SERVER))
+            except OSError as error:
+                log.error("no fork server can be started: %s", error.strerror)
+                return
+            new()
+
+    def hear_until(self, is_over: Callable[[], bool], heard: Heard, seconds: float) -> None:
+        """Hear it when the loop has ended, for so long at most."""
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(OSError, ValueError):  # it said nothing more, or was closed before
+            while not is_over():
+                self.now.awaited(max(deadline - time.monotonic(), 0))
+                if (message := self.now.heard()) is None:
+                    return
+                heard(message)
 
 
 class ForkServer:
@@ -80,6 +129,14 @@ class ForkServer:
             if not (said := os.read(self._output, _OUTPUT)):
                 return
             log.info("host output: %s", one_line(said[-MAX_OUTPUT:].decode(errors="replace")))
+
+    async def end(self) -> None:
+        """Wait until it has ended, which may take it a moment to end what its hosts left."""
+        self.close()
+        with trio.move_on_after(END_SECONDS):
+            await self.child.ended.wait()
+        self.child.kill()
+        await self.child.ended.wait()
 
     def close(self) -> None:
         """Have it end, and with it every host. May be repeated."""

@@ -15,25 +15,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import select
 import signal
 import socket
-import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import trio
 
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.errors import Fault
-from cortexfs.core.starts import FORK_SERVER
-from cortexfs.pool.call_pairs import Pairs
-from cortexfs.pool.callers import Callers
-from cortexfs.pool.fork_client import ForkServer
-from cortexfs.pool.looker import Looker
+from cortexfs.peers import safe_sockets
+from cortexfs.pool.callers import Callers, Looker
+from cortexfs.pool.fork_client import ForkServers
 from cortexfs.pool.people import People
 from cortexfs.pool.starter import Starter
 
@@ -41,14 +38,46 @@ RETIRED_SECONDS = 30.0  # for an idle host that was asked to leave
 # For idle hosts when the daemon ends: a library may have its plugin_drop, and none may hold that up.
 LEAVE_SECONDS = 0.5
 SPAWN_SECONDS = 10.0
-END_SECONDS = 2.0  # for a fork server that has broken off
-FORK_SERVER_PAUSE = 0.1  # one that dies at once must not be restarted in a tight loop
 # A caller can make namespaces without end; each would get a host of some MiB.
 HOSTS_PER_USER = 32
 
-log = logging.getLogger("cortexfs")
+# Larger than one message, so that a host seldom waits for the daemon in mid-answer.
+CALL_BUFFER = 512 << 10
+
+Pair: TypeAlias = tuple[socket.socket, socket.socket]  # the daemon's end, and the host's
 
 _pack = msgspec.msgpack.Encoder().encode
+
+
+class Pairs:
+    """Pairs of sockets for calls: one more than is needed, made while nobody waits for it."""
+
+    def __init__(self) -> None:
+        self._spare: Pair | None = _made()
+
+    def take(self) -> Pair:
+        pair, self._spare = self._spare, None
+        return pair or _made()
+
+    def refill(self) -> None:
+        """Call it when an answer has gone out. Without descriptors, the next call says so."""
+        if self._spare is None:
+            with contextlib.suppress(OSError):
+                self._spare = _made()
+
+    def close(self) -> None:
+        if self._spare is not None:
+            for end in self._spare:
+                end.close()
+            self._spare = None
+
+
+def _made() -> Pair:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours.setblocking(False)
+    safe_sockets.refuse_rights(ours)
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CALL_BUFFER)
+    return ours, theirs
 
 
 class Host:
@@ -68,6 +97,7 @@ class Host:
         self.number = number
         self._pairs = pairs
         self.plugin, self.identity = key
+        self.is_enclosed = hostcalls.is_enclosed(*key)
         self.control = control
         self.pid = 0
         self._kill = kill
@@ -96,7 +126,7 @@ class Host:
 
     def call(self, cwd: int | None) -> socket.socket:
         """Open a call: the daemon's end of its stream. Pair with `Pool.release`."""
-        assert cwd is None or not hostcalls.is_enclosed(self.plugin, self.identity)
+        assert cwd is None or not self.is_enclosed
         ours, theirs = self._pairs.take()
         with theirs:
             rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
@@ -144,8 +174,8 @@ class Pool:
     def __init__(self, limits: hostcalls.Limits, starter: Starter | None = None) -> None:
         self._limits = limits
         self.starter = starter or Starter()
-        self._forks = ForkServer(*self.starter.start_now(FORK_SERVER))
-        self.people = People(lambda message, rights: self._forks.send(message, rights))
+        self._forks = ForkServers(self.starter)
+        self.people = People(self._forks.send)
         self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._all: dict[int, Host] = {}
         self._by_pid: dict[int, Host] = {}
@@ -168,36 +198,13 @@ class Pool:
         """Hear the fork server; when it dies, its hosts are dead, and another takes its place."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._looker.run)
-            await self._serve()
+            await self._forks.run(self._heard, self._lost, self.people.introduce)
             nursery.cancel_scope.cancel()
 
-    async def _serve(self) -> None:
-        while True:
-            began = trio.current_time()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._forks.overhear)
-                while (received := await self._forks.receive()) is not None:
-                    self._heard(received)
-                nursery.cancel_scope.cancel()
-            for host in list(self._all.values()):
-                self._gone(host, -signal.SIGKILL)
-            log.error("the fork server has ended, and all hosts with it; another one is started")
-            await self._ended(self._forks)
-            await trio.sleep_until(began + FORK_SERVER_PAUSE)
-            try:
-                self._forks = ForkServer(*await self.starter.start(FORK_SERVER))
-            except OSError as error:
-                log.error("no fork server can be started: %s", error.strerror)
-                return
-            self.people.introduce()
-
-    async def _ended(self, forks: ForkServer) -> None:
-        """It may take a moment to end what its hosts left."""
-        forks.close()
-        with trio.move_on_after(END_SECONDS):
-            await forks.child.ended.wait()
-        forks.child.kill()
-        await forks.child.ended.wait()
+    def _lost(self) -> None:
+        """The fork server has ended, and with it every host."""
+        for host in list(self._all.values()):
+            self._gone(host, -signal.SIGKILL)
 
     @property
     def plugins(self) -> set[hostcalls.Plugin]:
@@ -379,22 +386,13 @@ class Pool:
         asked = [host for host in self._all.values() if host.pid and not host.calls]
         for host in asked:
             host.end()
-        self._await_ends(asked)
-        self._forks.close()
+        self._forks.hear_until(lambda: all(one.exited.is_set() for one in asked), self._heard, LEAVE_SECONDS)
+        self._forks.now.close()
         self.pairs.close()
-        for host in list(self._all.values()):
-            self._gone(host, -signal.SIGKILL)
-
-    def _await_ends(self, asked: Sequence[Host]) -> None:
-        deadline = time.monotonic() + LEAVE_SECONDS
-        with contextlib.suppress(OSError, ValueError):  # it said nothing more, or was closed before
-            while not all(host.exited.is_set() for host in asked):
-                self._forks.awaited(max(deadline - time.monotonic(), 0))
-                if (message := self._forks.heard()) is None:
-                    return
-                self._heard(message)
+        self._lost()
 
 
 def announce(request: hostcalls.Request) -> bytes:
     """The first message of a call."""
-    return wire.message(wire.REQUEST, _pack(request))
+    packed = _pack(request)
+    return wire.HEADER.pack(wire.REQUEST, len(packed)) + packed

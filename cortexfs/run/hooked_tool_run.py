@@ -58,11 +58,11 @@ class HookedRelay(Relay):
         self._passes = not hooked.holds
         self._is_refused = False  # it was too large, and nothing of it may pass
 
-    async def _work(
+    async def work(
         self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
     ) -> None:
         try:
-            await super()._work(pool, plugin, shown(asked), caller, seconds)
+            await super().work(pool, plugin, shown(asked), caller, seconds)
             await self._ended(seconds)
         finally:
             self._hooked.let_go()
@@ -185,7 +185,7 @@ class HookedRelay(Relay):
         if asked.refused is not None:
             self.fault = asked.refused
         else:
-            self._say(self._released(None if asked.output == output else asked.output))
+            self._out += self._released(None if asked.output == output else asked.output)
         self._done = True
 
     async def _unless_left(self, output: str) -> After | None:
@@ -219,4 +219,4 @@ class HookedRelay(Relay):
 
     def _note(self, notes: list[frames.Observer]) -> None:
         own = [msgspec.structs.replace(note, run=self._run.id) for note in notes]
-        self._say(b"".join(map(self._voice.say, own)))
+        self._out += b"".join(map(self._voice.say, own))

@@ -21,7 +21,6 @@ import trio
 
 from cortexfs.core import hostcalls, wire
 from cortexfs.core.arguments import usage
-from cortexfs.core.arguments.parse import wants_help
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
@@ -66,10 +65,10 @@ class Tree(NamedTuple):
     """The tree, as exec asks it."""
 
     root: str
-    find: Callable[[int], Object | None]  # by inode
+    find: Callable[[int, int], Object | None]  # by inode, which anybody can say, for a uid
     command: Callable[[list[bytes], int], Awaitable[tuple[Object, list[bytes]]]]  # which a uid means
     driver: Callable[[Object, str], Driver]  # what answers for a model or an agent, by its use
-    # Raises a Fault where what an agent runs may not run this with these arguments.
+    # Raises a Fault where what runs under a label may not run this with these arguments.
     admit: Callable[[Object, Identity, list[bytes]], None]
 
 
@@ -108,9 +107,9 @@ class Exec:
         self._settings = settings
         self._guests = Guests(settings.connections)
 
-    async def serve(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+    def serve(self, listener: socket.socket, nursery: trio.Nursery) -> Awaitable[None]:
         """Accept for ever; over the limit, connections are closed, which the runner reports."""
-        await self._arrivals.welcome(
+        return self._arrivals.welcome(
             listener,
             self._guests,
             lambda stream, guest: nursery.start_soon(
@@ -124,72 +123,80 @@ class Exec:
     async def _connection(self, stream: socket.socket, guest: Guest, look: Look) -> None:
         """The guard of this edge: a bug ends its own connection and nobody else's."""
         try:
-            gone = contextlib.suppress(OSError)  # nobody to tell
-            with safe_sockets.closing(stream), gone, look:
-                await self._converse(stream, guest, look)
+            await self._converse(stream, guest, look)
+        except OSError:
+            pass  # nobody to tell
         except Exception:  # it would end all tasks of the nursery; the log has it
             log.exception("a connection was ended by a bug")
             if self._strict:
                 raise
         finally:
+            look.close()
+            safe_sockets.close(stream)
             self._guests.leave(guest)
             self._pool.pairs.refill()
 
     async def _converse(self, stream: socket.socket, guest: Guest, look: Look) -> None:
-        voice: Voice = Jsonl("")
+        voice: Voice | None = None
         try:
             said = await _greeting(stream, guest)
             if said is None:
                 return
             greeting, arguments, environ = said
-            object_ = self._tree.find(greeting.inode)
+            object_ = self._tree.find(greeting.inode, guest.uid)
             if greeting.inode == COMMANDS:
                 voice = _voice(None, greeting.flags, environ)
                 object_, arguments = await self._tree.command(arguments, guest.uid)
-            if object_ and not object_.serves(guest.uid):  # whose inode anybody can say
-                object_ = None
             voice = _voice(object_, greeting.flags, environ)
             if object_ is None:
                 raise Fault("ENOENT", "this is no object of the mount (any more), or somebody else's own")
             if answer := self._without_running(object_, greeting, arguments):
                 await send(stream, answer)
                 return
-            with await look.caller() as caller:
+            caller = await look.caller()
+            try:
                 await self._run(
                     _Call(object_, caller, guest, stream, voice, arguments, greeting.umask, environ)
                 )
+            finally:
+                caller.close()
         except Fault as fault:
+            voice = voice or Jsonl("")
             await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
 
     async def _run(self, call: _Call) -> None:
         depth = self._settings.depth
         if call.caller.identity.depth > depth:
             raise Fault("EAGAIN", f"objects call objects {depth} deep already, which is the limit")
-        self._tree.admit(call.object_, call.caller.identity, call.arguments)
+        self._admit(call, call.arguments)
         if call.object_.class_ in ("tool", CLASS):
             await self._tool(call)
         else:
             await self._spoken(call)
+
+    def _admit(self, call: _Call, arguments: list[bytes]) -> None:
+        identity = call.caller.identity
+        if identity.label:
+            self._tree.admit(call.object_, identity, arguments)
 
     async def _tool(self, call: _Call) -> None:
         object_, caller = call.object_, call.caller
         if object_.plugin is None:
             raise Fault("EHOSTDOWN", f"{object_.name} cannot run: {object_.status}")
         run = self._open(call)
-        hooked = self._relay(call, run) if self._middleware.has_any else None
+        hooked = self._relay(call, run) if self._middleware.hooks.of_tools else None
         relay = hooked or Relay(call.stream, call.voice, run, self._settings)
         timeout = object_.timeout or self._settings.tool_timeout
         invocation = hostcalls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
-        directory = _place(caller) if hostcalls.is_enclosed(object_.plugin, caller.identity) else ""
-        asked = hostcalls.Call(
-            run.id, invocation, call.arguments, None, call.umask, call.environment, directory
-        )
+        asked = hostcalls.Call(run.id, invocation, call.arguments, None, call.umask, call.environment)
         let_go = self._pool.people.keep(caller.identity, call.stream) if hooked else None
         try:
             if let_go:  # plugins may be told of this run when its caller has left
                 await self._pool.people.met(caller.identity)
-            await relay.answer(self._pool, object_.plugin, asked, caller, timeout)
+            work = relay.work(self._pool, object_.plugin, asked, caller, timeout)
+            await relay.until_the_end(work)
         finally:
+            relay.close()
             if let_go:
                 let_go()
             self._runs.close(run, relay.status, relay.fault)
@@ -203,10 +210,9 @@ class Exec:
         if (hooked := self._middleware.of(site, call.object_.name)) is None:
             return None
 
-        def admit(changed: bytes) -> None:
-            self._tree.admit(call.object_, caller.identity, [changed])
-
-        return HookedRelay(call.stream, call.voice, run, self._settings, hooked, admit)
+        return HookedRelay(
+            call.stream, call.voice, run, self._settings, hooked, lambda changed: self._admit(call, [changed])
+        )
 
     async def _spoken(self, call: _Call) -> None:
         """A model or an agent answers."""
@@ -216,7 +222,7 @@ class Exec:
         let_go = self._pool.people.keep(who.identity, call.stream)
         answer = Answer(call.stream, call.voice, run, self._settings.output_bytes, who)
         try:
-            await answer.answer(driver, call.arguments, call.guest)
+            await answer.until_the_end(answer.work(driver, call.arguments, call.guest))
         finally:
             let_go()
             self._runs.close(run, answer.status, answer.fault)
@@ -228,7 +234,7 @@ class Exec:
 
     def _without_running(self, object_: Object, greeting: wire.Hello, arguments: list[bytes]) -> bytes:
         """The answers that need no run: --help, and what comes of no arguments on a terminal."""
-        if wants_help(arguments):
+        if arguments == [b"--help"]:  # abi.md 4.14
             schema = msgspec.json.decode(object_.schema)
             effects, dry = object_.capabilities.effects, object_.dry_run_flag
             text = usage.help_text(object_.name, object_.description, schema, effects, object_.class_, dry)

@@ -1,6 +1,6 @@
 """One run of a model for a runner: its prompt, read where it has to be, and what the driver says as frames.
 
-Main path: `Answer.answer`. Standard input is asked for only when the arguments want it; then the driver
+Main path: `Answer.work`. Standard input is asked for only when the arguments want it; then the driver
 answers, while a second task watches for a caller who leaves, which cancels it.
 
 Rules: a prompt is bounded before it is parsed, and what a user has us keep of prompts altogether, too. A
@@ -46,11 +46,7 @@ class Answer(RunnerSide):
         self._scope = trio.CancelScope()
         self._told = False  # in deltas, since the last message
 
-    async def answer(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
-        """The whole run, from its start frame to its exit status."""
-        await self._until_the_end(self._work(driver, arguments, guest))
-
-    async def _work(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
+    async def work(self, driver: Driver, arguments: Sequence[bytes], guest: Guest) -> None:
         given = await self._prompt(arguments, guest)
         if self._left:
             return
@@ -76,7 +72,7 @@ class Answer(RunnerSide):
 
     async def _standard_input(self, room: int, guest: Guest) -> bytes:
         """All of it; of more than there is room for, as much as shows it."""
-        self._say(wire.message(wire.WANT, wire.U32.pack(room + 1)))
+        self._out += wire.message(wire.WANT, wire.U32.pack(room + 1))
         await self._flush()
         data, held = bytearray(), SMALL
         while messages := await self._hear():
@@ -108,7 +104,7 @@ class Answer(RunnerSide):
             parts.append(
                 await trio.to_thread.run_sync(self._voice.say, own) if large else self._voice.say(own)
             )
-        self._say(b"".join(parts))
+        self._out += b"".join(parts)
         await self._try_flush()
         if self._left:
             self._scope.cancel()

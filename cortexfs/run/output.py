@@ -15,6 +15,8 @@ from typing import Any
 from cortexfs.core import frames, lines, wire
 from cortexfs.core.safe_text import prose
 
+_header = wire.HEADER.pack  # wire.message without the call, as each run says several
+
 VANISHED = "the CortexFS daemon went away during the call; start it again with: ctx mount"
 
 
@@ -43,23 +45,24 @@ class Jsonl(Voice):
 
     def start(self) -> bytes:
         lost = self._lines("error", "EHOSTDOWN", VANISHED)
-        words = wire.message(wire.LAST_WORDS, wire.U32.pack(len(lost)) + lost)
+        words = _header(wire.LAST_WORDS, wire.U32.size + len(lost)) + wire.U32.pack(len(lost)) + lost
         return words + self.say(frames.Start(run=self.run, **{self.class_: self.object}))
 
     def say(self, frame: frames.Frame) -> bytes:
-        line = frames.encode(frame)
+        line = frames.encode_lines([frame])
         if len(line) > frames.MAX_LINE:
             return printed(wire.STDOUT, lines.encode(frame))
-        return wire.message(wire.STDOUT, line)
+        return _header(wire.STDOUT, len(line)) + line
 
     def end(self, status: frames.Status, code: str | None = None, message: str = "") -> bytes:
-        return wire.message(wire.STDOUT, self._lines(status, code, message))
+        said = self._lines(status, code, message)
+        return _header(wire.STDOUT, len(said)) + said
 
     def _lines(self, status: frames.Status, code: str | None, message: str) -> bytes:
-        done = frames.encode(frames.Done(run=self.run, status=status, code=code))
+        done = frames.Done(run=self.run, status=status, code=code)
         if not message or code is None:
-            return done
-        return frames.encode(frames.Error(run=self.run, code=code, message=message)) + done
+            return frames.encode_lines([done])
+        return frames.encode_lines([frames.Error(run=self.run, code=code, message=message), done])
 
 
 class Text(Voice):

@@ -22,6 +22,7 @@ from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.run_table import Run
 from cortexfs.run.output import Voice
 
+_WELL = wire.message(wire.EXIT, b"\0")
 LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
 
 
@@ -32,8 +33,8 @@ class RunnerSide:
         self._stream = stream
         self._voice = voice
         self._run = run
-        self._from_runner = wire.Splitter()
-        self._out = memoryview(b"")
+        self._from_runner: wire.Splitter | None = None  # of what it says beyond its greeting
+        self._out = bytearray()
         self._left = False  # the caller has gone, or wants to
         self._done = False  # the answer is whole: a daemon that stops now has lost nothing
         self.fault: Fault | None = None
@@ -44,9 +45,9 @@ class RunnerSide:
             return "ok"
         return "cancelled" if self.fault.code == "ECANCELED" else "error"
 
-    async def _until_the_end(self, work: Awaitable[None]) -> None:
+    async def until_the_end(self, work: Awaitable[None]) -> None:
         """The whole run, from its start frame to its exit status."""
-        self._say(self._voice.start())
+        self._out += self._voice.start()
         try:
             await work
         except Fault as fault:
@@ -67,19 +68,16 @@ class RunnerSide:
             self.fault = Fault("ECANCELED", "")
         code = self.fault.code if self.fault else None
         message = self.fault.message if self.fault else ""
-        self._say(self._voice.end(self.status, code, message) + farewell(self.fault))
+        self._out += self._voice.end(self.status, code, message) + farewell(self.fault)
         try:
             await self._flush()
         except OSError:
             self.fault = self.fault or Fault("ECANCELED", "")
 
-    def _say(self, data: bytes) -> None:
-        self._out = memoryview(bytes(self._out) + data if self._out else data)
-
     async def _flush(self) -> None:
         while self._out:
             try:
-                self._out = self._out[self._stream.send(self._out) :]
+                del self._out[: self._stream.send(self._out)]
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._stream)
 
@@ -87,7 +85,7 @@ class RunnerSide:
         """Sends as much as fits; the next flush sends the rest."""
         try:
             if self._out:
-                self._out = self._out[self._stream.send(self._out) :]
+                del self._out[: self._stream.send(self._out)]
         except BlockingIOError:
             pass
         except OSError:
@@ -101,6 +99,7 @@ class RunnerSide:
 
     async def _hear(self) -> list[tuple[int, bytes]]:
         """Returns the runner's next messages; nothing at all when it has left."""
+        self._from_runner = self._from_runner or wire.Splitter()
         while not self._left:
             await trio.lowlevel.wait_readable(self._stream)
             try:
@@ -119,4 +118,4 @@ class RunnerSide:
 
 def farewell(fault: Fault | None) -> bytes:
     """The message that ends a runner."""
-    return wire.message(wire.EXIT, bytes([exit_status(fault.code) if fault else 0]))
+    return wire.message(wire.EXIT, bytes([exit_status(fault.code)])) if fault else _WELL

@@ -1,6 +1,6 @@
 """One run of a tool: what a host says becomes frames, what the runner sends becomes its input.
 
-Main path: `Relay.answer`. A run ends in one of these ways, and `fault` says which: the host is done;
+Main path: `Relay.work`. A run ends in one of these ways, and `fault` says which: the host is done;
 it died; the time or the output is over its limit; the caller left; the daemon stops.
 
 Rules: bytes are not piled up: what came from the host is passed on before more is taken, so a runner
@@ -10,6 +10,7 @@ that does not read holds back its own host and nobody else.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 from typing import Protocol
@@ -57,32 +58,30 @@ class Relay(RunnerSide):
         self._from_host = wire.Splitter(wire.MAX_SAID)
         self._heard_bytes = 0
         self._wanted = 0
-        self._closing = contextlib.ExitStack()  # after a call that was done: once the runner has been told
+        self._call: socket.socket | None = None  # closed after a call that was done: once the runner is told
         self._let_go = True  # the host has no part in this run any more
         self._broken = False  # it has died, or is not to be trusted with another call
 
-    async def answer(
+    async def work(
         self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
     ) -> None:
-        """The whole run, from its start frame to its exit status."""
-        with self._closing:
-            await self._until_the_end(self._work(pool, plugin, asked, caller, seconds))
-
-    async def _work(
-        self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
-    ) -> None:
+        """The host's part of the run."""
         identity = hostcalls.of_call(plugin, caller.identity, asked.environment)
         if not pool.is_warm(plugin, identity):
             await self._flush()
         host = await pool.acquire(plugin, identity, self._stream)
         try:
-            await self._call(host, asked, None if asked.directory else caller.cwd, seconds)
+            cwd = caller.cwd
+            if host.is_enclosed and cwd is not None:
+                asked = msgspec.structs.replace(asked, directory=os.readlink(f"/proc/self/fd/{cwd}"))
+                cwd = None
+            await self._ask(host, asked, cwd, seconds)
         finally:
             pool.release(host, stuck=self._broken or not self._let_go)
 
-    async def _call(self, host: Host, asked: hostcalls.Call, cwd: int | None, seconds: float) -> None:
+    async def _ask(self, host: Host, asked: hostcalls.Call, cwd: int | None, seconds: float) -> None:
         deadline = trio.current_time() + seconds
-        call = self._closing.enter_context(safe_sockets.closing(host.call(cwd)))
+        self._call = call = host.call(cwd)
         self._let_go = False
         try:
             await self._relay(call, announce(asked), deadline)
@@ -92,9 +91,14 @@ class Relay(RunnerSide):
                 self._let_go = await let_go(call)
         finally:
             if not self._done:
-                self._closing.close()
+                self.close()
         if self._let_go and not self._done and not self._ending:
             self.fault = await name_the_end(host)
+
+    def close(self) -> None:
+        """The runner has been told, or will not be."""
+        if self._call is not None:
+            safe_sockets.close(self._call)
 
     @property
     def _ending(self) -> bool:
@@ -159,7 +163,7 @@ class Relay(RunnerSide):
         except GARBAGE as error:
             self._broken = True
             self.fault = broken_by(error)
-        self._say(b"".join(spoken))
+        self._out += b"".join(spoken)
         if self._heard_bytes > self._output_bytes and not self.fault:
             self.fault = Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")
 

@@ -88,7 +88,7 @@ class Filesystem(pyfuse3.Operations):
         self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock, logs)
         self._entries = Entries(self._tree, self._spaces, logs, status, commands, clock)
         self._handles = Handles()
-        self.object_of: Callable[[int], Object | None] = self._tree.object_at
+        self.object_of: Callable[[int, int], Object | None] = self._tree.runnable
 
     # For the daemon.
 

@@ -309,7 +309,7 @@ def host(identity: hostcalls.Identity, *shown: int) -> str:
     with ours, theirs:
         plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
         spawn = hostcalls.Spawn(1 << 20, plugin, identity, hostcalls.Limits(1 << 30, 64, 256))
-        forks = made[0].pool._forks
+        forks = made[0].pool._forks.now
         forks.send(spawn, [theirs.fileno(), *shown])
         assert forks.awaited(60)
         said = forks.heard()
@@ -377,7 +377,7 @@ def host_by_a_host() -> str:
     values = {"SERVICE": str(FOLDER / "root's"), "STARTER": made[0].starter.pid, "PROOF": str(proof)}
     text = "".join(f"{name} = {value!r}\n" for name, value in values.items()) + NOBODYS
     (folder / "nobodys.py").write_text(text)
-    forks = made[0].pool._forks
+    forks = made[0].pool._forks.now
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     call_, its = socket.socketpair()
     with ours, theirs, call_, its:

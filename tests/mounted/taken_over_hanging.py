@@ -65,7 +65,7 @@ def words(pid: int) -> list[bytes]:
 
 
 def attack() -> None:
-    asks, forks = made[0].starter, made[0].pool._forks
+    asks, forks = made[0].starter, made[0].pool._forks.now
     (server,) = [pid for pid in children(asks.pid) if b"cortexfs.host.forkserver" in words(pid)]
     print(asks.pid, server, flush=True)
     hear = forks.heard

@@ -118,12 +118,15 @@ class World:
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}
         drivers = Drivers(lambda name: None, control)
-        tree = Tree("/the/root", self.objects.get, no_command, drivers.chosen, lambda *_: None)
+        tree = Tree("/the/root", self.object_of, no_command, drivers.chosen, lambda *_: None)
         self.arrivals = Arrivals()
         self.exec = Exec(tree, self.pool, self.runs, settings, self.arrivals, strict=True)
         self.listener = listener
         self.scope = trio.CancelScope()
         self.stopped = trio.Event()
+
+    def object_of(self, inode: int, uid: int) -> Object | None:
+        return self.objects.get(inode)
 
     def inode(self, name: str, plugin: hostcalls.Plugin = SERVE, **fields: Any) -> int:
         """Make an object; its inode."""

@@ -36,7 +36,6 @@ from cortexfs.core.jsontext import clipped, json_object, shown
 
 __all__ = [
     "MAX_INPUT", "Prompt", "Reader", "json_object", "nearest", "prompt", "prompt_room", "tool_input",
-    "wants_help",
 ]  # fmt: skip
 
 MAX_INPUT = 16 << 20  # abi.md 4.16
@@ -60,11 +59,6 @@ class _Setting(msgspec.Struct, frozen=True):
 
     name: str
     word: str | bool
-
-
-def wants_help(args: Sequence[bytes]) -> bool:
-    """abi.md 4.14."""
-    return list(args) == [b"--help"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -78,8 +78,13 @@ class Tree:
 
     # What is at an inode.
 
+    def runnable(self, inode: int, uid: int) -> Object | None:
+        """The object whose executable this is, where it serves this user; on the path of every call."""
+        object_ = self.object_at(inode)
+        return object_ if object_ and object_.home in (None, uid) else None
+
     def object_at(self, inode: int) -> Object | None:
-        """The object whose executable this is; on the path of every call."""
+        """The object whose executable this is."""
         node = self.nodes.at_block.get(inode >> places.BITS)
         if inode & places.SLOT or type(node) is not OfObject:
             return None

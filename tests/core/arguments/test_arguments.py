@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cortexfs.core.arguments.parse import MAX_INPUT, json_object, tool_input, wants_help
+from cortexfs.core.arguments.parse import MAX_INPUT, json_object, tool_input
 from cortexfs.core.errors import Fault
 
 SCHEMA: dict[str, Any] = {
@@ -350,11 +350,3 @@ def test_a_message_stays_short_whatever_was_given() -> None:
 def test_help_among_other_arguments_is_no_flag_of_the_schema() -> None:
     assert "must be the only argument" in fault_of("--help", "x", schema={}).message
     assert read("--help", "x") == {"help": True, "path": "x"}
-
-
-def test_help_is_asked_for_by_the_only_argument() -> None:
-    # "`--help` as the only argument prints usage"
-    assert wants_help([b"--help"])
-    assert not wants_help([b"--help", b"x"])
-    assert not wants_help([b"help"])
-    assert not wants_help([])

@@ -78,7 +78,7 @@ async def test_a_file_makes_it_and_its_removal_ends_it(tmp_path: Path) -> None:
         world.fs.on_change(told.append)
         inode = await world.make("mine")
         assert sorted(await world.names(AGENTS)) == ["mine", "mine.d", "mine.sock"]
-        found = world.fs.object_of(inode)
+        found = world.fs.object_of(inode, UID)
         assert found
         assert (found.path, found.home, told) == (f"{AGENTS}/mine", UID, [KEY])
         assert await world.read(f"{AGENTS}/mine.d/model") == b"main\n"
@@ -215,7 +215,7 @@ async def test_the_socket_is_bound_in_the_root_and_seen_in_the_home(tmp_path: Pa
     # A user may mount a file system of his own over his home: no path of ours leads there.
     async with homes(tmp_path) as world:
         inode = await world.make("mine")
-        found, pid = world.fs.object_of(inode), os.getpid()
+        found, pid = world.fs.object_of(inode, UID), os.getpid()
         with world.fs.bindings.expecting(found):
             made = await world.fs.mknod(1, b".bind.sock", stat.S_IFSOCK | 0o777, 0, caller(0, pid))
         assert made.st_ino == await world.find(f"{AGENTS}/mine.sock")

@@ -260,9 +260,9 @@ async def test_without_middleware_for_it_an_output_streams(stage: Any) -> None:
 def test_where_nobody_hooks_in_nothing_is_made() -> None:
     # the price of a call without such plugins is a look at one attribute
     nobody = Middleware(no_hosts())
-    assert not nobody.has_any
+    assert not nobody.hooks.of_tools
     nobody.hooks.apply([hostcalls.Plugin("p", "1", "esm", "{}", hooks=("session:start",))])
-    assert not nobody.has_any
+    assert not nobody.hooks.of_tools
     assert nobody.of(Site(ME), "t") is None
     nobody.hooks.apply([EAR])
     assert nobody.of(Site(ME), "t") is not None

@@ -22,6 +22,7 @@ def known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     """Whether the kernel refuses descriptors (Linux 6.16), or we have to look."""
     if request.param == "looked for":
         monkeypatch.setattr(safe_sockets, "REFUSED", False)
+        monkeypatch.setattr(safe_sockets, "receive", safe_sockets._receive_looking)
     elif not safe_sockets.REFUSED:
         pytest.skip("needs Linux 6.16")
     return safe_sockets.REFUSED

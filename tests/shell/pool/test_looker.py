@@ -1,4 +1,4 @@
-"""pool/looker.py: the daemon's end of the program that sees where callers are."""
+"""pool/callers.py: the daemon's end of the program that sees where callers are."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import trio.testing
 
 from cortexfs.peers import place
 from cortexfs.peers.place import HERE
-from cortexfs.pool.callers import Callers
-from cortexfs.pool.looker import Looker, Question
+from cortexfs.pool.callers import Callers, Looker, Question
 from cortexfs.pool.starter import Starter
 from tests.shell.calling import files_closed, open_files
 from tests.shell.forks import connected

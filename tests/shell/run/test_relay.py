@@ -40,6 +40,8 @@ class Bounds(NamedTuple):
 class OneHost:
     """A pool of one host, whose end of each call the test holds."""
 
+    is_enclosed = False
+
     def __init__(self) -> None:
         self.exited = trio.Event()
         self.released: list[bool] = []
@@ -83,7 +85,8 @@ class Stage:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(host, self)
                 pool = cast(Pool, self.pool)
-                await self.relay.answer(pool, PLUGIN, asked, Someone(), seconds)
+                await self.relay.until_the_end(self.relay.work(pool, PLUGIN, asked, Someone(), seconds))
+                self.relay.close()
                 self.stream.close()
                 self.pool.ours.close()
 
