@@ -28,11 +28,10 @@ from cortexfs.core.manifest.mcp_server import KIND as FOLLOWED
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.safe_text import one_line
 from cortexfs.models import debug
-from cortexfs.peers import safe_sockets
-from cortexfs.peers.streams import receive, send
 from cortexfs.plugins import command_object, model_object
 from cortexfs.plugins.description_cache import Descriptions
-from cortexfs.pool.pool import Host, Pool, announce
+from cortexfs.pool.call import ask
+from cortexfs.pool.pool import Host, Pool
 from cortexfs.version import VERSION
 
 BUILTIN = hostcalls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin", trusted=True)
@@ -48,7 +47,6 @@ MAX_TOLD = 200  # of it, in an origin
 
 _WORD = re.compile(r"[A-Za-z_-]{1,64}", re.ASCII)
 _descriptors = msgspec.json.Decoder(list[hostcalls.Descriptor])
-_faults = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 class Catalog:
@@ -239,17 +237,8 @@ class _Said(NamedTuple):
 
 async def _asked(host: Host, unlike: str = "") -> _Said | None:
     """Returns the host's description of its plugin; None when it breaks off."""
-    with safe_sockets.closing(host.call(None)) as call:
-        await send(call, announce(hostcalls.Describe(unlike)))
-        splitter = wire.Splitter(wire.MAX_STRINGS)
-        while data := await receive(call):
-            for kind, payload in splitter.feed(data):
-                if kind == wire.FAULT:
-                    raise Fault(*_faults.decode(payload))
-                if kind == wire.DESCRIPTORS:
-                    return _Said(hostcalls.mark(payload), _checked(payload))
-            await trio.lowlevel.checkpoint()
-    return None
+    payload = await ask(host, hostcalls.Describe(unlike), wire.DESCRIPTORS, wire.MAX_STRINGS)
+    return None if payload is None else _Said(hostcalls.mark(payload), _checked(payload))
 
 
 def _former(served: hostcalls.Plugin | None, wanted: hostcalls.Plugin | None) -> hostcalls.Plugin | None:

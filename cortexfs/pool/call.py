@@ -114,6 +114,23 @@ class HostCall:
         return said
 
 
+async def ask(
+    host: Host, request: hostcalls.Request, wanted: int, limit: int = wire.MAX_SAID
+) -> bytes | None:
+    """Returns what the first message of this kind holds, None where the host breaks off. Raises its fault."""
+    with safe_sockets.closing(host.call(None)) as call:
+        await send(call, announce(request))
+        splitter = wire.Splitter(limit)
+        while data := await receive(call):
+            for kind, payload in splitter.feed(data):
+                if kind == wire.FAULT:
+                    raise Fault(*heard_faults.decode(payload))
+                if kind == wanted:
+                    return payload
+            await trio.lowlevel.checkpoint()
+    return None
+
+
 async def let_go(call: socket.socket) -> bool:
     """Half-close the call, which cancels it, and give the host a moment to let go; whether it did."""
     with trio.move_on_after(LET_GO_SECONDS, shield=True):

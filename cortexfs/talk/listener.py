@@ -17,7 +17,6 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-import msgspec
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
@@ -29,9 +28,10 @@ from cortexfs.peers import safe_sockets
 from cortexfs.peers.arrivals import Arrivals
 from cortexfs.peers.caller import Caller, nobody
 from cortexfs.peers.quotas import Guest, Guests
-from cortexfs.peers.streams import receive, send
+from cortexfs.peers.streams import send
 from cortexfs.plugins.catalog import BUILTIN
-from cortexfs.pool.pool import Pool, announce
+from cortexfs.pool.call import ask
+from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
 from cortexfs.talk.connection import Connection
 from cortexfs.talk.conversations import Conversations
@@ -52,7 +52,6 @@ class Bindings(Protocol):
 
 
 log = logging.getLogger("cortexfs")
-_faults = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 async def listen(starter: Starter, bindings: Bindings, object_: Object | None = None) -> socket.socket:
@@ -221,9 +220,8 @@ class Sockets:
         host = await self._pool.acquire(BUILTIN, identity, stream)
         answered = False
         try:
-            with trio.move_on_after(CWD_SECONDS), safe_sockets.closing(host.call(None)) as call:
-                await send(call, announce(hostcalls.Enter(path)))
-                answered = await _heard(call)
+            with trio.move_on_after(CWD_SECONDS):
+                answered = await ask(host, hostcalls.Enter(path), wire.DONE) is not None
         except Fault:
             answered = True
             raise
@@ -238,15 +236,3 @@ class Sockets:
 def _is_gone(old: Object, new: Object | None) -> bool:
     """Of somebody's own, another one may have been made of the same name, whose socket is another one."""
     return new is None or (old.home is not None and old.registered != new.registered)
-
-
-async def _heard(call: socket.socket) -> bool:
-    """Returns True if the host said yes; raises its fault if it said no."""
-    splitter = wire.Splitter()
-    while data := await receive(call):
-        for kind, payload in splitter.feed(data):
-            if kind == wire.FAULT:
-                raise Fault(*_faults.decode(payload))
-            if kind == wire.DONE:
-                return True
-    return False
