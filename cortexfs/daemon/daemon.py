@@ -57,7 +57,7 @@ from cortexfs.models.plugin_model import DRIVER as PLUGGED
 from cortexfs.models.plugin_model import PluginModels
 from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.secrets import Secrets
-from cortexfs.peers import safe_sockets
+from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.arrivals import Arrivals
 from cortexfs.plugins import mcp_servers
 from cortexfs.plugins.catalog import Catalog
@@ -93,6 +93,7 @@ def run(root: Path, config: Config, ready: Callable[[str | None], None], strict:
     sys.setswitchinterval(0.001)  # a thread that makes a large request must not hold the tree up for 5 ms
     try:
         with state_lock.held(config.state):
+            trace.begin(os.environ.get("CTX_TRACE", ""), config.state)
             daemon = Daemon(root, config, strict, lambda: ready(""))
             return daemon.serve(ready)
     except Fault as fault:

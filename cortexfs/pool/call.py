@@ -21,7 +21,7 @@ import trio
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault, is_code
-from cortexfs.peers import safe_sockets
+from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.pool import Host, Pool, announce
 
@@ -46,6 +46,7 @@ class HostCall:
         self._hear = hear
         self._say = say
         self._splitter = wire.Splitter(wire.MAX_SAID)
+        self._run = ""
         self._done = False
         self._wants = False
         self._let_go = True
@@ -58,6 +59,7 @@ class HostCall:
         """The whole call, to `fault` or without one; gives the host back."""
         try:
             with trio.move_on_after(seconds) as clock:
+                self._run = asked.run
                 await self._ask(host, announce(asked), cwd)
         finally:
             pool.release(host, stuck=self._broken or not self._let_go)
@@ -67,6 +69,8 @@ class HostCall:
     async def _ask(self, host: Host, request: bytes, cwd: int | None) -> None:
         with safe_sockets.closing(host.call(cwd)) as call:
             self._let_go = False
+            if trace.calls:
+                trace.calls(self._run, "said", request)
             try:
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     await send(call, request)
@@ -96,6 +100,8 @@ class HostCall:
 
     def _frames(self, data: bytes) -> list[frames.Frame]:
         """Returns the frames of these messages; frames before something that is wrong are among them."""
+        if trace.calls:
+            trace.calls(self._run, "heard", data)
         said: list[frames.Frame] = []
         try:
             for kind, payload in self._splitter.feed(data):

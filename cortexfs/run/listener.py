@@ -28,7 +28,7 @@ from cortexfs.core.tree.places import COMMANDS
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
-from cortexfs.peers import safe_sockets
+from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.arrivals import Arrivals
 from cortexfs.peers.caller import Caller
 from cortexfs.peers.quotas import Guest, Guests
@@ -283,6 +283,8 @@ class _Hello:
     def take(self, data: bytes) -> None:
         if not data:
             raise ConnectionResetError
+        if trace.wire:
+            trace.wire("a runner", "heard", data)
         self._data += data
         if self._greeting is None and len(self._data) >= wire.HELLO.size:
             self._greeting = wire.hello(bytes(self._data[: wire.HELLO.size]))

@@ -17,7 +17,7 @@ import trio
 
 from cortexfs.core import frames, wire
 from cortexfs.core.errors import Fault, exit_status
-from cortexfs.peers import safe_sockets
+from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.run_table import Run
 from cortexfs.run.output import Voice
@@ -77,15 +77,20 @@ class RunnerSide:
     async def _flush(self) -> None:
         while self._out:
             try:
-                del self._out[: self._stream.send(self._out)]
+                self._sent(self._stream.send(self._out))
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._stream)
+
+    def _sent(self, size: int) -> None:
+        if trace.wire:
+            trace.wire(self._run.id, "said", self._out[:size])
+        del self._out[:size]
 
     def _send_what_fits(self) -> None:
         """Sends as much as fits; the next flush sends the rest."""
         try:
             if self._out:
-                del self._out[: self._stream.send(self._out)]
+                self._sent(self._stream.send(self._out))
         except BlockingIOError:
             pass
         except OSError:
@@ -104,6 +109,8 @@ class RunnerSide:
             await trio.lowlevel.wait_readable(self._stream)
             try:
                 data = safe_sockets.receive(self._stream, RECEIVE)
+                if trace.wire:
+                    trace.wire(self._run.id, "heard", data)
                 messages = self._from_runner.feed(data)
             except (BlockingIOError, InterruptedError):
                 continue

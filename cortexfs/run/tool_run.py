@@ -20,7 +20,7 @@ import trio
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
-from cortexfs.peers import safe_sockets
+from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.call import (
     GARBAGE,
@@ -83,8 +83,11 @@ class Relay(RunnerSide):
         deadline = trio.current_time() + seconds
         self._call = call = host.call(cwd)
         self._let_go = False
+        request = announce(asked)
+        if trace.calls:
+            trace.calls(self._run.id, "said", request)
         try:
-            await self._relay(call, announce(asked), deadline)
+            await self._relay(call, request, deadline)
             if not self._let_go and not self._ending:
                 self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
             if not self._let_go:
@@ -153,6 +156,8 @@ class Relay(RunnerSide):
         if not data:
             self._let_go = self._broken = True
             return
+        if trace.calls:
+            trace.calls(self._run.id, "heard", data)
         self._heard_bytes += len(data)
         spoken = []
         try:
@@ -205,6 +210,8 @@ class Relay(RunnerSide):
         if self._wanted < 0:  # sent without being wanted: not a runner of ours
             self._left = True
             return
+        if trace.calls:
+            trace.calls(self._run.id, "said", payload)
         await self._pass(call, memoryview(wire.message(wire.STDIN, payload)))
 
     async def _pass(self, call: socket.socket, data: memoryview) -> None:

@@ -21,7 +21,7 @@ from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.protocol import Server
 from cortexfs.core.talk.requests import AnyRequest, Input, Refusal
-from cortexfs.peers import safe_sockets
+from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.quotas import SMALL, Guests
 
 RECEIVE = 16 << 10  # bytes at a turn, which is a thousand of the shortest requests
@@ -47,7 +47,10 @@ class Hearing:
         while True:
             await trio.lowlevel.wait_readable(self._stream)
             with contextlib.suppress(BlockingIOError):
-                return safe_sockets.receive(self._stream, RECEIVE)
+                data = safe_sockets.receive(self._stream, RECEIVE)
+                if trace.wire:
+                    trace.wire(f"a client of uid {self._uid}", "heard", data)
+                return data
 
     async def gone(self) -> None:
         """Wait until the other end is closed, and not only for writing (epoll_ctl(2): HUP is always told)."""

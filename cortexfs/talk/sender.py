@@ -14,6 +14,7 @@ from collections.abc import Callable
 import trio
 
 from cortexfs.core import frames, lines
+from cortexfs.peers import trace
 
 ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before it is no longer heard
 
@@ -35,6 +36,8 @@ class Saying:
         """Send it now, or as soon as what waits already has been sent."""
         if self.hears_nothing:
             return
+        if trace.wire:
+            trace.wire("a client", "said", data)
         if not self.left:
             with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 data = data[self._stream.send(data) :]
