@@ -32,7 +32,7 @@ Choice: TypeAlias = bool | Literal["replace"]
 MAX_FILE = 1 << 20
 
 
-class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TurnSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool_timeout_secs: Annotated[
         float,
         Meta(
@@ -41,7 +41,7 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1800
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LimitSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_mib: Annotated[
         int,
         Meta(
@@ -81,7 +81,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 1024
 
 
-class Callers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CallerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sandboxed: Annotated[
         Literal["refuse", "allow"] | tuple[int, ...],
         Meta(
@@ -94,7 +94,7 @@ class Callers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.sandboxed == "allow" or (self.sandboxed != "refuse" and uid in self.sandboxed)
 
 
-class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PluginSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enabled: Annotated[
         tuple[str, ...],
         Meta(description="Names of the plugins to load; `ctx plugin enable` and `disable` decide beside it."),
@@ -105,7 +105,7 @@ class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "closed"
 
 
-class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unused_days: Annotated[
         float, Meta(ge=0, description="Days without use after which a session is removed; 0 keeps all.")
     ] = 0
@@ -132,7 +132,7 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
-class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_secs: Annotated[
         float,
         Meta(gt=0, description="Seconds without an answer after which the engine of a local model ends."),
@@ -159,7 +159,7 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 8192
 
 
-class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: Annotated[
         int,
         Meta(
@@ -179,16 +179,16 @@ class Agent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 600
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of config.toml."""
 
-    turn: Turn = Turn()
-    limits: Limits = Limits()
-    sessions: Sessions = Sessions()
-    callers: Callers = Callers()
-    plugins: Plugins = Plugins()
-    engine: Engine = Engine()
-    agent: Agent = Agent()
+    turn: TurnSettings = TurnSettings()
+    limits: LimitSettings = LimitSettings()
+    sessions: SessionSettings = SessionSettings()
+    callers: CallerSettings = CallerSettings()
+    plugins: PluginSettings = PluginSettings()
+    engine: EngineSettings = EngineSettings()
+    agent: AgentSettings = AgentSettings()
 
 
 class Places(NamedTuple):
@@ -201,13 +201,13 @@ class Config(msgspec.Struct, frozen=True):
 
     state: Path
     directory: Path
-    turn: Turn = Turn()
-    limits: Limits = Limits()
-    sessions: Sessions = Sessions()
-    callers: Callers = Callers()
-    plugins: Plugins = Plugins()
-    engine: Engine = Engine()
-    agent: Agent = Agent()
+    turn: TurnSettings = TurnSettings()
+    limits: LimitSettings = LimitSettings()
+    sessions: SessionSettings = SessionSettings()
+    callers: CallerSettings = CallerSettings()
+    plugins: PluginSettings = PluginSettings()
+    engine: EngineSettings = EngineSettings()
+    agent: AgentSettings = AgentSettings()
 
 
 def places(
@@ -259,15 +259,15 @@ def consents(config: Config) -> list[str]:
     return [name for name, on in choices(config.directory).items() if on == REPLACE]
 
 
-def settings_of(data: bytes, path: Path) -> Settings:
+def settings_of(data: bytes, path: Path) -> ConfigFile:
     """Decode the text of a config.toml; every fault names the file and the key."""
     try:
         table = tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise Fault("EINVAL", f"{path} is not TOML: {problem}") from None
-    _refuse_unknown(table, Settings, path, ())
+    _refuse_unknown(table, ConfigFile, path, ())
     try:
-        settings = msgspec.convert(table, Settings)
+        settings = msgspec.convert(table, ConfigFile)
     except msgspec.ValidationError as problem:
         what, _, key = str(problem).partition(" - at `$")
         key = key.strip("`.") or "the file"
@@ -296,7 +296,7 @@ def _nearest(key: str, known: list[str]) -> str:
     return f"; did you mean {found[0]}?" if found else f"; known are {', '.join(sorted(known))}"
 
 
-class _Choices(locked_store.Store[dict[str, Choice]]):
+class _Choices(locked_store.LockedStore[dict[str, Choice]]):
     """The decisions of commands. The lock is the folder: a person finds no file of ours beside theirs."""
 
     most, mode, folder_mode = MAX_FILE, 0o644, 0o755

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from cortexfs.agents.permissions import NETWORK, Powers
-from cortexfs.agents.ports import World
+from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.setup import Setup
 from cortexfs.agents.view import View, caps, view, within
 from cortexfs.core.errors import Fault
@@ -23,7 +23,13 @@ WRITES = frozenset({"write_file", "delete_file", "run_process"})
 
 
 def acting(
-    world: World, setup: Setup, powers: Powers, own: Identity, tools: Iterable[Object], cwd: str, home: str
+    world: AgentPorts,
+    setup: Setup,
+    powers: Powers,
+    own: Identity,
+    tools: Iterable[Object],
+    cwd: str,
+    home: str,
 ) -> Identity:
     """Returns the identity of the tools' hosts. Raises EACCES where the person cannot be followed."""
     if own.is_elsewhere:
@@ -41,12 +47,12 @@ def acting(
     )
 
 
-def _view(world: World, setup: Setup, tools: Iterable[Object], cwd: str, home: str) -> View:
+def _view(world: AgentPorts, setup: Setup, tools: Iterable[Object], cwd: str, home: str) -> View:
     kinds = {effect.kind for tool in tools for effect in tool.capabilities.effects}
     return view(setup.mounts, cwd, root=world.root, home=home, writable=bool(kinds & WRITES))
 
 
-def _groups(world: World, setup: Setup, own: tuple[int, ...]) -> tuple[int, ...]:
+def _groups(world: AgentPorts, setup: Setup, own: tuple[int, ...]) -> tuple[int, ...]:
     """Returns those of the person that the agent's `.d/groups` names; all of them where it names none."""
     kept = tuple(gid for gid in own if gid in setup.groups) if setup.groups else own
     if kept != own and world.serves is not None:

@@ -29,7 +29,7 @@ LARGER = "; or use a larger model"
 STEPS_VARIABLE = "CTX_AGENT_STEPS"  # a line of an agent's .d/env, which counts more than the configuration
 
 
-class Limits(NamedTuple):
+class BudgetLimits(NamedTuple):
     """The configuration's [agent], with what the agent says of itself."""
 
     steps: int = 64
@@ -39,18 +39,18 @@ class Limits(NamedTuple):
     at_once: int = 16  # calls of one step, each of which may be a process
 
 
-def limited(said: ports.Limits, setup: Setup) -> Limits:
+def limited(said: ports.AgentLimits, setup: Setup) -> BudgetLimits:
     """The configuration's, with the agent's own number of steps; one in a home has no more than others."""
     word = setup.env.get(STEPS_VARIABLE, "")
     own = int(word) if word.isdecimal() and len(word) < 10 and int(word) else said.steps
     steps = own if setup.home is None else min(own, said.steps)
-    return Limits(steps, said.tokens, said.secs, said.repeats)
+    return BudgetLimits(steps, said.tokens, said.secs, said.repeats)
 
 
-class Budget:
+class RunBudget:
     """The rest of what one run may take."""
 
-    def __init__(self, limits: Limits, now: float) -> None:
+    def __init__(self, limits: BudgetLimits, now: float) -> None:
         self._limits = limits
         self._begun = now
         self._steps = 0

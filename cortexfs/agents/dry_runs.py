@@ -30,7 +30,7 @@ FIRST = (
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Wanted(NamedTuple):
+class MeantCall(NamedTuple):
     """A call as a model means it: what its tool is given, whether it is a dry run, whether it had one."""
 
     input: Any
@@ -45,23 +45,23 @@ class Wanted(NamedTuple):
         return ([data, dryrun.OPTION], None) if self.dry else (None, data)
 
 
-class Trials:
+class AgentDryRuns:
     def __init__(self) -> None:
         self._ended = DryRuns()
 
-    def wanted(self, tool: Object, said: Any, now: float) -> Wanted:
+    def wanted(self, tool: Object, said: Any, now: float) -> MeantCall:
         """Takes the dry run that was good for this call, if there was one."""
         input_, dry = said, False
         if not dryrun.is_taken(schema_of(tool)):
             try:
                 input_, dry = dryrun.parted(said)
             except Fault as fault:
-                return Wanted(said, wrong=fault.message)
+                return MeantCall(said, wrong=fault.message)
         if dry and not tool.dry_run_flag:
-            return Wanted(input_, wrong=dryrun.lacking(tool.name, dryrun.PROPERTY))
-        return Wanted(input_, dry, not dry and self._ended.use(_key(tool, input_), now))
+            return MeantCall(input_, wrong=dryrun.lacking(tool.name, dryrun.PROPERTY))
+        return MeantCall(input_, dry, not dry and self._ended.use(_key(tool, input_), now))
 
-    def ended(self, tool: Object, wanted: Wanted, now: float) -> None:
+    def ended(self, tool: Object, wanted: MeantCall, now: float) -> None:
         self._ended.add(_key(tool, wanted.input), now)
 
 

@@ -25,27 +25,27 @@ from msgspec.structs import replace
 
 from cortexfs.agents import place
 from cortexfs.agents.acting import acting
-from cortexfs.agents.budget import Budget, limited
+from cortexfs.agents.budget import RunBudget, limited
 from cortexfs.agents.call_ids import CallNames
-from cortexfs.agents.dry_runs import FIRST, Trials, Wanted
-from cortexfs.agents.hooked_call import Refused, around, before
+from cortexfs.agents.dry_runs import FIRST, AgentDryRuns, MeantCall
+from cortexfs.agents.hooked_call import CallRefusal, around, before
 from cortexfs.agents.permissions import Powers, delegates, effects_in_words, known, setup_of
-from cortexfs.agents.ports import World
-from cortexfs.agents.question import Question, message, spoken
+from cortexfs.agents.ports import AgentPorts
+from cortexfs.agents.question import ModelQuestion, message, spoken
 from cortexfs.agents.session_grants import Standing
 from cortexfs.agents.toolbox import Toolbox, meant
 from cortexfs.agents.view import home_of
 from cortexfs.agents.window import text_protocol, wording
-from cortexfs.agents.window.context import Pack, Parts, budget, history_room, pinned_by, unpinned
-from cortexfs.agents.window.window import Names, Window
+from cortexfs.agents.window.context import Pack, WindowParts, budget, history_room, pinned_by, unpinned
+from cortexfs.agents.window.window import AgentWindow, Names
 from cortexfs.core import frames, hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.hostcalls import Outcome
+from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.policy.decision import Decision
 from cortexfs.core.registry import Object
 from cortexfs.models.ask import question as asking
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.models.ask.question import Called, Said, Text, asked
+from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, asked
 from cortexfs.models.drivers import answered
 from cortexfs.models.providers.listing import NATIVE
 
@@ -58,7 +58,7 @@ UMASK = 0o022
 class Agents:
     """The drivers of a daemon's agents."""
 
-    def __init__(self, world: World, heard: Callable[[Driver], Driver] = lambda driver: driver) -> None:
+    def __init__(self, world: AgentPorts, heard: Callable[[Driver], Driver] = lambda driver: driver) -> None:
         self._world = world
         self._heard = heard  # puts whoever is told of turns around a driver
 
@@ -85,7 +85,7 @@ class _Run:
     counts for the next message.
     """
 
-    def __init__(self, world: World, object_: Object, turn: Turn, home: str) -> None:
+    def __init__(self, world: AgentPorts, object_: Object, turn: Turn, home: str) -> None:
         self._world = world
         self._turn = turn
         self._home = home
@@ -109,11 +109,11 @@ class _Run:
         own = who.identity
         self._identity = acting(world, self._setup, self._powers, own, self._tools, self._cwd, home)
         self._asker = who._replace(identity=self._identity, cwd=self._cwd)
-        self._budget = Budget(limited(world.limits, self._setup), trio.current_time())
+        self._budget = RunBudget(limited(world.limits, self._setup), trio.current_time())
         self._reserve = 0
         self._asking = trio.Lock()
         self._standing = Standing(turn.session_memory, self._setup.made)
-        self._trials = Trials()
+        self._trials = AgentDryRuns()
         self._names = CallNames()
 
     # What it is made of.
@@ -158,24 +158,26 @@ class _Run:
             reply = await self._ask(await window.pack(self._summarise))
             if reply.malformed:
                 self._budget.malformed()
-                said = Text(wording.malformed(reply.malformed))
-                window.did(Said("assistant", (Text(reply.text),)), Said("user", (said,)))
+                said = PromptText(wording.malformed(reply.malformed))
+                window.did(
+                    PromptMessage("assistant", (PromptText(reply.text),)), PromptMessage("user", (said,))
+                )
                 continue
             if reply.text:
                 await self._turn.say(message(reply.text))
             if not reply.calls:
                 return
-            made = tuple(Called(one.call, one.name, one.input) for one in reply.calls)
-            parts = (Text(reply.text),) if reply.text else ()
-            window.did(Said("assistant", parts, made), *await self._calls(reply.calls, window))
+            made = tuple(PastCall(one.call, one.name, one.input) for one in reply.calls)
+            parts = (PromptText(reply.text),) if reply.text else ()
+            window.did(PromptMessage("assistant", parts, made), *await self._calls(reply.calls, window))
 
-    async def _window(self, given: asking.Asked) -> Window:
+    async def _window(self, given: asking.ModelInput) -> AgentWindow:
         limit = self._world.control(self._model, "limit").strip()
         most, self._reserve = budget(int(limit) if limit.isdecimal() else None, self._setup.window)
         history = unpinned(await self._turn.history(history_room(most)))
         where = place.told(self._identity.view or (), self._cwd)
         told = text_protocol.instruction(self._tools.shown(), self._plain) if not self._native else ""
-        parts = Parts(
+        parts = WindowParts(
             system="\n\n".join(filter(None, (self._setup.system, where, given.system, told))),
             input=given.said,
             history=history,
@@ -183,13 +185,15 @@ class _Run:
         )
         who = self._turn.who
         files = self._world.context(who)
-        return Window(parts, (most, self._reserve), files, Names(who.session, self._setup.name))
+        return AgentWindow(parts, (most, self._reserve), files, Names(who.session, self._setup.name))
 
     async def _ask(self, pack: Pack) -> _Reply:
         """Have the model answer once."""
         aloud = text_protocol.Spoken() if self._in_text and self._plain else None
         request = self._request(pack)
-        inner = Question(self._turn, self._identity, request, self._budget, quiet=self._in_text, spoken=aloud)
+        inner = ModelQuestion(
+            self._turn, self._identity, request, self._budget, quiet=self._in_text, spoken=aloud
+        )
         fault = await answered(self._driver, inner)
         if fault and not (self._in_text and fault.code == "EBADMSG"):  # it did not fit the form
             raise fault
@@ -197,19 +201,19 @@ class _Run:
             return _Reply(inner.text, tuple(self._names.named(inner.calls)))
         parsed = text_protocol.parse(inner.text, self._tools.shown(), self._plain)
         match parsed:
-            case text_protocol.Call():
+            case text_protocol.TextCall():
                 call = frames.ToolCall(call="", name=parsed.name, input=parsed.input)
                 return _Reply("", tuple(self._names.named([call])))
-            case text_protocol.Answer():
+            case text_protocol.TextReply():
                 if rest := parsed.text.removeprefix(inner.told):
                     await self._turn.say(frames.Delta(text=rest))
                 return _Reply(parsed.text, ())
-            case text_protocol.Malformed():
+            case text_protocol.TextMistake():
                 return _Reply(inner.text, (), parsed.why)
 
     async def _summarise(self, request: dict[str, Any]) -> str:
         await self._turn.say(frames.Progress(message="summing up what was said before"))
-        inner = Question(self._turn, self._identity, request, self._budget, quiet=True)
+        inner = ModelQuestion(self._turn, self._identity, request, self._budget, quiet=True)
         if fault := await answered(self._driver, inner):
             raise fault
         return inner.text
@@ -230,11 +234,11 @@ class _Run:
 
     # Calls.
 
-    async def _calls(self, made: Sequence[frames.ToolCall], window: Window) -> list[Said]:
+    async def _calls(self, made: Sequence[frames.ToolCall], window: AgentWindow) -> list[PromptMessage]:
         """Run them side by side; what came of each, in their order."""
         self._budget.calls([(one.name, one.input) for one in made])
         await self._turn.say(*made)
-        results: dict[str, Said] = {}
+        results: dict[str, PromptMessage] = {}
         faults: list[Fault] = []
 
         async def one_of(call: frames.ToolCall) -> None:
@@ -252,13 +256,13 @@ class _Run:
         self._standing.check()
         return [results[call.call] for call in made]
 
-    async def _one(self, call: frames.ToolCall, window: Window) -> Said:
+    async def _one(self, call: frames.ToolCall, window: AgentWindow) -> PromptMessage:
         try:
             return await self._decided(call, window)
-        except Refused as refused:
+        except CallRefusal as refused:
             return await self._denied(call, refused.message)
 
-    async def _decided(self, call: frames.ToolCall, window: Window) -> Said:
+    async def _decided(self, call: frames.ToolCall, window: AgentWindow) -> PromptMessage:
         """One call, from its decision to what the model is told of it."""
         tool = self._tools.now(call.name)
         if tool is None:
@@ -290,7 +294,9 @@ class _Run:
             self._trials.ended(tool, wanted, trio.current_time())
         return await self._told_outcome(call, outcome, window)
 
-    async def _refusal(self, call: frames.ToolCall, decision: Decision, wanted: Wanted) -> Said | None:
+    async def _refusal(
+        self, call: frames.ToolCall, decision: Decision, wanted: MeantCall
+    ) -> PromptMessage | None:
         if not decision.allowed:
             return await self._denied(call, decision.reason)
         if wanted.wrong:
@@ -299,7 +305,7 @@ class _Run:
             return await self._told(call, wording.failed("EPERM", FIRST), True)
         return None
 
-    async def _decide(self, call: frames.ToolCall, tool: Object, wanted: Wanted) -> Decision:
+    async def _decide(self, call: frames.ToolCall, tool: Object, wanted: MeantCall) -> Decision:
         decision = self._powers.decide(
             tool,
             self._identity,
@@ -337,7 +343,7 @@ class _Run:
                 self._standing.allow(tool)
         return call.input if verdict.input is None else verdict.input
 
-    async def _run(self, call: frames.ToolCall, tool: Object, wanted: Wanted) -> Outcome:
+    async def _run(self, call: frames.ToolCall, tool: Object, wanted: MeantCall) -> CallOutcome:
         args, input_ = wanted.arguments
         who = self._turn.who
         invocation = hostcalls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
@@ -345,7 +351,7 @@ class _Run:
         if self._setup.path:
             own["CTX_PATH"] = ":".join(self._setup.path)
         environment = own | self._setup.env
-        asked_ = hostcalls.Call(
+        asked_ = hostcalls.CallRequest(
             run=call.call,
             invocation=invocation,
             args=args,
@@ -357,7 +363,9 @@ class _Run:
         identity = replace(self._identity, delegates=delegates(tool))
         return await self._world.call(tool, identity, asked_, self._turn.say)
 
-    async def _told_outcome(self, call: frames.ToolCall, outcome: Outcome, window: Window) -> Said:
+    async def _told_outcome(
+        self, call: frames.ToolCall, outcome: CallOutcome, window: AgentWindow
+    ) -> PromptMessage:
         fault, whole = outcome.fault, ""
         if wording.is_long(outcome.output):
             whole = await window.spill(call.call, outcome.output)
@@ -376,17 +384,19 @@ class _Run:
         if self._setup.mounts:
             return ""
         texts = (msgspec.json.encode(call.input).decode(), fault.message, output)
-        failed = place.Failed(fault.code, "\n".join(wording.bounded(text, LOOKED_AT) for text in texts))
+        failed = place.FailedCall(fault.code, "\n".join(wording.bounded(text, LOOKED_AT) for text in texts))
         return place.hint(self._identity.view or (), self._cwd, failed, self._setup.place)
 
-    async def _denied(self, call: frames.ToolCall, reason: str) -> Said:
+    async def _denied(self, call: frames.ToolCall, reason: str) -> PromptMessage:
         self._standing.count(denied=True)
         return await self._told(call, wording.denied(reason), True)
 
-    async def _told(self, call: frames.ToolCall, text: str, is_error: bool, output: str = "") -> Said:
+    async def _told(
+        self, call: frames.ToolCall, text: str, is_error: bool, output: str = ""
+    ) -> PromptMessage:
         """Say the result, and give it to the model in its words."""
         shown = wording.bounded(output) if output else text
         await self._turn.say(
             frames.ToolResult(call=call.call, name=call.name, output=shown, is_error=is_error)
         )
-        return Said("tool", (Text(text),), call=call.call, is_error=is_error)
+        return PromptMessage("tool", (PromptText(text),), call=call.call, is_error=is_error)

@@ -19,27 +19,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cortexfs.agents.ports import World
+from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.setup import Setup
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Effect
 from cortexfs.core.policy import rules
-from cortexfs.core.policy.confirming import Kind
-from cortexfs.core.policy.decision import DENY, Caller, Decision, Question, Thing, decide, seen
-from cortexfs.core.policy.risk import Circumstances, Tool, words_of
+from cortexfs.core.policy.confirming import CallerKind
+from cortexfs.core.policy.decision import DENY, Decision, PolicyCaller, PolicyQuery, Thing, decide, seen
+from cortexfs.core.policy.risk import Circumstances, RatedTool, words_of
 from cortexfs.core.policy.rules import TO_RUN
 from cortexfs.core.registry import Key, Object, key_of, path_of
 
 DELEGATES = "delegate_work"
-STARTING = Tool(
+STARTING = RatedTool(
     "agent.run", (Effect(DELEGATES, "partially_reversible", "always", "not_supported"),), builtin=True
 )
 NETWORK = ("network", "default", "connect")
 BEGAN = "; so it was when this run began, and what it was given since then counts for the next one"
 
 
-def setup_of(world: World, object_: Object) -> Setup:
+def setup_of(world: AgentPorts, object_: Object) -> Setup:
     """EHOSTDOWN where its controls contradict themselves."""
     text = {
         name: world.control(object_, name)
@@ -95,7 +95,7 @@ class Powers:
     """The powers of runs under a label. `own` is the agent that runs last, as it was when its run began.
     Of the others, and where nobody says, all runs of theirs count that go on for this user."""
 
-    def __init__(self, world: World, label: str, uid: int, own: Setup | None = None) -> None:
+    def __init__(self, world: AgentPorts, label: str, uid: int, own: Setup | None = None) -> None:
         self._world = world
         self._uid = uid
         self._own = own
@@ -179,11 +179,11 @@ class Powers:
         how: How,
     ) -> Decision:
         where = f"{object_.path}.d/policy"
-        caller = Caller(
+        caller = PolicyCaller(
             name=setup.place,
             uid=identity.uid,
             groups=frozenset(identity.groups),
-            kind=Kind.AGENT,
+            kind=CallerKind.AGENT,
             label=setup.label,
             home=setup.home,
             rules=setup.rules,
@@ -205,7 +205,7 @@ class Powers:
             tool=tool_of(object_) if object_.class_ == "tool" else _started(object_, identity),
         )
         return decide(
-            Question(
+            PolicyQuery(
                 caller,
                 thing,
                 TO_RUN[object_.class_],
@@ -218,10 +218,10 @@ class Powers:
         )
 
 
-def tool_of(object_: Object) -> Tool:
+def tool_of(object_: Object) -> RatedTool:
     caps = object_.capabilities
     builtin, may_dry = object_.origin == "builtin", object_.dry_run_flag
-    return Tool(object_.name, caps.effects, builtin, caps.background_safe, may_dry, object_.is_trusted)
+    return RatedTool(object_.name, caps.effects, builtin, caps.background_safe, may_dry, object_.is_trusted)
 
 
 def delegates(object_: Object) -> bool:
@@ -229,7 +229,7 @@ def delegates(object_: Object) -> bool:
     return any(one.kind == DELEGATES for one in object_.capabilities.effects)
 
 
-def _started(object_: Object, identity: hostcalls.Identity) -> Tool | None:
+def _started(object_: Object, identity: hostcalls.Identity) -> RatedTool | None:
     """Starting an agent is what the tool does for which that was decided, or else is decided like it."""
     return STARTING if object_.class_ == "agent" and not identity.delegates else None
 

@@ -26,7 +26,7 @@ _WORD = re.compile(r"[\w.~/$+@{}-]{2,256}", re.ASCII)
 _HOME = re.compile(r"^(?:~|\$HOME|\$\{HOME\})(?=/|$)")
 
 
-class Failed(NamedTuple):
+class FailedCall(NamedTuple):
     """A call that failed: how, and its input and what was said of it."""
 
     code: str
@@ -51,7 +51,7 @@ def environment(view: View, root: str, home: str) -> dict[str, str]:
     return own | {"HOME": home} if home and allowed(view, f"{home}/.gitconfig") else own
 
 
-def hint(view: View, cwd: str, call: Failed, agent: str) -> str:
+def hint(view: View, cwd: str, call: FailedCall, agent: str) -> str:
     """Returns what to say of a call where a hidden file that its texts name, or the home directory itself,
     can have refused it."""
     if not call.was_refused:

@@ -13,13 +13,13 @@ from cortexfs.agents.window.context import Files
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame, Observer
-from cortexfs.core.hostcalls import Outcome
-from cortexfs.core.policy.risk_settings import Settings
+from cortexfs.core.hostcalls import CallOutcome
+from cortexfs.core.policy.risk_settings import RiskSettings
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.driver import Driver, Who
 
 
-class After(Protocol):
+class HookedOutput(Protocol):
     """An output after plugins have seen it; `refused` where nobody is to see it."""
 
     @property
@@ -30,7 +30,7 @@ class After(Protocol):
     def notes(self) -> list[Observer]: ...
 
 
-class Hooked(Protocol):
+class HookedCall(Protocol):
     """A call about which plugins are asked, and of which they are told."""
 
     async def before(self, input_: dict[str, Any]) -> tuple[dict[str, Any], list[Observer]]:
@@ -39,13 +39,13 @@ class Hooked(Protocol):
     def begin(self, input_: dict[str, Any]) -> None:
         """It runs now, with this."""
 
-    async def after(self, output: str, fault: Fault | None, missing: int) -> After: ...
+    async def after(self, output: str, fault: Fault | None, missing: int) -> HookedOutput: ...
 
     def end(self, output: str, fault: Fault | None) -> None:
         """It has ended so, without anybody's being asked."""
 
 
-class Limits(Protocol):
+class AgentLimits(Protocol):
     """The limits of one run: the configuration's [agent]."""
 
     @property
@@ -58,7 +58,7 @@ class Limits(Protocol):
     def repeats(self) -> int: ...
 
 
-class World(Protocol):
+class AgentPorts(Protocol):
     @property
     def root(self) -> str:
         """Where the tree is mounted."""
@@ -68,14 +68,14 @@ class World(Protocol):
         """The one user whom the daemon serves; None: everybody."""
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> AgentLimits: ...
 
     @property
     def begun(self) -> Begun:
         """The runs that are going on."""
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> RiskSettings:
         """policy.toml, as it is now; EINVAL when it is damaged, and then no call is decided."""
 
     @property
@@ -106,13 +106,13 @@ class World(Protocol):
     def grew(self, who: Who, size: int) -> None:
         """So much was kept beside this session's log: it counts for its user's share of the disk."""
 
-    def hooked(self, tool: Object, who: Who, call: str) -> Hooked | None:
+    def hooked(self, tool: Object, who: Who, call: str) -> HookedCall | None:
         """None where no plugin has to do with calls of this caller's."""
 
     async def call(
         self,
         tool: Object,
         identity: hostcalls.Identity,
-        asked: hostcalls.Call,
+        asked: hostcalls.CallRequest,
         say: Callable[[Frame], Awaitable[None]],
-    ) -> Outcome: ...
+    ) -> CallOutcome: ...

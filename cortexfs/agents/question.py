@@ -13,18 +13,18 @@ from typing import Any
 import msgspec
 import trio
 
-from cortexfs.agents.budget import Budget
+from cortexfs.agents.budget import RunBudget
 from cortexfs.agents.window.text_protocol import Spoken
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
 from cortexfs.models.ask.driver import Turn
-from cortexfs.models.ask.question import Part, Said, Text
+from cortexfs.models.ask.question import Part, PromptMessage, PromptText
 
 MAX_ANSWER = 1 << 20  # characters of one answer: several times of what a model says at once
 
 
-class Question:
+class ModelQuestion:
     """The turn that the model's driver sees. A quiet one passes no text on but what `spoken` makes of it. A
     process that the model takes is one of `identity`, as confined as the agent's tools are."""
 
@@ -33,7 +33,7 @@ class Question:
         turn: Turn,
         identity: Identity,
         request: dict[str, Any],
-        budget: Budget,
+        budget: RunBudget,
         *,
         quiet: bool,
         spoken: Spoken | None = None,
@@ -102,7 +102,7 @@ def message(text: str) -> frames.Message:
     return frames.Message(role="assistant", content=[frames.Text(text)])
 
 
-def spoken(said: Said) -> dict[str, Any]:
+def spoken(said: PromptMessage) -> dict[str, Any]:
     """A message, as an input has it."""
     spoken: dict[str, Any] = {"role": said.role, "content": [_part(part) for part in said.parts]}
     if said.calls:
@@ -113,7 +113,7 @@ def spoken(said: Said) -> dict[str, Any]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
+    if isinstance(part, PromptText):
         return {"type": "text", "text": part.text}
     found = {"type": part.kind, "media_type": part.media_type, "name": part.name}
     return {key: value for key, value in (found | {"data": part.data, "url": part.url}).items() if value}

@@ -41,7 +41,7 @@ LATEST = 9_000_000_000  # seconds: as nanoseconds they have to fit a file's time
 Id = Annotated[int, Meta(ge=0, le=value_formats.U32)]
 
 
-class Record(msgspec.Struct, frozen=True):
+class AgentRecord(msgspec.Struct, frozen=True):
     name: str
     created: Annotated[float, Meta(ge=0, le=LATEST)]
     uid: Id
@@ -50,12 +50,12 @@ class Record(msgspec.Struct, frozen=True):
     controls: dict[str, str] = {}
 
 
-class Loaded(NamedTuple):
+class AgentsOnDisk(NamedTuple):
     objects: list[Object]
     broken: dict[str, str]  # by name, and why
 
 
-def load(state: Path, since: float = 0.0) -> Loaded:
+def load(state: Path, since: float = 0.0) -> AgentsOnDisk:
     """Every agent, agent/base among them, which is there `since` the mount began."""
     found = {defaults.BASE: _object(base(since), "builtin")}
     broken: dict[str, str] = {}
@@ -66,7 +66,7 @@ def load(state: Path, since: float = 0.0) -> Loaded:
             broken[path.stem] = fault.message
             if not names.fault_of(path.stem):
                 found[path.stem] = _broken(path, fault.message)
-    return Loaded(list(found.values()), broken)
+    return AgentsOnDisk(list(found.values()), broken)
 
 
 def load_own(state: Path) -> list[Object]:
@@ -87,18 +87,18 @@ def _own(path: Path, uid: int) -> Object:
         return msgspec.structs.replace(_broken(path, fault.message), home=uid)
 
 
-def own(name: str, uid: int, gid: int, now: float) -> Record:
+def own(name: str, uid: int, gid: int, now: float) -> AgentRecord:
     """Returns the controls of a user's new agent: it talks, and has no tools."""
-    return Record(name, now, uid, gid, "", defaults.controls(name, defaults.MODEL, ()))
+    return AgentRecord(name, now, uid, gid, "", defaults.controls(name, defaults.MODEL, ()))
 
 
-def own_object(record: Record, uid: int) -> Object:
+def own_object(record: AgentRecord, uid: int) -> Object:
     return msgspec.structs.replace(_object(record, "agent"), home=uid)
 
 
-def base(since: float = 0.0) -> Record:
+def base(since: float = 0.0) -> AgentRecord:
     """The agent that is always there: it may read."""
-    return Record(
+    return AgentRecord(
         name=defaults.BASE,
         created=since,
         uid=os.getuid(),
@@ -108,12 +108,12 @@ def base(since: float = 0.0) -> Record:
     )
 
 
-def read(path: Path) -> Record:
+def read(path: Path) -> AgentRecord:
     """One record, checked; a Fault says what is wrong with it."""
     if (data := believed.whole(path, MAX_FILE, "agent's record")) is None:
         raise Fault("ENOENT", f"{path} cannot be read: No such file or directory")
     try:
-        record = msgspec.json.decode(data, type=Record)
+        record = msgspec.json.decode(data, type=AgentRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise Fault("EINVAL", f"{path} cannot be read: {problem}") from None
     if record.name != path.stem:
@@ -125,7 +125,7 @@ def read(path: Path) -> Record:
     return record
 
 
-def check(record: Record) -> None:
+def check(record: AgentRecord) -> None:
     """EINVAL where its name, or a control of it, could not be in the tree."""
     names.check_object("agent", record.name)
     for name, text in record.controls.items():
@@ -143,7 +143,7 @@ def named(state: Path) -> list[str]:
     return [path.stem for path in _paths(state)]
 
 
-def put(state: Path, record: Record, home: int | None = None) -> None:
+def put(state: Path, record: AgentRecord, home: int | None = None) -> None:
     """Keep a new agent; EEXIST where there is one of that name."""
     check(record)
     path = _path(state, record.name, home)
@@ -195,7 +195,7 @@ def _entries(folder: Path) -> list[Path]:
             return []
 
 
-def _object(record: Record, origin: str) -> Object:
+def _object(record: AgentRecord, origin: str) -> Object:
     return Object(
         class_="agent",
         name=record.name,
@@ -206,7 +206,7 @@ def _object(record: Record, origin: str) -> Object:
     )
 
 
-def _shown(record: Record) -> Mapping[str, str]:
+def _shown(record: AgentRecord) -> Mapping[str, str]:
     """Returns the text of a control before anybody writes into it."""
     about = {"name": record.name, "created": record.created, "description": record.description}
     return {
@@ -222,5 +222,5 @@ def _shown(record: Record) -> Mapping[str, str]:
 def _broken(path: Path, why: str) -> Object:
     """An agent whose record cannot be read: it is there, and may nothing."""
     status = path.lstat()
-    record = Record(path.stem, status.st_mtime, status.st_uid, status.st_gid)
+    record = AgentRecord(path.stem, status.st_mtime, status.st_uid, status.st_gid)
     return msgspec.structs.replace(_object(record, "agent"), status=f"broken: {why}")

@@ -19,18 +19,18 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from cortexfs.agents.ports import World
+from cortexfs.agents.ports import AgentPorts
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.hostcalls import Effect, Plugin
 from cortexfs.core.registry import Object
-from cortexfs.models.ask.question import Tool
+from cortexfs.models.ask.question import ToolOffer
 
 # Which tool somebody means who allows it: of this name, from this plugin, with these effects.
 Meant: TypeAlias = tuple[str, Plugin | None, tuple[Effect, ...]]
 
 
 class Toolbox:
-    def __init__(self, world: World, names: Collection[str], hidden: Collection[str] = ()) -> None:
+    def __init__(self, world: AgentPorts, names: Collection[str], hidden: Collection[str] = ()) -> None:
         self._world = world
         self._names = dict.fromkeys(names)
         self._hidden = hidden
@@ -46,8 +46,8 @@ class Toolbox:
     def now(self, name: str) -> Object | None:
         return self._world.find("tool", name) if name in self._names else None
 
-    def shown(self) -> list[Tool]:
-        return [Tool(tool.name, tool.description, _shown(tool)) for tool in self]
+    def shown(self) -> list[ToolOffer]:
+        return [ToolOffer(tool.name, tool.description, _shown(tool)) for tool in self]
 
 
 def _shown(tool: Object) -> dict[str, Any]:

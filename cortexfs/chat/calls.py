@@ -46,7 +46,7 @@ class Show(NamedTuple):
     text: str = ""
 
 
-class Told(NamedTuple):
+class ShownCall(NamedTuple):
     """The shown part of a call, and the rest that did not fit, as it is: nothing there is escaped."""
 
     shows: list[Show]
@@ -57,22 +57,22 @@ def _blind(path: str) -> bytes:
     raise FileNotFoundError(path)
 
 
-class Sight(NamedTuple):
+class Surroundings(NamedTuple):
     """The person's surroundings: files, and how much of the screen there is."""
 
     read: Read = _blind
     rows: Callable[[], int] = lambda: 24
 
 
-def called(name: str, given: Any, sight: Sight) -> Told:
+def called(name: str, given: Any, sight: Surroundings) -> ShownCall:
     """A call, with the command or the change that it is about. What its line leaves out is no rest: the
     question about it has a longer one."""
     body = _body(name, given, sight.read)
     shows, rest = _fitting(body, sight.rows())
-    return Told([Show("call", line(name, _rest(name, given, body), BRIEF)), *shows], rest)
+    return ShownCall([Show("call", line(name, _rest(name, given, body), BRIEF)), *shows], rest)
 
 
-def asked(approval: frames.Approval, sight: Sight, unseen: list[Show] | None) -> Told:
+def asked(approval: frames.Approval, sight: Surroundings, unseen: list[Show] | None) -> ShownCall:
     """The question, in a line that counts what it leaves out, below what it is about. Where that is shown
     already, `unseen` is what was cut there."""
     name, given = approval.name, approval.input
@@ -87,10 +87,10 @@ def asked(approval: frames.Approval, sight: Sight, unseen: list[Show] | None) ->
     told = f"{line(name, left, LONG)}{_counting(effects, LONG)}{_counting(reason, LONG)}"
     question = Show("question", f"may it call {told}?{HINT if rest else ''}")
     above = [Show("call", line(name, left, BRIEF)), *shows] if shows else []
-    return Told([*above, question], rest)
+    return ShownCall([*above, question], rest)
 
 
-def page(name: str, rest: list[Show]) -> Told:
+def page(name: str, rest: list[Show]) -> ShownCall:
     """The next of what was cut, with the question again, and what is left then."""
     room, shown, left = SCROLLED, [], rest[::-1]
     while left and room > 0:
@@ -102,7 +102,7 @@ def page(name: str, rest: list[Show]) -> Told:
     if left:
         shown.append(Show("note", f"  ... {_counted(len(left), 'more line')}"))
     question = Show("question", f"may it call {one_line(name)}?{HINT if left else ''}")
-    return Told([*shown, question], left[::-1])
+    return ShownCall([*shown, question], left[::-1])
 
 
 def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
@@ -178,7 +178,7 @@ _SIDES: dict[diffs.Side, Kind] = {
 }
 
 
-def _fitting(body: list[Show] | None, rows: int) -> Told:
+def _fitting(body: list[Show] | None, rows: int) -> ShownCall:
     """As much of it as a screen holds together with the question about it; the rest begins with the first
     line that is not whole."""
     room, lines = _room(rows), body or []
@@ -186,7 +186,7 @@ def _fitting(body: list[Show] | None, rows: int) -> Told:
     if (more := len(lines) - room) > 0:
         shown.append(Show("note", f"  ... {_counted(more, 'more line')}"))
     whole = next((number for number, each in enumerate(lines[:room]) if len(each.text) > MAX_LINE), room)
-    return Told(shown, lines[whole:])
+    return ShownCall(shown, lines[whole:])
 
 
 def _room(rows: int) -> int:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from cortexfs.chat import sessions as stored
 from cortexfs.chat import typed
-from cortexfs.chat.calls import Show, Sight
+from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.printing import counted
-from cortexfs.chat.sessions import Stored
+from cortexfs.chat.sessions import StoredSession
 from cortexfs.chat.state import Deed, Talk
 from cortexfs.client import Conversation, new_id
 from cortexfs.core.errors import Fault
@@ -26,18 +26,18 @@ from cortexfs.core.talk.requests import Scope
 LISTED = 20
 
 
-class Place:
+class ChatPlace:
     """An object, and which of its sessions is talked in."""
 
     def __init__(
-        self, root: str, path: str, whole: str, name: str, scope: Scope, sight: Sight | None = None
+        self, root: str, path: str, whole: str, name: str, scope: Scope, sight: Surroundings | None = None
     ) -> None:
         self.name = name
         self.scope: Scope = scope
         self.session = ""
         self.before: str | None = None  # the session that was left last
         self._root, self._path, self._whole = root, path, whole
-        self._sight = sight or Sight()
+        self._sight = sight or Surroundings()
 
     @property
     def is_agents(self) -> bool:
@@ -46,7 +46,7 @@ class Place:
     def connect(self) -> Conversation:
         return Conversation(self._path)
 
-    def sessions(self) -> list[Stored]:
+    def sessions(self) -> list[StoredSession]:
         return [] if self.scope == "temp" else stored.listing(self._root, self._whole, self.scope)
 
     @property
@@ -76,7 +76,7 @@ class Place:
             self.before, self.session = self.session or None, session
         return talk, deeds
 
-    def sight(self, session: str, cwd: str | None) -> Sight:
+    def sight(self, session: str, cwd: str | None) -> Surroundings:
         """Where the calls of a session find their files."""
         return self._sight._replace(
             read=lambda path: self._sight.read(os.path.join(self._working(session, cwd), path))
@@ -95,29 +95,29 @@ class Place:
             return None
 
 
-class Outcome(NamedTuple):
+class CommandOutcome(NamedTuple):
     lines: list[str]
     session: str | None = None
     message: str = ""
 
 
-def carry_out(place: Place, order: typed.Order) -> Outcome:
+def carry_out(place: ChatPlace, order: typed.TypedCommand) -> CommandOutcome:
     """Returns the lines to show, the session to go to, and the message to say in it. /quit is not done
     here."""
     return _ORDERS[order.name](place, order.argument)
 
 
-def _help(place: Place, argument: str) -> Outcome:
-    return Outcome(typed.help_lines())
+def _help(place: ChatPlace, argument: str) -> CommandOutcome:
+    return CommandOutcome(typed.help_lines())
 
 
-def _new(place: Place, argument: str) -> Outcome:
+def _new(place: ChatPlace, argument: str) -> CommandOutcome:
     there = {one.session for one in place.sessions()}
     if not argument:
-        return Outcome([], _unused(time.strftime("%Y-%m-%d-%H%M%S"), there))
+        return CommandOutcome([], _unused(time.strftime("%Y-%m-%d-%H%M%S"), there))
     if requests.check_session(argument) in there:
         raise Fault("EEXIST", f"there is a session {argument!r}; go on with it: /resume {argument}")
-    return Outcome([], argument)
+    return CommandOutcome([], argument)
 
 
 def _unused(name: str, there: set[str]) -> str:
@@ -127,10 +127,10 @@ def _unused(name: str, there: set[str]) -> str:
     return found
 
 
-def _sessions(place: Place, argument: str) -> Outcome:
+def _sessions(place: ChatPlace, argument: str) -> CommandOutcome:
     there = place.sessions()
     if not there:
-        return Outcome([_NONE[place.scope]])
+        return CommandOutcome([_NONE[place.scope]])
     width = max(len(one.session) for one in there[:LISTED])
     lines = [
         f"{'*' if one.session == place.session else ' '} {one.session:{width}}  {one.state},"
@@ -139,10 +139,10 @@ def _sessions(place: Place, argument: str) -> Outcome:
     ]
     if len(there) > LISTED:
         lines.append(f"  and {len(there) - LISTED} more: ctx session list {place.name}{place.option}")
-    return Outcome(lines)
+    return CommandOutcome(lines)
 
 
-def _resume(place: Place, argument: str) -> Outcome:
+def _resume(place: ChatPlace, argument: str) -> CommandOutcome:
     if place.scope == "temp":
         raise Fault("EINVAL", _NONE["temp"])
     there = [one.session for one in place.sessions()]
@@ -154,15 +154,15 @@ def _resume(place: Place, argument: str) -> Outcome:
     name = argument or next(iter(others), None)
     if name is None:
         raise Fault("ENOENT", "there is no other session; begin one with /new")
-    return Outcome([], name)
+    return CommandOutcome([], name)
 
 
-def _pin(place: Place, argument: str) -> Outcome:
+def _pin(place: ChatPlace, argument: str) -> CommandOutcome:
     if not place.is_agents:
         raise Fault("EINVAL", f"agents keep pins, and {place.name} is none; say it as part of a message")
     if not argument:
         raise Fault("EINVAL", "say what is to be kept in mind: /pin TEXT")
-    return Outcome([], message=f"/pin {argument}")
+    return CommandOutcome([], message=f"/pin {argument}")
 
 
 _WHOSE = {
@@ -175,7 +175,7 @@ _NONE = {
     "shared": "there are no shared sessions yet: what you say begins one",
     "temp": "temp sessions are not kept: they end with their chat",
 }
-_ORDERS: dict[str, Callable[[Place, str], Outcome]] = {
+_ORDERS: dict[str, Callable[[ChatPlace, str], CommandOutcome]] = {
     "/help": _help,
     "/new": _new,
     "/sessions": _sessions,

@@ -20,14 +20,14 @@ Read: TypeAlias = Callable[[str], bytes]  # raises an OSError; of large files, m
 Side: TypeAlias = Literal["@", " ", "+", "-", "!"]
 
 
-class Line(NamedTuple):
+class DiffLine(NamedTuple):
     """A line of a diff. `!` is a remark about it."""
 
     side: Side
     text: str
 
 
-def of(name: str, given: dict[str, Any], read: Read) -> list[Line] | None:
+def of(name: str, given: dict[str, Any], read: Read) -> list[DiffLine] | None:
     """The change that a call makes; None where it is not called as it should be."""
     path, diff = given.get("path"), given.get("diff")
     if not isinstance(path, str):
@@ -40,22 +40,22 @@ def of(name: str, given: dict[str, Any], read: Read) -> list[Line] | None:
     try:
         before = read(path)
     except FileNotFoundError:
-        return [Line("!", "there is no such file yet"), *bare] if name == "fs.write" else bare
+        return [DiffLine("!", "there is no such file yet"), *bare] if name == "fs.write" else bare
     except (OSError, ValueError) as problem:
-        return [Line("!", f"not compared: {getattr(problem, 'strerror', None) or problem}"), *bare]
+        return [DiffLine("!", f"not compared: {getattr(problem, 'strerror', None) or problem}"), *bare]
     if len(before) > MAX_FILE or b"\0" in before:
-        return [Line("!", "not compared: the file is large, or no text"), *bare]
+        return [DiffLine("!", "not compared: the file is large, or no text"), *bare]
     old = before.decode(errors="replace")
     new = change(old)
     if new is None:
-        return [Line("!", "the text to be replaced is not in the file as it is here"), *bare]
+        return [DiffLine("!", "the text to be replaced is not in the file as it is here"), *bare]
     if new == old:
-        return [Line("!", "the file has that already")]
-    return difference(_lines(old), _lines(new)) or [Line("!", "only the newline at its end changes")]
+        return [DiffLine("!", "the file has that already")]
+    return difference(_lines(old), _lines(new)) or [DiffLine("!", "only the newline at its end changes")]
 
 
 # What the call says without any file, and what becomes of the text of one, if it is found there.
-Change: TypeAlias = tuple[list[Line], Callable[[str], str | None]]
+Change: TypeAlias = tuple[list[DiffLine], Callable[[str], str | None]]
 
 
 def _written(given: dict[str, Any]) -> Change | None:
@@ -86,19 +86,19 @@ _CHANGES: dict[str, Callable[[dict[str, Any]], Change | None]] = {
 }
 
 
-def _line_of(text: str) -> Line:
+def _line_of(text: str) -> DiffLine:
     """A line of somebody else's diff."""
     side: Side = next((each for each in _OTHERS if text.startswith(each)), "!")
-    return Line(side, text)
+    return DiffLine(side, text)
 
 
 _OTHERS: tuple[Side, ...] = ("@", "+", "-", " ")
 
 
-def difference(before: Sequence[str], after: Sequence[str]) -> list[Line]:
+def difference(before: Sequence[str], after: Sequence[str]) -> list[DiffLine]:
     """A unified diff, without its first two lines."""
     if not before:
-        return [Line("+", f"+{line}") for line in after]
+        return [DiffLine("+", f"+{line}") for line in after]
     start = _common(before, after)
     end = _common(before[start:][::-1], after[start:][::-1])
     skipped = max(start - CONTEXT, 0)
@@ -106,18 +106,18 @@ def difference(before: Sequence[str], after: Sequence[str]) -> list[Line]:
     left, right = before[skipped : len(before) - kept], after[skipped : len(after) - kept]
     if len(left) * len(right) > MAX_PAIRS:
         told = f"too much to compare: {len(left):,} lines become {len(right):,}; what it puts there:"
-        return [Line("!", told), *(Line("+", f"+{line}") for line in right)]
-    lines: list[Line] = []
+        return [DiffLine("!", told), *(DiffLine("+", f"+{line}") for line in right)]
+    lines: list[DiffLine] = []
     for group in SequenceMatcher(None, left, right).get_grouped_opcodes(CONTEXT):
         first, last = group[0], group[-1]
         spans = _span(first[1], last[2], skipped), _span(first[3], last[4], skipped)
-        lines.append(Line("@", f"@@ -{spans[0]} +{spans[1]} @@"))
+        lines.append(DiffLine("@", f"@@ -{spans[0]} +{spans[1]} @@"))
         for tag, a, b, c, d in group:
             if tag == "equal":
-                lines += [Line(" ", f" {line}") for line in left[a:b]]
+                lines += [DiffLine(" ", f" {line}") for line in left[a:b]]
                 continue
-            lines += [Line("-", f"-{line}") for line in left[a:b]]
-            lines += [Line("+", f"+{line}") for line in right[c:d]]
+            lines += [DiffLine("-", f"-{line}") for line in left[a:b]]
+            lines += [DiffLine("+", f"+{line}") for line in right[c:d]]
     return lines
 
 

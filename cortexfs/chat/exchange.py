@@ -31,7 +31,7 @@ UNASKED = "denied, as nobody can be asked here; ctx chat on a terminal asks, ctx
 Decide: TypeAlias = Callable[[Approval, int], Decision | None]
 
 
-class Left(Exception):
+class PersonLeft(Exception):
     """The person leaves before the end."""
 
     def __init__(self, status: int) -> None:
@@ -60,7 +60,7 @@ class Exchange:
             if isinstance(deed, Show):
                 self._show(deed)
             elif isinstance(deed, Leave):
-                raise Left(deed.status)
+                raise PersonLeft(deed.status)
             else:
                 self._conversation.request(deed)
 

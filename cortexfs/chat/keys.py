@@ -74,7 +74,7 @@ def bindings(deeds: Deeds) -> KeyBindings:
     return keys
 
 
-class Memory(Remembered):
+class HistoryFile(Remembered):
     """The history's file, as the input line wants it."""
 
     def __init__(self, history: History) -> None:

@@ -44,7 +44,7 @@ class Style(NamedTuple):
     encoding: str = "utf-8"
 
 
-class Answer:
+class MarkdownStream:
     """One answer, from its first piece to its end."""
 
     def __init__(self, style: Style) -> None:

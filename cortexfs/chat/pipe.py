@@ -12,8 +12,8 @@ import sys
 
 from cortexfs.chat import commands, typed
 from cortexfs.chat.calls import Show
-from cortexfs.chat.commands import Place
-from cortexfs.chat.exchange import Exchange, Left
+from cortexfs.chat.commands import ChatPlace
+from cortexfs.chat.exchange import Exchange, PersonLeft
 from cortexfs.chat.printing import Printer, tolerant
 from cortexfs.chat.state import Deed, Talk
 from cortexfs.client import Conversation
@@ -23,8 +23,8 @@ from cortexfs.core.frames import MAX_LINE
 MOST = MAX_LINE + 1  # characters of a message that are read: more could not be sent
 
 
-class Lines:
-    def __init__(self, place: Place, session: str, cwd: str | None) -> None:
+class PipedInput:
+    def __init__(self, place: ChatPlace, session: str, cwd: str | None) -> None:
         self._place = place
         self._printer = Printer(sys.stdout, sys.stderr)
         tolerant(sys.stdin, "surrogateescape")
@@ -39,7 +39,9 @@ class Lines:
             while (text := self._read()) is not None:
                 try:
                     self._take(
-                        typed.meaning(text) if self._is_person else typed.Say(typed.fit(text.rstrip("\r\n")))
+                        typed.meaning(text)
+                        if self._is_person
+                        else typed.TypedText(typed.fit(text.rstrip("\r\n")))
                     )
                 except Fault as fault:
                     if not self._is_person:
@@ -47,7 +49,7 @@ class Lines:
                     self._printer.show(Show("error", fault.message))
                 if not self._is_person:
                     break  # that was all, though who types it could go on after its end
-        except Left as left:
+        except PersonLeft as left:
             return left.status
         finally:
             if self._conversation:
@@ -88,11 +90,11 @@ class Lines:
 
     # Talking.
 
-    def _take(self, meant: typed.Say | typed.Order | None) -> None:
-        if isinstance(meant, typed.Say):
+    def _take(self, meant: typed.TypedText | typed.TypedCommand | None) -> None:
+        if isinstance(meant, typed.TypedText):
             self._say(meant.text)
         elif meant and meant.name == "/quit":
-            raise Left(EXIT_OK)
+            raise PersonLeft(EXIT_OK)
         elif meant:
             outcome = commands.carry_out(self._place, meant)
             for line in outcome.lines:

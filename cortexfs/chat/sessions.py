@@ -30,7 +30,7 @@ TAIL = 1 << 20  # bytes of a log in which a chat looks for what was said last
 MESSAGES = 20
 
 
-class Stored(NamedTuple):
+class StoredSession(NamedTuple):
     """A session in a list."""
 
     object: str  # model/debug/echo
@@ -62,7 +62,7 @@ def objects(root: str, space: str) -> list[str]:
     return found
 
 
-def listing(root: str, object_: str, space: str) -> list[Stored]:
+def listing(root: str, object_: str, space: str) -> list[StoredSession]:
     """An object's sessions, newest first."""
     inside = folder(root, object_, space)
     try:
@@ -79,20 +79,20 @@ def place(root: str, object_: str, space: str, session: str) -> Path:
     return folder(root, object_, space) / session
 
 
-def find(root: str, object_: str, space: str, session: str) -> Stored:
+def find(root: str, object_: str, space: str, session: str) -> StoredSession:
     if one := _stored(place(root, object_, space, session), object_, space):
         return one
     raise Fault("ENOENT", f"{object_} has no {space} session {session!r}; see: ctx session list {object_}")
 
 
-def _stored(place: Path, object_: str, space: str) -> Stored | None:
+def _stored(place: Path, object_: str, space: str) -> StoredSession | None:
     try:
         stat = os.stat(place / "events.jsonl")
     except OSError:
         return None
     said = meta(place)
     messages = said.get("messages")
-    return Stored(
+    return StoredSession(
         object_,
         place.name,
         space,
@@ -174,7 +174,7 @@ def recent(past: list[AnyFrame], most: int = MESSAGES) -> tuple[list[AnyFrame], 
     return past[places[-most] :], True
 
 
-def expired(there: list[Stored], age: float | None, keep: int | None) -> list[Stored]:
+def expired(there: list[StoredSession], age: float | None, keep: int | None) -> list[StoredSession]:
     """Returns those of one object's sessions, newest first, that may go: those unused for `age` seconds,
     and those that are not among the `keep` newest; never the newest, one that runs, or `default`."""
     now = time.time()
@@ -188,7 +188,7 @@ def expired(there: list[Stored], age: float | None, keep: int | None) -> list[St
     ]
 
 
-def remove(one: Stored) -> None:
+def remove(one: StoredSession) -> None:
     try:
         shutil.rmtree(one.path)
     except PermissionError:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from cortexfs.chat import calls
-from cortexfs.chat.calls import Show, Sight
+from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.frames import AnyFrame
@@ -76,7 +76,7 @@ class Talk:
         scope: Scope,
         new_id: Callable[[], str],
         cwd: str | None = None,
-        sight: Sight | None = None,
+        sight: Surroundings | None = None,
     ) -> None:
         self.object, self.session, self.scope = object_, session, scope
         self.last: str | None = None
@@ -85,7 +85,7 @@ class Talk:
         self.questions: dict[str, frames.Approval] = {}
         self.cancelling = False
         self.interrupted = False  # once, whatever came of it
-        self._sight = sight or Sight()
+        self._sight = sight or Surroundings()
         self._warned = False
         self._is_past = False  # what is heard happened before we came
         self._latest: tuple[str, Any] | None = None  # the call that was shown last, if nothing was since

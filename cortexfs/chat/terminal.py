@@ -26,10 +26,10 @@ from prompt_toolkit.output.color_depth import ColorDepth
 
 from cortexfs.chat import commands, edits, typed
 from cortexfs.chat.calls import Kind, Show
-from cortexfs.chat.commands import Place
+from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.history import History
-from cortexfs.chat.keys import Deeds, Memory, Orders, bindings
-from cortexfs.chat.markdown import Answer, Style
+from cortexfs.chat.keys import Deeds, HistoryFile, Orders, bindings
+from cortexfs.chat.markdown import MarkdownStream, Style
 from cortexfs.chat.printing import STYLES, marked, quoted
 from cortexfs.chat.state import ANSWERS, EDIT, Deed, Leave, answer
 from cortexfs.client import Conversation
@@ -57,7 +57,7 @@ class Terminal:
 
     def __init__(
         self,
-        place: Place,
+        place: ChatPlace,
         session: str,
         cwd: str | None,
         history: History,
@@ -78,7 +78,7 @@ class Terminal:
         self._prompt = self._made(history)
         self._output = self._prompt.app.output
         self._style = Style(colour, self._output.encoding())
-        self._answer = Answer(self._style)
+        self._answer = MarkdownStream(self._style)
         self._drawn = ("", "")  # what is above the input line
         self._parsed: tuple[str, StyleAndTextTuples] = ("", [])
         self._talk, self._past = place.enter(session, cwd)
@@ -89,7 +89,7 @@ class Terminal:
             message=self._message,
             multiline=True,
             key_bindings=bindings(deeds),
-            history=Memory(history),
+            history=HistoryFile(history),
             completer=Orders(lambda: [one.session for one in self._place.sessions()]),
             complete_while_typing=False,
             enable_suspend=True,
@@ -210,9 +210,9 @@ class Terminal:
         self._enter(buffer)
         return True  # what is left there is meant to be
 
-    def _take(self, buffer: Buffer, meant: typed.Say | typed.Order | None) -> None:
+    def _take(self, buffer: Buffer, meant: typed.TypedText | typed.TypedCommand | None) -> None:
         buffer.reset(append_to_history=meant is not None)
-        if isinstance(meant, typed.Say):
+        if isinstance(meant, typed.TypedText):
             self._send(meant.text)
         elif meant and meant.name == "/quit":
             self._leave(0)

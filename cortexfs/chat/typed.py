@@ -35,16 +35,16 @@ KEYS = {
 _ORDER = re.compile(r"(/[A-Za-z]+)(?:[ \t]+(.*))?", re.ASCII)
 
 
-class Say(NamedTuple):
+class TypedText(NamedTuple):
     text: str
 
 
-class Order(NamedTuple):
+class TypedCommand(NamedTuple):
     name: str
     argument: str
 
 
-def meaning(text: str) -> Say | Order | None:
+def meaning(text: str) -> TypedText | TypedCommand | None:
     """Returns the meaning of a line; None where nothing was typed. The Fault about an unknown command
     lists all."""
     text = text.rstrip()
@@ -52,13 +52,13 @@ def meaning(text: str) -> Say | Order | None:
         return None
     found = _ORDER.fullmatch(text)
     if not found:
-        return Say(fit(text))
+        return TypedText(fit(text))
     name, argument = found[1].lower(), (found[2] or "").strip()
     if name not in ORDERS:
         raise Fault("EINVAL", _unknown(found[1]))
     if argument and not ORDERS[name][0]:
         raise Fault("EINVAL", f"{name} takes no argument")
-    return Order(name, argument)
+    return TypedCommand(name, argument)
 
 
 def fit(text: str) -> str:

@@ -28,7 +28,7 @@ _POWERS = re.compile(r"^CapEff:\t0*[1-9a-f]", re.MULTILINE)
 _PARENT = re.compile(r"^PPid:\t(\d+)$", re.MULTILINE)
 
 
-class Process:
+class PinnedProcess:
     """A process that cannot turn into another one between two looks (pidfd_open(2))."""
 
     def __init__(self, pid: int) -> None:
@@ -55,13 +55,13 @@ class Process:
         return bool(select.select([self._pidfd], [], [], seconds)[0])
 
 
-class Daemon(NamedTuple):
-    process: Process
+class RunningDaemon(NamedTuple):
+    process: PinnedProcess
     state: str
     config: str
 
 
-def of(mount: Mount) -> Daemon | None:
+def of(mount: Mount) -> RunningDaemon | None:
     """Returns the daemon of the mount, if it is in this pid namespace and may be looked at."""
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -71,7 +71,7 @@ def of(mount: Mount) -> Daemon | None:
     return None
 
 
-def _by(starter: str, mount: Mount) -> Daemon | None:
+def _by(starter: str, mount: Mount) -> RunningDaemon | None:
     words = _read(f"{starter}/cmdline").split("\0")
     if words[1:4] != STARTER:
         return None
@@ -87,9 +87,9 @@ def _by(starter: str, mount: Mount) -> Daemon | None:
         return None
     if not _runs_as(mount.owner, _read(f"/proc/{parent}/status")):  # a user's may have a parent of root's
         return None
-    process = Process(parent)
+    process = PinnedProcess(parent)
     if _PARENT.findall(_read(f"{starter}/status")) == [str(parent)]:  # it lives, and so the pid was its own
-        return Daemon(process, said.get("--state", ""), said.get("--config", ""))
+        return RunningDaemon(process, said.get("--state", ""), said.get("--config", ""))
     process.close()
     return None
 

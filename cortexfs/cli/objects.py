@@ -22,7 +22,7 @@ _HEADER = re.compile(r"^# cortexfs\.([a-z_]+)=(.*)$", re.MULTILINE)
 _SENTENCE = re.compile(r"(.*?[.!?])(\s|$)", re.DOTALL)
 
 
-class Listed(NamedTuple):
+class ObjectRow(NamedTuple):
     object: str  # the path below the root: tool/fs.read, home/1000/agent/mine
     status: str
     origin: str
@@ -122,17 +122,17 @@ def _nearest(root: str, name: str) -> str:
     return parser.nearest(name, known) or "; see: ctx ls"
 
 
-def listed(root: str, path: str) -> Listed:
+def listed(root: str, path: str) -> ObjectRow:
     """Returns the facts in the first lines of an executable."""
     name = short(root, path)
     try:
         with open(path, "rb", buffering=0) as file:
             said = dict(_HEADER.findall(file.read(HEADER_BYTES).decode(errors="replace")))
     except OSError as problem:
-        return Listed(name, "unreadable", "-", problem.strerror or "")
+        return ObjectRow(name, "unreadable", "-", problem.strerror or "")
     if os.path.islink(path):
         said["description"] = f"alias of {short(root, os.readlink(path))}"
-    return Listed(name, said.get("status", "-"), said.get("plugin", "-"), said.get("description", ""))
+    return ObjectRow(name, said.get("status", "-"), said.get("plugin", "-"), said.get("description", ""))
 
 
 def select(root: str, name: str | None) -> list[str]:

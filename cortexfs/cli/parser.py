@@ -73,7 +73,7 @@ MODULES = {
 }
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one sentence."""
 
     intermixed = False  # whether options may stand between the words of the last argument
@@ -90,11 +90,11 @@ def program() -> str:
     return "cortex" if os.path.basename(sys.argv[0]) == "cortex" else "ctx"
 
 
-def top(more: str = "") -> Parser:
+def top(more: str = "") -> CommandParser:
     """The parser of the program itself; its help goes on with `more`."""
     width = max(map(len, COMMANDS))
     lines = "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items())
-    parser = Parser(
+    parser = CommandParser(
         prog=program(),
         usage="%(prog)s [--root ROOT] COMMAND ...",
         description="CortexFS: models, agents and tools as files that you can run.",
@@ -134,7 +134,7 @@ def module(command: str) -> ModuleType:
     return importlib.import_module(f"cortexfs.cli.{MODULES[command]}")
 
 
-def any_command(command: str, given: str | None) -> Parser:
+def any_command(command: str, given: str | None) -> CommandParser:
     """The parser of one command, ours or a plugin's; EINVAL with the nearest name when there is none."""
     if is_ours(command):
         return of_command(command)
@@ -143,10 +143,10 @@ def any_command(command: str, given: str | None) -> Parser:
     return plugin_commands.parser_of(plugin_commands.found(command, given)[1])
 
 
-def of_command(command: str) -> Parser:
+def of_command(command: str) -> CommandParser:
     """The parser of one command."""
     loaded = module(command)
-    parser = Parser(
+    parser = CommandParser(
         prog=f"{program()} {command}",
         description=f"{COMMANDS.get(command, '')[:1].upper()}{COMMANDS.get(command, '')[1:]}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,

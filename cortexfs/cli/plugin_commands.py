@@ -89,10 +89,10 @@ def help_lines(given: str | None) -> str:
     return "\n".join(f"  {name:{width}}  {_shown(one['description'])}" for name, one in known.items())
 
 
-def parser_of(one: dict[str, Any]) -> parser.Parser:
+def parser_of(one: dict[str, Any]) -> parser.CommandParser:
     """The parser of a command, as it was declared."""
     places = [f"<{arg['name']}>" if arg.get("required") else f"[<{arg['name']}>]" for arg in one["args"]]
-    made = parser.Parser(
+    made = parser.CommandParser(
         prog=f"{parser.program()} {one['name']}",
         usage=" ".join(["%(prog)s", "[options]", *(_plain(place) for place in places)]),
         description=_plain(one["description"])
@@ -112,7 +112,7 @@ def parser_of(one: dict[str, Any]) -> parser.Parser:
     return made
 
 
-def _add(made: parser.Parser, said: dict[str, Any], names: list[str], shown: str, **how: Any) -> None:
+def _add(made: parser.CommandParser, said: dict[str, Any], names: list[str], shown: str, **how: Any) -> None:
     how["help"] = _plain(said["description"])
     if said["type"] == "boolean" and names and said["name"].startswith("no-"):
         how |= {"action": "store_const", "const": True}

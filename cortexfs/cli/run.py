@@ -20,7 +20,7 @@ FAULTS = {
 }
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     into.add_argument("runnable", metavar="OBJECT", help="fs.read, tool/fs.read, model/main, or a path")
     words = into.add_argument("words", metavar="ARGS", nargs=argparse.REMAINDER, help="passed on as they are")
     words.required = False  # or the error about a missing OBJECT asks for both

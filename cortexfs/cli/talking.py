@@ -26,7 +26,7 @@ SCOPES: tuple[Scope, ...] = ("private", "shared", "temp")
 _WHOLE = re.compile(r"(?:.*/)?((model)/[^/]+/[^/]+|(agent|tool)/[^/]+)")
 
 
-class Named(NamedTuple):
+class TalkTarget(NamedTuple):
     """The object that a command means."""
 
     root: str
@@ -59,7 +59,7 @@ def declare_output(into: argparse.ArgumentParser) -> None:
     into.add_argument("--output", choices=OUTPUTS, help=text)
 
 
-def named(options: argparse.Namespace) -> Named:
+def named(options: argparse.Namespace) -> TalkTarget:
     """The object, if it can hold conversations."""
     root = mounts.root(options.root)
     mounts.status_text(root)
@@ -69,7 +69,7 @@ def named(options: argparse.Namespace) -> Named:
         raise Fault("EINVAL", f"{options.object!r} is no model and no agent; see: ctx ls")
     if whole[1].startswith("tool/"):
         raise Fault("EINVAL", f"{whole[1]} is a tool, and tools hold no conversations; see: ctx run")
-    return Named(root, path, whole[1])
+    return TalkTarget(root, path, whole[1])
 
 
 def output(options: argparse.Namespace) -> str:

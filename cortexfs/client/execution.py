@@ -15,7 +15,7 @@ from cortexfs.client import places
 from cortexfs.client.results import Failed
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.talk.protocol import Client
+from cortexfs.core.talk.protocol import ClientSide
 
 READ_BYTES = 1 << 16  # a pipe's
 # What the runner's exit status says where no frame does; the shell's 126 and 127 stand for execve's refusals.
@@ -27,7 +27,7 @@ class Frames:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._client = Client()
+        self._client = ClientSide()
         self.run: str | None = None
         self.is_over = False
 

@@ -21,7 +21,7 @@ class Failed(Fault):
         self.run = run
 
 
-class Text:
+class AnswerText:
     """The answer of a run, gathered frame by frame: its deltas, or its messages where it sent none."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Text:
 
 def text(run: Iterable[AnyFrame]) -> str:
     """Read a run to its end: its answer, or Failed when it fails, is cancelled or is refused."""
-    answer = Text()
+    answer = AnswerText()
     for frame in run:
         answer.add(frame)
     return answer.whole()

@@ -23,7 +23,7 @@ from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
-from cortexfs.core.talk.protocol import Client
+from cortexfs.core.talk.protocol import ClientSide
 from cortexfs.core.talk.requests import AnyRequest, Cancel, Resume, Send
 
 # Bytes of frames that wait to be taken: far more than a chat needs, far less than a machine has.
@@ -35,7 +35,7 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-class Sent:
+class SentMessage:
     """A send of this connection, until its run is over."""
 
     def __init__(self, request: Send) -> None:
@@ -87,15 +87,15 @@ class Inbox:
         rest = [self.take() for _ in range(len(self._kept))]
         return [frame for frame in (first, *rest) if frame is not None]
 
-    def put(self, frame: AnyFrame, size: int, sent: Sent | None) -> None:
+    def put(self, frame: AnyFrame, size: int, sent: SentMessage | None) -> None:
         if not self.is_over and self.wants(frame, sent):
             self._kept.append((frame, size))
             self._put += size
 
-    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+    def wants(self, frame: AnyFrame, sent: SentMessage | None) -> bool:
         return True
 
-    def is_refused(self, refusal: frames.Error, sent: Sent | None) -> bool:
+    def is_refused(self, refusal: frames.Error, sent: SentMessage | None) -> bool:
         """Returns True if this refusal answers the request of this inbox."""
         return False
 
@@ -106,36 +106,36 @@ class Inbox:
         self._kept.clear()
 
 
-class Answer(Inbox):
+class Replies(Inbox):
     """Of a ping; an approval has none unless it is refused."""
 
-    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+    def wants(self, frame: AnyFrame, sent: SentMessage | None) -> bool:
         self.is_over = self.is_over or (isinstance(frame, frames.Pong) and frame.request == self.id)
         return False
 
-    def is_refused(self, refusal: frames.Error, sent: Sent | None) -> bool:
+    def is_refused(self, refusal: frames.Error, sent: SentMessage | None) -> bool:
         return refusal.request == self.id
 
 
 class RunOfSend(Inbox):
     """The frames of the run of one send, to its done."""
 
-    def __init__(self, sent: Sent) -> None:
+    def __init__(self, sent: SentMessage) -> None:
         super().__init__(sent.id)
         self._sent = sent
 
-    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+    def wants(self, frame: AnyFrame, sent: SentMessage | None) -> bool:
         if sent is not self._sent:
             return False
         self.run = sent.run
         self.is_over = frame.FINAL
         return True
 
-    def is_refused(self, refusal: frames.Error, sent: Sent | None) -> bool:
+    def is_refused(self, refusal: frames.Error, sent: SentMessage | None) -> bool:
         return sent is self._sent
 
 
-class Events(Answer):
+class SessionEvents(Replies):
     """Every event of one session, for ever."""
 
     def __init__(self, request: Resume) -> None:
@@ -143,7 +143,7 @@ class Events(Answer):
         self.session = (request.scope, request.session)
         self.last = request.after
 
-    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+    def wants(self, frame: AnyFrame, sent: SentMessage | None) -> bool:
         is_event = frame.run is not None and frame.id is not None
         return is_event and (sent is None or sent.session == self.session)
 
@@ -156,7 +156,7 @@ class Ending(Inbox):
         self._is_ours = is_ours
         self._is_alone = is_alone  # no events of other runs are to come
 
-    def wants(self, frame: AnyFrame, sent: Sent | None) -> bool:
+    def wants(self, frame: AnyFrame, sent: SentMessage | None) -> bool:
         if not isinstance(frame, frames.Done):
             return False
         self.is_over = self.id in (frame.run, sent.id if sent else None) or (
@@ -165,7 +165,7 @@ class Ending(Inbox):
         )
         return self.is_over
 
-    def is_refused(self, refusal: frames.Error, sent: Sent | None) -> bool:
+    def is_refused(self, refusal: frames.Error, sent: SentMessage | None) -> bool:
         return sent is None and refusal.request == self.id
 
 
@@ -174,10 +174,10 @@ class Sorter:
 
     def __init__(self, name: str) -> None:
         self._name = name  # whom we talk to, for sentences
-        self._client = Client()
+        self._client = ClientSide()
         self._inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
-        self._sends: dict[str, Sent] = {}
-        self._runs: dict[str, Sent] = {}
+        self._sends: dict[str, SentMessage] = {}
+        self._runs: dict[str, SentMessage] = {}
         self._carried = 0  # bytes of a frame that is not whole yet
         self._parting: Fault | None = None  # the last thing that was said to nobody
         self.fault: Fault | None = None  # why this connection is of no use any more
@@ -194,7 +194,7 @@ class Sorter:
     def open(self, request: AnyRequest) -> Inbox:
         """Keep what answers this request, which is about to be written."""
         inbox: Inbox
-        follows = any(isinstance(each, Events) and not each.is_settled for each in self._inboxes)
+        follows = any(isinstance(each, SessionEvents) and not each.is_settled for each in self._inboxes)
         if isinstance(request, Send):
             if request.id in self._sends:
                 raise Failed(
@@ -204,22 +204,22 @@ class Sorter:
         elif isinstance(request, Resume):
             if follows:
                 raise Failed("EBUSY", "this conversation follows a session already; open another one")
-            inbox = Events(request)
+            inbox = SessionEvents(request)
         elif isinstance(request, Cancel):
             inbox = Ending(request.id, request.id in self._sends, not follows)
         else:
-            inbox = Answer(request.id)
+            inbox = Replies(request.id)
         return self._opened(inbox)
 
     def open_all(self) -> Inbox:
         """Keep everything that comes."""
         return self._opened(Inbox())
 
-    def note(self, request: Send) -> Sent:
+    def note(self, request: Send) -> SentMessage:
         """Know the run of this send when it begins."""
         if request.id is None:
-            return Sent(request)
-        return self._sends.setdefault(request.id, Sent(request))
+            return SentMessage(request)
+        return self._sends.setdefault(request.id, SentMessage(request))
 
     def check(self) -> None:
         """Failed when this connection is of no use any more."""
@@ -257,7 +257,7 @@ class Sorter:
         """The end, by our own will: that is no failure of those who follow a session."""
         self.end(Fault("ECANCELED", "this conversation was closed"))
         for inbox in list(self._inboxes):
-            inbox.is_over = inbox.is_over or isinstance(inbox, Events) or type(inbox) is Inbox
+            inbox.is_over = inbox.is_over or isinstance(inbox, SessionEvents) or type(inbox) is Inbox
 
     def _opened(self, inbox: Inbox) -> Inbox:
         inbox.fault = self.fault
@@ -273,7 +273,7 @@ class Sorter:
         if sent is not None and frame.FINAL:
             self._forget(sent)
 
-    def _sent(self, frame: AnyFrame) -> Sent | None:
+    def _sent(self, frame: AnyFrame) -> SentMessage | None:
         """The send of ours whose run this frame is of."""
         if frame.run is None:
             return None
@@ -297,7 +297,7 @@ class Sorter:
         if sent is not None:
             self._forget(sent)
 
-    def _forget(self, sent: Sent) -> None:
+    def _forget(self, sent: SentMessage) -> None:
         if sent.id is not None and self._sends.get(sent.id) is sent:
             del self._sends[sent.id]
         if sent.run is not None:

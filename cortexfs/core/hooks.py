@@ -62,7 +62,7 @@ class HookResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     modify_output: str | None = None
 
 
-class Result(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class HookedResult(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """How a call of a tool has ended: the seed's ToolCallResult, of an event with what was cut off."""
 
     tool_name: str
@@ -74,7 +74,7 @@ class Result(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     output_length: int | None = None
 
 
-def heard(result: Result, length: int = 0) -> Result:
+def heard(result: HookedResult, length: int = 0) -> HookedResult:
     """As an event has it; `length` is that of the whole output where this is only its beginning."""
     length = max(length, len(result.output))
     if length <= MAX_HEARD:

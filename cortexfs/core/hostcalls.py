@@ -4,7 +4,7 @@ Two channels. A host's control socket (SOCK_SEQPACKET) carries one-byte packets 
 call's own stream socket and, but for enclosed hosts, the caller's working directory as SCM_RIGHTS; that
 stream then speaks
 core/wire.py and begins with one `Request`. The fork server's control socket (SOCK_SEQPACKET) takes
-`Spawn` packets and answers with `Spawned` and, later, `Exited`; as whom hosts may act it learns from
+`Spawn` packets and answers with `HostStart` and, later, `HostExit`; as whom hosts may act it learns from
 connections alone (`Meet`).
 A call has a socket of its own so that one slow reader never holds another up.
 """
@@ -51,7 +51,7 @@ class Invocation(msgspec.Struct, frozen=True, array_like=True):
     background: bool = False
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
+class CallRequest(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     """Run a tool or model. Either `args` (argv, and standard input when wanted) or `input` (JSON) is set."""
 
     run: str
@@ -63,7 +63,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     directory: str = ""  # where to work, when no descriptor of it comes along
 
 
-class Shown(Call, frozen=True, array_like=True, tag="shown"):
+class ShownCallRequest(CallRequest, frozen=True, array_like=True, tag="shown"):
     """A call whose input is shown to the daemon (wire.INPUT), which may change it, before the tool runs."""
 
 
@@ -84,7 +84,7 @@ class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
     path: str
 
 
-Request: TypeAlias = Call | Shown | Describe | Enter
+Request: TypeAlias = CallRequest | ShownCallRequest | Describe | Enter
 
 
 class Effect(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,7 +209,7 @@ NOBODY = 65534
 DESCRIBING = Identity(NOBODY, NOBODY, (), label=DESCRIBER)
 
 
-class Limits(msgspec.Struct, frozen=True, array_like=True):
+class HostLimits(msgspec.Struct, frozen=True, array_like=True):
     memory_bytes: int
     processes: int
     open_files: int
@@ -231,7 +231,7 @@ class Met(msgspec.Struct, frozen=True, array_like=True, tag="met"):
     number: int
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True, tag="part"):
+class Forget(msgspec.Struct, frozen=True, array_like=True, tag="part"):
     """Know them no more."""
 
     number: int
@@ -244,21 +244,21 @@ class Spawn(msgspec.Struct, frozen=True, array_like=True, tag="spawn"):
     host: int
     plugin: Plugin
     identity: Identity
-    limits: Limits
+    limits: HostLimits
     device: int = 0  # of the daemon's mount, by which host/confine/socket_gate.py knows its objects
     met: int = 0
 
 
-class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
+class KillHost(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
     """Kill a host, also one that is starting; its end is told as any other is."""
 
     host: int
 
 
-ToForkServer: TypeAlias = Meet | Part | Spawn | Kill
+ToForkServer: TypeAlias = Meet | Forget | Spawn | KillHost
 
 
-class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
+class HostStart(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
     """The host runs. A `fault` says why it does not."""
 
     host: int
@@ -266,15 +266,15 @@ class Spawned(msgspec.Struct, frozen=True, array_like=True, tag="spawned"):
     fault: tuple[str, str] | None = None
 
 
-class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
+class HostExit(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
     host: int
     status: int  # as os.waitstatus_to_exitcode: negative for a signal
 
 
-FromForkServer: TypeAlias = Spawned | Exited | Met
+FromForkServer: TypeAlias = HostStart | HostExit | Met
 
 
-class Outcome(NamedTuple):
+class CallOutcome(NamedTuple):
     """The end of a call of a tool."""
 
     output: str

@@ -19,7 +19,7 @@ from cortexfs.core.frames import MAX_LINE, Frame
 HEAD = re.compile(rb'^\{"type":"([a-z_]+)","id":"([1-9][0-9]{0,17})","run":"([^"\\\n]+)"', re.MULTILINE)
 
 
-class Lines:
+class LineSplitter:
     """Bytes in, whole lines out, without their newlines; None stands for a line that was too long."""
 
     def __init__(self) -> None:

@@ -90,7 +90,7 @@ def plain(key: Key) -> Key:
     return (key[0], key[1].rpartition("/")[2]) if is_own(key) else key
 
 
-class Changes(NamedTuple):
+class RegistryChanges(NamedTuple):
     added: tuple[Key, ...]
     removed: tuple[Key, ...]
     changed: tuple[Key, ...]
@@ -133,8 +133,8 @@ class Registry:
         return own.key if own and not own.status.startswith("broken") else (class_, name)
 
 
-def diff(old: Registry, new: Registry) -> Changes:
-    return Changes(
+def diff(old: Registry, new: Registry) -> RegistryChanges:
+    return RegistryChanges(
         added=tuple(key for key in new.objects if key not in old.objects),
         removed=tuple(key for key in old.objects if key not in new.objects),
         changed=tuple(

@@ -1,7 +1,8 @@
 """The messages between the daemon and its starter, as values (host/starter.py).
 
 One channel (SOCK_SEQPACKET) between the two, which is as old as the daemon. Every request has a number, and
-`Done` answers it by that number; what it made comes along as SCM_RIGHTS. `Ended` tells of a process.
+`StartReply` answers it by that number; what it made comes along as SCM_RIGHTS. `ChildExit` tells of a
+process.
 """
 
 from __future__ import annotations
@@ -44,19 +45,19 @@ def gpgv(program: str, folder: str) -> list[str]:
     return [*POWERLESS, program, *options, "--", *files]
 
 
-class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
+class StartChild(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     number: int
     what: str
     argument: str = ""  # the name of a folder with a signature, or of a provider, or a uid
 
 
-class Kill(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
+class KillChild(msgspec.Struct, frozen=True, array_like=True, tag="kill"):
     """End what was started under that number, if it has not ended. It is not answered."""
 
     number: int
 
 
-class Mounted(msgspec.Struct, frozen=True, array_like=True, tag="mounted"):
+class MountDevice(msgspec.Struct, frozen=True, array_like=True, tag="mounted"):
     """Know the daemon's mount by its device. Said once, while the daemon reads nothing of strangers yet."""
 
     number: int
@@ -77,16 +78,16 @@ class Unmount(msgspec.Struct, frozen=True, array_like=True, tag="unmount"):
     number: int
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+class StartReply(msgspec.Struct, frozen=True, array_like=True, tag="done"):
     number: int
     pid: int = 0
     error: int = 0  # an errno
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+class ChildExit(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     number: int
     status: int  # as os.waitstatus_to_exitcode: negative for a signal
 
 
-ToStarter: TypeAlias = Start | Kill | Mounted | Bind | Unmount
-FromStarter: TypeAlias = Done | Ended
+ToStarter: TypeAlias = StartChild | KillChild | MountDevice | Bind | Unmount
+FromStarter: TypeAlias = StartReply | ChildExit

@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cortexfs.agents.window.context import Kept, Pin, Summary, read_summary, summary_text
+from cortexfs.agents.window.context import FormerContext, Pin, Summary, read_summary, summary_text
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.tree import session_places
@@ -49,9 +49,9 @@ class ContextFiles:
         grown, self._grown = self._grown, 0
         return grown
 
-    def load(self) -> Kept:
+    def load(self) -> FormerContext:
         text = _read(self._session / session_places.CONTEXT_NAME / "summary.md")
-        return Kept(read_summary(text) if text else None, tuple(self._pins()))
+        return FormerContext(read_summary(text) if text else None, tuple(self._pins()))
 
     def write_summary(self, summary: Summary) -> None:
         with _told("the summary"):

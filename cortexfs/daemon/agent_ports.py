@@ -16,17 +16,17 @@ from msgspec.structs import replace
 from cortexfs.agents.permissions import Powers, is_agents, setup_of
 from cortexfs.agents.setup import Begun
 from cortexfs.agents.window.context import Files
-from cortexfs.config import Agent, Config
+from cortexfs.config import AgentSettings, Config
 from cortexfs.core import hostcalls
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.frames import Frame
-from cortexfs.core.hostcalls import Outcome
+from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.policy import risk_settings
-from cortexfs.core.policy.risk_settings import FILE, Settings
+from cortexfs.core.policy.risk_settings import FILE, RiskSettings
 from cortexfs.core.registry import Key, Object
 from cortexfs.daemon.agent_context_files import ContextFiles
-from cortexfs.hooks.middleware import Hooked, Middleware
+from cortexfs.hooks.middleware import Middleware, MiddlewareCall
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.drivers import Drivers
@@ -60,7 +60,7 @@ class AgentWorld:
         self.root = str(root)
         self._home = home
         self.serves = None if os.geteuid() == 0 else os.geteuid()
-        self.limits: Agent = config.agent
+        self.limits: AgentSettings = config.agent
         self.protected = (str(config.state), str(config.directory))
         # Keys and everybody's sessions; what decides about agents; and the same through the tree.
         self.caps = (
@@ -84,7 +84,7 @@ class AgentWorld:
         self._policy = PolicyFile(config.directory / FILE)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> RiskSettings:
         return self._policy.read()
 
     async def home(self, uid: int) -> str:
@@ -142,7 +142,7 @@ class AgentWorld:
             space, (class_, folder) = Space("/".join(who.folder[:2]), who.owner), who.folder[2:4]
             self._sessions.grew(Address(space, class_, folder.removesuffix(".d"), who.session), size)
 
-    def hooked(self, tool: Object, who: Who, call: str) -> Hooked | None:
+    def hooked(self, tool: Object, who: Who, call: str) -> MiddlewareCall | None:
         if not self._middleware.hooks.of_tools:
             return None
         return self._middleware.of(
@@ -153,13 +153,13 @@ class AgentWorld:
         self,
         tool: Object,
         identity: hostcalls.Identity,
-        asked: hostcalls.Call,
+        asked: hostcalls.CallRequest,
         say: Callable[[Frame], Awaitable[None]],
-    ) -> Outcome:
+    ) -> CallOutcome:
         try:
             run = self._runs.open("tool", tool.name, identity.uid, "agent")
         except Fault as refused:  # too many at once
-            return Outcome("", refused)
+            return CallOutcome("", refused)
         fault: Fault | None = Fault("ECANCELED", "")
         try:
             outcome = await self._tools.call(tool, identity, replace(asked, run=run.id), say)
@@ -194,7 +194,7 @@ class PolicyFile:
         self._seen: tuple[int, int, int] | None = None
         self._settings = risk_settings.DEFAULT
 
-    def read(self) -> Settings:
+    def read(self) -> RiskSettings:
         try:
             with believed.opened(self._path) as file:
                 status = os.fstat(file.fileno())

@@ -41,7 +41,7 @@ from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
 from cortexfs.daemon.agent_ports import AgentWorld
 from cortexfs.daemon.bugs import Bugs
-from cortexfs.daemon.reload import Parts, Reload, Sources
+from cortexfs.daemon.reload import Reload, ReloadParts, Sources
 from cortexfs.daemon.retention import retain
 from cortexfs.daemon.selfconfinement import give_up
 from cortexfs.hooks.middleware import Middleware
@@ -51,7 +51,7 @@ from cortexfs.linux.syscalls import PR_SET_DUMPABLE, prctl
 from cortexfs.models.ask.driver import Driver
 from cortexfs.models.drivers import Drivers
 from cortexfs.models.local.driver import Locals
-from cortexfs.models.local.engine import Engines, Terms
+from cortexfs.models.local.engine import Engines, EngineTerms
 from cortexfs.models.local.weights import DRIVER
 from cortexfs.models.plugin_model import DRIVER as PLUGGED
 from cortexfs.models.plugin_model import PluginModels
@@ -69,11 +69,11 @@ from cortexfs.pool.run_table import Runs
 from cortexfs.pool.starter import Starter
 from cortexfs.pool.tool_call import ToolCalls
 from cortexfs.run import shebang
-from cortexfs.run.listener import Exec, Tree
+from cortexfs.run.listener import Exec, ExecTree
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.store import Sessions
 from cortexfs.state import state_lock
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 from cortexfs.state.run_logs import Logs
 from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.listener import Sockets, listen
@@ -129,7 +129,7 @@ class Daemon:
         log.addHandler(self.bugs)
         runner = shebang.runner()
         limits = config.limits
-        hosts = hostcalls.Limits(limits.memory_mib << 20, limits.processes, limits.open_files)
+        hosts = hostcalls.HostLimits(limits.memory_mib << 20, limits.processes, limits.open_files)
         self.starter = Starter(root, config.state, config.directory)
         self.pool = Pool(hosts, self.starter)
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
@@ -158,7 +158,7 @@ class Daemon:
             turns.over,
         )
         self.fs = Filesystem(
-            store=Store(config.state / "tree"),
+            store=ControlStore(config.state / "tree"),
             logs=self.logs,
             sessions=self.sessions,
             status=lambda: status.text(self),
@@ -171,7 +171,7 @@ class Daemon:
             forgotten=lambda key: self.logs.drop(*key),
         )
         engine = config.engine
-        engine_terms = Terms(engine.idle_secs, streams=engine.streams, threads=engine.threads)
+        engine_terms = EngineTerms(engine.idle_secs, streams=engine.streams, threads=engine.threads)
         self.engines = Engines(engine_terms, partial(self.starter.start, starts.ENGINE))
         local = Locals(self.engines, self.fs.control)
         seconds = float(config.turn.tool_timeout_secs)
@@ -200,7 +200,7 @@ class Daemon:
         self.reload = Reload(
             root,
             Sources(config, self.began, offers, servers, providers, secrets),
-            Parts(
+            ReloadParts(
                 runs=self.runs,
                 pool=self.pool,
                 catalog=catalog,
@@ -272,8 +272,8 @@ class Daemon:
             with safe_sockets.closing(listener):
                 async with trio.open_nursery() as calls_:
                     find, command = self.fs.object_of, self.commands.chosen
-                    tree = Tree(str(self.root), find, command, self._driver_of, self.world.admit)
-                    settings = terms.Exec(self.config, self._connections)
+                    tree = ExecTree(str(self.root), find, command, self._driver_of, self.world.admit)
+                    settings = terms.ExecSettings(self.config, self._connections)
                     exec_ = Exec(
                         tree, self.pool, self.runs, settings, self.arrivals, self._strict, self.middleware
                     )

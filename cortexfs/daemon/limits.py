@@ -13,7 +13,7 @@ from cortexfs.sessions.quota import Most
 DESCRIPTORS = 16384  # a thousand clients, as many sessions, and calls
 
 
-class Exec:
+class ExecSettings:
     """As exec wants it."""
 
     def __init__(self, config: Config, connections: int) -> None:

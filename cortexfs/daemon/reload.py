@@ -23,7 +23,7 @@ from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.daemon.agent_ports import AgentWorld
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.models.drivers import Drivers
-from cortexfs.models.exchange.served import Served, served
+from cortexfs.models.exchange.served import ProviderObjects, served
 from cortexfs.models.local.driver import Locals
 from cortexfs.models.local.weights import DEFAULT, Local, found
 from cortexfs.models.providers.files import Providers
@@ -31,20 +31,20 @@ from cortexfs.models.providers.secrets import Secrets
 from cortexfs.plugins import mcp_servers
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.command_file import Commands
-from cortexfs.plugins.enabled import Offered, Offers
+from cortexfs.plugins.enabled import EnabledPlugins, Offers
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
 from cortexfs.talk.listener import Sockets
 from cortexfs.tree.fuse import Filesystem
 
 
-class Read(NamedTuple):
+class NewConfiguration(NamedTuple):
     """All that was read."""
 
-    offered: Offered
-    servers: mcp_servers.Found
-    models: Served
-    agents: records.Loaded
+    offered: EnabledPlugins
+    servers: mcp_servers.ServerPlugins
+    models: ProviderObjects
+    agents: records.AgentsOnDisk
     local: list[Local]
 
 
@@ -58,10 +58,10 @@ class Sources(NamedTuple):
     providers: Providers
     secrets: Secrets
 
-    async def read(self) -> Read:
+    async def read(self) -> NewConfiguration:
         """Raises the Fault of a damaged file."""
         run, config = trio.to_thread.run_sync, self.config
-        return Read(
+        return NewConfiguration(
             await run(self.offers.load),
             await run(self.servers.load),
             await run(served, self.providers, self.secrets),
@@ -70,7 +70,7 @@ class Sources(NamedTuple):
         )
 
 
-class Parts(NamedTuple):
+class ReloadParts(NamedTuple):
     """The parts that take over what was read."""
 
     runs: Runs
@@ -87,7 +87,7 @@ class Parts(NamedTuple):
 
 
 class Reload:
-    def __init__(self, root: Path, sources: Sources, parts: Parts) -> None:
+    def __init__(self, root: Path, sources: Sources, parts: ReloadParts) -> None:
         self._root = root
         self._sources = sources
         self._parts = parts
@@ -143,7 +143,7 @@ class Reload:
         await parts.sockets.reconcile(parts.fs.registry)
         parts.watch.reconcile(read.servers.plugins)
 
-    async def _registry(self, read: Read) -> Registry:
+    async def _registry(self, read: NewConfiguration) -> Registry:
         offered, servers = read.offered, read.servers
         local = [each.object for each in read.local]
         return await self._parts.catalog.registry(

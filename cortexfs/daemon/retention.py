@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import trio
 
-from cortexfs.config import Sessions as Terms
+from cortexfs.config import SessionSettings as Terms
 from cortexfs.sessions.layout import spaces
 from cortexfs.sessions.store import Policy, Sessions
 

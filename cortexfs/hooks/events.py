@@ -56,7 +56,7 @@ class _Queue:
         return site, event
 
 
-class Events:
+class HookEvents:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._queues: dict[_Key, _Queue] = {}

@@ -33,8 +33,8 @@ from cortexfs.core.hooks import (
     STAGES,
     TOOL_EVENTS,
     Failure,
+    HookedResult,
     HookResult,
-    Result,
     heard,
     heard_args,
     note,
@@ -42,7 +42,7 @@ from cortexfs.core.hooks import (
 )
 from cortexfs.core.hostcalls import Plugin
 from cortexfs.core.safe_text import one_line
-from cortexfs.hooks.events import Events
+from cortexfs.hooks.events import HookEvents
 from cortexfs.hooks.registry import Hooks, Site
 from cortexfs.pool.pool import Pool
 
@@ -55,7 +55,7 @@ log = logging.getLogger("cortexfs")
 _results = msgspec.json.Decoder(HookResult)
 
 
-class After(NamedTuple):
+class MiddlewareOutput(NamedTuple):
     """An output after middleware has seen it; `refused` where nobody is to see it."""
 
     output: str
@@ -66,7 +66,7 @@ class After(NamedTuple):
 class Middleware:
     def __init__(self, pool: Pool, failure: Failure = "closed") -> None:
         self.hooks = Hooks(pool, failure)
-        self.events = Events(self.hooks)
+        self.events = HookEvents(self.hooks)
         self.held: Counter[int] = Counter()  # by uid
 
     def told(self) -> list[str]:
@@ -74,11 +74,11 @@ class Middleware:
         lines = [f"hooks of {one.name}: {' '.join(one.hooks)}" for one in self.hooks.plugins]
         return [*lines, *([f"events dropped: {self.events.dropped}"] if lines else ())]
 
-    def of(self, site: Site, tool: str) -> Hooked | None:
-        return Hooked(self, site, tool) if self.hooks.of_tools and not site.identity.unheard else None
+    def of(self, site: Site, tool: str) -> MiddlewareCall | None:
+        return MiddlewareCall(self, site, tool) if self.hooks.of_tools and not site.identity.unheard else None
 
 
-class Hooked:
+class MiddlewareCall:
     def __init__(self, middleware: Middleware, site: Site, tool: str) -> None:
         self._hooks = middleware.hooks
         self._events = middleware.events
@@ -139,7 +139,7 @@ class Hooked:
         self._input, self._began, self.is_begun = input_, time.monotonic(), True
         self._events.tell(BEFORE, self._site, toolName=self._tool, args=heard_args(input_))
 
-    async def after(self, output: str, fault: Fault | None, missing: int = 0) -> After:
+    async def after(self, output: str, fault: Fault | None, missing: int = 0) -> MiddlewareOutput:
         """Ask with how the tool has ended; so many bytes of its output are not there."""
         result = self._result(output, fault)
         notes: list[Observer] = []
@@ -157,9 +157,9 @@ class Hooked:
                     notes.append(self._note(plugin, output=said.modify_output))
         except Fault as refused:
             self.end("", refused)
-            return After("", refused, notes)
+            return MiddlewareOutput("", refused, notes)
         self._tell(heard(result, missing and len(output) + missing))
-        return After(result.output, None, notes)
+        return MiddlewareOutput(result.output, None, notes)
 
     def end(self, output: str, fault: Fault | None, length: int = 0) -> None:
         """It has ended so, and nobody is asked; `length` is that of the whole output."""
@@ -170,7 +170,7 @@ class Hooked:
         for plugin in self._hooks.of(POST):
             self._failed(plugin.name, POST, Fault("EFBIG", f"the output is {CUT}"))
 
-    def _tell(self, result: Result) -> None:
+    def _tell(self, result: HookedResult) -> None:
         self._events.tell(AFTER, self._site, toolName=self._tool, result=result)
 
     def _note(self, plugin: Plugin, **changed: Any) -> Observer:
@@ -180,9 +180,9 @@ class Hooked:
         # `name` is what plugins in the wild read; the reference has toolName.
         return {"toolName": self._tool, "name": self._tool, "args": input_}
 
-    def _result(self, output: str, fault: Fault | None) -> Result:
+    def _result(self, output: str, fault: Fault | None) -> HookedResult:
         spent = round((time.monotonic() - self._began) * 1000)
-        return Result(self._tool, fault is None, output, spent, _sentence(fault) if fault else None)
+        return HookedResult(self._tool, fault is None, output, spent, _sentence(fault) if fault else None)
 
     async def _ask(self, plugin: Plugin, stage: str, shown: dict[str, Any]) -> HookResult:
         """Returns the plugin's answer; nothing where it may fail, and does."""

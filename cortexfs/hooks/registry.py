@@ -72,7 +72,7 @@ class Hooks:
         if cwd is not None:
             enclosed = hostcalls.is_enclosed(plugin, site.identity)
             cwd, directory = (None, os.readlink(f"/proc/self/fd/{cwd}")) if enclosed else (cwd, "")
-        asked = hostcalls.Call(site.turn, invocation, None, data, site.umask, {}, directory)
+        asked = hostcalls.CallRequest(site.turn, invocation, None, data, site.umask, {}, directory)
         heard = _Heard()
         one = HostCall(heard.hear, _pass)
         try:

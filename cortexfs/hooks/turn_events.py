@@ -21,7 +21,7 @@ from cortexfs.core.hooks import MAX_HEARD
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input, Verdict
-from cortexfs.hooks.events import Events
+from cortexfs.hooks.events import HookEvents
 from cortexfs.hooks.registry import Hooks, Site
 from cortexfs.models.ask.driver import Driver, Turn, Who
 from cortexfs.sessions.layout import Address
@@ -41,7 +41,7 @@ class _Known(NamedTuple):
 
 
 class Turns:
-    def __init__(self, hooks: Hooks, events: Events) -> None:
+    def __init__(self, hooks: Hooks, events: HookEvents) -> None:
         self._hooks = hooks
         self._events = events
         self._sessions: OrderedDict[Address, _Known] = OrderedDict()

@@ -1,7 +1,8 @@
 """The embedded engine, in a process of its own: llama.cpp's HTTP server for one GGUF file.
 
-Main path: `main` reads a `Load` from its standard input, opens the file, gives up what it does not need,
-loads, and answers with the port. Then llama.cpp's threads serve, and ours wait for the daemon to hang up.
+Main path: `main` reads a `LoadRequest` from its standard input, opens the file, gives up what it does not
+need, loads, and answers with the port. Then llama.cpp's threads serve, and ours wait for the daemon to hang
+up.
 
 Rules: it answers nobody who does not know the key. Under root it opens the file as root without powers, and
 becomes nobody before it reads a byte of it, as it may be anybody's. It never outlives the daemon: the
@@ -62,9 +63,11 @@ def main() -> NoReturn:
     try:
         port = _served(load)
     except Unusable as why:
-        daemon.sendall(engine_protocol.encode(engine_protocol.Failed(str(why)[: engine_protocol.MAX_WHY])))
+        daemon.sendall(
+            engine_protocol.encode(engine_protocol.LoadFailure(str(why)[: engine_protocol.MAX_WHY]))
+        )
         os._exit(1)
-    daemon.sendall(engine_protocol.encode(engine_protocol.Loaded(port)))
+    daemon.sendall(engine_protocol.encode(engine_protocol.LoadReply(port)))
     watch.join()
     os._exit(0)
 
@@ -77,7 +80,7 @@ def _end_with(daemon: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def _served(load: engine_protocol.Load) -> int:
+def _served(load: engine_protocol.LoadRequest) -> int:
     """Load and serve; the port. What is imported is the installation's, and so is imported as it."""
     try:
         xllamacpp = importlib.import_module("xllamacpp")
@@ -119,7 +122,7 @@ def _opened(path: str) -> int:
 _server: Any = None
 
 
-def _parameters(xllamacpp: ModuleType, load: engine_protocol.Load, path: str) -> Any:
+def _parameters(xllamacpp: ModuleType, load: engine_protocol.LoadRequest, path: str) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path = path
     params.model_alias = {load.name}

@@ -57,7 +57,7 @@ _messages: msgspec.msgpack.Decoder[hostcalls.ToForkServer] = msgspec.msgpack.Dec
 _faults: msgspec.msgpack.Decoder[tuple[str, str]] = msgspec.msgpack.Decoder(tuple[str, str])
 
 
-class Child:
+class HostProcess:
     """One host as its parent sees it."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Dead(NamedTuple):
     deadline: float
 
 
-class ForkServer:
+class ForkServerProcess:
     def __init__(self, control: socket.socket, serve: start.Serve, ground: view.Ground, daemon: int) -> None:
         self._ground = ground
         self._control = control
@@ -98,7 +98,7 @@ class ForkServer:
         self._daemon, self._ends = daemon, os.pidfd_open(daemon)
         self._serve = serve
         self._groups = limits.Groups.find(daemon)
-        self._children: dict[int, Child] = {}  # by pid, starting and running
+        self._children: dict[int, HostProcess] = {}  # by pid, starting and running
         self._vouching = vouching.Vouching(self._children)
         self._dead: list[Dead] = []
         self._outbox: deque[bytes] = deque()
@@ -150,7 +150,7 @@ class ForkServer:
         alive = self._hear() if ready.get(self._control.fileno(), 0) & ~select.POLLOUT else True
         return self._flush() and alive
 
-    def _patience(self, starting: Collection[Child]) -> float | None:
+    def _patience(self, starting: Collection[HostProcess]) -> float | None:
         """For how many milliseconds there is nothing to do unasked."""
         if self._dead:
             return limits.KILLING_SECONDS * 1000
@@ -191,10 +191,10 @@ class ForkServer:
             try:
                 self._admit(message, rights, whole=whole)
             except Fault as fault:
-                self._say(hostcalls.Spawned(message.host, 0, (fault.code, fault.message)))
-        elif isinstance(message, hostcalls.Kill):
+                self._say(hostcalls.HostStart(message.host, 0, (fault.code, fault.message)))
+        elif isinstance(message, hostcalls.KillHost):
             self._kill(message.host)
-        elif isinstance(message, hostcalls.Part):
+        elif isinstance(message, hostcalls.Forget):
             self._vouching.part(message.number)
         elif rights:
             self._vouching.meet(message.number, rights[0])
@@ -246,13 +246,13 @@ class ForkServer:
                 pid = os.fork()
                 if not pid:
                     start.start(spawn, rights, theirs, group, self._serve, self._ground)
-                self._children[pid] = Child(spawn, pid, ours, group)
+                self._children[pid] = HostProcess(spawn, pid, ours, group)
         except OSError:
             if group is not None:
                 group.kill()
             raise
 
-    def _report(self, child: Child) -> None:
+    def _report(self, child: HostProcess) -> None:
         """Hears a starting host, or that it died without a word."""
         status = child.status
         assert status is not None
@@ -277,13 +277,13 @@ class ForkServer:
                 self._announce(child)
             else:
                 fault = _faults.decode(said[1:]) if said else ("EHOSTDOWN", "the host died while it started")
-                self._say(hostcalls.Spawned(child.number, 0, fault))
+                self._say(hostcalls.HostStart(child.number, 0, fault))
 
-    def _announce(self, child: Child) -> None:
+    def _announce(self, child: HostProcess) -> None:
         child.announced = True
-        self._say(hostcalls.Spawned(child.number, child.pid))
+        self._say(hostcalls.HostStart(child.number, child.pid))
 
-    def _moved(self, child: Child, pid: int) -> None:
+    def _moved(self, child: HostProcess, pid: int) -> None:
         """The host is in a pid namespace. Its first process waits for our answer before it ends, so
         that `pid` cannot have been reaped and given away."""
         del self._children[child.pid]
@@ -324,7 +324,7 @@ class ForkServer:
             if not empty and time.monotonic() < dead.deadline:
                 left.append(dead)
             elif dead.announced:
-                self._say(hostcalls.Exited(dead.number, dead.status))
+                self._say(hostcalls.HostExit(dead.number, dead.status))
         self._dead = left
 
     def _end(self) -> None:
@@ -370,7 +370,7 @@ def main() -> None:
         mark = leftovers.name_of(state)
         leftovers.end(mark)
         ground = view.Ground(options.sealed, state, str(kept_of(Path(options.state))), mark)
-    ForkServer(control, serve, ground, options.daemon).run()
+    ForkServerProcess(control, serve, ground, options.daemon).run()
 
 
 def _function(name: str) -> start.Serve:

@@ -20,7 +20,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.mcp_server import KIND as MCP_SERVER
-from cortexfs.host.call.runtime import Cancelled, sentence
+from cortexfs.host.call.runtime import ToolCancelled, sentence
 from cortexfs.host.call.validation import Validator
 from cortexfs.host.esm import tools
 from cortexfs.host.mcp import manifest_rpc
@@ -41,7 +41,7 @@ def loaded(
             os.environb.update(environment)
         load = _LOADERS[plugin.kind]
         return {tool.name: (tool, Validator(tool.input_schema)) for tool in load(plugin)}
-    except (Fault, Cancelled):
+    except (Fault, ToolCancelled):
         raise
     except BaseException as error:  # a plugin's code may raise anything, SystemExit too; it is its fault
         raise Fault("EPROTO", f"the plugin {plugin.name} does not load: {sentence(error)}") from None

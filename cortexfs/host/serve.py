@@ -33,7 +33,7 @@ from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import loaders
 from cortexfs.host.call import dry_runs
-from cortexfs.host.call.runtime import Cancelled, Runtime, nothing, sentence
+from cortexfs.host.call.runtime import Runtime, ToolCancelled, nothing, sentence
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import syscalls
 
@@ -62,7 +62,7 @@ class _Host:
         self._calls: dict[int, Runtime] = {}
         self._leavers = select.epoll()
         self._tools: dict[str, tuple[sdk.Tool, Validator]] | None = None
-        self._trials = dry_runs.Trials()
+        self._trials = dry_runs.HostDryRuns()
         self._loading = threading.Lock()
 
     # -- threads
@@ -128,7 +128,7 @@ class _Host:
         runtime = Runtime(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, rights[0]))
         try:
             self._attempt(runtime, rights[1:], whole)
-        except Cancelled:
+        except ToolCancelled:
             pass
         except OSError as error:  # the daemon has closed the call: there is nobody to tell
             if error.errno in _ROBBED:
@@ -136,7 +136,7 @@ class _Host:
         finally:
             try:
                 self._dismiss(runtime)
-            except Cancelled:  # at most one comes, so it cannot come again
+            except ToolCancelled:  # at most one comes, so it cannot come again
                 self._dismiss(runtime)
             runtime.unwatch()
             runtime.close()
@@ -190,7 +190,7 @@ class _Host:
             args, dry = dry_runs.parted(tool, validator.schema, request.args or ())
             value = parse.tool_input(args, validator.schema, runtime.read_input)
         validator.check(value)
-        if isinstance(request, hostcalls.Shown):
+        if isinstance(request, hostcalls.ShownCallRequest):
             value = _changed(value, validator, runtime)
         if dry:
             runtime.invocation = runtime.invocation._replace(dry_run=True)
@@ -210,7 +210,7 @@ class _Host:
                 return said
             loaders.await_change(self._plugin, runtime)
             if runtime.cancelled:
-                raise Cancelled
+                raise ToolCancelled
 
     def _tool(self, name: str, environment: dict[bytes, bytes]) -> tuple[sdk.Tool, Validator]:
         try:
@@ -253,7 +253,7 @@ def _interrupt(runtime: Runtime) -> None:
         runtime.interrupt()
 
 
-def _stand(rights: list[int], call: hostcalls.Call) -> None:
+def _stand(rights: list[int], call: hostcalls.CallRequest) -> None:
     """Take the caller's working directory and umask, for this thread alone."""
     if call.directory:
         _enter(call.directory)

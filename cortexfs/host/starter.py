@@ -59,7 +59,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _requests: msgspec.msgpack.Decoder[starts.ToStarter] = msgspec.msgpack.Decoder(starts.ToStarter)
 
 
-class Program(NamedTuple):
+class StarterProgram(NamedTuple):
     """The program of one row of the table."""
 
     words: list[str]
@@ -68,7 +68,7 @@ class Program(NamedTuple):
     kind: socket.SocketKind | None = None  # of the socket that is its standard input, if there is one
 
 
-class Starter:
+class StarterProcess:
     def __init__(
         self, daemon: socket.socket, looks: int, root: str, state: str, config: str, engine: Sequence[str]
     ) -> None:
@@ -80,7 +80,7 @@ class Starter:
         self._engine = engine
         self._sealed = sealed_program.sealed(os.path.realpath(sys.executable))
         self._device = 0  # of the mount, once there is one
-        self._children: dict[int, starts.Start] = {}  # as what each was asked for, by pid
+        self._children: dict[int, starts.StartChild] = {}  # as what each was asked for, by pid
         self._parent = os.pidfd_open(os.getppid())
         Thread(target=self._free, daemon=True).start()
         self._woken, wake = socket.socketpair()
@@ -109,7 +109,7 @@ class Starter:
             self._woken.recv(4096)
         try:
             for number, status in self._reaped():
-                self._say(starts.Ended(number, status))
+                self._say(starts.ChildExit(number, status))
             return self._hear() if self._daemon.fileno() in ready else True
         except OSError:  # the daemon is gone
             return False
@@ -122,14 +122,14 @@ class Starter:
             message = _requests.decode(data)
         except msgspec.MsgspecError:
             return True
-        if isinstance(message, starts.Kill):
+        if isinstance(message, starts.KillChild):
             self._kill(message.number)
             return True
         pid, error, rights = 0, 0, list[int]()
         try:
-            if isinstance(message, starts.Start):
+            if isinstance(message, starts.StartChild):
                 pid, rights = self._start(message)
-            elif isinstance(message, starts.Mounted):
+            elif isinstance(message, starts.MountDevice):
                 self._know(message.device)
             elif isinstance(message, starts.Bind):
                 rights = [self._listener(message)]
@@ -137,7 +137,7 @@ class Starter:
                 self._unmount()
         except OSError as problem:
             error = problem.errno or errno.EIO
-        self._say(starts.Done(message.number, pid, error), rights)
+        self._say(starts.StartReply(message.number, pid, error), rights)
         return True
 
     def _say(self, message: starts.FromStarter, rights: Sequence[int] = ()) -> None:
@@ -149,7 +149,7 @@ class Starter:
 
     # -- what is started
 
-    def _program(self, message: starts.Start) -> Program:
+    def _program(self, message: starts.StartChild) -> StarterProgram:
         if message.what == starts.FORK_SERVER:
             state = ["--state", self._state] if self._state else []
             words = [
@@ -164,23 +164,23 @@ class Starter:
             path, sealed = (
                 (sys.executable, []) if self._sealed is None else (self._sealed, [sealed_program.SEALED])
             )
-            return Program([*words, *state, *sealed], path, ENVIRON, socket.SOCK_SEQPACKET)
+            return StarterProgram([*words, *state, *sealed], path, ENVIRON, socket.SOCK_SEQPACKET)
         if message.what == starts.LOOKER:
-            return Program([LOOKER], LOOKER, {})
+            return StarterProgram([LOOKER], LOOKER, {})
         if message.what == starts.ENGINE:
-            return Program([*self._engine], self._engine[0], ENGINE_ENVIRON, socket.SOCK_STREAM)
+            return StarterProgram([*self._engine], self._engine[0], ENGINE_ENVIRON, socket.SOCK_STREAM)
         if message.what == starts.SIGNATURE:
             folder = self._signature_folder(message.argument)
             words = [sys.executable, *starts.gpgv(_found("gpgv", ENVIRON), folder)]
-            return Program(words, words[0], {**ENVIRON, "HOME": folder})
+            return StarterProgram(words, words[0], {**ENVIRON, "HOME": folder})
         if message.what == starts.USER:
             if not (message.argument.isascii() and message.argument.isdigit()):
                 raise OSError(errno.EINVAL, "that is no uid")
             words = ["getent", "passwd", message.argument]
-            return Program(words, _found(words[0], ENVIRON), ENVIRON)
+            return StarterProgram(words, _found(words[0], ENVIRON), ENVIRON)
         if message.what == starts.KEY:
             words, environ = self._key_command(message.argument), starts.needed(os.environ)
-            return Program(words, _found(words[0], environ), environ)
+            return StarterProgram(words, _found(words[0], environ), environ)
         raise OSError(errno.EINVAL, "that cannot be started")
 
     def _signature_folder(self, name: str) -> str:
@@ -197,7 +197,7 @@ class Starter:
             raise OSError(errno.EINVAL, "there is no such command") from None
         return [str(word) for word in command]
 
-    def _start(self, message: starts.Start) -> tuple[int, list[int]]:
+    def _start(self, message: starts.StartChild) -> tuple[int, list[int]]:
         if len(self._children) >= MAX_CHILDREN:
             raise OSError(errno.EAGAIN, "too many are running")
         program = self._program(message)
@@ -314,7 +314,7 @@ def _pair(kind: socket.SocketKind) -> tuple[int, int]:
     return ours.detach(), theirs.detach()
 
 
-def _spawned(program: Program, streams: Sequence[int]) -> int:
+def _spawned(program: StarterProgram, streams: Sequence[int]) -> int:
     return os.posix_spawn(
         program.path,
         program.words,
@@ -345,7 +345,7 @@ def main() -> None:
     for channel in (options.fd, options.looks):
         os.set_inheritable(channel, False)
     os.chdir("/")
-    Starter(daemon, options.looks, options.root, options.state, options.config, options.engine).run()
+    StarterProcess(daemon, options.looks, options.root, options.state, options.config, options.engine).run()
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ _INSTRUCTION = struct.Struct("=HBBI")
 _GO_ON: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
-class Choice(NamedTuple):
+class FilterChoice(NamedTuple):
     """The choices of a filter."""
 
     network: bool  # without it there are no sockets but Unix ones
@@ -213,14 +213,14 @@ def restrict(*, network: bool, metadata: bool) -> int | None:
     """
     machine = _machine()
     with suppress(OSError):  # EBUSY: there is a listener around us, in a container say
-        return syscalls.filter_syscalls(program(machine, Choice(network, _ASK, metadata)), asks=True)
-    syscalls.filter_syscalls(program(machine, Choice(network, metadata=metadata)))
+        return syscalls.filter_syscalls(program(machine, FilterChoice(network, _ASK, metadata)), asks=True)
+    syscalls.filter_syscalls(program(machine, FilterChoice(network, metadata=metadata)))
     return None
 
 
 def close(*, network: bool, unix: bool, metadata: bool = True, families: tuple[int, ...] = ()) -> None:
     """The same for good, with nobody who decides: Unix sockets, other than pairs, only with `unix`."""
-    choice = Choice(network, _ALLOW if unix else _REFUSE, metadata, families)
+    choice = FilterChoice(network, _ALLOW if unix else _REFUSE, metadata, families)
     syscalls.filter_syscalls(program(_machine(), choice))
 
 
@@ -234,7 +234,7 @@ def guarding(machine: _Machine, pid: int, channels: Sequence[int]) -> bytes:
     instructions = [*_of_machine(machine.arch), *_of_daemon(machine.column, pid)]
     if channels:
         instructions += _by_these(machine.column, channels)
-    instructions += _confining(machine.column, Choice(True, metadata=False, families=_FAMILIES))
+    instructions += _confining(machine.column, FilterChoice(True, metadata=False, families=_FAMILIES))
     return b"".join(_INSTRUCTION.pack(*each) for each in instructions)
 
 
@@ -287,17 +287,17 @@ def _machine() -> _Machine:
 
 
 @functools.cache
-def program(machine: _Machine, choice: Choice) -> bytes:
+def program(machine: _Machine, choice: FilterChoice) -> bytes:
     return b"".join(_INSTRUCTION.pack(*each) for each in _instructions(machine.column, machine.arch, choice))
 
 
-def _instructions(column: int, arch: int, choice: Choice) -> Iterator[Instruction]:
+def _instructions(column: int, arch: int, choice: FilterChoice) -> Iterator[Instruction]:
     """The accumulator holds the call's number between the parts; each part leaves it so, or returns."""
     yield from _of_machine(arch)
     yield from _confining(column, choice)
 
 
-def _confining(column: int, choice: Choice) -> Iterator[Instruction]:
+def _confining(column: int, choice: FilterChoice) -> Iterator[Instruction]:
     refused = REFUSED if choice.metadata else REFUSED | METADATA
     for numbers in refused.values():
         yield from _if_called(numbers[column], [_failing(errno.EPERM)])
@@ -334,7 +334,7 @@ def _modes(column: int) -> Iterator[Instruction]:
     yield from _if_called(OPENAT2[column], [_failing(errno.ENOSYS)])
 
 
-def _sockets(column: int, choice: Choice) -> Iterator[Instruction]:
+def _sockets(column: int, choice: FilterChoice) -> Iterator[Instruction]:
     network, unix, families = choice.network, choice.unix, choice.families
     other = _GO_ON if network else (_RETURN, 0, 0, _REFUSE)
     sockets = _where(_EQUAL, socket.AF_UNIX, (_RETURN, 0, 0, unix), other)
@@ -384,4 +384,4 @@ def _failing(error: int) -> Instruction:
 
 if os.uname().machine in MACHINES:  # made once, before any host is forked
     for _choice in itertools.product((False, True), (_ALLOW, _ASK, _REFUSE), (False, True)):
-        program(_machine(), Choice(*_choice))
+        program(_machine(), FilterChoice(*_choice))

@@ -21,7 +21,7 @@ PROMPT = 0.0005  # seconds
 PAUSE = 0.1
 
 
-class Result(Protocol):
+class ThreadResult(Protocol):
     """The outcome of a thread: outcome.Outcome."""
 
     def unwrap(self) -> None: ...
@@ -50,10 +50,10 @@ class _Piece:
         self._token = trio.lowlevel.current_trio_token()
         self._done, self._claim = Lock(), Lock()  # whoever has the claim first decides who tells of the end
         self._done.acquire()
-        self._results: list[Result] = []
+        self._results: list[ThreadResult] = []
         self.ended = trio.Event()
 
-    def end(self, result: Result) -> None:
+    def end(self, result: ThreadResult) -> None:
         self._results.append(result)
         if self._claim.acquire(blocking=False):
             self._done.release()

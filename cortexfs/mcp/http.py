@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.mcp.offer import Offer
+from cortexfs.mcp.offer import McpOffer
 from cortexfs.mcp.server import Serving
 
 PATH = "/mcp"
@@ -58,12 +58,14 @@ def bound(host: str, port: int) -> socket.socket:
         raise Fault(code, f"nothing can listen at {host} port {port}: {problem}") from None
 
 
-def over_http(offer: Offer, listening: socket.socket, token: str, ready: Callable[[], None]) -> None:
+def over_http(offer: McpOffer, listening: socket.socket, token: str, ready: Callable[[], None]) -> None:
     """Serve until a signal ends it."""
     anyio.run(partial(_over_http, offer, listening, token, ready))
 
 
-async def _over_http(offer: Offer, listening: socket.socket, token: str, ready: Callable[[], None]) -> None:
+async def _over_http(
+    offer: McpOffer, listening: socket.socket, token: str, ready: Callable[[], None]
+) -> None:
     serving = Serving(offer)
     await serving.renew()
     host = listening.getsockname()[0]

@@ -39,20 +39,20 @@ Paths: TypeAlias = Callable[[], Iterable[str]]
 Mark: TypeAlias = tuple[int, int]
 
 
-class Offered(NamedTuple):
+class McpTool(NamedTuple):
     path: str
     mark: Mark
     tool: Tool
 
 
-class Offer:
+class McpOffer:
     """The tools by the names that clients have for them, which are in the alphabet that models take."""
 
     def __init__(self, paths: Paths, patterns: Sequence[str] = ()) -> None:
         self._paths = paths
         self._patterns = patterns
-        self._known: dict[str, Offered] = {}
-        self._by_name: dict[str, Offered] = {}
+        self._known: dict[str, McpTool] = {}
+        self._by_name: dict[str, McpTool] = {}
 
     def renew(self) -> bool:
         """Look at the mount again; whether anything that clients see has changed."""
@@ -68,8 +68,8 @@ class Offer:
         }
         return before != found
 
-    def _found(self) -> dict[str, Offered]:
-        found: dict[str, Offered] = {}
+    def _found(self) -> dict[str, McpTool]:
+        found: dict[str, McpTool] = {}
         for path in self._paths():
             name = os.path.basename(path)
             if name not in found and self._is_allowed(name) and (offered := self._look(name, path)):
@@ -93,7 +93,7 @@ class Offer:
     def _is_allowed(self, name: str) -> bool:
         return not self._patterns or any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
-    def _look(self, name: str, path: str) -> Offered | None:
+    def _look(self, name: str, path: str) -> McpTool | None:
         """None for a tool that this user may not run, or that is going away just now."""
         try:
             seen = os.stat(path)
@@ -103,7 +103,7 @@ class Offer:
                 return former
             if not os.access(path, os.X_OK):
                 return None
-            return Offered(path, mark, described(name, os.path.realpath(path)))
+            return McpTool(path, mark, described(name, os.path.realpath(path)))
         except (OSError, ValueError, Fault):
             return None
 

@@ -40,7 +40,7 @@ SIGNS: dict[str, tuple[bytes, ...]] = {
 }
 
 
-class Result:
+class McpResult:
     """The result of one call, gathered frame by frame."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The tools of a mount as an MCP server.
 
-Main path: `Serving.server` is the SDK's server, whose answers come from an `Offer` and from runs of tools,
+Main path: `Serving.server` is the SDK's server, whose answers come from a `McpOffer` and from runs of tools,
 and which tells its clients when the mount changes. `over_stdio` serves one client; http.py many.
 
 Rules: a tool is run as any program of this user would run it, so the mount decides about it as always. What a
@@ -38,8 +38,8 @@ from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.frames import AnyFrame
 from cortexfs.mcp import running
-from cortexfs.mcp.offer import Offer
-from cortexfs.mcp.results import Result
+from cortexfs.mcp.offer import McpOffer
+from cortexfs.mcp.results import McpResult
 from cortexfs.version import VERSION
 
 LOOK_SECONDS = 2.0  # between looks at the mount: nothing tells a program what the daemon has changed
@@ -53,7 +53,7 @@ Context = ServerRequestContext[Any, Any]
 class Serving:
     """One server for all its clients."""
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: McpOffer) -> None:
         self._offer = offer
         self._looking = anyio.CapacityLimiter(1)  # so that a mount that hangs holds one thread
         self._bus = InMemorySubscriptionBus()
@@ -119,7 +119,7 @@ class Serving:
             path = self._offer.path(params.name)
         if path is None:
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}")
-        result, told = Result(), 0.0
+        result, told = McpResult(), 0.0
 
         async def hear(frame: AnyFrame) -> None:
             nonlocal told
@@ -136,12 +136,12 @@ class Serving:
         return result.whole()
 
 
-def over_stdio(offer: Offer) -> None:
+def over_stdio(offer: McpOffer) -> None:
     """Serve the client on standard input and output until it leaves."""
     anyio.run(partial(_over_stdio, offer))
 
 
-async def _over_stdio(offer: Offer) -> None:
+async def _over_stdio(offer: McpOffer) -> None:
     serving = Serving(offer)
     await serving.renew()
     async with stdio_server() as (read, write):

@@ -97,19 +97,19 @@ class _Play:
         else:
             self._kept.clear()
 
-    async def say(self, number: int, step: scripts.Say) -> None:
+    async def say(self, number: int, step: scripts.DeltaStep) -> None:
         self._keep(step.delta)
         await self._turn.say(Delta(text=step.delta))
 
     async def sleep(self, number: int, step: scripts.Sleep) -> None:
         await trio.sleep(step.sleep)
 
-    async def call(self, number: int, step: scripts.Call) -> None:
+    async def call(self, number: int, step: scripts.CallStep) -> None:
         asked = step.tool_call
         call = asked.call or f"call{number}"
         await self._turn.say(ToolCall(call=call, name=asked.name, input=asked.input))
 
-    async def result(self, number: int, step: scripts.Result) -> None:
+    async def result(self, number: int, step: scripts.ResultStep) -> None:
         gave = step.tool_result
         said = ToolResult(call=gave.call, name=gave.name, output=gave.output, is_error=gave.is_error)
         await self._turn.say(said)
@@ -157,10 +157,10 @@ class _Play:
 
 
 _PLAYED: dict[type[scripts.AnyStep], Callable[[_Play, int, Any], Awaitable[None]]] = {
-    scripts.Say: _Play.say,
+    scripts.DeltaStep: _Play.say,
     scripts.Sleep: _Play.sleep,
-    scripts.Call: _Play.call,
-    scripts.Result: _Play.result,
+    scripts.CallStep: _Play.call,
+    scripts.ResultStep: _Play.result,
     scripts.Fail: _Play.fail,
     scripts.Hang: _Play.hang,
     scripts.Burst: _Play.burst,

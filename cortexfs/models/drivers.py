@@ -20,10 +20,10 @@ from cortexfs.core.frames import Progress
 from cortexfs.core.registry import Object
 from cortexfs.models import debug
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.models.ask.model import Unanswered, fallback_of, model_of, provider_of
-from cortexfs.models.exchange.answering import Attempts, Terms
+from cortexfs.models.ask.model import NoAnswer, fallback_of, model_of, provider_of
+from cortexfs.models.exchange.answering import Attempts, RetryTerms
 from cortexfs.models.exchange.clients import Clients
-from cortexfs.models.exchange.sources import Source
+from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.formats import anthropic_messages, google, openai_chat, openai_responses
 from cortexfs.models.formats.format import Format
 
@@ -75,18 +75,18 @@ class Drivers:
         find: Callable[[str], Object | None],
         control: Callable[[Object, str], str],
         makers: Mapping[str, Maker] | None = None,
-        terms: Terms | None = None,
+        terms: RetryTerms | None = None,
         heard: Callable[[Object, Driver], Driver] = lambda object_, driver: driver,
     ) -> None:
         self._find = find
         self._control = control
         self._makers = makers or {}
-        self._terms = terms or Terms()
+        self._terms = terms or RetryTerms()
         self._heard = heard  # puts whoever is told of answers around a driver
-        self._sources: Mapping[str, Source] = {}
+        self._sources: Mapping[str, ModelSource] = {}
         self._clients = Clients()
 
-    async def apply(self, sources: Mapping[str, Source]) -> None:
+    async def apply(self, sources: Mapping[str, ModelSource]) -> None:
         """Use these providers from now on; answers that are on their way go on as they began."""
         self._sources = sources
         await self._clients.forget()
@@ -111,7 +111,7 @@ class Drivers:
         made = {name: driver for name, make in self._makers.items() if (driver := make(object_))}
         return self._heard(object_, chosen(object_.name, control, use, more | made))
 
-    def _asking(self, object_: Object, format_: str, source: Source) -> Driver:
+    def _asking(self, object_: Object, format_: str, source: ModelSource) -> Driver:
         async def answer(turn: Turn) -> None:
             model = model_of(object_, self._control)
             used = source._replace(format=format_)
@@ -125,7 +125,7 @@ class Drivers:
             try:
                 await driver(turn)
                 return
-            except Unanswered as fault:
+            except NoAnswer as fault:
                 if not left:
                     raise
                 why = fault.message
@@ -144,7 +144,7 @@ class Drivers:
                     why, name = fault.message, behind
             else:
                 why, name = f"there is no model {behind}", behind
-        raise Unanswered("EHOSTDOWN", why)
+        raise NoAnswer("EHOSTDOWN", why)
 
 
 async def answered(driver: Driver, turn: Turn) -> Fault | None:

@@ -24,10 +24,10 @@ from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta
 from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.models.ask.model import Model, Unanswered, model_of
-from cortexfs.models.ask.question import Asked, Media, Said, asked
+from cortexfs.models.ask.model import ModelEntry, NoAnswer, model_of
+from cortexfs.models.ask.question import ModelInput, PromptMedia, PromptMessage, asked
 from cortexfs.models.ask.structured import Schema
-from cortexfs.models.ask.window import Window
+from cortexfs.models.ask.window import PromptWindow
 from cortexfs.pool.call import HostCall
 from cortexfs.pool.host_queue import Turnstile
 from cortexfs.pool.pool import Pool
@@ -77,20 +77,20 @@ class PluginModels:
         what, data = await self._asked(model_of(object_, self._control), turn)
         schema = None if what.schema is None else Schema(what.schema)
         invocation = hostcalls.Invocation(object_.name, turn.who.session or None, str(turn.uid), "model")
-        asked_ = hostcalls.Call("", invocation, None, data, UMASK, {}, turn.who.cwd or "/")
+        asked_ = hostcalls.CallRequest("", invocation, None, data, UMASK, {}, turn.who.cwd or "/")
         said = _Said()
         try:
             await self._run(plugin, who, asked_, object_.timeout or self._seconds, said, turn.say)
         except Fault as fault:
             if fault.code in ELSEWHERE and not said.anything:
-                raise Unanswered(fault.code, fault.message) from None
+                raise NoAnswer(fault.code, fault.message) from None
             raise
         if schema is not None:
             await trio.to_thread.run_sync(schema.check, said.text, abandon_on_cancel=True)
         await turn.say(*said.end())
 
-    async def _asked(self, model: Model, turn: Turn) -> tuple[Asked, bytes]:
-        window, used = Window(model.limit, None), len(msgspec.json.encode(turn.input))
+    async def _asked(self, model: ModelEntry, turn: Turn) -> tuple[ModelInput, bytes]:
+        window, used = PromptWindow(model.limit, None), len(msgspec.json.encode(turn.input))
         room = window.room(used)
         before = window.stable(await turn.history(room)) if room else []
         if used > LARGE or len(before) > MANY:
@@ -101,7 +101,7 @@ class PluginModels:
         self,
         plugin: hostcalls.Plugin,
         who: hostcalls.Identity,
-        asked_: hostcalls.Call,
+        asked_: hostcalls.CallRequest,
         seconds: float,
         said: _Said,
         say: Say,
@@ -182,7 +182,7 @@ class _Said:
         return ToolCall(call=call, name=name, input=input_)
 
 
-def _prepared(model: Model, given: Input, before: Sequence[Message]) -> tuple[Asked, bytes]:
+def _prepared(model: ModelEntry, given: Input, before: Sequence[Message]) -> tuple[ModelInput, bytes]:
     what = asked(given, before)
     data = msgspec.json.encode(_request(model, what))
     if len(data) > MAX_REQUEST:
@@ -190,7 +190,7 @@ def _prepared(model: Model, given: Input, before: Sequence[Message]) -> tuple[As
     return what, data
 
 
-def _request(model: Model, what: Asked) -> dict[str, Any]:
+def _request(model: ModelEntry, what: ModelInput) -> dict[str, Any]:
     """The fields of sdk.ModelRequest."""
     return {
         "messages": [_message(each) for each in what.said],
@@ -203,11 +203,11 @@ def _request(model: Model, what: Asked) -> dict[str, Any]:
     }
 
 
-def _message(said: Said) -> dict[str, Any]:
+def _message(said: PromptMessage) -> dict[str, Any]:
     return {
         "role": said.role,
         "text": said.text,
-        "media": [part for part in said.parts if isinstance(part, Media)],
+        "media": [part for part in said.parts if isinstance(part, PromptMedia)],
         "calls": said.calls,
         "call": said.call,
         "is_error": said.is_error,

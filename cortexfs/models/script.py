@@ -25,62 +25,62 @@ EXAMPLE = '[{"delta":"Hello"},{"sleep":0.5},{"delta":" again"}]'
 Size = Annotated[int, msgspec.Meta(ge=1, le=64 << 10)]
 
 
-class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One step; its first field is the key that names it."""
 
 
-class Say(Step, frozen=True):
+class DeltaStep(ScriptStep, frozen=True):
     delta: str
 
 
-class Sleep(Step, frozen=True):
+class Sleep(ScriptStep, frozen=True):
     sleep: Annotated[float, msgspec.Meta(ge=0, le=MAX_SLEEP)]
 
 
-class Called(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     input: Any = {}
     call: str | None = None
 
 
-class Call(Step, frozen=True):
-    tool_call: Called
+class CallStep(ScriptStep, frozen=True):
+    tool_call: ScriptCall
 
 
-class Resulted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     call: str
     output: str = ""
     is_error: bool = False
 
 
-class Result(Step, frozen=True):
-    tool_result: Resulted
+class ResultStep(ScriptStep, frozen=True):
+    tool_result: ScriptResult
 
 
-class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptFailure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str
     message: str
 
 
-class Fail(Step, frozen=True):
-    error: Failure
+class Fail(ScriptStep, frozen=True):
+    error: ScriptFailure
 
 
-class Hang(Step, frozen=True):
+class Hang(ScriptStep, frozen=True):
     hang: bool
 
 
-class Burst(Step, frozen=True):
+class Burst(ScriptStep, frozen=True):
     burst: Annotated[int, msgspec.Meta(ge=1, le=MAX_BURST)]
     size: Size = 32
 
 
-class Conclude(Step, frozen=True):
+class Conclude(ScriptStep, frozen=True):
     message: str
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     input: Any = {}
     effects: list[str] = []
@@ -88,32 +88,34 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     call: str | None = None
 
 
-class Ask(Step, frozen=True):
-    approval: Asked
+class Ask(ScriptStep, frozen=True):
+    approval: ScriptApproval
 
 
-class Counted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptUsage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_tokens: Annotated[int, msgspec.Meta(ge=0)]
     output_tokens: Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Count(Step, frozen=True):
-    usage: Counted
+class Count(ScriptStep, frozen=True):
+    usage: ScriptUsage
 
 
-class Tell(Step, frozen=True):
+class Tell(ScriptStep, frozen=True):
     progress: str
 
 
-class Rest(Step, frozen=True):
+class Rest(ScriptStep, frozen=True):
     turn: bool
 
 
-AnyStep: TypeAlias = Say | Sleep | Call | Result | Fail | Hang | Burst | Conclude | Ask | Count | Tell | Rest
+AnyStep: TypeAlias = (
+    DeltaStep | Sleep | CallStep | ResultStep | Fail | Hang | Burst | Conclude | Ask | Count | Tell | Rest
+)
 
 STEPS: dict[str, type[AnyStep]] = {
     each.__struct_fields__[0]: each
-    for each in (Say, Sleep, Call, Result, Fail, Hang, Burst, Conclude, Ask, Count, Tell, Rest)
+    for each in (DeltaStep, Sleep, CallStep, ResultStep, Fail, Hang, Burst, Conclude, Ask, Count, Tell, Rest)
 }
 
 

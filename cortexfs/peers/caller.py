@@ -47,7 +47,7 @@ from cortexfs.core.hostcalls import ESM, Identity
 from cortexfs.linux import syscalls
 from cortexfs.peers import place
 from cortexfs.peers.ancestry import KnownHost, ancestor_host, contents, record
-from cortexfs.peers.place import HERE, MNT, USER, Place, Seen, own_namespaces
+from cortexfs.peers.place import HERE, MNT, USER, Place, SeenPlace, own_namespaces
 
 # Not in Python 3.11's socket module.
 SO_PEERGROUPS = 59
@@ -142,7 +142,7 @@ class Peer:
     def close(self) -> None:
         os.close(self._pidfd)
 
-    def caller(self, seen: Seen) -> Caller:
+    def caller(self, seen: SeenPlace) -> Caller:
         """`seen` is where it has been since; its descriptor is the caller's, or closed."""
         try:
             identity = self._identity(seen.place)

@@ -21,7 +21,7 @@ class Place(NamedTuple):
     root: tuple[int, int] = (0, 0)
 
 
-class Seen(NamedTuple):
+class SeenPlace(NamedTuple):
     place: Place
     # The working directory; None where we may not see it, as a user's daemon may not always.
     cwd: int | None
@@ -35,11 +35,11 @@ HERE = Place()
 USER, MNT = (list(syscalls.NAMESPACES).index(name) for name in ("user", "mnt"))
 
 
-def seen(pid: int) -> Seen:
+def seen(pid: int) -> SeenPlace:
     """Raises OSError: it is gone, or not for us to see."""
     cwd = _cwd(pid)
     try:
-        return Seen(_place(pid), cwd)
+        return SeenPlace(_place(pid), cwd)
     except OSError:
         if cwd is not None:
             os.close(cwd)

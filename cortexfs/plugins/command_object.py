@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import COMMAND
-from cortexfs.core.manifestjson.fields import Command
+from cortexfs.core.manifestjson.fields import CommandField
 from cortexfs.core.manifestjson.rules import of_commands
 from cortexfs.core.registry import Object
 
@@ -24,7 +24,7 @@ MAX_DECLARED = 32 << 10
 
 
 def check(name: str, declared: dict[str, Any]) -> None:
-    said = msgspec.convert(declared, Command)
+    said = msgspec.convert(declared, CommandField)
     for problem in of_commands((said,)):
         raise Fault("EINVAL", f"it declares an odd command: {problem.told('cliCommands')}")
     if name != COMMAND + said.name:
@@ -35,6 +35,6 @@ def check(name: str, declared: dict[str, Any]) -> None:
 
 def command(tool: Object, declared: dict[str, Any]) -> Object:
     """The command, of what would be a tool without its declaration."""
-    said = msgspec.json.encode(msgspec.convert(declared, Command)).decode()
+    said = msgspec.json.encode(msgspec.convert(declared, CommandField)).decode()
     name = tool.name.removeprefix(COMMAND)
     return replace(tool, class_=CLASS, name=name, extra={CALL: tool.name, DECLARED: said})

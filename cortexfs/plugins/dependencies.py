@@ -16,14 +16,14 @@ from pathlib import Path
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import semver
 from cortexfs.core.manifest.toml import Manifest
-from cortexfs.core.manifestjson.needs import Installed, Order, load_order
+from cortexfs.core.manifestjson.needs import EnableOrder, InstalledPlugin, load_order
 from cortexfs.plugins.install.entry_points import FoundPlugin
 from cortexfs.plugins.package import directory, json_manifests
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+){0,2}", re.ASCII)
 
 
-def order(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str]) -> Order:
+def order(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str]) -> EnableOrder:
     """The enabled plugins as they load: in the order of enabling, each behind those that it depends on."""
     every = _every(base, packaged, enabled)
     return load_order([every[name] for name in (*enabled, *sorted(every)) if name in every])
@@ -52,26 +52,30 @@ def why_not(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str],
     return load_order(every.values()).refused.get(name)
 
 
-def _every(base: Path, packaged: Iterable[FoundPlugin], enabled: Collection[str]) -> dict[str, Installed]:
-    found = {one.plugin.name: Installed(one.plugin.name, _version(one.plugin.version)) for one in packaged}
+def _every(
+    base: Path, packaged: Iterable[FoundPlugin], enabled: Collection[str]
+) -> dict[str, InstalledPlugin]:
+    found = {
+        one.plugin.name: InstalledPlugin(one.plugin.name, _version(one.plugin.version)) for one in packaged
+    }
     for folder in directory.folders(base):
         if one := _installed(folder):
             found[one.name] = one
     return {
-        name: Installed(name, one.version, one.dependencies, one.peers, name in enabled)
+        name: InstalledPlugin(name, one.version, one.dependencies, one.peers, name in enabled)
         for name, one in found.items()
     }
 
 
-def _installed(folder: Path) -> Installed | None:
+def _installed(folder: Path) -> InstalledPlugin | None:
     try:
         manifest = directory.read(folder)
     except Fault:
         return None
     if json_manifests.is_json(manifest):
         said = manifest.json
-        return Installed(said.name, said.version, said.dependencies, said.peer_dependencies)
-    return Installed(manifest.name, _version(manifest.version))
+        return InstalledPlugin(said.name, said.version, said.dependencies, said.peer_dependencies)
+    return InstalledPlugin(manifest.name, _version(manifest.version))
 
 
 def _version(text: str) -> str:

@@ -33,7 +33,7 @@ from cortexfs.plugins.install.copies import Copies
 from cortexfs.plugins.install.entry_points import FoundPlugin, found
 from cortexfs.plugins.package import directory, json_manifests, package, records
 from cortexfs.plugins.package import targets as as_told
-from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.package.program_paths import resolve
 from cortexfs.plugins.trust import openpgp, signing
 from cortexfs.plugins.trust.trust import TrustStore
@@ -46,7 +46,7 @@ _OUT_OF_USE = ("disabled", "quarantined")
 _Fingerprint: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 
 
-class Offered(NamedTuple):
+class EnabledPlugins(NamedTuple):
     plugins: tuple[hostcalls.Plugin, ...]
     faults: dict[str, str]  # enabled, and not to be had
     consents: frozenset[str]  # names of those that may take the names of others' tools
@@ -78,7 +78,7 @@ class Offers:
         self._base = where.state / directory.FOLDER
         self._copies = Copies(place_of(where.state))
         self._trust = TrustStore(where.state)
-        self._settings = decisions.Store(where.state)
+        self._settings = decisions.DecisionStore(where.state)
         self._kept = kept_of(where.state)
         self._keys = where.directory / openpgp.KEYS
         self._decisions = (self._trust.path, self._settings.path, self._keys)
@@ -90,7 +90,7 @@ class Offers:
         install.settle(self._base)
         openpgp.settle(self._config.state)
 
-    def load(self) -> Offered:
+    def load(self) -> EnabledPlugins:
         """Blocks: it reads files."""
         names = config.enabled(self._config)
         installed = {path.name: path for path in directory.folders(self._base)}
@@ -121,7 +121,9 @@ class Offers:
         if any(seen.needs for _, seen in self._seen.values()):
             plugins = self._ordered(plugins, faults, withdrawn, names, list(packaged.values()))
         self._loaded = {plugin.name: plugin for plugin in plugins}
-        return Offered(tuple(plugins), faults, frozenset(config.consents(self._config)), frozenset(withdrawn))
+        return EnabledPlugins(
+            tuple(plugins), faults, frozenset(config.consents(self._config)), frozenset(withdrawn)
+        )
 
     def _ordered(
         self,
@@ -187,7 +189,7 @@ class Offers:
         except Fault as fault:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
 
-    def _joined(self, manifest: json_manifests.Declared, place: Path) -> hostcalls.Plugin:
+    def _joined(self, manifest: json_manifests.JsonPluginManifest, place: Path) -> hostcalls.Plugin:
         keeps = self._kept / manifest.name
         with os_faults(f"{keeps} cannot be made"):
             for folder in (self._kept, keeps):
@@ -195,7 +197,7 @@ class Offers:
                 believed.set_mode(folder, 0o755)
         return json_kinds.plugin(manifest.json, place, self._settings.opened(manifest.name), str(keeps))
 
-    def _check_origin(self, tree: Tree, folder: Path) -> bool:
+    def _check_origin(self, tree: PackageFiles, folder: Path) -> bool:
         """Returns True where a trusted publisher has signed it. Raises where it is not what was installed,
         and where its publisher is trusted no longer."""
         record = records.read(folder)
@@ -212,7 +214,7 @@ class Offers:
             bool(record.openpgp) and json_manifests.is_json(tree.manifest)
         )
 
-    def _check_key(self, manifest: fields.Manifest, tree: Tree, key: str) -> None:
+    def _check_key(self, manifest: fields.JsonManifest, tree: PackageFiles, key: str) -> None:
         try:
             why = openpgp.unchecked(manifest, self._keys)
             if why or self._signer(manifest, tree) != key:
@@ -221,11 +223,11 @@ class Offers:
             mend = f"install it again, or: ctx plugin disable {tree.manifest.name}"
             raise _Withdrawn("EPERM", f"{fault.message}; {mend}") from None
 
-    def _signer(self, manifest: fields.Manifest, tree: Tree) -> str:
+    def _signer(self, manifest: fields.JsonManifest, tree: PackageFiles) -> str:
         return openpgp.signer(manifest, tree.contents, self._keys, self._gpgv, self._config.state)
 
 
-def declared(tree: Tree, place: Path) -> hostcalls.Plugin | None:
+def declared(tree: PackageFiles, place: Path) -> hostcalls.Plugin | None:
     """The plugin as a host is told of it, with nothing decided about it; its files lie at `place`."""
     manifest = tree.manifest
     if json_manifests.is_json(manifest):
@@ -253,7 +255,7 @@ def _marked(found: FoundPlugin) -> hostcalls.Plugin:
     return replace(found.plugin, files=mark, trusted=True)
 
 
-def _programs(manifest: Manifest, tree: Tree, place: Path) -> targets.Programs:
+def _programs(manifest: Manifest, tree: PackageFiles, place: Path) -> targets.Programs:
     native = manifest.native
     assert native is not None
     commands = [resolve(tool, place) for tool in native.tools]

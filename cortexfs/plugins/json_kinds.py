@@ -23,8 +23,8 @@ from cortexfs.core.hooks import hooks
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifestjson import capabilities, fetched, settings
 from cortexfs.core.manifestjson.capabilities import Effective, effective
-from cortexfs.core.manifestjson.entry import REMOTE, Entry, entry_of, files_of
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.entry import REMOTE, EntryPoint, entry_of, files_of
+from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.install.decisions import NOTHING, Chosen
 from cortexfs.plugins.package import targets as files
 
@@ -32,9 +32,9 @@ from cortexfs.plugins.package import targets as files
 class Given(NamedTuple):
     """The facts about a plugin that is to be loaded."""
 
-    manifest: Manifest
+    manifest: JsonManifest
     place: Path  # where a copy of its files lies, which everybody may read
-    entry: Entry  # a relative one is below `place`
+    entry: EntryPoint  # a relative one is below `place`
     capabilities: Effective  # declared - denied + granted
     settings: Mapping[str, Any]  # as somebody has set them, else their defaults
     private: tuple[str, ...]  # networks without public addresses that it may talk to
@@ -48,7 +48,7 @@ class Given(NamedTuple):
         return self.place / next(there, within[-1])
 
 
-class Told(NamedTuple):
+class LoaderTarget(NamedTuple):
     """The argument of the loader of a kind: `hostcalls.Plugin.target`, and what holds the host."""
 
     target: str
@@ -57,7 +57,7 @@ class Told(NamedTuple):
     rights: tuple[hostcalls.Effect, ...] = ()
 
 
-def _esm(given: Given) -> Told:
+def _esm(given: Given) -> LoaderTarget:
     found = _fetched(given.place)
     is_file = given.entry.form not in REMOTE
     if not is_file and not found:
@@ -77,23 +77,23 @@ def _esm(given: Given) -> Told:
         fetched=found,
     )
     has = given.capabilities.capabilities
-    return Told(
+    return LoaderTarget(
         targets.target(module),
         hooks=hooks(has, given.manifest.events),
         rights=capabilities.process_rights(has),
     )
 
 
-def _fetched(place: Path) -> targets.Fetched | None:
+def _fetched(place: Path) -> targets.FetchedPackages | None:
     folder = place / fetched.FOLDER
     if not (folder / fetched.LOCK).is_file():
         return None
     chosen = folder / fetched.REGISTRIES
     registries = msgspec.json.decode(chosen.read_bytes(), type=dict[str, str]) if chosen.is_file() else {}
-    return targets.Fetched(str(folder), registries)
+    return targets.FetchedPackages(str(folder), registries)
 
 
-def _wasm(given: Given) -> Told:
+def _wasm(given: Given) -> LoaderTarget:
     if not given.file.is_file():
         told = f"its module is at {given.entry.text} and is fetched when it is installed"
         raise Fault("ENOENT", f"{told}; install it with: ctx plugin install")
@@ -105,38 +105,38 @@ def _wasm(given: Given) -> Told:
         private=given.private,
         dry_runs=_dry_runs(given.manifest),
     )
-    return Told(targets.target(module))
+    return LoaderTarget(targets.target(module))
 
 
-def _dry_runs(manifest: Manifest) -> tuple[str, ...]:
+def _dry_runs(manifest: JsonManifest) -> tuple[str, ...]:
     return tuple(tool.name for tool in manifest.tools if tool.dry_run)
 
 
-def _mcp(given: Given) -> Told:
+def _mcp(given: Given) -> LoaderTarget:
     manifest = given.manifest
-    endpoint = targets.Endpoint(
+    endpoint = targets.RpcEndpoint(
         given.entry.text,
         manifest.description,
         tuple(tool.name for tool in manifest.tools),
         given.capabilities.capabilities,
         given.private,
     )
-    return Told(targets.target(endpoint))
+    return LoaderTarget(targets.target(endpoint))
 
 
-KINDS: Mapping[str, Callable[[Given], Told]] = {
+KINDS: Mapping[str, Callable[[Given], LoaderTarget]] = {
     targets.ESM: _esm,
     targets.RPC: _mcp,
     targets.WASM: _wasm,
 }
 
 
-def held(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> list[str]:
+def held(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> list[str]:
     """Returns lines on what it reads, writes, reaches and runs, with all that it asks for, and its layers."""
     return list(_HELD[manifest.kind](manifest, is_fetched, has_landlock)) if manifest.kind in _HELD else []
 
 
-def _held_esm(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+def _held_esm(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
     given = capabilities.deno_permissions(manifest.capabilities)
     by = "held by Deno and Landlock" if has_landlock else "held by Deno"
     here = " and its caller's directory"
@@ -154,7 +154,7 @@ def _held_esm(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Itera
         yield "imports: the modules that were fetched when it was installed: held by Deno and hashes"
 
 
-def _held_rpc(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+def _held_rpc(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
     is_asked = not set(targets.NETWORK).isdisjoint(manifest.capabilities)
     where = f"{manifest.entry_point} alone, without redirects" if is_asked else "nothing"
     yield "reads, writes and runs: nothing, as it has no code here: held by the host"
@@ -162,7 +162,7 @@ def _held_rpc(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Itera
     yield "16 MiB and 30 s an answer: held by the host"
 
 
-def _held_wasm(manifest: Manifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
+def _held_wasm(manifest: JsonManifest, is_fetched: bool, has_landlock: bool) -> Iterator[str]:
     may_ask = not set(targets.NETWORK).isdisjoint(manifest.capabilities)
     yield "reads, writes and runs: no files, no programs and no system calls: held by the WebAssembly engine"
     yield _reached(may_ask, "the host", "the host")
@@ -174,14 +174,16 @@ def _reached(may: bool, by: str, closed_by: str) -> str:
     return f"reaches: {public if may else f'nothing: held by {closed_by}'}"
 
 
-_HELD: Mapping[str, Callable[[Manifest, bool, bool], Iterator[str]]] = {
+_HELD: Mapping[str, Callable[[JsonManifest, bool, bool], Iterator[str]]] = {
     targets.ESM: _held_esm,
     targets.RPC: _held_rpc,
     targets.WASM: _held_wasm,
 }
 
 
-def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str = "") -> hostcalls.Plugin:
+def plugin(
+    manifest: JsonManifest, place: Path, chosen: Chosen = NOTHING, keeps: str = ""
+) -> hostcalls.Plugin:
     """The plugin as its host is told of it; `keeps` is where its users' state lies."""
     if manifest.kind not in KINDS:
         there = ", ".join(KINDS)
@@ -212,7 +214,7 @@ def plugin(manifest: Manifest, place: Path, chosen: Chosen = NOTHING, keeps: str
     )
 
 
-def _values(manifest: Manifest, chosen: Chosen) -> dict[str, Any]:
+def _values(manifest: JsonManifest, chosen: Chosen) -> dict[str, Any]:
     """Returns the values that count. A value that was set for another version, and does not fit this one,
     does not."""
     known = settings.settings_of(manifest)
@@ -225,5 +227,5 @@ def _values(manifest: Manifest, chosen: Chosen) -> dict[str, Any]:
     return settings.values(known, fitting)
 
 
-def granted(manifest: Manifest, chosen: Chosen) -> Effective:
+def granted(manifest: JsonManifest, chosen: Chosen) -> Effective:
     return effective(manifest.capabilities, chosen.decided("deny"), chosen.decided("grant"))

@@ -27,7 +27,7 @@ import trio
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault, code_of, os_faults
 from cortexfs.core.manifest import mcp_server
-from cortexfs.core.manifest.mcp_server import KIND, Server, Told
+from cortexfs.core.manifest.mcp_server import KIND, McpServer, McpTarget
 from cortexfs.models.providers.secrets import FOLDER as FOLDER_OF_SECRETS
 from cortexfs.models.providers.secrets import Secrets, checked
 from cortexfs.plugins.catalog import Catalog
@@ -42,7 +42,7 @@ RETRY_SECONDS = (1.0, 5.0, 15.0, 60.0)  # by how often in a row a server could n
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-class Found(NamedTuple):
+class ServerPlugins(NamedTuple):
     plugins: list[hostcalls.Plugin]
     faults: dict[str, str]  # by the names of the plugins
 
@@ -57,8 +57,8 @@ class Servers:
     def path(self, name: str) -> Path:
         return self._folder / f"{mcp_server.check_name(name)}{SUFFIX}"
 
-    def load(self, environ: Mapping[str, str] = os.environ) -> Found:
-        found = Found([], {})
+    def load(self, environ: Mapping[str, str] = os.environ) -> ServerPlugins:
+        found = ServerPlugins([], {})
         for path in self._paths():
             name = path.name.removesuffix(SUFFIX)
             try:
@@ -72,10 +72,10 @@ class Servers:
     def names(self) -> list[str]:
         return [path.name.removesuffix(SUFFIX) for path in self._paths()]
 
-    def read(self, name: str) -> Server:
+    def read(self, name: str) -> McpServer:
         return self._read(self.path(name))
 
-    def write(self, drafts: Mapping[str, tuple[Server, dict[str, str]]], *, replace: bool) -> None:
+    def write(self, drafts: Mapping[str, tuple[McpServer, dict[str, str]]], *, replace: bool) -> None:
         """Keep these servers and their secrets (mcpserver.parted), or none of them."""
         there = [name for name in drafts if self.path(name).exists()]
         if there and not replace:
@@ -109,7 +109,7 @@ class Servers:
             if own and secret not in wanted:
                 self._secrets.remove(secret)
 
-    def _write(self, path: Path, server: Server) -> None:
+    def _write(self, path: Path, server: McpServer) -> None:
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         whole_files.replace(path, [text(server).encode()], 0o600)
 
@@ -122,17 +122,17 @@ class Servers:
             raise Fault(code_of(problem.errno), f"{self._folder}: {problem.strerror}") from None
         return [self._folder / name for name in names if name.endswith(SUFFIX) and name[0] != "."]
 
-    def _read(self, path: Path) -> Server:
+    def _read(self, path: Path) -> McpServer:
         with os_faults(str(path)):
             data = believed.read(path, MAX_FILE)
         if len(data) > MAX_FILE:
             raise Fault("EINVAL", f"{path} is no file of a server")
         return parsed(data, str(path))
 
-    def _plugin(self, name: str, server: Server, environ: Mapping[str, str]) -> hostcalls.Plugin:
+    def _plugin(self, name: str, server: McpServer, environ: Mapping[str, str]) -> hostcalls.Plugin:
         base = {key: environ[key] for key in ("LANG", "TZ") if key in environ}
         base["PATH"] = environ.get("PATH", PATH)
-        told = Told(
+        told = McpTarget(
             name,
             command=(server.command, *server.args) if server.command else (),
             cwd=server.cwd,
@@ -154,16 +154,16 @@ class Servers:
         return found
 
 
-def parsed(data: bytes, where: str) -> Server:
+def parsed(data: bytes, where: str) -> McpServer:
     try:
-        return mcp_server.checked(msgspec.convert(tomllib.loads(data.decode()), Server))
+        return mcp_server.checked(msgspec.convert(tomllib.loads(data.decode()), McpServer))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise Fault("EINVAL", f"{where}: {error}") from None
     except Fault as fault:
         raise Fault(fault.code, f"{where}: {fault.message}") from None
 
 
-def text(server: Server) -> str:
+def text(server: McpServer) -> str:
     """The server as its file says it."""
     said = msgspec.to_builtins(server)
     tables = {key: said.pop(key) for key in list(said) if isinstance(said[key], dict)}

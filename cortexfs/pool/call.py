@@ -54,7 +54,7 @@ class HostCall:
         self.fault: Fault | None = None
 
     async def run(
-        self, pool: Pool, host: Host, asked: hostcalls.Call, seconds: float, cwd: int | None = None
+        self, pool: Pool, host: Host, asked: hostcalls.CallRequest, seconds: float, cwd: int | None = None
     ) -> None:
         """The whole call, to `fault` or without one; gives the host back."""
         try:

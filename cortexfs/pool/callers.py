@@ -33,7 +33,7 @@ from cortexfs.linux import syscalls
 from cortexfs.peers import place
 from cortexfs.peers.ancestry import KnownHost
 from cortexfs.peers.caller import Caller, Peer, credentials, gone, nobody
-from cortexfs.peers.place import HERE, Seen
+from cortexfs.peers.place import HERE, SeenPlace
 from cortexfs.pool.starter import Child, Starter
 
 # The loop waits as well, but for PROMPT_MS at most, and not again for PAUSE when that was not enough.
@@ -49,13 +49,13 @@ _RIGHTS = socket.CMSG_LEN(4)  # room for one descriptor
 log = logging.getLogger("cortexfs")
 
 
-class Question:
+class LookQuestion:
     __slots__ = ("answer", "came", "number", "pid")
 
     def __init__(self, number: int, pid: int) -> None:
         self.number = number
         self.pid = pid
-        self.answer: Seen | OSError | None = None
+        self.answer: SeenPlace | OSError | None = None
         self.came: trio.Event | None = None  # while somebody waits for it
 
 
@@ -73,8 +73,8 @@ class Looker:
         self._ready = select.poll()
         self._ready.register(self._channel, select.POLLIN)
         self._number = 0
-        self._asked: dict[int, Question] = {}
-        self._unsent: deque[Question] = deque()
+        self._asked: dict[int, LookQuestion] = {}
+        self._unsent: deque[LookQuestion] = deque()
         self._late: set[int] = set()  # the numbers of questions whose answers are read by the task
         self._is_late = trio.Event()
         self._waits_from = 0.0  # by Trio's clock
@@ -111,14 +111,14 @@ class Looker:
             self._late &= self._asked.keys()
             self._send()
 
-    def ask(self, pid: int) -> Question:
+    def ask(self, pid: int) -> LookQuestion:
         self._number = self._number + 1 & 0xFFFFFFFF
-        question = self._asked[self._number] = Question(self._number, pid)
+        question = self._asked[self._number] = LookQuestion(self._number, pid)
         if self._unsent or not self._sent(question):
             self._unsent.append(question)
         return question
 
-    def _sent(self, question: Question) -> bool:
+    def _sent(self, question: LookQuestion) -> bool:
         try:
             self._channel.send(_QUESTION.pack(question.number, question.pid))
         except OSError:
@@ -130,7 +130,7 @@ class Looker:
         while self._unsent and self._sent(self._unsent[0]):
             self._unsent.popleft()
 
-    async def seen(self, question: Question) -> Seen:
+    async def seen(self, question: LookQuestion) -> SeenPlace:
         """Returns where the process is. Raises OSError: it is gone, or not for us to see."""
         if not self._comes_soon(question):
             question.came = trio.Event()
@@ -141,7 +141,7 @@ class Looker:
         assert question.answer is not None
         return question.answer
 
-    def _comes_soon(self, question: Question) -> bool:
+    def _comes_soon(self, question: LookQuestion) -> bool:
         """Wait a moment, and the loop with it, as two turns of the loop would take longer."""
         self._hear(question)
         if question.answer is None and (now := trio.current_time()) >= self._waits_from:
@@ -151,7 +151,7 @@ class Looker:
                 self._waits_from = now + PAUSE
         return question.answer is not None
 
-    def _hear(self, awaited: Question | None) -> bool:
+    def _hear(self, awaited: LookQuestion | None) -> bool:
         """Take the answers that are there, up to the one that is awaited. Returns False at their end."""
         with suppress(OSError):
             while awaited is None or awaited.answer is None:
@@ -163,7 +163,7 @@ class Looker:
             self._send()
         return True
 
-    def _note_late(self, question: Question) -> None:
+    def _note_late(self, question: LookQuestion) -> None:
         self._late.add(question.number)
         self._is_late.set()
 
@@ -179,16 +179,16 @@ class Looker:
             mount, inode, *namespaces = numbers
             is_here = (*numbers,) == self._here
             where = HERE if is_here else place.of((*namespaces,), (mount, inode))
-            question.answer = Seen(where, rights[0] if rights else None)
+            question.answer = SeenPlace(where, rights[0] if rights else None)
         if question is not None and question.came is not None:
             question.came.set()
 
-    def forget(self, question: Question) -> None:
+    def forget(self, question: LookQuestion) -> None:
         """Have no answer. It holds a directory, so that it is taken, and closed, now if that can be."""
         if question.answer is None and not self._comes_soon(question):
             self._note_late(question)
         self._asked.pop(question.number, None)
-        if isinstance(question.answer, Seen):
+        if isinstance(question.answer, SeenPlace):
             question.answer.close()
 
 
@@ -212,7 +212,7 @@ class Look:
     ) -> None:
         self._looker = looker
         self._peer: Peer | Fault
-        self._question: Question | None = None
+        self._question: LookQuestion | None = None
         try:
             self._peer = Peer(connection, credentials(connection), hosts, sandboxed)
             self._question = looker.ask(self._peer.pid)

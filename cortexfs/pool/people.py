@@ -93,7 +93,7 @@ class People:
         if not person.holders:
             del self._known[base]
             if person.is_met:
-                self._told(hostcalls.Part(person.number), [])
+                self._told(hostcalls.Forget(person.number), [])
 
     async def met(self, identity: Identity) -> None:
         """Have the fork server look at this person, who is kept, while they are there. Only powers are to be

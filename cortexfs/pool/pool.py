@@ -171,7 +171,7 @@ class Pool:
     """Hosts by plugin and identity. Its attributes are the hosts by each of their keys, and the processes
     that serve them all."""
 
-    def __init__(self, limits: hostcalls.Limits, starter: Starter | None = None) -> None:
+    def __init__(self, limits: hostcalls.HostLimits, starter: Starter | None = None) -> None:
         self._limits = limits
         self.starter = starter or Starter()
         self._forks = ForkServers(self.starter)
@@ -223,7 +223,7 @@ class Pool:
         host = self._all.get(message.host)
         if host is None:
             return
-        if isinstance(message, hostcalls.Exited):
+        if isinstance(message, hostcalls.HostExit):
             self._gone(host, message.status)
         elif message.fault is not None:
             host.fault = Fault(*message.fault)
@@ -317,7 +317,7 @@ class Pool:
     def _kill(self, number: int) -> bool:
         """Returns whether the fork server was there to be told."""
         try:
-            self._forks.send(hostcalls.Kill(number))
+            self._forks.send(hostcalls.KillHost(number))
         except Fault:
             return False
         return True

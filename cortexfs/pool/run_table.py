@@ -1,7 +1,7 @@
 """The runs that go on and those that are over: ids, the table of active runs, and one log line for each that
 ended.
 
-Every way to run an object (exec, sockets, agents) opens a `Run` here and closes it once.
+Every way to run an object (exec, sockets, agents) opens a `ObjectRun` here and closes it once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SOCKET = "socket"  # the source of a run that is a message in a session
 _encode = msgspec.json.Encoder().encode
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunLogLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of an object's log. Never inputs, outputs or secrets (abi.md 3.18)."""
 
     ts: str
@@ -38,10 +38,10 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens: int | None = None
 
 
-_lines = msgspec.json.Decoder(Line)
+_lines = msgspec.json.Decoder(RunLogLine)
 
 
-class Run:
+class ObjectRun:
     """One run, from its first frame to its last."""
 
     __slots__ = ("began", "bytes_in", "bytes_out", "class_", "id", "name", "source", "uid", "usage")
@@ -92,7 +92,7 @@ class Runs:
         # Unique for ever (abi.md 5.20): when the daemon began, which process it was, which run it is.
         self._prefix = f"r{time.time_ns() // 1000:x}-{os.getpid():x}"
         self._by_user: dict[tuple[int, bool], int] = {}
-        self.active: dict[str, Run] = {}
+        self.active: dict[str, ObjectRun] = {}
         self.total = 0
         self.last_error = ""
         self._closing = False
@@ -103,7 +103,7 @@ class Runs:
         self.total += 1
         return f"{self._prefix}-{self.total:x}"
 
-    def open(self, class_: str, name: str, uid: int, source: str, id_: str | None = None) -> Run:
+    def open(self, class_: str, name: str, uid: int, source: str, id_: str | None = None) -> ObjectRun:
         if self._closing:
             raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no new runs")
         which = (uid, source == SOCKET)
@@ -111,7 +111,7 @@ class Runs:
         if count >= most:
             raise Fault("EAGAIN", f"uid {uid} has {most} runs at once, which is the limit; try again")
         self._by_user[which] = count + 1
-        run = Run(id_ or self.new_id(), class_, name, uid, source)
+        run = ObjectRun(id_ or self.new_id(), class_, name, uid, source)
         self.active[run.id] = run
         return run
 
@@ -129,7 +129,7 @@ class Runs:
         if self.active:
             await self._idle.wait()
 
-    def close(self, run: Run, status: Status, fault: Fault | None = None) -> None:
+    def close(self, run: ObjectRun, status: Status, fault: Fault | None = None) -> None:
         del self.active[run.id]
         which = (run.uid, run.source == SOCKET)
         left = self._by_user[which] - 1
@@ -144,7 +144,7 @@ class Runs:
         if fault and fault.code == "EPROTO":
             # Everybody reads it, and what somebody has run, and when, is nobody else's business.
             self.last_error = "a run ended with EPROTO; the log of its object says which"
-        line = Line(
+        line = RunLogLine(
             ts=now,
             run=run.id,
             uid=run.uid,

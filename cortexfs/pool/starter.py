@@ -56,7 +56,7 @@ class _Answer:
 
     def __init__(self) -> None:
         self.came = trio.Event()
-        self.done = starts.Done(0, error=errno.EPIPE)  # the starter is gone
+        self.done = starts.StartReply(0, error=errno.EPIPE)  # the starter is gone
         self.rights: list[int] = []
 
     def taken(self) -> list[int]:
@@ -124,7 +124,7 @@ class Starter:
         if not data:
             return False
         message = _answers.decode(data)
-        if isinstance(message, starts.Ended):
+        if isinstance(message, starts.ChildExit):
             if child := self._children.pop(message.number, None):
                 child.status = message.status
                 child.ended.set()
@@ -176,14 +176,14 @@ class Starter:
         """A process of this kind, and its rights. Raises OSError where it cannot be started."""
         child = Child(self._next(), self)
         self._children[child.number] = child  # before its end can be told
-        answer = await self._answered(starts.Start(child.number, what, argument))
+        answer = await self._answered(starts.StartChild(child.number, what, argument))
         return self._begun(child, answer)
 
     def start_now(self, what: str) -> tuple[Child, list[int]]:
         """The same before the loop runs."""
         child = Child(self._next(), self)
         self._children[child.number] = child
-        return self._begun(child, self._answered_now(starts.Start(child.number, what)))
+        return self._begun(child, self._answered_now(starts.StartChild(child.number, what)))
 
     def _begun(self, child: Child, answer: _Answer) -> tuple[Child, list[int]]:
         if answer.done.error:
@@ -210,7 +210,7 @@ class Starter:
 
     def kill(self, number: int) -> None:
         with suppress(OSError):  # gone, and all that it has started with it
-            self.control.send(_pack(starts.Kill(number)))
+            self.control.send(_pack(starts.KillChild(number)))
 
     async def listener(self, path: str, backlog: int) -> socket.socket:
         """A socket that listens at a path of the mount."""
@@ -219,7 +219,7 @@ class Starter:
 
     def mounted(self, device: int) -> None:
         """Tell it which mount is ours. Call it before the loop runs."""
-        self._answered_now(starts.Mounted(self._next(), device)).taken()
+        self._answered_now(starts.MountDevice(self._next(), device)).taken()
 
     def unmount(self) -> None:
         """Unmount what is served no more. Call it when the loop has ended."""

@@ -15,7 +15,7 @@ import msgspec
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
-from cortexfs.core.hostcalls import Outcome
+from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.registry import Object
 from cortexfs.pool.call import HostCall, Say, heard_observers
 from cortexfs.pool.host_queue import Turnstile
@@ -35,11 +35,11 @@ class ToolCalls:
         self._turnstile = Turnstile(pool)
 
     async def call(
-        self, tool: Object, identity: hostcalls.Identity, asked: hostcalls.Call, say: Say
-    ) -> Outcome:
+        self, tool: Object, identity: hostcalls.Identity, asked: hostcalls.CallRequest, say: Say
+    ) -> CallOutcome:
         """Run it to its end. A fault of the tool is in the outcome; one of ours is, too."""
         if tool.plugin is None:
-            return Outcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
+            return CallOutcome("", Fault("EHOSTDOWN", f"{tool.name} cannot run: {tool.status}"))
         seconds = tool.timeout or self._seconds
         output = _Output(tool.path, identity.uid, self._held)
         one = HostCall(output.hear, say)
@@ -65,9 +65,9 @@ class _Output:
         self._kept = bytearray()  # not its pieces, each of which may be a byte
         self._size = 0
 
-    def outcome(self, fault: Fault | None) -> Outcome:
+    def outcome(self, fault: Fault | None) -> CallOutcome:
         text = self._kept.decode(errors="ignore")  # cut inside a character, perhaps
-        return Outcome(text, fault, self._size - len(self._kept))
+        return CallOutcome(text, fault, self._size - len(self._kept))
 
     def forget(self) -> None:
         """It counts for its user no more."""

@@ -20,12 +20,12 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import MAX_HEARD, MAX_SHOWN
-from cortexfs.hooks.middleware import After, Hooked
+from cortexfs.hooks.middleware import MiddlewareCall, MiddlewareOutput
 from cortexfs.pool.call import GARBAGE, broken_by
 from cortexfs.pool.pool import Pool
-from cortexfs.pool.run_table import Run
+from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
-from cortexfs.run.tool_run import Callerish, Limits, Relay
+from cortexfs.run.tool_run import Callerish, OutputLimits, Relay
 
 MAX_OVERHEARD = 4 * MAX_HEARD  # bytes, of that many characters
 
@@ -33,9 +33,9 @@ _pack = msgspec.msgpack.Encoder().encode
 _inputs = msgspec.json.Decoder(dict[str, Any])
 
 
-def shown(asked: hostcalls.Call) -> hostcalls.Shown:
+def shown(asked: hostcalls.CallRequest) -> hostcalls.ShownCallRequest:
     """The same call, but that its input is shown first."""
-    return hostcalls.Shown(*(getattr(asked, field) for field in asked.__struct_fields__))
+    return hostcalls.ShownCallRequest(*(getattr(asked, field) for field in asked.__struct_fields__))
 
 
 class HookedRelay(Relay):
@@ -43,9 +43,9 @@ class HookedRelay(Relay):
         self,
         stream: socket.socket,
         voice: Voice,
-        run: Run,
-        limits: Limits,
-        hooked: Hooked,
+        run: ObjectRun,
+        limits: OutputLimits,
+        hooked: MiddlewareCall,
         admit: Callable[[bytes], None],
     ) -> None:
         super().__init__(stream, voice, run, limits)
@@ -59,7 +59,12 @@ class HookedRelay(Relay):
         self._is_refused = False  # it was too large, and nothing of it may pass
 
     async def work(
-        self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
+        self,
+        pool: Pool,
+        plugin: hostcalls.Plugin,
+        asked: hostcalls.CallRequest,
+        caller: Callerish,
+        seconds: float,
     ) -> None:
         try:
             await super().work(pool, plugin, shown(asked), caller, seconds)
@@ -188,7 +193,7 @@ class HookedRelay(Relay):
             self._out += self._released(None if asked.output == output else asked.output)
         self._done = True
 
-    async def _unless_left(self, output: str) -> After | None:
+    async def _unless_left(self, output: str) -> MiddlewareOutput | None:
         """Returns the output after middleware; None when the caller has left."""
         asked = None
         try:

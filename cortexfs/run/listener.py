@@ -36,20 +36,20 @@ from cortexfs.peers.streams import RECEIVE, receive, send
 from cortexfs.plugins.command_object import CALL, CLASS
 from cortexfs.pool.callers import Look
 from cortexfs.pool.pool import Pool
-from cortexfs.pool.run_table import Run, Runs
+from cortexfs.pool.run_table import ObjectRun, Runs
 from cortexfs.run import shebang
 from cortexfs.run.hooked_tool_run import HookedRelay
-from cortexfs.run.model_run import Answer
-from cortexfs.run.output import Jsonl, Text, Voice, printed
+from cortexfs.run.model_run import ModelRun
+from cortexfs.run.output import JsonlVoice, TextVoice, Voice, printed
 from cortexfs.run.runner import farewell
-from cortexfs.run.tool_run import Limits, Relay
+from cortexfs.run.tool_run import OutputLimits, Relay
 
 GREETING_SECONDS = 5.0
 
 log = logging.getLogger("cortexfs")
 
 
-class Settings(Limits, Protocol):
+class ExecTerms(OutputLimits, Protocol):
     """The settings of exec."""
 
     @property
@@ -61,7 +61,7 @@ class Settings(Limits, Protocol):
     def serve_sandboxed(self, uid: int) -> bool: ...
 
 
-class Tree(NamedTuple):
+class ExecTree(NamedTuple):
     """The tree, as exec asks it."""
 
     root: str
@@ -90,10 +90,10 @@ class Exec:
 
     def __init__(
         self,
-        tree: Tree,
+        tree: ExecTree,
         pool: Pool,
         runs: Runs,
-        settings: Settings,
+        settings: ExecTerms,
         arrivals: Arrivals,
         strict: bool,
         middleware: Middleware | None = None,
@@ -161,7 +161,7 @@ class Exec:
             finally:
                 caller.close()
         except Fault as fault:
-            voice = voice or Jsonl("")
+            voice = voice or JsonlVoice("")
             await send(stream, voice.end("error", fault.code, fault.message) + farewell(fault))
 
     async def _run(self, call: _Call) -> None:
@@ -188,7 +188,7 @@ class Exec:
         relay = hooked or Relay(call.stream, call.voice, run, self._settings)
         timeout = object_.timeout or self._settings.tool_timeout
         invocation = hostcalls.Invocation(object_.extra.get(CALL, object_.name), None, str(run.uid), "exec")
-        asked = hostcalls.Call(run.id, invocation, call.arguments, None, call.umask, call.environment)
+        asked = hostcalls.CallRequest(run.id, invocation, call.arguments, None, call.umask, call.environment)
         let_go = self._pool.people.keep(caller.identity, call.stream) if hooked else None
         try:
             if let_go:  # plugins may be told of this run when its caller has left
@@ -201,7 +201,7 @@ class Exec:
                 let_go()
             self._runs.close(run, relay.status, relay.fault)
 
-    def _relay(self, call: _Call, run: Run) -> Relay | None:
+    def _relay(self, call: _Call, run: ObjectRun) -> Relay | None:
         """One that asks plugins about this run, if any is to be asked. A command is no tool."""
         if call.object_.class_ != "tool":
             return None
@@ -220,14 +220,14 @@ class Exec:
         run = self._open(call)
         who = Who(call.caller.identity, _place(call.caller), run=run.id)
         let_go = self._pool.people.keep(who.identity, call.stream)
-        answer = Answer(call.stream, call.voice, run, self._settings.output_bytes, who)
+        answer = ModelRun(call.stream, call.voice, run, self._settings.output_bytes, who)
         try:
             await answer.until_the_end(answer.work(driver, call.arguments, call.guest))
         finally:
             let_go()
             self._runs.close(run, answer.status, answer.fault)
 
-    def _open(self, call: _Call) -> Run:
+    def _open(self, call: _Call) -> ObjectRun:
         run = self._runs.open(*call.object_.key, call.caller.identity.uid, "exec")
         call.voice.run = run.id
         return run
@@ -309,5 +309,5 @@ def _voice(object_: Object | None, flags: int, environ: dict[bytes, bytes]) -> V
     terminal = bool(flags & wire.TTY_STDOUT)
     chosen = environ.get(b"CTX_OUTPUT", b"")
     if chosen == b"text" or (terminal and chosen != b"jsonl"):
-        return Text(name, terminal, errors, class_)
-    return Jsonl(name, class_)
+        return TextVoice(name, terminal, errors, class_)
+    return JsonlVoice(name, class_)

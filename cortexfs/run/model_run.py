@@ -1,6 +1,6 @@
 """One run of a model for a runner: its prompt, read where it has to be, and what the driver says as frames.
 
-Main path: `Answer.work`. Standard input is asked for only when the arguments want it; then the driver
+Main path: `ModelRun.work`. Standard input is asked for only when the arguments want it; then the driver
 answers, while a second task watches for a caller who leaves, which cancels it.
 
 Rules: a prompt is bounded before it is parsed, and what a user has us keep of prompts altogether, too. A
@@ -25,7 +25,7 @@ from cortexfs.core.talk.requests import Input, Verdict
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.drivers import answered
 from cortexfs.peers.quotas import SMALL, Guest
-from cortexfs.pool.run_table import Run
+from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 from cortexfs.run.runner import RunnerSide
 
@@ -36,10 +36,12 @@ HOLD = 1 << 20  # what is kept of standard input is counted in steps of this
 UNASKED = "a single call has nobody to ask; talk with ctx chat, or on the .sock, where you can decide"
 
 
-class Answer(RunnerSide):
+class ModelRun(RunnerSide):
     """A run between one runner and one driver."""
 
-    def __init__(self, stream: socket.socket, voice: Voice, run: Run, output_bytes: int, who: Who) -> None:
+    def __init__(
+        self, stream: socket.socket, voice: Voice, run: ObjectRun, output_bytes: int, who: Who
+    ) -> None:
         super().__init__(stream, voice, run)
         self._who = who
         self._output_bytes = output_bytes
@@ -128,7 +130,7 @@ class Answer(RunnerSide):
 class _Turn:
     """A driver's view of a run (models/ask/driver.py)."""
 
-    def __init__(self, answer: Answer, given: Input, who: Who) -> None:
+    def __init__(self, answer: ModelRun, given: Input, who: Who) -> None:
         self.input = given
         self.who = who
         self.uid = who.identity.uid

@@ -40,7 +40,7 @@ class Voice(ABC):
         """The last frame; with a message, the error frame before it."""
 
 
-class Jsonl(Voice):
+class JsonlVoice(Voice):
     """Frames, one line each."""
 
     def start(self) -> bytes:
@@ -65,7 +65,7 @@ class Jsonl(Voice):
         return frames.encode_lines([frames.Error(run=self.run, code=code, message=message), done])
 
 
-class Text(Voice):
+class TextVoice(Voice):
     """The output as it is, and what else is for people as lines on standard error.
 
     An observer's note is not (abi.md 10.12). A message is

@@ -19,7 +19,7 @@ from cortexfs.core import frames, wire
 from cortexfs.core.errors import Fault, exit_status
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.streams import RECEIVE
-from cortexfs.pool.run_table import Run
+from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 
 _WELL = wire.message(wire.EXIT, b"\0")
@@ -29,7 +29,7 @@ LAST_SECONDS = 0.2  # how long a stopping daemon tries to say so to a runner
 class RunnerSide:
     """One run, as its runner is told of it."""
 
-    def __init__(self, stream: socket.socket, voice: Voice, run: Run) -> None:
+    def __init__(self, stream: socket.socket, voice: Voice, run: ObjectRun) -> None:
         self._stream = stream
         self._voice = voice
         self._run = run

@@ -32,7 +32,7 @@ from cortexfs.pool.call import (
     of_the_tool,
 )
 from cortexfs.pool.pool import Host, Pool, announce
-from cortexfs.pool.run_table import Run
+from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 from cortexfs.run.runner import RunnerSide
 
@@ -42,7 +42,7 @@ WATCH_AFTER_SECONDS = 0.05
 LOOK_SECONDS = 0.2  # between two looks for the caller while the host does not take its input
 
 
-class Limits(Protocol):
+class OutputLimits(Protocol):
     """The settings of a relay."""
 
     @property
@@ -52,7 +52,7 @@ class Limits(Protocol):
 class Relay(RunnerSide):
     """A run between one runner and one host."""
 
-    def __init__(self, stream: socket.socket, voice: Voice, run: Run, limits: Limits) -> None:
+    def __init__(self, stream: socket.socket, voice: Voice, run: ObjectRun, limits: OutputLimits) -> None:
         super().__init__(stream, voice, run)
         self._output_bytes = limits.output_bytes
         self._from_host = wire.Splitter(wire.MAX_SAID)
@@ -63,7 +63,12 @@ class Relay(RunnerSide):
         self._broken = False  # it has died, or is not to be trusted with another call
 
     async def work(
-        self, pool: Pool, plugin: hostcalls.Plugin, asked: hostcalls.Call, caller: Callerish, seconds: float
+        self,
+        pool: Pool,
+        plugin: hostcalls.Plugin,
+        asked: hostcalls.CallRequest,
+        caller: Callerish,
+        seconds: float,
     ) -> None:
         """The host's part of the run."""
         identity = hostcalls.of_call(plugin, caller.identity, asked.environment)
@@ -79,7 +84,7 @@ class Relay(RunnerSide):
         finally:
             pool.release(host, stuck=self._broken or not self._let_go)
 
-    async def _ask(self, host: Host, asked: hostcalls.Call, cwd: int | None, seconds: float) -> None:
+    async def _ask(self, host: Host, asked: hostcalls.CallRequest, cwd: int | None, seconds: float) -> None:
         deadline = trio.current_time() + seconds
         self._call = call = host.call(cwd)
         self._let_go = False

@@ -18,8 +18,8 @@ import trio
 
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.sessions.disk import Descriptors
-from cortexfs.sessions.layout import EVENTS, Address, Told
-from cortexfs.sessions.log import Load, Log
+from cortexfs.sessions.layout import EVENTS, Address, DerivedFacts
+from cortexfs.sessions.log import Log, WriteLoad
 from cortexfs.sessions.log_facts import Scan
 from cortexfs.sessions.quota import Share
 
@@ -37,7 +37,7 @@ def fault_of(error: OSError, doing: str) -> Fault:
     return Fault(code, f"{what}: {ADVICE.get(code, 'see to the disk of the state directory')}")
 
 
-class Loaded(msgspec.Struct):
+class LogContent(msgspec.Struct):
     """The content of a log on disk."""
 
     scan: Scan
@@ -48,21 +48,21 @@ class Loaded(msgspec.Struct):
     remarks: list[str] = msgspec.field(default_factory=list)  # what a person should hear of it
 
 
-class Disk:
+class LogDisk:
     """The common part of all logs on disk."""
 
     def __init__(self, root: Path, descriptors: int, touched: Callable[[Log], None]) -> None:
         self.root = root
         self.touched = touched
         self.descriptors = Descriptors(descriptors)
-        self.load = Load()
+        self.load = WriteLoad()
         self.reading = trio.CapacityLimiter(READERS)
 
 
 class FileLog(Log):
     """A log on disk, with what has to be remembered to write it."""
 
-    def __init__(self, disk: Disk, address: Address, loaded: Loaded, share: Share) -> None:
+    def __init__(self, disk: LogDisk, address: Address, loaded: LogContent, share: Share) -> None:
         self.address = address
         self.folder = disk.root.joinpath(*address.parts)
         self.path = self.folder / EVENTS
@@ -117,12 +117,12 @@ class FileLog(Log):
             self._disk.descriptors.release(opened)
 
     @property
-    def told(self) -> Told:
+    def told(self) -> DerivedFacts:
         """Returns the part of it that may be said: a `done` that is not on disk is not."""
-        return Told.of(self.facts, self.visible, "active" if self.holds_done else self.facts.state)
+        return DerivedFacts.of(self.facts, self.visible, "active" if self.holds_done else self.facts.state)
 
 
-class Job:
+class LogJob:
     """The facts about one log for a thread, and the outcome."""
 
     def __init__(self, log: FileLog) -> None:
@@ -130,7 +130,7 @@ class Job:
         self.size, self.last, self.synced = log.size, log.last, log.synced
         self.lines: list[bytes] = []
         self.data = b""
-        self.told: Told | None = None
+        self.told: DerivedFacts | None = None
         self.anew = False
         self.error: OSError | None = None
 

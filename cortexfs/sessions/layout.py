@@ -29,7 +29,7 @@ import msgspec
 from cortexfs.core import frames, names
 from cortexfs.core.errors import Fault
 from cortexfs.sessions import disk
-from cortexfs.sessions.log_facts import MESSAGE, Facts
+from cortexfs.sessions.log_facts import MESSAGE, LogFacts
 
 EVENTS = "events.jsonl"
 MESSAGES = "messages.jsonl"
@@ -101,7 +101,7 @@ class Info(msgspec.Struct, frozen=True):
     size: int
 
 
-class Told(msgspec.Struct, frozen=True):
+class DerivedFacts(msgspec.Struct, frozen=True):
     """The facts about a log at one moment."""
 
     size: int
@@ -113,9 +113,9 @@ class Told(msgspec.Struct, frozen=True):
     latest: tuple[tuple[int, int], ...]
 
     @staticmethod
-    def of(facts: Facts, size: int, state: str) -> Told:
+    def of(facts: LogFacts, size: int, state: str) -> DerivedFacts:
         latest = tuple((at, length) for at, length in facts.latest if at + length <= size)
-        return Told(size, state, facts.cwd, facts.runs, facts.messages, facts.last, latest)
+        return DerivedFacts(size, state, facts.cwd, facts.runs, facts.messages, facts.last, latest)
 
 
 def object_parts(space: Space, class_: str, object: str) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def derived(folder: Path) -> int:
     return 0
 
 
-def derive(folder: Path, address: Address, log: int, start: int, told: Told) -> None:
+def derive(folder: Path, address: Address, log: int, start: int, told: DerivedFacts) -> None:
     """Bring the files in `folder` up to date with `log`, a descriptor; `start` bytes of it are in them."""
     _derive_messages(folder / MESSAGES, log, start, told.size)
     created, updated = _created(folder), when(os.fstat(log).st_mtime)

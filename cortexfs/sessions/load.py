@@ -18,7 +18,7 @@ import trio
 
 from cortexfs.sessions import disk, layout
 from cortexfs.sessions.disk import Descriptors
-from cortexfs.sessions.file_log import Loaded, fault_of
+from cortexfs.sessions.file_log import LogContent, fault_of
 from cortexfs.sessions.layout import EVENTS, Address
 from cortexfs.sessions.log import LEAP
 from cortexfs.sessions.log_facts import Scan
@@ -30,7 +30,7 @@ class _Wish:
     def __init__(self, address: Address, unclean: bool) -> None:
         self.address = address
         self.unclean = unclean
-        self.loaded: Loaded | None = None
+        self.loaded: LogContent | None = None
         self.error: Exception | None = None
 
 
@@ -42,7 +42,7 @@ class Loading:
         self._threads = trio.CapacityLimiter(THREADS)
         self._lot = trio.lowlevel.ParkingLot()
 
-    async def load(self, address: Address, unclean: bool) -> Loaded:
+    async def load(self, address: Address, unclean: bool) -> LogContent:
         """Loads the session's log, as far as there is one; `unclean` when the last daemon may have died
         writing it."""
         wish = _Wish(address, unclean)
@@ -76,12 +76,12 @@ class Loading:
     def _folder(self, address: Address) -> Path:
         return self._root.joinpath(*address.parts)
 
-    def _load(self, address: Address, unclean: bool) -> Loaded:
+    def _load(self, address: Address, unclean: bool) -> LogContent:
         path = self._folder(address) / EVENTS
         try:
             opened = self._descriptors.take(path)
         except FileNotFoundError:
-            return Loaded(Scan(), 0)
+            return LogContent(Scan(), 0)
         except OSError as error:
             raise fault_of(error, "opened") from None
         try:
@@ -91,10 +91,10 @@ class Loading:
         finally:
             self._descriptors.release(opened)
 
-    def _examine(self, address: Address, descriptor: int, unclean: bool) -> Loaded:
+    def _examine(self, address: Address, descriptor: int, unclean: bool) -> LogContent:
         written = os.fstat(descriptor).st_mtime
         found = disk.scan(descriptor)
-        loaded = Loaded(found, found.facts.last, made=True)
+        loaded = LogContent(found, found.facts.last, made=True)
         if found.read > found.size:
             _repair(descriptor, loaded)
         if found.damaged:
@@ -114,7 +114,7 @@ class Loading:
         return loaded
 
 
-def _repair(descriptor: int, loaded: Loaded) -> None:
+def _repair(descriptor: int, loaded: LogContent) -> None:
     """Cut off a last line that a crash left unfinished."""
     end = loaded.scan.size
     torn = f"the last {loaded.scan.read - end} bytes of the log are no whole event"

@@ -25,7 +25,7 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.sessions.log_facts import DONE, HEADS, TELLING, Facts, Index, Scan, check, id_of
+from cortexfs.sessions.log_facts import DONE, HEADS, TELLING, Index, LogFacts, Scan, check, id_of
 
 READ = 1 << 16  # what a reader takes at once
 SEARCH = 1 << 18
@@ -49,7 +49,7 @@ class _Wait:
         self.fault: Fault | None = None
 
 
-class Load:
+class WriteLoad:
     """The bytes that all sessions together have appended and not yet written."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Log(ABC):
     in bytes.
     """
 
-    def __init__(self, found: Scan, given: int, touched: Callable[[Log], None], load: Load) -> None:
+    def __init__(self, found: Scan, given: int, touched: Callable[[Log], None], load: WriteLoad) -> None:
         self._load = load
         self._touched = touched
         self._lot = trio.lowlevel.ParkingLot()
@@ -92,7 +92,7 @@ class Log(ABC):
 
     def adopt(self, found: Scan) -> None:
         """Take over what one pass over the log found, all of it on disk."""
-        self.facts: Facts = found.facts
+        self.facts: LogFacts = found.facts
         self.index: Index = found.index
         self.size = self.synced = self.visible = found.size
         self.synced_id = found.facts.last

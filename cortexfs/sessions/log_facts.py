@@ -1,7 +1,7 @@
 """The facts in a session's log, line by line: its ids, runs and messages, and where an id stands.
 
 Rules: values in, values out. The log is the only copy, so all that is known of a session can be
-gathered anew by one pass over its lines; `Facts` is that pass, for a file at open and for each append.
+gathered anew by one pass over its lines; `LogFacts` is that pass, for a file at open and for each append.
 A line begins with type and id, in this order (abi.md 6.1), so most lines need no parser.
 This file must never know files, tasks or who reads.
 """
@@ -52,7 +52,7 @@ def check(line: bytes) -> None:
     _decoder.decode(line)
 
 
-class Facts:
+class LogFacts:
     """The facts about a session after the lines that were taken."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Scan:
     """One pass over a log: feed it the pieces of the file, in order."""
 
     def __init__(self) -> None:
-        self.facts = Facts()
+        self.facts = LogFacts()
         self.index = Index()
         self.size = 0  # where the last good line ends
         self.read = 0

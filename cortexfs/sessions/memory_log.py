@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessions.log import Load, Log
+from cortexfs.sessions.log import Log, WriteLoad
 from cortexfs.sessions.log_facts import Scan
 
 SHARE = 4  # one user has at most one part in four of it all, so he locks out only himself
 
 
-class Budget:
+class MemoryBudget:
     """The memory that all temp sessions may have together, and those of one user."""
 
     def __init__(self, each: int, total: int) -> None:
@@ -45,13 +45,13 @@ class MemoryLog(Log):
 
     COST = 4096  # of a session that holds nothing, so that their number is bounded too
 
-    def __init__(self, budget: Budget, uid: int) -> None:
+    def __init__(self, budget: MemoryBudget, uid: int) -> None:
         self._budget = budget
         self._uid = uid
         self._bytes = bytearray()
         budget.admit(uid, self.COST)
         budget.take(uid, self.COST)
-        super().__init__(Scan(), 0, lambda _: None, Load())
+        super().__init__(Scan(), 0, lambda _: None, WriteLoad())
 
     def at_hand(self, offset: int, size: int) -> bytes:
         return bytes(self._bytes[offset : offset + size])

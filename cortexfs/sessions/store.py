@@ -29,7 +29,7 @@ from cortexfs.sessions import disk, layout
 from cortexfs.sessions.file_log import FileLog, fault_of
 from cortexfs.sessions.layout import EVENTS, Address, Info, Meta, Space
 from cortexfs.sessions.load import Loading
-from cortexfs.sessions.memory_log import Budget, MemoryLog
+from cortexfs.sessions.memory_log import MemoryBudget, MemoryLog
 from cortexfs.sessions.quota import Most, Shares, taken
 from cortexfs.sessions.writer import Commit
 
@@ -38,7 +38,7 @@ MISSING = "there is no such session; `ctx session list` shows those that are the
 log = logging.getLogger("cortexfs")
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SessionLimits(msgspec.Struct, frozen=True):
     descriptors: int = 2048  # open files, half of what the process may have at most
     temp_session: int = 16 << 20
     temp_total: int = 256 << 20
@@ -59,13 +59,13 @@ class Sessions:
         root: Path,
         report: Callable[[Address, str], None],
         *,
-        limits: Limits | None = None,
+        limits: SessionLimits | None = None,
         grew: Callable[[Address], None] = lambda _: None,
         removed: Callable[[Address], None] = lambda _: None,
         sync: Callable[[int], None] = os.fsync,
         most: Most | None = None,
     ) -> None:
-        limits = limits or Limits()
+        limits = limits or SessionLimits()
         if given := disk.given_away(root):
             log.warning("%s and others are of an earlier version: chown -R root: %s", given[0], root)
         self.root = root
@@ -78,7 +78,7 @@ class Sessions:
         self._changing: dict[Address, trio.Event] = {}  # being opened or removed
         self._temps: dict[Address, MemoryLog] = {}
         self._shares = Shares(root, most or Most())
-        self._budget = Budget(limits.temp_session, limits.temp_total)
+        self._budget = MemoryBudget(limits.temp_session, limits.temp_total)
         self.run = self._commit.run
         self.settle = self._commit.settle
 

@@ -22,7 +22,7 @@ import trio
 
 from cortexfs.linux.short_waits import Prompt
 from cortexfs.sessions import disk, layout
-from cortexfs.sessions.file_log import Disk, FileLog, Job, fault_of
+from cortexfs.sessions.file_log import FileLog, LogDisk, LogJob, fault_of
 from cortexfs.sessions.index import Indexes
 from cortexfs.sessions.layout import Address, Marks
 from cortexfs.sessions.log import Log
@@ -55,7 +55,7 @@ class Commit:
         grew: Callable[[Address], None],
     ) -> None:
         self.root = root
-        self.disk = Disk(root, descriptors, self._touched)
+        self.disk = LogDisk(root, descriptors, self._touched)
         self.descriptors = self.disk.descriptors
         self.indexes = Indexes(root)
         self.unclean: dict[Address, None] = {}  # of an earlier life, not opened in this one
@@ -141,7 +141,7 @@ class Commit:
         with self._at_work():
             # The lock lets others run first: a message just accepted has its answer in the same round.
             async with self._writing:
-                jobs = [Job(log) for log in self._unwritten.take() if log.unwritten]
+                jobs = [LogJob(log) for log in self._unwritten.take() if log.unwritten]
                 for job in jobs:
                     job.lines, job.data = job.log.take()
                 await self._prompt.run(partial(self._write_all, jobs))
@@ -156,12 +156,12 @@ class Commit:
             await trio.to_thread.run_sync(self._marks.clear, left, limiter=self._threads)
         self._most_marks = 2 * len(self._marks) + MARKS
 
-    def _write_all(self, jobs: list[Job]) -> None:
+    def _write_all(self, jobs: list[LogJob]) -> None:
         for job in jobs:
             with job.judged():
                 self._write(job)
 
-    def _write(self, job: Job) -> None:
+    def _write(self, job: LogJob) -> None:
         log = job.log
         if not log.made:
             self._make(log)
@@ -186,7 +186,7 @@ class Commit:
         log.fresh.append(log.folder)
         log.made = True
 
-    def _written(self, jobs: list[Job]) -> None:
+    def _written(self, jobs: list[LogJob]) -> None:
         for job in jobs:
             log = job.log
             if job.error:
@@ -216,7 +216,7 @@ class Commit:
 
     async def _sync_round(self, share: int | None) -> None:
         with self._at_work():
-            jobs = [Job(log) for log in self._unsynced.take(share)]
+            jobs = [LogJob(log) for log in self._unsynced.take(share)]
             for job in jobs:
                 job.log.syncing = True
             await self._in_thread(self._sync_all, jobs)
@@ -226,13 +226,13 @@ class Commit:
                 else:
                     self._synced(job)
 
-    def _sync_all(self, jobs: list[Job]) -> None:
+    def _sync_all(self, jobs: list[LogJob]) -> None:
         synced: set[Path] = set()  # folders that these logs share, once for all
         for job in jobs:
             with job.judged():
                 self._sync_one(job, synced)
 
-    def _sync_one(self, job: Job, synced: set[Path]) -> None:
+    def _sync_one(self, job: LogJob, synced: set[Path]) -> None:
         log = job.log
         opened = self.descriptors.take(log.path, write=log.doubtful)
         try:
@@ -249,7 +249,7 @@ class Commit:
                 synced.add(path)
         log.fresh = []
 
-    def _synced(self, job: Job) -> None:
+    def _synced(self, job: LogJob) -> None:
         log, told = job.log, job.log.holds_done
         log.syncing = False
         if job.size == log.size:
@@ -267,7 +267,7 @@ class Commit:
             if log.ended:
                 return
             self._report(log.address, f"the log may have lost events, and is read again: {error.strerror}")
-            job = Job(log)
+            job = LogJob(log)
             found = await self._in_thread(self._look_again, job)
             log.syncing = False
             if found and found.size < log.size:
@@ -279,7 +279,7 @@ class Commit:
             else:
                 self._synced(job)
 
-    def _look_again(self, job: Job) -> Scan | None:
+    def _look_again(self, job: LogJob) -> Scan | None:
         """Looks at the log through a new descriptor, in case it is shorter than thought; else syncs it
         anew."""
         self.descriptors.forget(job.log.path)
@@ -322,7 +322,7 @@ class Commit:
                 await self._derive_these(self._stale.take(DERIVE_SHARE))
 
     async def _derive_these(self, logs: list[FileLog], anew: bool = False) -> None:
-        jobs = [Job(log) for log in logs if log.made and not log.ended]
+        jobs = [LogJob(log) for log in logs if log.made and not log.ended]
         for job in jobs:
             job.told, job.anew = job.log.told, anew
         self._renewed = logs
@@ -350,7 +350,7 @@ class Commit:
                     self._stale.discard(log)
                 await self._derive_these(logs)
 
-    def _derive_all(self, jobs: list[Job]) -> None:
+    def _derive_all(self, jobs: list[LogJob]) -> None:
         for job in jobs:
             with job.judged():
                 self._derive(job)
@@ -358,7 +358,7 @@ class Commit:
             with jobs[-1].judged():
                 self.indexes.write()
 
-    def _derive(self, job: Job) -> None:
+    def _derive(self, job: LogJob) -> None:
         log, told = job.log, job.told
         assert told
         opened = self.descriptors.take(log.path)

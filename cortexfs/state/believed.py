@@ -26,7 +26,7 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Unbelieved(Fault):
+class UntrustedFile(Fault):
     """Others could have written the file."""
 
 
@@ -97,7 +97,7 @@ def faults(paths: Iterable[Path], check: Callable[[Path], None] = file) -> list[
         try:
             with contextlib.suppress(OSError):
                 check(path)
-        except Unbelieved as fault:
+        except UntrustedFile as fault:
             found[fault.message] = None
     return list(found)
 
@@ -122,26 +122,28 @@ def _open(path: Path | str, owner: int) -> int:
             path = os.path.join(above, os.readlink(name, dir_fd=held))
         finally:
             os.close(held)
-    raise Unbelieved("ELOOP", f"{path} is a link of a link, over {MAX_LINKS} deep; put the file itself there")
+    raise UntrustedFile(
+        "ELOOP", f"{path} is a link of a link, over {MAX_LINKS} deep; put the file itself there"
+    )
 
 
 def _check(path: Path | str, seen: os.stat_result, others: int, owner: int) -> None:
     if not stat.S_ISREG(seen.st_mode):
-        raise Unbelieved("EINVAL", f"{path} is not used: it is no regular file; remove it")
+        raise UntrustedFile("EINVAL", f"{path} is not used: it is no regular file; remove it")
     _check_owner(path, seen, owner)
     if seen.st_mode & others:
         why = "others than its owner may write it; look at what it says, then: chmod go-w"
-        raise Unbelieved("EPERM", f"{path} is not used: {why} {path}")
+        raise UntrustedFile("EPERM", f"{path} is not used: {why} {path}")
 
 
 def _check_folder(path: Path | str, seen: os.stat_result, owner: int) -> None:
     _check_owner(path, seen, owner)
     if seen.st_mode & OTHERS and not seen.st_mode & stat.S_ISVTX:
         why = "others than its owner may write it; look at what is in it, then: chmod go-w"
-        raise Unbelieved("EPERM", f"nothing in {path} is used: {why} {path}")
+        raise UntrustedFile("EPERM", f"nothing in {path} is used: {why} {path}")
 
 
 def _check_owner(path: Path | str, seen: os.stat_result, owner: int) -> None:
     if seen.st_uid not in (0, owner):
         mend = f"look at what it says, then: chown -h {owner} {path}"
-        raise Unbelieved("EPERM", f"{path} is not used: it belongs to uid {seen.st_uid}; {mend}")
+        raise UntrustedFile("EPERM", f"{path} is not used: it belongs to uid {seen.st_uid}; {mend}")

@@ -47,20 +47,20 @@ class KeptAlias(msgspec.Struct, frozen=True):
     mtime: int
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredTree(msgspec.Struct, frozen=True):
     homes: list[int]
     aliases: list[KeptAlias]
     values: dict[Key, dict[str, Written]]
 
 
-class Store:
+class ControlStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
     # Reading, once at start.
 
-    def load(self) -> Kept:
-        kept = Kept([], [], {})
+    def load(self) -> StoredTree:
+        kept = StoredTree([], [], {})
         for class_ in names.CLASSES:
             self._load_class((class_,), kept)
             self._load_aliases((class_,), kept)
@@ -75,7 +75,7 @@ class Store:
                     self._load_aliases(("home", home.name, class_), kept)
         return kept
 
-    def _load_class(self, folder: tuple[str, ...], kept: Kept) -> None:
+    def _load_class(self, folder: tuple[str, ...], kept: StoredTree) -> None:
         """The `.d` folders; models have theirs one level down, by provider."""
         for entry in self._entries(self._root.joinpath(*folder)):
             if entry.name.endswith(".d"):
@@ -83,14 +83,14 @@ class Store:
             elif folder == ("model",):
                 self._load_class((*folder, entry.name), kept)
 
-    def _load_aliases(self, folder: tuple[str, ...], kept: Kept) -> None:
+    def _load_aliases(self, folder: tuple[str, ...], kept: StoredTree) -> None:
         for entry in self._entries(self._root.joinpath(LINKS, *folder)):
             with self._tolerated(entry):
                 target = os.fsencode(entry.readlink())
                 places.check_alias(entry.name, target)
                 kept.aliases.append(KeptAlias(folder, entry.name, target, entry.lstat().st_mtime_ns))
 
-    def _load_values(self, key: Key, folder: Path, kept: Kept) -> None:
+    def _load_values(self, key: Key, folder: Path, kept: StoredTree) -> None:
         with self._tolerated(folder):
             names.check_object(*plain(key))
             entries = {entry.name: entry for entry in self._entries(folder)}
@@ -100,7 +100,7 @@ class Store:
                 elif control.check and (entry := entries.get(control.name)):
                     self._load_value(key, control, entry, kept)
 
-    def _load_value(self, key: Key, control: controls.Control, entry: Path, kept: Kept) -> None:
+    def _load_value(self, key: Key, control: controls.Control, entry: Path, kept: StoredTree) -> None:
         with self._tolerated(entry):
             data = controls.judge(control, self._read(entry))
             kept.values.setdefault(key, {})[control.name] = Written(data, entry.stat().st_mtime_ns)
@@ -108,15 +108,15 @@ class Store:
     def _read(self, entry: Path) -> bytes:
         try:
             return believed.read(entry, controls.MAX_VALUE)
-        except believed.Unbelieved as fault:  # earlier versions wrote them with the modes of a umask
+        except believed.UntrustedFile as fault:  # earlier versions wrote them with the modes of a umask
             why = f"{fault.message}; all that is in there: chmod -R go-w {self._root}"
-            raise believed.Unbelieved(fault.code, why) from None
+            raise believed.UntrustedFile(fault.code, why) from None
 
     @contextlib.contextmanager
     def _tolerated(self, path: Path) -> Iterator[None]:
         try:
             yield
-        except believed.Unbelieved:  # its default might allow more
+        except believed.UntrustedFile:  # its default might allow more
             raise
         except (Fault, OSError) as error:
             log.warning("%s is left out: %s", path, error)

@@ -1,6 +1,6 @@
 """One value in one file that several processes change, of whom nobody loses what another wrote.
 
-Main path: `Store.update` reads the value under a lock, and writes what is made of it.
+Main path: `LockedStore.update` reads the value under a lock, and writes what is made of it.
 
 Rules: a file that cannot be read is a fault, and is not overwritten. A reader needs no lock, and sees what
 was there before or after. The lock is the kernel's (flock(2)), so that none outlives its holder.
@@ -29,7 +29,7 @@ def json(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
-class Store(Generic[T]):
+class LockedStore(Generic[T]):
     """A file whose kind says how a value stands in it."""
 
     what, mend = "", ""  # is said of one that cannot be read, before its path and in the end

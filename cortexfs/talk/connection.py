@@ -27,16 +27,16 @@ from cortexfs.core.registry import is_own
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.approvals import by
 from cortexfs.core.talk.protocol import Subscriptions
-from cortexfs.core.talk.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
-from cortexfs.core.talk.session import Event
+from cortexfs.core.talk.requests import Approve, Cancel, Ping, Refusal, Resume, Send, SessionKey
+from cortexfs.core.talk.session import LogEvent
 from cortexfs.peers.quotas import Guests
 from cortexfs.pool.people import People
 from cortexfs.sessions.log import READ
 from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.receiver import Hearing, weight
 from cortexfs.talk.sender import Saying
-from cortexfs.talk.session import Asker, Live
-from cortexfs.talk.visibility import Sight, key_of
+from cortexfs.talk.session import Asker, LiveSession
+from cortexfs.talk.visibility import ClientView, key_of
 
 FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
 
@@ -69,14 +69,16 @@ class Connection:
         self._guests = guests
         self._people = people
         self._check_cwd = check_cwd
-        self._sight = Sight(object_key, uid, next(_numbers))
+        self._sight = ClientView(object_key, uid, next(_numbers))
         self._hearing = Hearing(stream, uid, guests)
         self._saying = Saying(stream, self.wake)
         self._given = Subscriptions()
-        self._lives: dict[Key, Live] = {}
-        self._let_go: dict[Key, Callable[[], None]] = {}  # what the sessions that were asked for hold
-        self._places: dict[Key, tuple[int, int]] = {}  # where the next event stands: its number, its offset
-        self._stirred: dict[Key, None] = {}  # sessions that may have something to tell
+        self._lives: dict[SessionKey, LiveSession] = {}
+        self._let_go: dict[SessionKey, Callable[[], None]] = {}  # what the sessions that were asked for hold
+        self._places: dict[
+            SessionKey, tuple[int, int]
+        ] = {}  # where the next event stands: its number, its offset
+        self._stirred: dict[SessionKey, None] = {}  # sessions that may have something to tell
         self._woken = trio.Event()
         self._rests = False  # all that was there to be told has been told
         self._room: Callable[[], None] | None = None  # for a long line that is being sent
@@ -158,7 +160,7 @@ class Connection:
         self._saying.say(frames.Pong(request=request.id))
 
     async def _send(self, request: Send) -> None:
-        key = Key.of(request, self._uid, self._sight.number)
+        key = SessionKey.of(request, self._uid, self._sight.number)
         self._admit(key)
         asker = self._asker(weight(request.input))
         try:
@@ -187,7 +189,7 @@ class Connection:
             self.stir(key)
 
     async def _resume(self, request: Resume) -> None:
-        key = Key.of(request, self._uid, self._sight.number)
+        key = SessionKey.of(request, self._uid, self._sight.number)
         self._admit(key)
         live = await self._open(key)
         self._given.follow(key, live.session.position(request.after))
@@ -224,7 +226,7 @@ class Connection:
             live.session.approve(run, request.call)
             live.decide(run, request.call, by(self._uid, request.decision, request.input))
 
-    def _begin(self, live: Live, events: list[Event]) -> None:
+    def _begin(self, live: LiveSession, events: list[LogEvent]) -> None:
         try:
             live.append(events)
             self._conversations.start(live)
@@ -233,7 +235,7 @@ class Connection:
 
     # Sessions.
 
-    def _admit(self, key: Key) -> None:
+    def _admit(self, key: SessionKey) -> None:
         """Before a session is used for this client: EAGAIN if it, or its user, uses too many."""
         if key.scope == "shared" and is_own(self._sight.object):
             raise Fault("EINVAL", "scope: an agent of your own has private and temp sessions, no shared ones")
@@ -241,25 +243,25 @@ class Connection:
         if key not in self._let_go:
             self._let_go[key] = self._guests.hold(self._uid, FOLLOWED)
 
-    async def _open(self, key: Key) -> Live:
+    async def _open(self, key: SessionKey) -> LiveSession:
         """The session, followed from now on, and told of when it is lost."""
         live = await self._conversations.open(self._sight.address(key), temp=key.scope == "temp")
         self._charge(live)
         self._follow(key, live)
         return live
 
-    def _charge(self, live: Live) -> None:
+    def _charge(self, live: LiveSession) -> None:
         try:
             live.charge(lambda size: self._guests.hold(self._uid, size))
         except Fault:
             self._conversations.retire(live)
             raise
 
-    def _follow(self, key: Key, live: Live) -> None:
+    def _follow(self, key: SessionKey, live: LiveSession) -> None:
         live.followers[self] = key
         self._lives[key] = live
 
-    def lost(self, live: Live, fault: Fault) -> None:
+    def lost(self, live: LiveSession, fault: Fault) -> None:
         """Nobody will hear of its runs again."""
         key = key_of(live.address)
         live.followers.pop(self, None)
@@ -270,10 +272,10 @@ class Connection:
             self._forget(key, fault)
         self.stir(key)
 
-    def may_decide(self, key: Key, run: str, uid: int) -> bool:
+    def may_decide(self, key: SessionKey, run: str, uid: int) -> bool:
         return uid == self._uid and not self._says_no_more and self._given.hears(key, run)
 
-    def _abandon(self, key: Key, live: Live | None, fault: Fault) -> None:
+    def _abandon(self, key: SessionKey, live: LiveSession | None, fault: Fault) -> None:
         """The runs that are followed there are ended here, without event ids."""
         for run in self._given.abandon(key):
             request = live.session.runs[run].request if live else None
@@ -281,14 +283,14 @@ class Connection:
             self._saying.say(frames.Error(run=run, request=request, code=fault.code, message=message))
             self._saying.say(frames.Done(run=run, status="error", code=fault.code))
 
-    def _forget(self, key: Key, fault: Fault) -> None:
+    def _forget(self, key: SessionKey, fault: Fault) -> None:
         if self._given.follows(key):  # by a resume, which nothing else would tell
             self._saying.say(requests.refusal(fault))
         self._given.forget(key)
 
     # Telling.
 
-    def stir(self, key: Key) -> None:
+    def stir(self, key: SessionKey) -> None:
         """There may be something to tell of that session."""
         if not (self._rests and self._told_at_once(key)):
             self._stirred[key] = None
@@ -341,14 +343,14 @@ class Connection:
             self._room()
             self._room = None
 
-    async def _send_of(self, key: Key) -> bool:
+    async def _send_of(self, key: SessionKey) -> bool:
         """Send a piece; whether there may be more. One that is a long line waits until few enough
         are on their way to this user, as he may never read it."""
         while (found := await self._try_to_send(key)) is None:
             self._room = await self._guests.room(self._uid)
         return found
 
-    async def _try_to_send(self, key: Key) -> bool | None:
+    async def _try_to_send(self, key: SessionKey) -> bool | None:
         if not self._given.follows(key):
             return False
         live = self._lives.get(key) or await self._open(key)
@@ -371,7 +373,7 @@ class Connection:
         await trio.lowlevel.checkpoint()
         return True
 
-    def _told_at_once(self, key: Key) -> bool:
+    def _told_at_once(self, key: SessionKey) -> bool:
         """Tell what has just come to the end of a log, where that needs no turn of the loop."""
         live, (number, offset) = self._lives.get(key), self._places.get(key, (0, 0))
         if live is None or not self._given.follows(key):
@@ -385,7 +387,7 @@ class Connection:
             return False
         return self._places[key][1] == live.log.visible and not self._says_no_more
 
-    def _pass_on(self, key: Key, live: Live, due: range, offset: int, data: bytes) -> None:
+    def _pass_on(self, key: SessionKey, live: LiveSession, due: range, offset: int, data: bytes) -> None:
         """Send what of these lines is wanted, and remember where this client stands then."""
         wanted, done = self._given.take_lines(key, due, data)
         self._places[key] = (self._given.due(key, live.session.last).start, offset + done)

@@ -4,11 +4,12 @@
     conversations.start(live)                     a message was accepted: answer it, and those that wait
     live.append(events)                           to the log; whoever follows is woken when it can be seen
 
-Main path: connection.py hears a request and changes a `Live`; `_answer` runs the driver for the message
-whose turn it is; what it says goes to the log, and from the log to every connection that follows.
+Main path: connection.py hears a request and changes a `LiveSession`; `_answer` runs the driver for the
+message whose turn it is; what it says goes to the log, and from the log to every connection that follows.
 
-Rules: a session has one `Live` at most, for as long as it is used. Its state is what the log holds: when
-the log cannot take an event, the Live is lost, its followers are told, and the next use reads the log again.
+Rules: a session has one `LiveSession` at most, for as long as it is used. Its state is what the log holds:
+when the log cannot take an event, the Live is lost, its followers are told, and the next use reads the log
+again.
 This file must never know lines or sockets, nor how a log gets to the disk.
 """
 
@@ -26,14 +27,14 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key as ObjectKey
-from cortexfs.core.talk.session import Accepted, Session, unknown
+from cortexfs.core.talk.session import AcceptedMessage, Session, unknown
 from cortexfs.models.ask.driver import Driver
 from cortexfs.pool.run_table import SOCKET, Runs
 from cortexfs.sessions.layout import Address
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.memory_log import MemoryLog
 from cortexfs.sessions.store import Sessions
-from cortexfs.talk.session import APPROVAL_SECS, Follower, Live, Turn
+from cortexfs.talk.session import APPROVAL_SECS, Follower, LiveSession, SessionTurn
 
 IDLE = 64  # sessions that stay in memory when nobody uses them, so that a script's next call finds them
 IDLE_RUNS = 1000  # and the largest of them
@@ -69,12 +70,12 @@ class Conversations:
         self._meant = meant  # the object whose sessions these are now
         self._talked = talked  # a message is answered, perhaps the session's first
         self._over = over  # the session is gone
-        self._live: dict[Address, Live] = {}
+        self._live: dict[Address, LiveSession] = {}
         self._idle: OrderedDict[Address, None] = OrderedDict()
         self._opening: dict[Address, trio.Event] = {}
         self._replays = trio.CapacityLimiter(REPLAYS)
         self._nursery: trio.Nursery | None = None
-        self._working: set[Live] = set()
+        self._working: set[LiveSession] = set()
         self._rested = trio.lowlevel.ParkingLot()
         self._stopping = False
 
@@ -106,7 +107,7 @@ class Conversations:
 
     # Sessions.
 
-    async def open(self, address: Address, temp: bool = False) -> Live:
+    async def open(self, address: Address, temp: bool = False) -> LiveSession:
         """The session in memory; one that does not exist yet is empty."""
         while (opening := self._opening.get(address)) is not None:
             await opening.wait()
@@ -123,14 +124,14 @@ class Conversations:
         finally:
             self._opening.pop(address).set()
 
-    async def _opened(self, address: Address, temp: bool) -> Live:
+    async def _opened(self, address: Address, temp: bool) -> LiveSession:
         log_ = self.sessions.temp(address) if temp else await self.sessions.open(address)
         log_.reset()
         await log_.durable(
             log_.last
         )  # a `done` that is not on disk is not to be seen, and yet not to be doubled
         opening = frames.Start(**{address.class_: address.object})
-        live = Live(address, Session(opening, _digest), log_)
+        live = LiveSession(address, Session(opening, _digest), log_)
         async with self._replays if log_.visible > SHORT_LOG else nullcontext():
             damaged = await _replay(live.session, log_)
         if damaged:
@@ -140,7 +141,7 @@ class Conversations:
             live.append(events)
         return live
 
-    def retire(self, live: Live) -> None:
+    def retire(self, live: LiveSession) -> None:
         """Nobody uses it: keep it for a while, if it is small."""
         if live.is_used or self._live.get(live.address) is not live:
             return
@@ -153,7 +154,7 @@ class Conversations:
             del self._live[address]
             large = False
 
-    def end_temp(self, live: Live) -> None:
+    def end_temp(self, live: LiveSession) -> None:
         """Its connection has left: it ends, and nothing of it stays."""
         if active := live.session.active:
             live.stop(active.run, Fault("ECANCELED", ""))
@@ -175,7 +176,7 @@ class Conversations:
             self.lose(live, Fault("ENOENT", "the session was removed; begin another"))
         self._over(address)
 
-    def lose(self, live: Live, fault: Fault) -> None:
+    def lose(self, live: LiveSession, fault: Fault) -> None:
         """Its log does not hold what it should: followers are told, and the next use reads the log."""
         self._drop(live)
         live.is_lost = True
@@ -187,13 +188,15 @@ class Conversations:
         for follower in list(live.followers):
             follower.lost(live, fault)
 
-    def _drop(self, live: Live) -> None:
+    def _drop(self, live: LiveSession) -> None:
         live.let_go()
         if self._live.get(live.address) is live:
             del self._live[live.address]
             self._idle.pop(live.address, None)
 
-    def find(self, id_: str, wanted: Callable[[Live], bool], first: Follower) -> tuple[Live, str]:
+    def find(
+        self, id_: str, wanted: Callable[[LiveSession], bool], first: Follower
+    ) -> tuple[LiveSession, str]:
         """Where the run of that id is, or that of the send of that id. What the asker follows comes first, as
         others may name their messages as he does; then what goes on."""
         found = [
@@ -211,7 +214,7 @@ class Conversations:
         if self._stopping:
             raise Fault("EHOSTDOWN", "the daemon is shutting down and takes no messages")
 
-    def start(self, live: Live) -> None:
+    def start(self, live: LiveSession) -> None:
         """Answer what was sent, unless that goes on already."""
         if not live.working and live.session.active:
             assert self._nursery
@@ -219,7 +222,7 @@ class Conversations:
             self._working.add(live)
             self._nursery.start_soon(self._work, live)
 
-    async def _work(self, live: Live) -> None:
+    async def _work(self, live: LiveSession) -> None:
         try:
             while (accepted := live.session.active) and not live.is_lost:
                 await self._answer(live, accepted)
@@ -229,14 +232,14 @@ class Conversations:
             self._rested.unpark_all()
             self.retire(live)
 
-    async def _answer(self, live: Live, accepted: Accepted) -> None:
+    async def _answer(self, live: LiveSession, accepted: AcceptedMessage) -> None:
         """The message whose turn it is, from its driver's first word to a `done` that is on disk."""
         asker, run, fault = live.askers[accepted.run], None, None
         try:
             key = self._meant(live.address)
             run = self.runs.open(*key, asker.uid, SOCKET, accepted.run)
             driver = self._driver(key)
-            turn = Turn(live, accepted, asker, run, self._approval_secs)
+            turn = SessionTurn(live, accepted, asker, run, self._approval_secs)
             self._talked(live.address, asker.identity, next(iter(live.session.runs)) == accepted.run)
             fault = await live.drive(accepted.run, driver, turn)
         except Fault as error:
@@ -253,7 +256,7 @@ class Conversations:
             if run:
                 self.runs.close(run, _status(fault), fault)
 
-    async def _finish(self, live: Live, run: str, fault: Fault | None) -> None:
+    async def _finish(self, live: LiveSession, run: str, fault: Fault | None) -> None:
         if why := live.fault or live.log.fault:
             raise why
         events = live.session.finish(run, fault)

@@ -44,7 +44,7 @@ TRIES = 8  # somebody may look at the name just between our making it free and b
 CWD_SECONDS = 5.0
 
 
-class Bindings(Protocol):
+class SocketNames(Protocol):
     """The right to make a socket's name: tree/socket_binding.py."""
 
     async def free(self, object_: Object | None) -> None: ...
@@ -54,7 +54,7 @@ class Bindings(Protocol):
 log = logging.getLogger("cortexfs")
 
 
-async def listen(starter: Starter, bindings: Bindings, object_: Object | None = None) -> socket.socket:
+async def listen(starter: Starter, bindings: SocketNames, object_: Object | None = None) -> socket.socket:
     """A listener for the object, or for `.run.sock`. Raises OSError, and Gone."""
     path = f"{object_.path}.sock" if object_ else wire.SOCKET_NAME
     if object_ and object_.home is not None:
@@ -67,7 +67,7 @@ async def listen(starter: Starter, bindings: Bindings, object_: Object | None = 
 
 
 async def _bound(
-    starter: Starter, path: str, backlog: int, bindings: Bindings, object_: Object | None
+    starter: Starter, path: str, backlog: int, bindings: SocketNames, object_: Object | None
 ) -> socket.socket:
     for left in reversed(range(TRIES)):
         await bindings.free(object_)
@@ -85,7 +85,7 @@ class Sockets:
 
     def __init__(
         self,
-        bindings: Bindings,
+        bindings: SocketNames,
         conversations: Conversations,
         pool: Pool,
         connections: int,

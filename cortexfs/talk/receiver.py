@@ -19,7 +19,7 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.protocol import Server
+from cortexfs.core.talk.protocol import ServerSide
 from cortexfs.core.talk.requests import AnyRequest, Input, Refusal
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.quotas import SMALL, Guests
@@ -38,7 +38,7 @@ class Hearing:
         self._stream = stream
         self._uid = uid
         self._guests = guests
-        self._server = Server()
+        self._server = ServerSide()
         self._let_go: Callable[[], None] | None = None  # of a long line that is not whole
         self._heard = 0
 

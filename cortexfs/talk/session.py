@@ -20,11 +20,11 @@ from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.talk.approvals import decided
 from cortexfs.core.talk.requests import Input, Verdict
-from cortexfs.core.talk.requests import Key as SessionKey
-from cortexfs.core.talk.session import SHORT, Accepted, Event, Session
+from cortexfs.core.talk.requests import SessionKey as SessionKey
+from cortexfs.core.talk.session import SHORT, AcceptedMessage, LogEvent, Session
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.drivers import answered
-from cortexfs.pool.run_table import Run
+from cortexfs.pool.run_table import ObjectRun
 from cortexfs.sessions.layout import Address
 from cortexfs.sessions.log import Log
 
@@ -46,7 +46,7 @@ class Follower(Protocol):
     def may_decide(self, key: SessionKey, run: str, uid: int) -> bool:
         """Returns True if it is told what that run asks, and can answer for that user."""
 
-    def lost(self, live: Live, fault: Fault) -> None:
+    def lost(self, live: LiveSession, fault: Fault) -> None:
         """Gives up lines that were appended: they are not in the log, and will not be."""
 
 
@@ -61,7 +61,7 @@ class Asker(NamedTuple):
         return self.identity.uid
 
 
-class Question:
+class PendingApproval:
     """A call that waits for its approval."""
 
     def __init__(self, uid: int) -> None:
@@ -74,7 +74,7 @@ class Question:
         self.settled.set()
 
 
-class Live:
+class LiveSession:
     """A session in memory.
 
     Its attributes are what is true of it until it rests: followers, questions, memories, what its memory is
@@ -90,7 +90,7 @@ class Live:
         self.is_lost = False
         self.fault: Fault | None = None  # why the log did not take what the session holds for appended
         self.askers: dict[str, Asker] = {}  # by run, of the messages that are not answered
-        self.questions: dict[tuple[str, str], Question] = {}  # by run and call
+        self.questions: dict[tuple[str, str], PendingApproval] = {}  # by run and call
         self.memories: dict[int, dict[str, object]] = {}  # what drivers remember, by user
         self._places: dict[int, str] = {}  # where each of them has said that he works
         self._scope: trio.CancelScope | None = None
@@ -119,7 +119,7 @@ class Live:
     def is_used(self) -> bool:
         return bool(self.followers or self.working or self.session.active)
 
-    def append(self, events: Sequence[Event]) -> None:
+    def append(self, events: Sequence[LogEvent]) -> None:
         self.append_lines([event.line for event in events])
 
     def append_lines(self, lines: Sequence[bytes]) -> None:
@@ -177,7 +177,7 @@ class Live:
             question.settle(verdict)
         return verdict
 
-    async def drive(self, run: str, driver: Driver, turn: Turn) -> Fault | None:
+    async def drive(self, run: str, driver: Driver, turn: SessionTurn) -> Fault | None:
         """Let the driver answer; a fault says why there is no answer, or no whole one."""
         fault = None
         with trio.CancelScope() as scope:
@@ -192,18 +192,23 @@ class Live:
         return self._stopped[1] if self._stopped and self._stopped[0] == run else None
 
 
-def _who(live: Live, accepted: Accepted, asker: Asker) -> Who:
+def _who(live: LiveSession, accepted: AcceptedMessage, asker: Asker) -> Who:
     address, space = live.address, live.address.space
     cwd = accepted.request.cwd or live.place(asker.uid)
     folder = () if space.folder.startswith("temp/") else address.parts
     return Who(asker.identity, cwd, address.session, folder, space.uid, accepted.run)
 
 
-class Turn:
+class SessionTurn:
     """A message that is being answered (models/ask/driver.py)."""
 
     def __init__(
-        self, live: Live, accepted: Accepted, asker: Asker, run: Run, approval_secs: float = APPROVAL_SECS
+        self,
+        live: LiveSession,
+        accepted: AcceptedMessage,
+        asker: Asker,
+        run: ObjectRun,
+        approval_secs: float = APPROVAL_SECS,
     ) -> None:
         self.input: Input = accepted.request.input
         self.uid = asker.uid
@@ -245,7 +250,7 @@ class Turn:
         live, run, call = self._live, self._id, approval.call
         if call in live.session.runs[run].asked:
             raise Fault("EPROTO", f"the call {call!r} was asked about already; a run names each call anew")
-        live.questions[run, call] = Question(self.uid)
+        live.questions[run, call] = PendingApproval(self.uid)
         try:
             await self.say(approval)
             verdict = await live.verdict(run, call, self._approval_secs)

@@ -10,26 +10,26 @@ from typing import NamedTuple
 
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.registry import is_own, plain
-from cortexfs.core.talk.requests import Key, Scope
+from cortexfs.core.talk.requests import Scope, SessionKey
 from cortexfs.sessions.layout import Address, Space
-from cortexfs.talk.session import Live
+from cortexfs.talk.session import LiveSession
 
 
-class Sight(NamedTuple):
+class ClientView(NamedTuple):
     """A client's."""
 
     object: ObjectKey
     uid: int
     number: int  # of his connection
 
-    def address(self, key: Key) -> Address:
+    def address(self, key: SessionKey) -> Address:
         if key.scope == "temp":
             space = Space(f"temp/{key.owner}", self.uid)
         else:
             space = Space.shared() if key.scope == "shared" else Space.private(key.owner)
         return Address(space, *plain(self.object), key.session)  # by the plain name sessions are kept
 
-    def sees(self, live: Live) -> bool:
+    def sees(self, live: LiveSession) -> bool:
         key = key_of(live.address)
         if key.scope == "shared" and is_own(self.object):
             return False
@@ -37,7 +37,7 @@ class Sight(NamedTuple):
         return live.object_key == plain(self.object) and key.owner == owner
 
 
-def key_of(address: Address) -> Key:
+def key_of(address: Address) -> SessionKey:
     where, _, owner = address.space.folder.partition("/")
     scope: Scope = "private" if where == "home" else "shared" if where == "shared" else "temp"
-    return Key(scope, 0 if scope == "shared" else int(owner), address.session)
+    return SessionKey(scope, 0 if scope == "shared" else int(owner), address.session)

@@ -79,7 +79,7 @@ def _change(old: str | None, new: str | None, all: bool, diff: str | None) -> Ch
             raise InvalidInput("give either old and new, or diff")
         try:
             return partial(_patched, patch.parse(_encoded(diff, "diff")))
-        except patch.Malformed as error:
+        except patch.BadPatch as error:
             raise InvalidInput(f"diff: {error}") from None
     if old is None or new is None:
         raise InvalidInput("give old and new (which may be empty), or diff")

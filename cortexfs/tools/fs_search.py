@@ -26,7 +26,7 @@ from cortexfs.sdk import (
     ToolRuntime,
     tool,
 )
-from cortexfs.tools.support.gitignore import Ignored
+from cortexfs.tools.support.gitignore import IgnoreRules
 from cortexfs.tools.support.paths import at_least, checked, opened_regular, shown, sorted_entries
 
 BLOCK = 1 << 20  # a longer line is searched in pieces of this size
@@ -141,7 +141,7 @@ class _Walk:
 
     def _names(self) -> Iterator[str]:
         """Paths from the top, directory by directory."""
-        rules = Ignored() if self._all else Ignored.above(self._top)
+        rules = IgnoreRules() if self._all else IgnoreRules.above(self._top)
         stack = [self._entered(rules, "")]
         while stack:
             entries, below, rules = stack[-1]
@@ -161,11 +161,11 @@ class _Walk:
             elif entry.is_file(follow_symlinks=False) and self._wanted(name, rules):
                 yield name
 
-    def _entered(self, rules: Ignored, below: str) -> tuple[Iterator[os.DirEntry[str]], str, Ignored]:
+    def _entered(self, rules: IgnoreRules, below: str) -> tuple[Iterator[os.DirEntry[str]], str, IgnoreRules]:
         entries = sorted_entries(os.path.join(self._top, below))
         return iter(entries), below, rules if self._all else rules.within(self._top, below)
 
-    def _wanted(self, name: str, rules: Ignored) -> bool:
+    def _wanted(self, name: str, rules: IgnoreRules) -> bool:
         return (self._only is None or self._only.match_file(name)) and not rules.match(name)
 
     def _blocks(self, file: FileIO) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from cortexfs.core.tree.places import COMMANDS, HOME, STATUS, Attributes, Keep
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
 from cortexfs.tree import kernel
-from cortexfs.tree.open_files import Listing, LogFile, LogSource, Opened, Snapshot
+from cortexfs.tree.open_files import Listing, LogFile, LogSource, OpenFile, Snapshot
 from cortexfs.tree.session_view import Spaces
 
 RENDERING = 1_000_000_000  # nanoseconds that one rendering serves (abi.md 1.16)
@@ -154,7 +154,7 @@ class Entries:
             self._kept[inode] = entry
         return entry
 
-    async def open(self, inode: int, flags: int) -> Opened:
+    async def open(self, inode: int, flags: int) -> OpenFile:
         """For reading only."""
         if inode & BIT:
             return await self._spaces.open(inode)

@@ -19,11 +19,11 @@ from cortexfs.core.errors import Fault, errno_of
 log = logging.getLogger("cortexfs.tree.fuse")
 
 
-class Guarded(Protocol):
+class StrictMode(Protocol):
     strict: bool
 
 
-S = TypeVar("S", bound=Guarded)
+S = TypeVar("S", bound=StrictMode)
 P = ParamSpec("P")
 T = TypeVar("T")
 

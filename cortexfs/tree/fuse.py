@@ -33,15 +33,15 @@ from cortexfs.core.tree.places import COMMANDS, FIXED, ROOT, RUN_SOCKET, Stale
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 from cortexfs.tree import kernel
 from cortexfs.tree.attributes import Entries
 from cortexfs.tree.fault_guard import guarded
 from cortexfs.tree.home_agents import OwnAgents
-from cortexfs.tree.open_files import FIRST_HANDLE, ControlFile, Handles, LogFile, LogSource, Opened
-from cortexfs.tree.session_view import NO_SESSIONS, Source, Spaces
+from cortexfs.tree.open_files import FIRST_HANDLE, ControlFile, Handles, LogFile, LogSource, OpenFile
+from cortexfs.tree.session_view import NO_SESSIONS, SessionSource, Spaces
 from cortexfs.tree.socket_binding import Bindings
-from cortexfs.tree.writes import Changes, read_only
+from cortexfs.tree.writes import TreeWrites, read_only
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 ROOM = temporaries.MAX_IN_TREE * temporaries.MAX_SIZE  # what df shows: all that may be written here
@@ -56,9 +56,9 @@ class Filesystem(pyfuse3.Operations):
     def __init__(
         self,
         *,
-        store: Store,
+        store: ControlStore,
         logs: LogSource,
-        sessions: Source = NO_SESSIONS,
+        sessions: SessionSource = NO_SESSIONS,
         status: Callable[[], str],
         commands: Callable[[], bytes] = lambda: b"",
         shebang: bytes,
@@ -82,7 +82,7 @@ class Filesystem(pyfuse3.Operations):
             tool_timeout=tool_timeout,
             now=clock(),
         )
-        self._changes = Changes(self._tree, store, clock)
+        self._changes = TreeWrites(self._tree, store, clock)
         self.own = OwnAgents(self._tree, self._changes, state, clock, forgotten)
         self.bindings = Bindings(self._tree, forget)
         self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock, logs)
@@ -310,7 +310,7 @@ class Filesystem(pyfuse3.Operations):
     async def fsync(self, fh: int, datasync: bool) -> None:
         await self._take_over(self._handles.find(fh))
 
-    async def _take_over(self, opened: Opened | None) -> None:
+    async def _take_over(self, opened: OpenFile | None) -> None:
         if isinstance(opened, ControlFile) and opened.edit.written:
             await self._changes.take_over(opened)
             if (inode := self._tree.nodes.objects.get(opened.key)) is not None:

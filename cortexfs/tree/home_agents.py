@@ -26,7 +26,7 @@ from cortexfs.core.registry import Key, Object, Registry, own_key
 from cortexfs.core.tree import places
 from cortexfs.core.tree.places import Home
 from cortexfs.core.tree.tree import Tree
-from cortexfs.tree.writes import Changes, said
+from cortexfs.tree.writes import TreeWrites, said
 
 log = logging.getLogger("cortexfs.tree")
 
@@ -38,7 +38,7 @@ class OwnAgents:
     def __init__(
         self,
         tree: Tree,
-        changes: Changes,
+        changes: TreeWrites,
         state: Path | None,
         clock: Callable[[], int],
         forgotten: Callable[[Key], None],

@@ -42,7 +42,7 @@ class LogSource(Protocol):
     def settle(self, uid: int) -> None: ...
 
 
-class Opened(ABC):
+class OpenFile(ABC):
     """An open file; what a kind does not support is refused."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Opened(ABC):
         """Nobody has it open any more."""
 
 
-class Snapshot(Opened):
+class Snapshot(OpenFile):
     def __init__(self, data: bytes) -> None:
         self._data = data
 
@@ -66,7 +66,7 @@ class Snapshot(Opened):
         return self._data[offset : offset + size]
 
 
-class LogFile(Opened):
+class LogFile(OpenFile):
     def __init__(self, logs: LogSource, key: Key) -> None:
         self._logs = logs
         self._key = key
@@ -75,7 +75,7 @@ class LogFile(Opened):
         return self._logs.read(*self._key, offset, size)
 
 
-class TemporaryFile(Opened):
+class TemporaryFile(OpenFile):
     def __init__(self, temporary: Temporary, clock: Callable[[], int], *, appending: bool) -> None:
         self._temporary = temporary
         self._clock = clock
@@ -92,7 +92,7 @@ class TemporaryFile(Opened):
         self._temporary.truncate(size, self._clock())
 
 
-class ControlFile(Opened):
+class ControlFile(OpenFile):
     def __init__(self, key: Key, control: Control, incarnation: int, edit: Edit) -> None:
         self.key = key
         self.control = control
@@ -116,14 +116,14 @@ class Handles:
     """All open files, and the listings of open folders, by the kernel's handle."""
 
     def __init__(self) -> None:
-        self._files: dict[int, Opened] = {}
+        self._files: dict[int, OpenFile] = {}
         self._homes: dict[int, int] = {}  # of what users have made themselves, in whose home it is
         self._in_homes: Counter[int] = Counter()
         self._listings: dict[int, tuple[Listing, int]] = {}
         self._entries: Counter[int] = Counter()  # in open listings, by uid
         self._last = FIRST_HANDLE
 
-    def add(self, opened: Opened, home: int | None = None) -> int:
+    def add(self, opened: OpenFile, home: int | None = None) -> int:
         """EMFILE when a user holds too much of his own open, as each may be bytes that nothing else holds."""
         if home is not None and self._in_homes[home] >= MAX_OF_HOME:
             raise Fault("EMFILE", f"uid {home} has {MAX_OF_HOME} files of his agents open")
@@ -134,11 +134,11 @@ class Handles:
             self._in_homes[home] += 1
         return self._last
 
-    def find(self, handle: int | None) -> Opened | None:
+    def find(self, handle: int | None) -> OpenFile | None:
         """None where the handle is an inode."""
         return self._files.get(handle) if handle else None
 
-    def remove(self, handle: int) -> Opened | None:
+    def remove(self, handle: int) -> OpenFile | None:
         if (home := self._homes.pop(handle, None)) is not None:
             self._in_homes[home] -= 1
         return self._files.pop(handle, None)

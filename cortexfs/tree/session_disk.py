@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.tree import places
-from cortexfs.core.tree.session_places import LOGGED, RUNS_NAME, Kind, Place, order
+from cortexfs.core.tree.session_places import LOGGED, RUNS_NAME, PlaceKind, SessionPlace, order
 from cortexfs.sessions import disk
 from cortexfs.state.run_logs import OLDER
 
@@ -34,14 +34,14 @@ class Roots(NamedTuple):
     sessions: Path
     runs: Path  # users' logs of runs, which another task writes (state/run_logs.py)
 
-    def of(self, place: Place) -> tuple[Path, ...]:
+    def of(self, place: SessionPlace) -> tuple[Path, ...]:
         """Below which of them this may be."""
-        if place.kind in (Kind.TOOLS, Kind.TOOL, Kind.RUNS):
+        if place.kind in (PlaceKind.TOOLS, PlaceKind.TOOL, PlaceKind.RUNS):
             return (self.runs,)
         return tuple(self) if place.kind in LOGGED and place.uid is not None else (self.sessions,)
 
 
-class Found(NamedTuple):
+class FileFacts(NamedTuple):
     size: int
     mtime: int  # nanoseconds since the epoch
 
@@ -59,7 +59,7 @@ def folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
         os.close(descriptor)
 
 
-def look(roots: Roots, place: Place) -> Found | None:
+def look(roots: Roots, place: SessionPlace) -> FileFacts | None:
     """None when there is no such thing, or it is not what its name says."""
     for root in roots.of(place):
         with _tolerated(), folder(root, place.parts[:-1]) as above:
@@ -72,19 +72,19 @@ def _tolerated() -> contextlib.suppress:
     return contextlib.suppress(FileNotFoundError, NotADirectoryError)
 
 
-def _look(above: int, place: Place) -> Found | None:
+def _look(above: int, place: SessionPlace) -> FileFacts | None:
     try:
         found = os.stat(place.name, dir_fd=above, follow_symlinks=False)
     except FileNotFoundError:
         return None
     if stat.S_IFMT(found.st_mode) != stat.S_IFMT(place.mode):
         return None
-    return Found(found.st_size if stat.S_ISREG(found.st_mode) else 0, found.st_mtime_ns)
+    return FileFacts(found.st_size if stat.S_ISREG(found.st_mode) else 0, found.st_mtime_ns)
 
 
-def listed(roots: Roots, place: Place) -> list[tuple[Place, Found]]:
+def listed(roots: Roots, place: SessionPlace) -> list[tuple[SessionPlace, FileFacts]]:
     """Returns the content of a folder, in the order in which it is shown; nothing when it has gone."""
-    there: dict[Place, Found] = {}
+    there: dict[SessionPlace, FileFacts] = {}
     for root in reversed(roots.of(place)):
         with _tolerated(), folder(root, place.parts) as here:
             children = [child for name in _names(here) if (child := place.child(name))]
@@ -93,7 +93,7 @@ def listed(roots: Roots, place: Place) -> list[tuple[Place, Found]]:
     return sorted(there.items(), key=lambda item: order(item[0]))
 
 
-def below(roots: Roots, place: Place) -> list[Place]:
+def below(roots: Roots, place: SessionPlace) -> list[SessionPlace]:
     """All that is in a folder and in the folders of it."""
     found = []
     for child, _ in listed(roots, place):
@@ -109,7 +109,7 @@ def _names(folder: int) -> list[str]:
         os.close(descriptor)
 
 
-def open_file(roots: Roots, place: Place) -> int:
+def open_file(roots: Roots, place: SessionPlace) -> int:
     """A descriptor for reading. A FIFO or device is not opened: that could wait, or do something."""
     with folder(roots.of(place)[0], place.parts[:-1]) as above:
         if _look(above, place) is None:
@@ -121,7 +121,7 @@ def open_file(roots: Roots, place: Place) -> int:
     return descriptor
 
 
-def read(roots: Roots, place: Place, offset: int, size: int) -> bytes:
+def read(roots: Roots, place: SessionPlace, offset: int, size: int) -> bytes:
     """Bytes of the file that has the name now; none where there is none."""
     with _tolerated():
         descriptor = open_file(roots, place)
@@ -132,26 +132,26 @@ def read(roots: Roots, place: Place, offset: int, size: int) -> bytes:
     return b""
 
 
-def _missing(place: Place) -> FileNotFoundError:
+def _missing(place: SessionPlace) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "it is not there", place.name)
 
 
-def remove(roots: Roots, place: Place) -> None:
+def remove(roots: Roots, place: SessionPlace) -> None:
     """Remove a file, or a folder in which there is nothing that is shown, but for a log of runs."""
     if not place.is_folder:
         _unlink(roots.of(place)[0], place)
         return
     for root in roots.of(place):
         with _tolerated(), folder(root, place.parts[:-1]) as above:
-            if all(child.kind is Kind.RUNS for child, _ in listed(roots, place)):
+            if all(child.kind is PlaceKind.RUNS for child, _ in listed(roots, place)):
                 with folder(root, place.parts) as here:
                     _clear(here)
             os.rmdir(place.name, dir_fd=above)
 
 
-def _unlink(root: Path, place: Place) -> None:
+def _unlink(root: Path, place: SessionPlace) -> None:
     with folder(root, place.parts[:-1]) as above:
-        if place.kind is Kind.RUNS:  # the older half first: nobody sees that it was left
+        if place.kind is PlaceKind.RUNS:  # the older half first: nobody sees that it was left
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(place.name + OLDER, dir_fd=above)
         os.unlink(place.name, dir_fd=above)

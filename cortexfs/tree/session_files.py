@@ -22,9 +22,9 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import trio
 
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.core.tree.session_places import Kind, Place
+from cortexfs.core.tree.session_places import PlaceKind, SessionPlace
 from cortexfs.tree import session_disk
-from cortexfs.tree.open_files import Opened
+from cortexfs.tree.open_files import OpenFile
 from cortexfs.tree.session_disk import Roots
 
 P = ParamSpec("P")
@@ -34,14 +34,14 @@ HELD = 256  # descriptors
 THREADS = 8  # that may wait for the disk
 
 
-class State(NamedTuple):
+class SessionFileState(NamedTuple):
     """The facts about a file's session for a reader."""
 
     is_there: bool  # and no other one of its name
     visible: int | None  # how many bytes may be seen; None: all
 
 
-class Disk:
+class SessionDisk:
     """The sessions' disk, as this edge asks it: in threads, its errors as Faults."""
 
     def __init__(self, roots: Roots) -> None:
@@ -55,8 +55,8 @@ class Disk:
         except OSError as error:
             raise Fault(code_of(error.errno), f"the sessions' disk: {error}") from None
 
-    async def open(self, place: Place, state: Callable[[], State]) -> Opened:
-        if place.kind is Kind.RUNS:
+    async def open(self, place: SessionPlace, state: Callable[[], SessionFileState]) -> OpenFile:
+        if place.kind is PlaceKind.RUNS:
             return RunsFile(self, place, state)
         descriptor = await self.do(session_disk.open_file, self.roots, place)
         opened = SpaceFile(self, place, state, _version(descriptor))
@@ -70,10 +70,10 @@ class Disk:
             await self.do(os.close, oldest)
 
 
-class RunsFile(Opened):
+class RunsFile(OpenFile):
     """A log of runs. Its readers are few and read at its end, so that no descriptor is kept."""
 
-    def __init__(self, disk: Disk, place: Place, state: Callable[[], State]) -> None:
+    def __init__(self, disk: SessionDisk, place: SessionPlace, state: Callable[[], SessionFileState]) -> None:
         self._disk = disk
         self._place = place
         self._state = state
@@ -84,8 +84,10 @@ class RunsFile(Opened):
         return await self._disk.do(session_disk.read, self._disk.roots, self._place, offset, size)
 
 
-class SpaceFile(Opened):
-    def __init__(self, disk: Disk, place: Place, state: Callable[[], State], version: object) -> None:
+class SpaceFile(OpenFile):
+    def __init__(
+        self, disk: SessionDisk, place: SessionPlace, state: Callable[[], SessionFileState], version: object
+    ) -> None:
         self._disk = disk
         self._place = place
         self._state = state
@@ -102,7 +104,7 @@ class SpaceFile(Opened):
         async with self._turn:
             descriptor = self._disk.held.get(self)
             data = _cached(descriptor, offset, size) if descriptor is not None else None
-            if data or (data is not None and self._place.kind is Kind.REPLACED):
+            if data or (data is not None and self._place.kind is PlaceKind.REPLACED):
                 return data
             return await self._from_disk(offset, size, state.is_there)
 
@@ -122,7 +124,7 @@ class SpaceFile(Opened):
     ) -> tuple[int | None, bytes]:
         if descriptor is not None:
             data = os.pread(descriptor, size, offset)
-            if data or self._place.kind is Kind.REPLACED or os.fstat(descriptor).st_nlink:
+            if data or self._place.kind is PlaceKind.REPLACED or os.fstat(descriptor).st_nlink:
                 return descriptor, data
         if not by_name:
             return descriptor, b""
@@ -131,7 +133,7 @@ class SpaceFile(Opened):
         except (FileNotFoundError, NotADirectoryError):  # it was removed: that is its end
             return descriptor, b""
         try:
-            if self._place.kind is Kind.REPLACED and _version(again) != self._version:
+            if self._place.kind is PlaceKind.REPLACED and _version(again) != self._version:
                 raise OSError(errno.ESTALE, "it was replaced while it was read; read it again")
             data = os.pread(again, size, offset)
         except OSError:

@@ -27,12 +27,12 @@ from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.tree import session_places
 from cortexfs.core.tree.inodes import Nodes
 from cortexfs.core.tree.places import Attributes, Keep
-from cortexfs.core.tree.session_places import BIT, CONTEXTS, LOGGED, Kind, Place
+from cortexfs.core.tree.session_places import BIT, CONTEXTS, LOGGED, PlaceKind, SessionPlace
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.tree import kernel, session_disk
-from cortexfs.tree.open_files import Listing, LogSource, Opened, Snapshot
-from cortexfs.tree.session_disk import Found, Roots
-from cortexfs.tree.session_files import Disk, State
+from cortexfs.tree.open_files import Listing, LogSource, OpenFile, Snapshot
+from cortexfs.tree.session_disk import FileFacts, Roots
+from cortexfs.tree.session_files import SessionDisk, SessionFileState
 from cortexfs.tree.writes import read_only
 
 GHOSTS = 1024  # sessions that ended and whose folder was not removed; the oldest go
@@ -40,7 +40,7 @@ TOGETHER = 500  # entries of a listing that are made before others have their tu
 LIVES = 4096  # paths that were removed here, and get other inodes when they come back
 
 
-class Source(Protocol):
+class SessionSource(Protocol):
     """The part of sessions.Sessions that is needed."""
 
     root: Path
@@ -77,7 +77,7 @@ class _Node:
 
     __slots__ = ("attributes", "place", "users")
 
-    def __init__(self, place: Place, attributes: Attributes) -> None:
+    def __init__(self, place: SessionPlace, attributes: Attributes) -> None:
         self.place = place
         self.attributes = attributes
         self.users = 0
@@ -93,7 +93,7 @@ class Spaces:
     def __init__(
         self,
         nodes: Nodes,
-        source: Source,
+        source: SessionSource,
         owner: tuple[int, int],
         clock: Callable[[], int],
         logs: LogSource,
@@ -104,7 +104,7 @@ class Spaces:
         self._clock = clock
         self._logs = logs
         self._roots = Roots(*(Path(os.path.realpath(root)) for root in (source.root, logs.root)))
-        self._disk = Disk(self._roots)
+        self._disk = SessionDisk(self._roots)
         self._key = secrets.token_bytes(16)  # so that nobody can choose names whose inodes meet
         self._known: dict[int, _Node] = {}
         self._ghosts: dict[tuple[str, ...], _Ghost] = {}
@@ -112,7 +112,7 @@ class Spaces:
 
     # Inodes.
 
-    def place(self, inode: int) -> Place | None:
+    def place(self, inode: int) -> SessionPlace | None:
         """The folder or file at an inode, if it holds sessions or is one's."""
         if inode & BIT:
             return self._node(inode).place
@@ -124,7 +124,7 @@ class Spaces:
             raise Fault("ENOENT", "it was removed")
         return node
 
-    def _inode(self, place: Place) -> int:
+    def _inode(self, place: SessionPlace) -> int:
         path = "\0".join((*place.parts, str(self._life(place))))
         digest = hashlib.blake2b(path.encode(), digest_size=8, key=self._key).digest()
         number = BIT | (int.from_bytes(digest, "big") >> 4)
@@ -132,12 +132,12 @@ class Spaces:
             number = BIT | (number + 1)  # 60 bits: it takes a thousand million names
         return number
 
-    def _life(self, place: Place) -> int:
+    def _life(self, place: SessionPlace) -> int:
         """How often this, or a folder of the session that it is in, was removed."""
         first = len(place.session or place.parts)
         return sum(self._lives.get(place.parts[:end], 0) for end in range(first, len(place.parts) + 1))
 
-    def _learn(self, place: Place, attributes: Attributes) -> int:
+    def _learn(self, place: SessionPlace, attributes: Attributes) -> int:
         inode = self._inode(place)
         node = self._known.get(inode)
         if node is None:
@@ -160,7 +160,7 @@ class Spaces:
 
     # What there is.
 
-    async def lookup(self, folder: Place, name: str) -> EntryAttributes | None:
+    async def lookup(self, folder: SessionPlace, name: str) -> EntryAttributes | None:
         place = folder.child(name)
         attributes = await self._look(place) if place else None
         if place is None or attributes is None:
@@ -178,7 +178,7 @@ class Spaces:
         """As it was when its folder was listed."""
         return kernel.entry(inode, self._node(inode).attributes)
 
-    async def _look(self, place: Place) -> Attributes | None:
+    async def _look(self, place: SessionPlace) -> Attributes | None:
         if place.made_from and (place.is_index or not place.is_folder):
             await self._source.freshen(place.made_from)
         self._settle(place)
@@ -188,28 +188,28 @@ class Spaces:
         self._revive(place)
         return self._attributes(place, found)
 
-    def _settle(self, place: Place) -> None:
+    def _settle(self, place: SessionPlace) -> None:
         """Lines of runs wait in memory for a moment; whoever looks is shown them."""
         if place.kind in LOGGED and place.uid is not None:
             self._logs.settle(place.uid)
 
-    def _attributes(self, place: Place, found: Found) -> Attributes:
+    def _attributes(self, place: SessionPlace, found: FileFacts) -> Attributes:
         owner = self._owner if place.uid is None else (place.uid, place.uid)
         size = found.size
-        if place.kind is Kind.LOG and (visible := self._visible(place)) is not None:
+        if place.kind is PlaceKind.LOG and (visible := self._visible(place)) is not None:
             size = min(size, visible)
         return Attributes(place.mode, *owner, size, found.mtime, _keep(place))
 
-    def _visible(self, place: Place) -> int | None:
+    def _visible(self, place: SessionPlace) -> int | None:
         return self._source.visible(self._address(place))
 
     @staticmethod
-    def _address(place: Place) -> Address:
+    def _address(place: SessionPlace) -> Address:
         assert place.session
         space = Space.shared() if place.uid is None else Space.private(place.uid)
         return Address(space, *place.object, place.session[-1])
 
-    async def listing(self, folder: Place, inode: int) -> Listing:
+    async def listing(self, folder: SessionPlace, inode: int) -> Listing:
         """A folder's entries, held until `forget`; of the tree's folders, only what is on disk."""
         if folder.made_from:
             await self._source.freshen(folder.made_from)
@@ -226,7 +226,7 @@ class Spaces:
                 entries.append((place.name, self._learn(place, ghost)))
         return entries
 
-    def _dots(self, folder: Place, inode: int) -> Listing:
+    def _dots(self, folder: SessionPlace, inode: int) -> Listing:
         self.hold(inode)
         above = self._nodes.folder_of_space(folder.parts[:-1])
         if above is None:
@@ -236,10 +236,10 @@ class Spaces:
             if above in self._known:
                 self.hold(above)
             else:
-                self._learn(place, self._attributes(place, Found(0, 0)))
+                self._learn(place, self._attributes(place, FileFacts(0, 0)))
         return [(".", inode), ("..", above)]
 
-    async def open(self, inode: int) -> Opened:
+    async def open(self, inode: int) -> OpenFile:
         place = self._node(inode).place
         if self._inode(place) != inode or self._ghost_of(place):
             return Snapshot(b"")
@@ -247,32 +247,34 @@ class Spaces:
             await self._source.freshen(place.made_from)
         return await self._disk.open(place, lambda: self._state(place, inode))
 
-    def _state(self, place: Place, inode: int) -> State:
+    def _state(self, place: SessionPlace, inode: int) -> SessionFileState:
         is_there = self._inode(place) == inode
-        return State(is_there, self._visible(place) if is_there and place.kind is Kind.LOG else None)
+        return SessionFileState(
+            is_there, self._visible(place) if is_there and place.kind is PlaceKind.LOG else None
+        )
 
     # What goes.
 
-    async def holder(self, inode: int, name: str) -> Place | None:
+    async def holder(self, inode: int, name: str) -> SessionPlace | None:
         """The folder, if the name in it is not the tree's."""
         folder = self.place(inode)
         place = folder.child(name) if folder else None
         return folder if inode & BIT or (place and await self._look(place)) else None
 
-    async def unlink(self, folder: Place, name: str) -> None:
+    async def unlink(self, folder: SessionPlace, name: str) -> None:
         """Remove a file. With its log the session ends."""
         place = await self._there(folder, name)
         assert not place.is_folder  # the kernel has looked
         if ghost := self._ghosts.get(place.session or ()):
             ghost.paths.discard(place.parts)
-        elif place.kind is Kind.LOG:
+        elif place.kind is PlaceKind.LOG:
             await self._end(place)
         else:
             await self._remove(place)
-        if place.kind is Kind.RUNS:  # tail -F is to see that the next one is another file
+        if place.kind is PlaceKind.RUNS:  # tail -F is to see that the next one is another file
             self._outlive(place.parts)
 
-    async def rmdir(self, folder: Place, name: str) -> None:
+    async def rmdir(self, folder: SessionPlace, name: str) -> None:
         """Remove a folder in which nothing is left; of a session that has ended, whatever is left."""
         place = await self._there(folder, name)
         if place.parts in self._ghosts:
@@ -286,7 +288,7 @@ class Spaces:
         await self._remove(place)
         self._outlive(place.parts)
 
-    async def _there(self, folder: Place, name: str) -> Place:
+    async def _there(self, folder: SessionPlace, name: str) -> SessionPlace:
         place = folder.child(name)
         if place is None:
             raise read_only()
@@ -294,37 +296,37 @@ class Spaces:
             raise Fault("ENOENT", f"{name} is not there")
         return place
 
-    async def _remove(self, place: Place) -> None:
+    async def _remove(self, place: SessionPlace) -> None:
         try:
             await self._source.discard(lambda: session_disk.remove(self._roots, place))
         except OSError as error:
             raise Fault(code_of(error.errno), f"{place.name} cannot be removed: {error}") from None
 
-    async def _end(self, log: Place) -> None:
+    async def _end(self, log: SessionPlace) -> None:
         assert log.session
-        session = Place(log.session, Kind.SESSION)
+        session = SessionPlace(log.session, PlaceKind.SESSION)
         found = await self._disk.do(session_disk.below, self._roots, session)
         await self._source.remove(self._address(log))
-        left = {place.parts for place in found if place.kind is not Kind.LOG}
+        left = {place.parts for place in found if place.kind is not PlaceKind.LOG}
         self._ghosts[session.parts] = _Ghost(left, self._clock())
         if len(self._ghosts) > GHOSTS:
             self._bury(next(iter(self._ghosts)))
 
     # Ghosts: what is left of sessions that ended.
 
-    def _ghost_of(self, place: Place) -> Attributes | None:
+    def _ghost_of(self, place: SessionPlace) -> Attributes | None:
         ghost = self._ghosts.get(place.session or ())
         if ghost is None or (place.parts != place.session and place.parts not in ghost.paths):
             return None
-        return self._attributes(place, Found(0, ghost.since))
+        return self._attributes(place, FileFacts(0, ghost.since))
 
-    def _ghosts_in(self, folder: Place) -> Iterator[Place]:
+    def _ghosts_in(self, folder: SessionPlace) -> Iterator[SessionPlace]:
         ghost = self._ghosts.get(folder.session or ())
         among: Iterable[tuple[str, ...]] = ghost.paths if ghost else self._ghosts
         names = [parts[-1] for parts in among if parts[:-1] == folder.parts]
         return (place for name in names if (place := folder.child(name)))
 
-    def _revive(self, place: Place) -> None:
+    def _revive(self, place: SessionPlace) -> None:
         """There is a session, so the one whose ghost there was is another."""
         if place.session in self._ghosts:
             self._bury(place.session)
@@ -348,14 +350,14 @@ class Spaces:
         return await self._disk.do(session_disk.has_home, self._roots, name)
 
 
-def _forget_below(ghost: _Ghost, folder: Place) -> None:
+def _forget_below(ghost: _Ghost, folder: SessionPlace) -> None:
     """A folder of a session that has ended is removed, with whatever is left in it."""
     ghost.paths = {parts for parts in ghost.paths if parts[: len(folder.parts)] != folder.parts}
 
 
-def _keep(place: Place) -> Keep:
+def _keep(place: SessionPlace) -> Keep:
     """Folders of sessions go by an rmdir here only, so the kernel knows; a session may also expire, and an
     agent be made where there were only its sessions."""
-    if place.kind in (Kind.SESSION, Kind.OBJECT, Kind.TOOL, *CONTEXTS):
+    if place.kind in (PlaceKind.SESSION, PlaceKind.OBJECT, PlaceKind.TOOL, *CONTEXTS):
         return Keep.PASSING
     return Keep.FOLDER if place.is_folder else Keep.NOTHING

@@ -26,8 +26,8 @@ from cortexfs.core.tree.places import HOME, Alias
 from cortexfs.core.tree.temporaries import Temporary
 from cortexfs.core.tree.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
-from cortexfs.state.control_store import Store
-from cortexfs.tree.open_files import ControlFile, Opened, TemporaryFile
+from cortexfs.state.control_store import ControlStore
+from cortexfs.tree.open_files import ControlFile, OpenFile, TemporaryFile
 
 P = ParamSpec("P")
 Source: TypeAlias = Temporary | tuple[Object, Control]  # a file in a .d/ that may be renamed
@@ -52,8 +52,8 @@ def read_only() -> Fault:
     return Fault("EROFS", "this part of the tree is read-only")
 
 
-class Changes:
-    def __init__(self, tree: Tree, store: Store, clock: Callable[[], int]) -> None:
+class TreeWrites:
+    def __init__(self, tree: Tree, store: ControlStore, clock: Callable[[], int]) -> None:
         self._tree = tree
         self._store = store
         self._clock = clock
@@ -112,7 +112,7 @@ class Changes:
                 "EDQUOT", f"what is written in agents of uid {home} is {MAX_OF_HOME >> 20} MiB at most"
             )
 
-    def open(self, inode: int, flags: int) -> Opened:
+    def open(self, inode: int, flags: int) -> OpenFile:
         """For writing, with the flags of open(2); a temporary file also for reading."""
         appending, truncated = bool(flags & os.O_APPEND), bool(flags & os.O_TRUNC)
         if temporary := self._tree.temporary_at(inode):

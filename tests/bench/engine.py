@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from cortexfs.core.models import engine_protocol
 from cortexfs.host.starter import ENGINE, ENGINE_ENVIRON
-from cortexfs.models.local.engine import Terms
+from cortexfs.models.local.engine import EngineTerms
 from cortexfs.models.local.weights import carried
 from tests.bench import measure
 from tests.mounted.ctx_mount import Ctx, wait_gone
@@ -128,10 +128,12 @@ class _Direct:
         weights = str(carried())
         threads = len(os.sched_getaffinity(0))
         ours.sendall(
-            engine_protocol.encode(engine_protocol.Load(weights, NAME, 8192, Terms().streams, threads, KEY))
+            engine_protocol.encode(
+                engine_protocol.LoadRequest(weights, NAME, 8192, EngineTerms().streams, threads, KEY)
+            )
         )
         answer = engine_protocol.decode_answer(ours.makefile("rb").readline())
-        assert isinstance(answer, engine_protocol.Loaded), answer
+        assert isinstance(answer, engine_protocol.LoadReply), answer
         self._port = answer.port
         self.load = time.perf_counter() - began
 

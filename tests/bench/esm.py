@@ -51,7 +51,7 @@ def in_its_host() -> float:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             runtime = Runtime(theirs)
-            runtime.begin(hostcalls.Call("r", hostcalls.Invocation(NAME), None, INPUT, 0o22, {}))
+            runtime.begin(hostcalls.CallRequest("r", hostcalls.Invocation(NAME), None, INPUT, 0o22, {}))
 
             def once() -> None:
                 value = parse.json_object(INPUT)

@@ -102,8 +102,8 @@ def _inside(plugin: hostcalls.Plugin) -> float:
         return measure.per_call(once, ROUNDS)
 
 
-def _call(tool: str) -> hostcalls.Call:
-    return hostcalls.Call("r", hostcalls.Invocation(tool), None, INPUT, 0o22, {})
+def _call(tool: str) -> hostcalls.CallRequest:
+    return hostcalls.CallRequest("r", hostcalls.Invocation(tool), None, INPUT, 0o22, {})
 
 
 Host = Callable[[str], None]
@@ -242,7 +242,7 @@ def _install(ctx: Ctx, made: plugins.Maker) -> None:
 def _put(ctx: Ctx, made: plugins.Maker, name: str) -> None:
     """As `ctx plugin install` does, without a process and a sync for each."""
     tree = package.read(made(ctx.work / "sources", name))
-    record = records.file(records.Record("bench", records.files_of(tree)))
+    record = records.file(records.PluginRecord("bench", records.files_of(tree)))
     base = ctx.state / directory.FOLDER
     base.mkdir(exist_ok=True)
     install.write(base / name, {**tree.files, records.FILE: record}, durable=False)

@@ -103,7 +103,7 @@ def in_its_host() -> Inside:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             runtime = Runtime(theirs)
-            runtime.begin(hostcalls.Call("r", hostcalls.Invocation(NAME), None, INPUT, 0o22, {}))
+            runtime.begin(hostcalls.CallRequest("r", hostcalls.Invocation(NAME), None, INPUT, 0o22, {}))
 
             def once(which: sdk.Tool) -> None:
                 value = parse.json_object(INPUT)

@@ -11,7 +11,7 @@ from cortexfs.chat.calls import Show
 from cortexfs.chat.state import Deed, Leave, Talk
 from cortexfs.core import frames
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.requests import Decision, Key
+from cortexfs.core.talk.requests import Decision, SessionKey
 from tests.core.conversation_pair import Connection, World
 
 
@@ -64,7 +64,7 @@ class Chat:
 
 
 def run_of(world: World, session: str = "s") -> str:
-    active = world.sessions[Key("private", 1000, session)].active
+    active = world.sessions[SessionKey("private", 1000, session)].active
     assert active
     return active.run
 

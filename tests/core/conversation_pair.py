@@ -13,9 +13,9 @@ from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.protocol import Client, Server, Subscriptions
-from cortexfs.core.talk.requests import Approve, Cancel, Key, Ping, Refusal, Resume, Send
-from cortexfs.core.talk.session import Event, Session, unknown
+from cortexfs.core.talk.protocol import ClientSide, ServerSide, Subscriptions
+from cortexfs.core.talk.requests import Approve, Cancel, Ping, Refusal, Resume, Send, SessionKey
+from cortexfs.core.talk.session import LogEvent, Session, unknown
 
 OPENING = frames.Start(model="debug/echo")
 
@@ -33,8 +33,8 @@ class World:
 
     def __init__(self, echo: bool = False) -> None:
         self.echo = echo  # whether messages are answered at once
-        self.sessions: dict[Key, Session] = {}
-        self.logs: dict[Key, list[Event]] = {}
+        self.sessions: dict[SessionKey, Session] = {}
+        self.logs: dict[SessionKey, list[LogEvent]] = {}
         self.connections: list[Connection] = []
         self.decisions: list[Approve] = []
         self.total = 0
@@ -44,18 +44,18 @@ class World:
         self.connections.append(Connection(self, uid, self.total))
         return self.connections[-1]
 
-    def session(self, key: Key) -> Session:
+    def session(self, key: SessionKey) -> Session:
         self.logs.setdefault(key, [])
         return self.sessions.setdefault(key, new_session())
 
-    def of(self, run: str, uid: int | None = None) -> tuple[Key, Session, str]:
+    def of(self, run: str, uid: int | None = None) -> tuple[SessionKey, Session, str]:
         """Where a run is, for those who may know it."""
         for key, session in self.sessions.items():
             if (found := session.find(run)) and (uid is None or key.scope != "private" or key.owner == uid):
                 return key, session, found
         raise unknown(run)
 
-    def append(self, key: Key, events: list[Event]) -> None:
+    def append(self, key: SessionKey, events: list[LogEvent]) -> None:
         self.logs[key] += events
         active = self.session(key).active
         if self.echo and active and self.session(key).runs[active.run].state == "active":
@@ -98,7 +98,7 @@ class Connection:
 
     def __init__(self, world: World, uid: int, number: int) -> None:
         self.world, self.uid, self.number = world, uid, number
-        self.server, self.client = Server(), Client()
+        self.server, self.client = ServerSide(), ClientSide()
         self.given = Subscriptions()
         self.reads = True
         self.sent = b""  # by the server, all of it
@@ -131,7 +131,7 @@ class Connection:
 
     def _send(self, request: Send) -> None:
         self.world.total += 1
-        key = Key.of(request, self.uid, self.number)
+        key = SessionKey.of(request, self.uid, self.number)
         self.given.admit(key)
         run, events = self.world.session(key).send(request, f"r-{self.world.total}")
         for frame in self.given.answer(key, self.world.session(key), run):
@@ -139,7 +139,7 @@ class Connection:
         self.world.append(key, events)
 
     def _resume(self, request: Resume) -> None:
-        key = Key.of(request, self.uid, self.number)
+        key = SessionKey.of(request, self.uid, self.number)
         self.given.follow(key, self.world.session(key).position(request.after))
         self.follow_up()
 
@@ -168,7 +168,7 @@ class Connection:
             while due := self.given.due(key, len(log)):
                 self._send_due(key, due, log)
 
-    def _send_due(self, key: Key, due: range, log: list[Event]) -> None:
+    def _send_due(self, key: SessionKey, due: range, log: list[LogEvent]) -> None:
         if self.given.is_whole(key, due):
             self.given.take_all(key, due)
             self.sent += b"".join(log[number - 1].line for number in due)

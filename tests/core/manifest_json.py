@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from cortexfs.core import manifestjson
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.fields import JsonManifest
 
 SOUND: dict[str, Any] = {
     "name": "my-plugin",
@@ -81,16 +81,16 @@ EVERYTHING: dict[str, Any] = SOUND | {
 }  # fmt: skip
 
 
-def read(**changes: Any) -> manifestjson.Read:
+def read(**changes: Any) -> manifestjson.ManifestReading:
     """The sound manifest with these keys changed; a key that is to be removed is given as ..."""
     return read_value({key: value for key, value in (SOUND | changes).items() if value is not ...})
 
 
-def read_value(value: object) -> manifestjson.Read:
+def read_value(value: object) -> manifestjson.ManifestReading:
     return manifestjson.read(msgspec.json.encode(value))
 
 
-def spoilt(way: tuple[str | int, ...], member: str | int, *value: Any) -> manifestjson.Read:
+def spoilt(way: tuple[str | int, ...], member: str | int, *value: Any) -> manifestjson.ManifestReading:
     """EVERYTHING with one member changed, or without it."""
     whole = copy.deepcopy(EVERYTHING)
     node: Any = whole
@@ -109,7 +109,7 @@ def found(**changes: Any) -> list[tuple[str, str]]:
     return [(problem.category, problem.path) for problem in (*result.errors, *result.warnings)]
 
 
-def manifest(**changes: Any) -> Manifest:
+def manifest(**changes: Any) -> JsonManifest:
     result = read(**changes)
     assert result.manifest is not None, result.errors
     return result.manifest

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from cortexfs import config
-from cortexfs.config import Limits, Places
+from cortexfs.config import LimitSettings, Places
 from cortexfs.core.errors import Fault
 from cortexfs.state import state_lock
 
 DOCS = Path(__file__).parents[2] / "docs" / "config.md"
 SECTIONS: dict[str, type[msgspec.Struct]] = {
-    field.name: field.type for field in msgspec.structs.fields(config.Settings)
+    field.name: field.type for field in msgspec.structs.fields(config.ConfigFile)
 }
 
 
@@ -42,7 +42,7 @@ def test_every_key_has_a_default(where: Places) -> None:
     # abi.md 8.4
     loaded = config.load(where)
     assert loaded.turn.tool_timeout_secs == 1800
-    assert loaded.limits == Limits()
+    assert loaded.limits == LimitSettings()
     assert config.enabled(loaded) == []
     assert (loaded.state, loaded.directory) == (where.state, where.config)
 
@@ -50,7 +50,7 @@ def test_every_key_has_a_default(where: Places) -> None:
 def test_a_file_sets_what_it_names_and_nothing_else(where: Places) -> None:
     loaded = written(where, "[turn]\ntool_timeout_secs = 0.5\n[limits]\ndepth = 3\n")
     assert loaded.turn.tool_timeout_secs == 0.5
-    assert loaded.limits == Limits(depth=3)
+    assert loaded.limits == LimitSettings(depth=3)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import unicodedata
 from cortexfs.cli.mount.log_guard import MOST, SECONDS, Sparing
 from cortexfs.core import frames, safe_text, wire
 from cortexfs.core.safe_text import escaped, one_line, prose
-from cortexfs.run.output import Text
+from cortexfs.run.output import TextVoice
 
 ESCAPES = "a\x1b]0;owned\x07b\x9bc\x7fd\u202ee\r"
 
@@ -21,12 +21,12 @@ def said(data: bytes) -> str:
 
 def test_a_terminal_is_told_nothing_by_messages() -> None:
     # abi.md 4.21
-    text = said(Text("t", True, True).end("error", "EIO", ESCAPES))
+    text = said(TextVoice("t", True, True).end("error", "EIO", ESCAPES))
     assert text == "t: EIO: a\\x1b]0;owned\\x07b\\x9bc\\x7fd\\u202ee\n"
-    text = said(Text("t", True, True).say(frames.Progress(message=ESCAPES)))
+    text = said(TextVoice("t", True, True).say(frames.Progress(message=ESCAPES)))
     assert text.startswith("t: a\\x1b]0;")
     media = frames.Media(attachment={"media_type": "image", "url": "x\x1b[2J\ny"})
-    assert said(Text("t", True, True).say(media)) == "[image] x\\x1b[2J y\n"
+    assert said(TextVoice("t", True, True).say(media)) == "[image] x\\x1b[2J y\n"
 
 
 def test_tabs_lines_and_letters_stay() -> None:
@@ -72,7 +72,7 @@ def test_prose_keeps_what_words_and_emoji_need() -> None:
 
 def test_output_is_the_tools_own() -> None:
     # ctx.md: "`CTX_OUTPUT=text /ctx/tool/fs.read a > b` makes an exact copy"
-    assert said(Text("t", True, True).say(frames.Delta(text=ESCAPES))) == ESCAPES
+    assert said(TextVoice("t", True, True).say(frames.Delta(text=ESCAPES))) == ESCAPES
 
 
 def test_one_line_is_one_line() -> None:

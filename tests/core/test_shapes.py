@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.places import PROJECT
 
 MAX_ATTRIBUTES, MAX_PARAMETERS = 12, 8
+CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
 
 
 def classes() -> Iterator[tuple[Path, ast.ClassDef, ast.FunctionDef]]:
@@ -45,3 +47,16 @@ def test_large_classes_say_why() -> None:
         if given > MAX_PARAMETERS:
             assert "parameter" in said, f"{place} takes {given} parameters, and does not say why"
     assert found > 200
+
+
+# The SDK has the seed's names, which frames and manifests have, too.
+SEEDS = {"ToolCall", "ToolResult", "Usage"}
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    found: dict[str, list[str]] = {}
+    for path in (PROJECT / "cortexfs").rglob("*.py"):
+        for name in CLASS.findall(path.read_text()):
+            found.setdefault(name, []).append(str(path.relative_to(PROJECT)))
+    assert len(found) > 300
+    assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in SEEDS} == {}

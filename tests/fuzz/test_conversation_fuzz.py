@@ -14,8 +14,8 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.lines import encode
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.protocol import Client, Server, Spans
-from cortexfs.core.talk.requests import REQUESTS, Key, Ping, Refusal, Resume, Send
+from cortexfs.core.talk.protocol import ClientSide, ServerSide, Spans
+from cortexfs.core.talk.requests import REQUESTS, Ping, Refusal, Resume, Send, SessionKey
 from cortexfs.core.talk.session import MAX_WAITING
 from tests.core.conversation_pair import World, ids
 
@@ -89,8 +89,8 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 @CALM
 @given(STREAMS, st.lists(st.integers(0, 2000), max_size=6))
 def test_any_bytes_become_requests_and_refusals(data: bytes, places: list[int]) -> None:
-    whole = Server().receive(data) if data else []
-    server, cutting = Server(), []
+    whole = ServerSide().receive(data) if data else []
+    server, cutting = ServerSide(), []
     for chunk in cut(data, places):
         cutting += server.receive(chunk)
         assert server.held < MAX_LINE
@@ -155,7 +155,7 @@ def test_lines_around_1_mib(sizes: list[tuple[int, bool]], chunk: int) -> None:
         size = MAX_LINE + extra
         data += around % (b"x" * (size - len(around) + 2))
         expected.append("EMSGSIZE" if extra > 0 else "" if is_json else "EINVAL")
-    server = Server()
+    server = ServerSide()
     heard = []
     for n in range(0, len(data), chunk):
         heard += server.receive(data[n : n + chunk])
@@ -175,7 +175,7 @@ def test_any_text_goes_over_the_wire_whole(unit: str, shift: int, type_: str) ->
     data = encode(frames.Delta(run="r", text=text) if type_ == "delta" else message)
     assert max(map(len, data.splitlines(keepends=True))) <= MAX_LINE
     said = ""
-    for frame in Client().receive(data):
+    for frame in ClientSide().receive(data):
         if isinstance(frame, frames.Delta):
             said += frame.text
         elif isinstance(frame, frames.Message):
@@ -187,7 +187,7 @@ def test_any_text_goes_over_the_wire_whole(unit: str, shift: int, type_: str) ->
 @given(st.binary(max_size=300))
 def test_a_client_hears_frames_or_says_whose_fault_it_is(data: bytes) -> None:
     try:
-        Client().receive(data)
+        ClientSide().receive(data)
         code = "EPROTO"
     except Fault as fault:
         code = fault.code
@@ -205,7 +205,7 @@ def test_each_event_once_whatever_is_asked(steps: list[str], data: st.DataObject
     # abi.md 5.16
     world = World()
     other, connection = world.connect(), world.connect()
-    key = Key("private", 1000, "default")
+    key = SessionKey("private", 1000, "default")
     world.session(key)
     heard, wanted = list[int](), set[int]()
     for n, step in enumerate(steps):

@@ -30,7 +30,7 @@ kinds = st.sampled_from(
 )
 
 
-def unpacked(data: bytes) -> package.Tree | None:
+def unpacked(data: bytes) -> package.PackageFiles | None:
     found, fault = None, None
     try:
         found = package.unpack(data, "x.cpx")
@@ -41,7 +41,7 @@ def unpacked(data: bytes) -> package.Tree | None:
     return found
 
 
-def check(tree: package.Tree | None) -> None:
+def check(tree: package.PackageFiles | None) -> None:
     for name in tree.files if tree else ():
         assert name in FILES or name.split("/")[0] in FOLDERS
         assert not {"", ".", ".."} & {*name.split("/")}
@@ -104,5 +104,5 @@ def test_what_is_written_is_read_again(files: dict[str, tuple[bytes, bool]]) -> 
     named = {f"d/{name}x": content for name, content in files.items()}
     data = tarball.write((name, *content) for name, content in named.items())
     assert tarball.read(tarball.inflate(data)) == [
-        tarball.Entry(n, d, e, False) for n, (d, e) in named.items()
+        tarball.TarEntry(n, d, e, False) for n, (d, e) in named.items()
     ]

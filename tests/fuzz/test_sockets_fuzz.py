@@ -22,7 +22,7 @@ import trio.testing
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE, Done, Start
-from cortexfs.core.talk.protocol import Client as Judge
+from cortexfs.core.talk.protocol import ClientSide as Judge
 from cortexfs.talk.conversations import IDLE
 from tests.bench.measure import rss_mib
 from tests.fuzz.test_exec_fuzz import SOAK, rounds

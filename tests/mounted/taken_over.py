@@ -99,7 +99,7 @@ def key_command() -> None:
     PROVIDER.write_text(f"key = {{ command = ['touch', '{FOLDER}/root-was-here'] }}\n")
     PROVIDER.chmod(0o600)
     if made:
-        asked = starts.Start(1 << 20, starts.KEY, PROVIDER.stem)
+        asked = starts.StartChild(1 << 20, starts.KEY, PROVIDER.stem)
         made[0].starter.control.send(msgspec.msgpack.encode(asked))
     PROVIDER.unlink()
 
@@ -308,12 +308,12 @@ def host(identity: hostcalls.Identity, *shown: int) -> str:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
-        spawn = hostcalls.Spawn(1 << 20, plugin, identity, hostcalls.Limits(1 << 30, 64, 256))
+        spawn = hostcalls.Spawn(1 << 20, plugin, identity, hostcalls.HostLimits(1 << 30, 64, 256))
         forks = made[0].pool._forks.now
         forks.send(spawn, [theirs.fileno(), *shown])
         assert forks.awaited(60)
         said = forks.heard()
-    assert isinstance(said, hostcalls.Spawned)
+    assert isinstance(said, hostcalls.HostStart)
     return said.fault[0] if said.fault else "done"
 
 
@@ -382,7 +382,7 @@ def host_by_a_host() -> str:
     call_, its = socket.socketpair()
     with ours, theirs, call_, its:
         plugin = hostcalls.Plugin("evil", "1", "python", "nobodys:tools", str(folder))
-        limits = hostcalls.Limits(1 << 30, 64, 256)
+        limits = hostcalls.HostLimits(1 << 30, 64, 256)
         forks.send(hostcalls.Spawn(1 << 20, plugin, hostcalls.DESCRIBING, limits), [theirs.fileno()])
         assert forks.awaited(60)
         assert forks.heard() is not None
@@ -398,9 +398,9 @@ def starter() -> dict[str, str]:
     """What is asked of the starter, whose answers need no loop."""
     asks = made[0].starter
     requests: dict[str, starts.ToStarter] = {
-        "signature: an option": starts.Start(asks._next(), starts.SIGNATURE, f"--output={FOLDER}/text"),
-        "signature: elsewhere": starts.Start(asks._next(), starts.SIGNATURE, f"{starts.PREFIX}/../../x"),
-        "mount: another": starts.Mounted(asks._next(), os.stat(FOLDER).st_dev),
+        "signature: an option": starts.StartChild(asks._next(), starts.SIGNATURE, f"--output={FOLDER}/text"),
+        "signature: elsewhere": starts.StartChild(asks._next(), starts.SIGNATURE, f"{starts.PREFIX}/../../x"),
+        "mount: another": starts.MountDevice(asks._next(), os.stat(FOLDER).st_dev),
         "listener: no path": starts.Bind(asks._next(), "model/\0", 1),
         "listener: elsewhere": starts.Bind(asks._next(), "../folder/own", 1),
     }

@@ -19,7 +19,7 @@ import trio
 
 from cortexfs.core.hostcalls import Capabilities, Effect, Plugin
 from cortexfs.core.registry import Key, Object, Registry
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 from cortexfs.tree.fuse import Filesystem
 
 SHEBANG = b"#!/bin/cat\n"  # so that an executable can be run without a daemon
@@ -78,7 +78,7 @@ class Mount:
         self.root = root
         self.logs = MemoryLogs()
         self.fs = Filesystem(
-            store=Store(Path(state)),
+            store=ControlStore(Path(state)),
             logs=self.logs,
             status=lambda: f"uptime: {time.monotonic_ns()}\n",
             shebang=SHEBANG,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cortexfs.core import frames, wire
 from cortexfs.core.errors import Fault
-from cortexfs.run.output import Jsonl, Text
+from cortexfs.run.output import JsonlVoice, TextVoice
 from cortexfs.run.runner import farewell
 from cortexfs.version import VERSION
 from tests.runner import fake
@@ -139,7 +139,7 @@ def test_whatever_a_daemon_says(
 def conversations() -> list[bytes]:
     """The corpus: what daemons say, from the start of a run to its end."""
     found = []
-    for voice in (Jsonl("fs.read"), Text("fs.read", terminal_out=True, terminal_err=True)):
+    for voice in (JsonlVoice("fs.read"), TextVoice("fs.read", terminal_out=True, terminal_err=True)):
         voice.run = "r1"
         delta = voice.say(frames.Delta(run="r1", text="one\ntwo"))
         progress = voice.say(frames.Progress(run="r1", message="half"))

@@ -9,11 +9,11 @@ import trio
 
 from cortexfs.agents.loop import Agents
 from cortexfs.agents.setup import Begun
-from cortexfs.agents.window.context import Files, Kept, Summary
+from cortexfs.agents.window.context import Files, FormerContext, Summary
 from cortexfs.core import hostcalls
 from cortexfs.core.frames import Delta, Frame, Message, Text, ToolCall
-from cortexfs.core.hostcalls import Outcome
-from cortexfs.core.policy.risk_settings import DEFAULT, Settings
+from cortexfs.core.hostcalls import CallOutcome
+from cortexfs.core.policy.risk_settings import DEFAULT, RiskSettings
 from cortexfs.core.registry import Object
 from cortexfs.core.talk.requests import Input
 from cortexfs.core.tree import controls
@@ -58,8 +58,8 @@ class InMemory(Files):
         self.outputs: list[str] = []
         self.summaries: list[Summary] = []
 
-    def load(self) -> Kept:
-        return Kept()
+    def load(self) -> FormerContext:
+        return FormerContext()
 
     def write_summary(self, summary: Summary) -> None:
         self.summaries.append(summary)
@@ -83,7 +83,7 @@ class Played:
     root = "/ctx"
     serves: int | None = None
     limits = Limits()
-    settings: Settings = DEFAULT
+    settings: RiskSettings = DEFAULT
     protected: tuple[str, ...] = ()
     caps: tuple[tuple[str, str], ...] = ()
 
@@ -131,10 +131,10 @@ class Played:
         return None
 
     async def call(
-        self, tool: Object, identity: hostcalls.Identity, asked: hostcalls.Call, say: Any
-    ) -> Outcome:
+        self, tool: Object, identity: hostcalls.Identity, asked: hostcalls.CallRequest, say: Any
+    ) -> CallOutcome:
         self.ran += 1
-        return Outcome(await self._output())
+        return CallOutcome(await self._output())
 
 
 async def run(world: Played, given: Input = "go", history: Sequence[Message] = ()) -> Turn:

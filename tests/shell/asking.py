@@ -18,12 +18,12 @@ from cortexfs.core.talk.requests import Input, Verdict
 from cortexfs.core.tree import controls
 from cortexfs.models.ask.driver import Who
 from cortexfs.models.drivers import Drivers, answered
-from cortexfs.models.exchange.answering import Terms
-from cortexfs.models.exchange.sources import Fixed, Source
+from cortexfs.models.exchange.answering import RetryTerms
+from cortexfs.models.exchange.sources import FixedEndpoint, ModelSource
 from tests.shell.provider_server import KEY, Move, Provider, playing
 from tests.waiting import PATIENCE
 
-QUICK = Terms(backoff=0.001)
+QUICK = RetryTerms(backoff=0.001)
 
 
 class Turn:
@@ -75,10 +75,10 @@ class Turn:
 
 class Server:
     def __init__(self, base_url: str, key: str) -> None:
-        self._fixed = Fixed(base_url, key)
+        self._fixed = FixedEndpoint(base_url, key)
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[Fixed]:
+    async def serving(self) -> AsyncIterator[FixedEndpoint]:
         yield self._fixed
 
 
@@ -97,16 +97,16 @@ def control(object_: Object, name: str) -> str:
 class World:
     """Some models, and the providers that serve them."""
 
-    def __init__(self, terms: Terms = QUICK) -> None:
+    def __init__(self, terms: RetryTerms = QUICK) -> None:
         self.objects: dict[str, Object] = {}
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, ModelSource] = {}
         self.drivers = Drivers(self.objects.get, control, terms=terms)
 
     async def add(self, object_: Object, base_url: str, key: str = KEY, **source: Any) -> None:
         self.objects[object_.name] = object_
         name = object_.origin.partition(":")[2]
         form = object_.extra["format"]
-        self.sources[name] = Source(name, Server(base_url, key), form, **source)
+        self.sources[name] = ModelSource(name, Server(base_url, key), form, **source)
         await self.drivers.apply(self.sources)
 
     async def ask(

@@ -10,8 +10,8 @@ from cortexfs import config
 from cortexfs.agents import records
 from cortexfs.config import Places
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.mcp_server import Server
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifest.mcp_server import McpServer
+from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.core.policy.risk_settings import FILE as POLICY
 from cortexfs.daemon.agent_ports import PolicyFile
 from cortexfs.models.local import weights
@@ -24,7 +24,7 @@ from cortexfs.plugins.package import records as plugin_records
 from cortexfs.plugins.trust import openpgp, secret_box
 from cortexfs.plugins.trust.trust import TrustStore
 from cortexfs.state import whole_files
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 
 WORD = "cortexfs test"
 
@@ -49,7 +49,7 @@ def provider(where: Places) -> Path:
 
 def server(where: Places) -> Path:
     servers = Servers(where.config, where.state)
-    servers.write({"s": (Server(command="/bin/true"), {})}, replace=False)
+    servers.write({"s": (McpServer(command="/bin/true"), {})}, replace=False)
     return servers.path("s")
 
 
@@ -59,12 +59,12 @@ def choices(where: Places) -> Path:
 
 
 def settings(where: Places) -> Path:
-    decisions.Store(where.state).change("p", lambda chosen: decisions.Chosen(private=("10.0.0.0/8",)))
+    decisions.DecisionStore(where.state).change("p", lambda chosen: decisions.Chosen(private=("10.0.0.0/8",)))
     return where.state / decisions.STORE
 
 
 def agent(where: Places) -> Path:
-    records.put(where.state, records.Record("a", 1, 0, 0))
+    records.put(where.state, records.AgentRecord("a", 1, 0, 0))
     return where.state / "agents" / "a.json"
 
 
@@ -74,7 +74,7 @@ def own_agent(where: Places) -> Path:
 
 
 def plugin(where: Places) -> Path:
-    record = plugin_records.file(plugin_records.Record("here", {}))
+    record = plugin_records.file(plugin_records.PluginRecord("here", {}))
     install.install(where.state / "plugins", "p", {plugin_records.FILE: record})
     return where.state / "plugins" / "p" / plugin_records.FILE
 
@@ -90,7 +90,7 @@ def seal(where: Places) -> Path:
 
 
 def control(where: Places) -> Path:
-    Store(where.state / "tree").put_value(("tool", "fs.read"), "policy", b"allow a_t tool:b execute\n")
+    ControlStore(where.state / "tree").put_value(("tool", "fs.read"), "policy", b"allow a_t tool:b execute\n")
     return where.state / "tree" / "tool" / "fs.read.d" / "policy"
 
 
@@ -117,7 +117,7 @@ class Signed(NamedTuple):
 
 
 def keys_used(where: Places) -> None:
-    openpgp.unchecked(cast(Manifest, Signed("s")), where.config / openpgp.KEYS)
+    openpgp.unchecked(cast(JsonManifest, Signed("s")), where.config / openpgp.KEYS)
 
 
 def own_agents_used(where: Places) -> str:
@@ -148,12 +148,12 @@ KINDS = {
         lambda where: written(where.state / "plugin-trust.toml"),
         said(lambda where: TrustStore(where.state).read()),
     ),
-    "plugin settings": Kind(settings, said(lambda where: decisions.Store(where.state).read())),
+    "plugin settings": Kind(settings, said(lambda where: decisions.DecisionStore(where.state).read())),
     "agent": Kind(agent, said(lambda where: records.load(where.state).broken.get("a", ""))),
     "own agent": Kind(own_agent, said(own_agents_used)),
     "plugin": Kind(plugin, said(lambda where: plugin_records.read(where.state / "plugins" / "p"))),
     "secret": Kind(secret, said(lambda where: Secrets(where.state).get("p") and None)),
     "seal": Kind(seal, said(lambda where: secret_box.unseal(where.state, "p", "token", "AAAA") and None)),
-    "control": Kind(control, said(lambda where: Store(where.state / "tree").load())),
+    "control": Kind(control, said(lambda where: ControlStore(where.state / "tree").load())),
     "weights": Kind(link, weights_used),
 }

@@ -27,14 +27,14 @@ from cortexfs.pool.people import People
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
 from cortexfs.pool.starter import Starter
-from cortexfs.run.listener import Exec, Tree
+from cortexfs.run.listener import Exec, ExecTree
 from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
 
 SITE = str(Path(__file__).parents[1] / "fixtures" / "site")
 FAULTY = hostcalls.Plugin("faulty", "1.0", "python", "ctx_test_plugin:tools", SITE)
 SERVE = hostcalls.Plugin("serve", "1.0", "python", "ctx_serve_plugin:tools", SITE)
-LIMITS = hostcalls.Limits(memory_bytes=1 << 30, processes=64, open_files=256)
+LIMITS = hostcalls.HostLimits(memory_bytes=1 << 30, processes=64, open_files=256)
 
 
 class Settings(NamedTuple):
@@ -118,7 +118,7 @@ class World:
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}
         drivers = Drivers(lambda name: None, control)
-        tree = Tree("/the/root", self.object_of, no_command, drivers.chosen, lambda *_: None)
+        tree = ExecTree("/the/root", self.object_of, no_command, drivers.chosen, lambda *_: None)
         self.arrivals = Arrivals()
         self.exec = Exec(tree, self.pool, self.runs, settings, self.arrivals, strict=True)
         self.listener = listener

@@ -23,7 +23,7 @@ from cortexfs.peers.streams import receive, send
 from cortexfs.pool.run_table import Runs
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.quota import Most
-from cortexfs.sessions.store import Limits, Sessions
+from cortexfs.sessions.store import SessionLimits, Sessions
 from cortexfs.state.run_logs import Logs
 from cortexfs.talk.connection import Connection
 from cortexfs.talk.conversations import Conversations
@@ -194,7 +194,7 @@ async def conversing(
     *,
     connections: int = 4096,
     drivers: Drivers = None,
-    limits: Limits | None = None,
+    limits: SessionLimits | None = None,
     sync: Callable[[int], None] = os.fsync,
     most: Most | None = None,
 ) -> AsyncIterator[World]:

@@ -12,7 +12,7 @@ from typing import Any
 import cortexfs
 from cortexfs.core import hostcalls
 from cortexfs.core.manifest import targets
-from cortexfs.core.manifest.targets import Program, Programs, Protocol
+from cortexfs.core.manifest.targets import Programs, ProgramTarget, Protocol
 from cortexfs.plugins.package import targets as files
 
 PYTHON = os.path.realpath(sys.executable)
@@ -33,13 +33,13 @@ def python(where: Path, text: str) -> str:
     return script(where, text, f"{PYTHON} -SE")
 
 
-def program(command: str, *args: str, name: str = "t", **fields: Any) -> Program:
+def program(command: str, *args: str, name: str = "t", **fields: Any) -> ProgramTarget:
     fields.setdefault("working_dir", os.path.dirname(command))
     fields.setdefault("input_schema", {"type": "object"})
-    return Program(name=name, description="A tool", argv=(command, *args), **fields)
+    return ProgramTarget(name=name, description="A tool", argv=(command, *args), **fields)
 
 
-def plugin(tools: Iterable[Program], protocol: Protocol = "json", name: str = "p") -> hostcalls.Plugin:
+def plugin(tools: Iterable[ProgramTarget], protocol: Protocol = "json", name: str = "p") -> hostcalls.Plugin:
     return hostcalls.Plugin(name, "1.0", targets.PROCESS, targets.target(Programs(tuple(tools), protocol)))
 
 

@@ -41,7 +41,7 @@ def main() -> None:
             while True:
                 daemon.sendall(b"x" * 65536)
     if kind == "refuses":
-        daemon.sendall(engine_protocol.encode(engine_protocol.Failed("llama.cpp does not\nload it")))
+        daemon.sendall(engine_protocol.encode(engine_protocol.LoadFailure("llama.cpp does not\nload it")))
         time.sleep(3600)
     serve(daemon, load, kind)
 
@@ -53,9 +53,9 @@ def end_with(daemon: socket.socket) -> NoReturn:
     os._exit(0)
 
 
-def serve(daemon: socket.socket, load: engine_protocol.Load, kind: str) -> None:
+def serve(daemon: socket.socket, load: engine_protocol.LoadRequest, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        daemon.sendall(engine_protocol.encode(engine_protocol.Loaded(server.getsockname()[1])))
+        daemon.sendall(engine_protocol.encode(engine_protocol.LoadReply(server.getsockname()[1])))
         while True:
             client, _ = server.accept()
             threading.Thread(target=answer, args=[client, load.key, kind], daemon=True).start()

@@ -30,7 +30,7 @@ NOBODY = 65534
 
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={NOBODY},1")
 PLUGIN = hostcalls.Plugin("p", "1", "python", "m:a")
-LIMITS = hostcalls.Limits(memory_bytes=1 << 30, processes=32, open_files=256)
+LIMITS = hostcalls.HostLimits(memory_bytes=1 << 30, processes=32, open_files=256)
 
 CLIENT = """
 import socket, sys
@@ -227,7 +227,7 @@ class Forks:
         self,
         identity: hostcalls.Identity,
         connection: socket.socket | None = None,
-        limits: hostcalls.Limits = LIMITS,
+        limits: hostcalls.HostLimits = LIMITS,
         met: int = 0,
     ) -> Host:
         self._number += 1
@@ -244,7 +244,7 @@ class Forks:
 
     def hear(self) -> hostcalls.FromForkServer:
         message = _replies.decode(self.control.recv(1 << 16))
-        if isinstance(message, hostcalls.Spawned) and message.pid:
+        if isinstance(message, hostcalls.HostStart) and message.pid:
             self._hosts[message.host].pidfd = os.pidfd_open(message.pid)
         return message
 
@@ -252,7 +252,7 @@ class Forks:
         self,
         identity: hostcalls.Identity,
         connection: socket.socket | None = None,
-        limits: hostcalls.Limits = LIMITS,
+        limits: hostcalls.HostLimits = LIMITS,
     ) -> Host:
         """A host; where no connection is given, one of that user's vouches for it."""
         with ExitStack() as stack:
@@ -260,7 +260,7 @@ class Forks:
                 connection = stack.enter_context(connection_of(identity))
             host = self.send(identity, connection, limits)
             said = self.hear()
-        assert isinstance(said, hostcalls.Spawned)
+        assert isinstance(said, hostcalls.HostStart)
         assert (said.host, said.fault) == (host.number, None), said.fault
         host.pid = said.pid
         return host
@@ -271,7 +271,7 @@ class Forks:
         """The fault of a host that must not start."""
         host = self.send(identity, connection, met=met)
         said = self.hear()
-        assert isinstance(said, hostcalls.Spawned)
+        assert isinstance(said, hostcalls.HostStart)
         assert said.fault is not None
         assert said.pid == 0
         assert host.pidfd == -1
@@ -281,7 +281,7 @@ class Forks:
     def exit_of(self, host: Host) -> int:
         """Wait for `host` to be gone; its status."""
         said = self.hear()
-        assert isinstance(said, hostcalls.Exited)
+        assert isinstance(said, hostcalls.HostExit)
         assert said.host == host.number
         return said.status
 

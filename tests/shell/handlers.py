@@ -11,7 +11,7 @@ from pyfuse3 import FUSEError, RequestContext
 
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree.places import ROOT, Stale
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 from cortexfs.tree.fuse import Filesystem
 
 SECOND = 1_000_000_000
@@ -68,7 +68,7 @@ class World:
 
     def again(self) -> Filesystem:
         self.fs = Filesystem(
-            store=Store(self.state),
+            store=ControlStore(self.state),
             logs=NoLogs(),
             status=self.status,
             shebang=b"#!/runner\n",

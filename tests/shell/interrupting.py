@@ -21,7 +21,7 @@ from typing import Any
 
 from cortexfs import sdk
 from cortexfs.host import loaders
-from cortexfs.host.call.runtime import Cancelled
+from cortexfs.host.call.runtime import ToolCancelled
 from cortexfs.host.native import library
 from cortexfs.host.process import children, jsonl, one_shot
 from cortexfs.linux import syscalls
@@ -44,7 +44,7 @@ def _handler(code: CodeType, offset: int) -> int | None:
 
 
 class Interruption:
-    """Raises `Cancelled` at the `number`th place, as a host does: once, and after the callbacks."""
+    """Raises `ToolCancelled` at the `number`th place, as a host does: once, and after the callbacks."""
 
     def __init__(self, number: int) -> None:
         self.left = number
@@ -65,7 +65,7 @@ class Interruption:
                 callbacks.start()
                 callbacks.join(0.02)
                 if not callbacks.is_alive():  # else it waits for a lock of ours, and comes later
-                    raise Cancelled
+                    raise ToolCancelled
         return self.trace
 
     def run(self, tool: sdk.Tool, input: dict[str, Any]) -> str | None:
@@ -73,7 +73,7 @@ class Interruption:
         sys.settrace(self.trace)
         try:
             return sdk.run(tool, input, self.runtime).output
-        except (Cancelled, sdk.ExecutionFailed):
+        except (ToolCancelled, sdk.ExecutionFailed):
             return None
         finally:
             sys.settrace(None)

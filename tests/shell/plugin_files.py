@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 from cortexfs.plugins.package import package
-from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.package.package import PackageFiles
 
 # A key for signatures, of 32 bytes, and the one that they are verified with.
 SECRET = bytes(range(32))
@@ -40,11 +40,11 @@ def plugin(where: Path, text: str = "", files: dict[str, str] | None = None) -> 
     return where
 
 
-def tree(where: Path, text: str = "", files: dict[str, str] | None = None) -> Tree:
+def tree(where: Path, text: str = "", files: dict[str, str] | None = None) -> PackageFiles:
     return package.read(plugin(where, text, files))
 
 
-def full(where: Path) -> Tree:
+def full(where: Path) -> PackageFiles:
     """A process plugin with files of every kind."""
     files = {
         "bin/hello": "#!/bin/sh\necho '\"hello\"'\n",

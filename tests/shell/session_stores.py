@@ -14,7 +14,7 @@ import trio
 from cortexfs.core import frames
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.log import Log
-from cortexfs.sessions.store import Limits, Sessions
+from cortexfs.sessions.store import SessionLimits, Sessions
 from tests.shell.logreader import Reader
 
 SPACE = Space("home/0", os.getuid())
@@ -64,7 +64,7 @@ class Reports:
 async def store(
     root: Path,
     reports: Reports | None = None,
-    limits: Limits | None = None,
+    limits: SessionLimits | None = None,
     sync: Callable[[int], None] = os.fsync,
 ) -> AsyncIterator[Sessions]:
     """A running store; at the end everything that it holds is put away."""

@@ -15,7 +15,7 @@ from cortexfs.core.tree.places import ROOT
 from cortexfs.sessions.file_log import FileLog
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.store import Sessions
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 from cortexfs.tree.fuse import Filesystem
 from tests.shell.handlers import NoLogs, World, caller, registry
 from tests.shell.session_stores import run_of, store
@@ -38,7 +38,7 @@ class Seen(World):
 
     def again(self) -> Filesystem:
         self.fs = Filesystem(
-            store=Store(self.state / "tree"),
+            store=ControlStore(self.state / "tree"),
             logs=NoLogs(),
             sessions=self.sessions,
             status=self.status,

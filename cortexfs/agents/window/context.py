@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from cortexfs.agents.window import wording
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
-from cortexfs.models.ask.question import Called, Said, Text, remembered
+from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText, remembered
 from cortexfs.models.ask.window import BYTES, MOST, OUTPUT, UNKNOWN
 
 EACH = 4  # tokens of a message beside its words: its role, and where it ends
@@ -57,12 +57,12 @@ class Summary(NamedTuple):
     text: str
 
 
-class Parts(NamedTuple):
+class WindowParts(NamedTuple):
     """The parts of a window."""
 
     system: str
-    input: Sequence[Said]  # what is asked now
-    steps: Sequence[Said] = ()  # and what was done about it so far
+    input: Sequence[PromptMessage]  # what is asked now
+    steps: Sequence[PromptMessage] = ()  # and what was done about it so far
     history: Sequence[Message] = ()  # what was said before, oldest first
     pinned: Sequence[Pin] = ()
     summary: Summary | None = None
@@ -80,14 +80,14 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Pack(NamedTuple):
     system: str
-    said: tuple[Said, ...]
+    said: tuple[PromptMessage, ...]
     forgotten: tuple[Message, ...]  # what neither goes along nor is in the summary
     items: tuple[Item, ...]
     budget_tokens: int
-    steps: tuple[Said, ...] = ()  # the run's, of which what was cut is not needed any more
+    steps: tuple[PromptMessage, ...] = ()  # the run's, of which what was cut is not needed any more
 
 
-class Kept(NamedTuple):
+class FormerContext(NamedTuple):
     """The content of a session's context/ from former runs."""
 
     summary: Summary | None = None
@@ -97,7 +97,7 @@ class Kept(NamedTuple):
 class Files(Protocol):
     """A session's context/ (cortexfs/daemon/agent_context_files.py). Every method blocks: for a thread."""
 
-    def load(self) -> Kept: ...
+    def load(self) -> FormerContext: ...
     def write_summary(self, summary: Summary) -> None: ...
     def write_pack(self, pack: bytes) -> None: ...
     def spill(self, call: str, text: str) -> str:
@@ -128,7 +128,7 @@ def tokens(size: int) -> int:
     return -(-size // BYTES)
 
 
-def plan(parts: Parts, limit: int, reserve: int) -> Pack:
+def plan(parts: WindowParts, limit: int, reserve: int) -> Pack:
     """The window of one question; EMSGSIZE, with both numbers, where there is none."""
     room = max(0, limit - reserve)
     system = _system(parts, room)
@@ -147,7 +147,7 @@ def plan(parts: Parts, limit: int, reserve: int) -> Pack:
     return Pack(system, said, forgotten, items, limit, tuple(held))
 
 
-def _system(parts: Parts, room: int) -> str:
+def _system(parts: WindowParts, room: int) -> str:
     pinned = "\n".join(f"- {pin.text.strip()}" for pin in parts.pinned)
     earlier = wording.bounded(parts.summary.text.strip(), room * BYTES // STEP) if parts.summary else ""
     told = (
@@ -167,13 +167,15 @@ def _check(needed: int, room: int, what: str) -> None:
 # Turns.
 
 
-def _unsummarised(parts: Parts) -> list[tuple[Message, Said]]:
+def _unsummarised(parts: WindowParts) -> list[tuple[Message, PromptMessage]]:
     last = parts.summary.last if parts.summary else 0
     found = [(message, said) for message in parts.history if (said := remembered(message))]
     return [(message, said) for message, said in found if not 0 < _id(message) <= last]
 
 
-def _kept(turns: Sequence[tuple[Message, Said]], beside: int, room: int) -> Sequence[tuple[Message, Said]]:
+def _kept(
+    turns: Sequence[tuple[Message, PromptMessage]], beside: int, room: int
+) -> Sequence[tuple[Message, PromptMessage]]:
     """The newest turns that fit; they begin with a message of the user."""
     over = beside + _total(said for _, said in turns) - room
     if over <= 0:
@@ -199,7 +201,7 @@ def _id(message: Message) -> int:
 # This run's steps.
 
 
-def _shortened(steps: list[Said], over: int, room: int) -> list[Said]:
+def _shortened(steps: list[PromptMessage], over: int, room: int) -> list[PromptMessage]:
     """Less of what older steps put in and out, the oldest first; the last step stays as it is."""
     last = max((n for n, said in enumerate(steps) if said.role == "assistant"), default=0)
     over = _rounded(over, room) if over > 0 else 0
@@ -211,7 +213,7 @@ def _shortened(steps: list[Said], over: int, room: int) -> list[Said]:
     return steps
 
 
-def _squeezed(steps: list[Said], beside: int, room: int) -> list[Said]:
+def _squeezed(steps: list[PromptMessage], beside: int, room: int) -> list[PromptMessage]:
     """As little of every step as makes them fit, the last one too."""
     most = SHORT
     while beside + _total(steps) > room and most >= SHORTEST:
@@ -220,9 +222,10 @@ def _squeezed(steps: list[Said], beside: int, room: int) -> list[Said]:
     return steps
 
 
-def _less(said: Said, most: int) -> Said:
+def _less(said: PromptMessage, most: int) -> PromptMessage:
     parts = tuple(
-        Text(wording.shortened(part.text, most)) if isinstance(part, Text) else part for part in said.parts
+        PromptText(wording.shortened(part.text, most)) if isinstance(part, PromptText) else part
+        for part in said.parts
     )
     calls = tuple(replace(call, input=_less_of(call.input, most)) for call in said.calls)
     return replace(said, parts=parts, calls=calls)
@@ -244,21 +247,23 @@ def _bytes(text: str) -> int:
     return len(text.encode(errors="replace"))
 
 
-def _cost(said: Said) -> int:
-    texts = sum(_bytes(part.text) for part in said.parts if isinstance(part, Text))
-    media = sum(not isinstance(part, Text) for part in said.parts)
+def _cost(said: PromptMessage) -> int:
+    texts = sum(_bytes(part.text) for part in said.parts if isinstance(part, PromptText))
+    media = sum(not isinstance(part, PromptText) for part in said.parts)
     return EACH + tokens(texts + sum(map(_call_bytes, said.calls))) + media * MEDIA
 
 
-def _call_bytes(call: Called) -> int:
+def _call_bytes(call: PastCall) -> int:
     return len(call.name) + len(msgspec.json.encode(call.input))
 
 
-def _total(said: Iterable[Said]) -> int:
+def _total(said: Iterable[PromptMessage]) -> int:
     return sum(map(_cost, said))
 
 
-def _items(parts: Parts, kept: Sequence[tuple[Message, Said]], run: Sequence[Said]) -> list[Item]:
+def _items(
+    parts: WindowParts, kept: Sequence[tuple[Message, PromptMessage]], run: Sequence[PromptMessage]
+) -> list[Item]:
     items = [Item("system", "system.md", tokens(_bytes(parts.system)))]
     if parts.tools:
         items.append(Item("tools", "tools", tokens(parts.tools)))

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from cortexfs.core import jsontext
-from cortexfs.core.arguments.schema import Kind, Shape, kind_of, shape_of
+from cortexfs.core.arguments.schema import Shape, ValueKind, kind_of, shape_of
 from cortexfs.core.errors import Fault
-from cortexfs.models.ask.question import Part, Said, Text, Tool
+from cortexfs.models.ask.question import Part, PromptMessage, PromptText, ToolOffer
 
 MAX_TRIES = 64  # objects of one text that are looked at
 MAX_DESCRIPTION = 200  # characters: small models have a small window
@@ -40,20 +40,20 @@ MAX_LEVELS = 3  # of an input that are spelled out
 MAX_NAMES = 20  # of tools, in a sentence
 
 
-class Call(NamedTuple):
+class TextCall(NamedTuple):
     name: str
     input: dict[str, Any]
 
 
-class Answer(NamedTuple):
+class TextReply(NamedTuple):
     text: str
 
 
-class Malformed(NamedTuple):
+class TextMistake(NamedTuple):
     why: str  # a sentence for the model
 
 
-Parsed: TypeAlias = Call | Answer | Malformed
+Parsed: TypeAlias = TextCall | TextReply | TextMistake
 
 _PROTOCOL = """\
 You can call tools. Reply with one JSON object and nothing else.
@@ -76,7 +76,7 @@ Tools, with their input (? may be left out):
 _SENTENCE = re.compile(r"(?<=[.!?]) ")
 
 
-def instruction(tools: Sequence[Tool], plain: bool = False) -> str:
+def instruction(tools: Sequence[ToolOffer], plain: bool = False) -> str:
     """Returns the text to append to the system prompt; nothing when there are no tools."""
     if not tools:
         return ""
@@ -84,7 +84,7 @@ def instruction(tools: Sequence[Tool], plain: bool = False) -> str:
     return (_PLAIN if plain else _PROTOCOL).format(example=example, tools="\n".join(map(_line, tools)))
 
 
-def _line(tool: Tool) -> str:
+def _line(tool: ToolOffer) -> str:
     sentence = _SENTENCE.split(" ".join(tool.description.split()), maxsplit=1)[0]
     description = jsontext.clipped(sentence, MAX_DESCRIPTION)
     return f"- {tool.name} {_fields(shape_of(tool.schema))}" + (f": {description}" if description else "")
@@ -98,7 +98,7 @@ def _fields(shape: Shape, levels: int = MAX_LEVELS) -> str:
     return "{" + ", ".join(listed) + "}"
 
 
-def _type(kind: Kind, schema: Any, shape: Shape, levels: int) -> str:
+def _type(kind: ValueKind, schema: Any, shape: Shape, levels: int) -> str:
     if kind.choices:
         return "|".join(map(jsontext.shown, kind.choices))
     types = sorted(kind.types - {"null"}) or ["null"]
@@ -110,7 +110,7 @@ def _type(kind: Kind, schema: Any, shape: Shape, levels: int) -> str:
     return "any" if len(types) > 3 else "|".join(types)
 
 
-def _example(tool: Tool) -> dict[str, Any]:
+def _example(tool: ToolOffer) -> dict[str, Any]:
     """An input of the right shape. Small models copy words that only describe a value ("the path"), and put
     their own in the place of ones that look like it."""
     shape = shape_of(tool.schema)
@@ -120,7 +120,7 @@ def _example(tool: Tool) -> dict[str, Any]:
 _SAMPLES = {"path": "notes/today.md", "pattern": "*.md", "cmd": "ls -l", "url": "https://example.org/"}
 
 
-def _sample(name: str, kind: Kind) -> Any:
+def _sample(name: str, kind: ValueKind) -> Any:
     if kind.choices:
         return kind.choices[0]
     samples = {
@@ -142,7 +142,7 @@ _MAPS = ("properties", "$defs", "definitions")
 _LISTS = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf", "prefixItems": "prefixItems"}
 
 
-def schema(tools: Sequence[Tool], plain: bool = False) -> dict[str, Any]:
+def schema(tools: Sequence[ToolOffer], plain: bool = False) -> dict[str, Any]:
     """Returns the schema of an answer: a call of one of the tools, or an answer. `type` stands beside
     `anyOf` so that it is not taken for a strict one, which OpenAI allows no choices at the root."""
     calls = [
@@ -210,7 +210,7 @@ _decoder = json.JSONDecoder()
 _EMPTY = "the reply is empty; call a tool, or answer"
 
 
-def parse(text: str, tools: Sequence[Tool], plain: bool = False) -> Parsed:
+def parse(text: str, tools: Sequence[ToolOffer], plain: bool = False) -> Parsed:
     """Returns a model's answer, read. The first JSON object with `tool` or `answer` counts, whatever
     stands around it; a text without one is an answer in plain words."""
     if plain and text.lstrip().startswith('"'):
@@ -219,18 +219,18 @@ def parse(text: str, tools: Sequence[Tool], plain: bool = False) -> Parsed:
         try:
             return _judged(jsontext.decode(found.encode(errors="replace"), "the reply"), tools)
         except Fault as fault:
-            return Malformed(fault.message)
+            return TextMistake(fault.message)
     if _ATTEMPT.search(text):
-        return Malformed("the reply holds no whole JSON object; it was cut off, or is not JSON")
+        return TextMistake("the reply holds no whole JSON object; it was cut off, or is not JSON")
     if not text.strip():
-        return Malformed(_EMPTY)
-    return Answer(text.strip())
+        return TextMistake(_EMPTY)
+    return TextReply(text.strip())
 
 
 def _quoted(text: str) -> Parsed:
     """An answer as JSON text; one that was cut off counts as far as it came."""
     said = Spoken().feed(text)
-    return Answer(said) if said.strip() else Malformed(_EMPTY)
+    return TextReply(said) if said.strip() else TextMistake(_EMPTY)
 
 
 class Spoken:
@@ -278,21 +278,21 @@ def _object(text: str) -> str | None:
     return None
 
 
-def _judged(found: dict[str, Any], tools: Sequence[Tool]) -> Parsed:
+def _judged(found: dict[str, Any], tools: Sequence[ToolOffer]) -> Parsed:
     if "tool" not in found:
         answer = found["answer"]
-        return Answer(answer if isinstance(answer, str) else msgspec.json.encode(answer).decode())
+        return TextReply(answer if isinstance(answer, str) else msgspec.json.encode(answer).decode())
     if "answer" in found:
-        return Malformed("the reply holds both tool and answer; say one of them")
+        return TextMistake("the reply holds both tool and answer; say one of them")
     name, given = found["tool"], found.get("input", {})
     if name not in [tool.name for tool in tools]:
-        return Malformed(f"tool: there is no tool {jsontext.shown(name)}; there are: {_names(tools)}")
+        return TextMistake(f"tool: there is no tool {jsontext.shown(name)}; there are: {_names(tools)}")
     if not isinstance(given, dict):
-        return Malformed(f"input: expected object, got {jsontext.type_name(given)}")
-    return Call(name, given)
+        return TextMistake(f"input: expected object, got {jsontext.type_name(given)}")
+    return TextCall(name, given)
 
 
-def _names(tools: Sequence[Tool]) -> str:
+def _names(tools: Sequence[ToolOffer]) -> str:
     more = len(tools) - MAX_NAMES
     names = ", ".join(tool.name for tool in tools[:MAX_NAMES]) or "none"
     return f"{names} and {more} more" if more > 0 else names
@@ -301,13 +301,13 @@ def _names(tools: Sequence[Tool]) -> str:
 # Earlier steps.
 
 
-def result_message(name: str, output: str, is_error: bool) -> Said:
+def result_message(name: str, output: str, is_error: bool) -> PromptMessage:
     """Returns a tool's output, as wording.py tells it, said by the user: there is nobody else."""
     told = f"The call of {name} failed:" if is_error else f"The output of {name}:"
-    return Said("user", (Text(f"{told}\n{output}\nCall again, or answer."),))
+    return PromptMessage("user", (PromptText(f"{told}\n{output}\nCall again, or answer."),))
 
 
-def as_text(said: Sequence[Said]) -> tuple[Said, ...]:
+def as_text(said: Sequence[PromptMessage]) -> tuple[PromptMessage, ...]:
     """A conversation with calls and results as one without. Nobody speaks twice in a row, which the templates
     of many models refuse."""
     names = {call.call: call.name for each in said for call in each.calls}
@@ -315,22 +315,22 @@ def as_text(said: Sequence[Said]) -> tuple[Said, ...]:
     return tuple(_joined(list(group)) for _, group in groupby(turns, key=lambda each: each.role))
 
 
-def _textual(said: Said, names: dict[str, str]) -> Said:
+def _textual(said: PromptMessage, names: dict[str, str]) -> PromptMessage:
     if said.role == "tool":
         return result_message(names.get(said.call, "a tool"), said.text, said.is_error)
-    calls = tuple(Text(_written(call.name, call.input)) for call in said.calls)
-    return Said(said.role, (*said.parts, *calls))
+    calls = tuple(PromptText(_written(call.name, call.input)) for call in said.calls)
+    return PromptMessage(said.role, (*said.parts, *calls))
 
 
-def _joined(turns: list[Said]) -> Said:
+def _joined(turns: list[PromptMessage]) -> PromptMessage:
     """Turns of one speaker as one; texts are set apart by a blank line."""
     parts: list[Part] = []
     for part in (part for turn in turns for part in turn.parts):
-        if isinstance(part, Text) and parts and isinstance(last := parts[-1], Text):
-            parts[-1] = Text(f"{last.text}\n\n{part.text}")
+        if isinstance(part, PromptText) and parts and isinstance(last := parts[-1], PromptText):
+            parts[-1] = PromptText(f"{last.text}\n\n{part.text}")
         else:
             parts.append(part)
-    return Said(turns[0].role, tuple(parts))
+    return PromptMessage(turns[0].role, tuple(parts))
 
 
 def _written(name: str, input_: Any) -> str:

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import trio
 
-from cortexfs.agents.window.context import Files, Pack, Parts, pack_json, plan, renewed, summary_request
+from cortexfs.agents.window.context import Files, Pack, WindowParts, pack_json, plan, renewed, summary_request
 from cortexfs.core.errors import Fault
-from cortexfs.models.ask.question import Said
+from cortexfs.models.ask.question import PromptMessage
 
 Summarise = Callable[[dict[str, Any]], Awaitable[str]]
 
@@ -32,8 +32,8 @@ class Names(NamedTuple):
     agent: str
 
 
-class Window:
-    def __init__(self, parts: Parts, room: tuple[int, int], files: Files | None, names: Names) -> None:
+class AgentWindow:
+    def __init__(self, parts: WindowParts, room: tuple[int, int], files: Files | None, names: Names) -> None:
         self._parts = parts
         self._limit, self._reserve = room
         self._files = files
@@ -41,7 +41,7 @@ class Window:
         self._told = b""
         self._summarises = True
 
-    def did(self, *said: Said) -> None:
+    def did(self, *said: PromptMessage) -> None:
         """The run has come so much further."""
         self._parts = self._parts._replace(steps=(*self._parts.steps, *said))
 

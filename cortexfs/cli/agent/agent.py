@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cortexfs import config
 from cortexfs.agents import defaults, records
-from cortexfs.agents.records import Record
+from cortexfs.agents.records import AgentRecord
 from cortexfs.cli import mounts, objects, output, parser, reload
 from cortexfs.cli.agent import list as agent_list
 from cortexfs.cli.agent import own as agent_own
@@ -33,12 +33,12 @@ from cortexfs.core.policy import rules
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
 from cortexfs.state import state_lock
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 
 CLASS = "agent"
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
     for verb, (summary, arguments, _, examples) in VERBS.items():
         one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
@@ -93,7 +93,7 @@ def _new(options: argparse.Namespace, state: Path) -> int:
     record, served = _record(options, name, root, _labels(state)), _serves(root, state)
     with state_lock.unserved(state) as alone:
         if alone:
-            Store(state / "tree").drop_values((CLASS, name))
+            ControlStore(state / "tree").drop_values((CLASS, name))
         records.put(state, record)
     said = _told(options.root, root, [name], there=True) if served else _elsewhere(root)
     output.say(f"made {CLASS}/{name}; {said}")
@@ -120,7 +120,7 @@ def _plain(word: str) -> str:
     return word.removeprefix(f"home/{os.getuid()}/").removeprefix(f"{CLASS}/")
 
 
-def _record(options: argparse.Namespace, name: str, root: str | None, labels: frozenset[str]) -> Record:
+def _record(options: argparse.Namespace, name: str, root: str | None, labels: frozenset[str]) -> AgentRecord:
     model = options.model.removeprefix("model/")
     value_formats.model_name(f"{model}\n")
     tools = defaults.BASE_TOOLS if options.tools is None else _tools(options.tools, root)
@@ -131,7 +131,7 @@ def _record(options: argparse.Namespace, name: str, root: str | None, labels: fr
     description = " ".join(options.description.split())
     if len(description) > records.MAX_DESCRIPTION:
         raise Fault("EINVAL", f"the description is over {records.MAX_DESCRIPTION} characters")
-    return Record(name, time.time(), os.getuid(), os.getgid(), description, texts)
+    return AgentRecord(name, time.time(), os.getuid(), os.getgid(), description, texts)
 
 
 def _tools(given: list[str], root: str | None) -> list[str]:
@@ -249,7 +249,7 @@ def _remove(state: Path, chosen: list[str]) -> None:
         for name in chosen:
             records.remove(state, name)
             if alone:
-                Store(state / "tree").drop_values((CLASS, name))
+                ControlStore(state / "tree").drop_values((CLASS, name))
 
 
 def _of_record(state: Path, name: str) -> Object:

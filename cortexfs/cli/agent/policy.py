@@ -15,12 +15,12 @@ from cortexfs.cli import mounts, output, parser
 from cortexfs.cli.agent import policy_facts
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, exit_status
 from cortexfs.core.policy import lint
-from cortexfs.core.policy.decision import Decision, Question, decide
+from cortexfs.core.policy.decision import Decision, PolicyQuery, decide
 from cortexfs.core.policy.risk_settings import Mode
 from cortexfs.core.policy.rules import TO_RUN
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
     for verb, (summary, declares, _, examples) in VERBS.items():
         one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
@@ -54,7 +54,7 @@ def _explain(options: argparse.Namespace) -> int:
     if options.mode:
         settings = replace(settings, mode=options.mode, auto_approve_up_to=None)
     caller = policy_facts.caller(root, options.caller, options.user)
-    question = Question(
+    question = PolicyQuery(
         caller,
         replace(thing, is_its_model=policy_facts.is_its_model(root, caller, thing)),
         TO_RUN[thing.class_],
@@ -67,7 +67,7 @@ def _explain(options: argparse.Namespace) -> int:
     return EXIT_OK if decision.allowed else exit_status("EACCES")
 
 
-def _show(question: Question, decision: Decision, as_json: bool) -> None:
+def _show(question: PolicyQuery, decision: Decision, as_json: bool) -> None:
     if as_json:
         asked = {
             "caller": question.caller.name,

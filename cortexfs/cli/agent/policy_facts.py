@@ -20,11 +20,11 @@ from cortexfs.core import registry
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.names import CLASSES
 from cortexfs.core.policy import risk_settings, rules
-from cortexfs.core.policy.confirming import Kind
-from cortexfs.core.policy.decision import Bits, Caller, Thing
-from cortexfs.core.policy.lint import Agent, Plugin, PolicyFile, World
-from cortexfs.core.policy.risk import Tool, effects_of
-from cortexfs.core.policy.risk_settings import FILE, Settings
+from cortexfs.core.policy.confirming import CallerKind
+from cortexfs.core.policy.decision import Bits, PolicyCaller, Thing
+from cortexfs.core.policy.lint import LintedAgent, LintedPlugin, LintInput, PolicyText
+from cortexfs.core.policy.risk import RatedTool, effects_of
+from cortexfs.core.policy.risk_settings import FILE, RiskSettings
 from cortexfs.core.value_formats import U32
 from cortexfs.state import believed
 
@@ -108,7 +108,7 @@ def _rules(path: str, below: str) -> tuple[rules.Rule, ...]:
         raise Fault(fault.code, f"{below}.d/policy: {fault.message}") from None
 
 
-def tool(path: str, name: str) -> Tool:
+def tool(path: str, name: str) -> RatedTool:
     try:
         effects = effects_of(control(path, "effects"))
     except Fault as fault:
@@ -116,10 +116,10 @@ def tool(path: str, name: str) -> Tool:
     builtin = line(path, "origin") == "builtin"
     words = control(path, "cap").split()
     flags = (word in words for word in ("background_safe", "dry_run_flag", "dry_run_trusted"))
-    return Tool(name, effects, builtin, *flags)
+    return RatedTool(name, effects, builtin, *flags)
 
 
-def caller(root: str, word: str, user: str | None) -> Caller:
+def caller(root: str, word: str, user: str | None) -> PolicyCaller:
     """A user, or an agent that works for `user` (you, unless named)."""
     if "/" not in word:
         if user:
@@ -132,11 +132,11 @@ def caller(root: str, word: str, user: str | None) -> Caller:
     owner = person(user or str(os.getuid() if home is None else home))
     if home not in (None, owner.uid):
         raise Fault("EINVAL", f"{below} works for uid {home} alone")
-    return Caller(
+    return PolicyCaller(
         below,
         owner.uid,
         owner.groups,
-        Kind.AGENT,
+        CallerKind.AGENT,
         rules.type_of(control(path, "label")),
         _rules(path, below),
         f"{below}.d/policy",
@@ -146,14 +146,14 @@ def caller(root: str, word: str, user: str | None) -> Caller:
     )
 
 
-def is_its_model(root: str, caller: Caller, thing: Thing) -> bool:
+def is_its_model(root: str, caller: PolicyCaller, thing: Thing) -> bool:
     """Returns true of the model that an agent is made of, by the name under which it was asked for."""
-    if caller.kind is not Kind.AGENT or thing.class_ != "model":
+    if caller.kind is not CallerKind.AGENT or thing.class_ != "model":
         return False
     return line(os.path.join(root, caller.name), "model") == (thing.alias or thing.name)
 
 
-def person(word: str) -> Caller:
+def person(word: str) -> PolicyCaller:
     """A user by name or number; a number needs no entry in the user database."""
     numeric = word.isascii() and word.isdecimal()
     if numeric and (len(word) > len(str(U32)) or int(word) > U32):
@@ -163,9 +163,9 @@ def person(word: str) -> Caller:
     except KeyError:
         if not numeric:
             raise Fault("ENOENT", f"there is no user {word!r}; give a name, a uid or agent/NAME") from None
-        return Caller(f"uid {word}", int(word))
+        return PolicyCaller(f"uid {word}", int(word))
     groups = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
-    return Caller(entry.pw_name, entry.pw_uid, groups)
+    return PolicyCaller(entry.pw_name, entry.pw_uid, groups)
 
 
 def serves(root: str) -> int | None:
@@ -174,7 +174,7 @@ def serves(root: str) -> int | None:
     return None if mount is None or mount.everyone else mount.owner
 
 
-def settings(root: str, directory: str | None) -> Settings:
+def settings(root: str, directory: str | None) -> RiskSettings:
     """policy.toml of the daemon's owner; without one, the defaults."""
     owner = os.stat(root).st_uid
     path = _configuration(owner, directory) / FILE
@@ -195,7 +195,7 @@ def _configuration(owner: int, directory: str | None) -> Path:
     return config.places(environ, owner, config=directory).config
 
 
-def world(root: str, directory: str | None, status: str) -> World:
+def world(root: str, directory: str | None, status: str) -> LintInput:
     """Everything that `ctx policy lint` looks at. What is wrong with policy.toml is for it to tell."""
     said, fault = risk_settings.DEFAULT, ""
     try:
@@ -204,7 +204,7 @@ def world(root: str, directory: str | None, status: str) -> World:
         fault = problem.message
     paths = {class_: _own(root, class_) for class_ in CLASSES}
     where = config.places(os.environ, os.getuid(), config=directory)
-    return World(
+    return LintInput(
         root=os.path.realpath(root),
         settings=said,
         settings_fault=fault,
@@ -228,15 +228,15 @@ def _own(root: str, class_: str) -> list[str]:
     return [path for path in objects.paths_of(root, class_) if not os.path.islink(path)]
 
 
-def _file(root: str, path: str) -> PolicyFile:
-    return PolicyFile(f"{objects.short(root, path)}.d/policy", control(path, "policy"))
+def _file(root: str, path: str) -> PolicyText:
+    return PolicyText(f"{objects.short(root, path)}.d/policy", control(path, "policy"))
 
 
-def _agent(root: str, path: str) -> Agent:
+def _agent(root: str, path: str) -> LintedAgent:
     label = rules.type_of(control(path, "label"))
     tools = tuple(control(path, "tools").split())
     home = real(root, path).home
-    return Agent(
+    return LintedAgent(
         objects.short(root, path),
         label,
         _file(root, path),
@@ -247,7 +247,7 @@ def _agent(root: str, path: str) -> Agent:
     )
 
 
-def _plugins(tools: list[str], status: str) -> tuple[Plugin, ...]:
+def _plugins(tools: list[str], status: str) -> tuple[LintedPlugin, ...]:
     """Those that gave a tool, and those that are broken and so gave none."""
     given: dict[str, list[str]] = {}
     for path in tools:
@@ -256,5 +256,7 @@ def _plugins(tools: list[str], status: str) -> tuple[Plugin, ...]:
     broken = dict(
         said.split(": ", 1) for said in mounts.facts(status).get("broken plugin", []) if ": " in said
     )
-    working = (Plugin(name, tools=tuple(some)) for name, some in sorted(given.items()) if name not in broken)
-    return (*working, *(Plugin(name, fault=why) for name, why in sorted(broken.items())))
+    working = (
+        LintedPlugin(name, tools=tuple(some)) for name, some in sorted(given.items()) if name not in broken
+    )
+    return (*working, *(LintedPlugin(name, fault=why) for name, why in sorted(broken.items())))

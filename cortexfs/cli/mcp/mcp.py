@@ -20,7 +20,7 @@ from cortexfs.cli.output import say
 from cortexfs.core.errors import EXIT_OK, Fault
 
 if TYPE_CHECKING:
-    from cortexfs.mcp.offer import Offer
+    from cortexfs.mcp.offer import McpOffer
 
 TOKEN = "CTX_MCP_TOKEN"
 HOST = "127.0.0.1"
@@ -56,7 +56,7 @@ VERBS = {
 }
 
 
-class _Parser(parser.Parser):
+class _Parser(parser.CommandParser):
     """A parser that takes all that follows `--` for a command line of its own, whatever stands before it."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -67,7 +67,7 @@ class _Parser(parser.Parser):
         return found, rest
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb", parser_class=_Parser)
     for verb, (_, summary, examples) in VERBS.items():
         one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
@@ -144,11 +144,11 @@ def serve(options: argparse.Namespace) -> int:
     root = mounts.root(options.root)
     mounts.status_text(root)
     try:
-        from cortexfs.mcp.offer import Offer
+        from cortexfs.mcp.offer import McpOffer
     except ModuleNotFoundError as missing:
         why = f"MCP needs the package {missing.name}, which is not installed; install cortexfs[mcp]"
         raise Fault("EHOSTDOWN", why) from None
-    offer = Offer(partial(objects.paths_of, root, "tool"), options.allow)
+    offer = McpOffer(partial(objects.paths_of, root, "tool"), options.allow)
     os.environ["CTX_ROOT"] = root
     if where:
         _over_http(offer, where, given, root)
@@ -159,7 +159,7 @@ def serve(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _over_http(offer: Offer, where: tuple[str, int], given: str | None, root: str) -> None:
+def _over_http(offer: McpOffer, where: tuple[str, int], given: str | None, root: str) -> None:
     from cortexfs.mcp import http
 
     host, port = where

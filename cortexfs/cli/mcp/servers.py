@@ -20,7 +20,7 @@ from cortexfs.cli.plugin import list as plugin_list
 from cortexfs.cli.plugin.group import places_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
-from cortexfs.core.manifest.mcp_server import Server
+from cortexfs.core.manifest.mcp_server import McpServer
 from cortexfs.models.providers.secrets import MAX_KEY
 from cortexfs.plugins.mcp_servers import PREFIX, Servers
 
@@ -38,8 +38,8 @@ def listing(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _row(name: str, servers: Servers, live: plugin_list.Live | None) -> dict[str, Any]:
-    server, reason = Server(), None
+def _row(name: str, servers: Servers, live: plugin_list.LivePlugins | None) -> dict[str, Any]:
+    server, reason = McpServer(), None
     try:
         server = servers.read(mcp_server.check_name(name))
     except Fault as fault:
@@ -77,10 +77,10 @@ def add(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _described(options: argparse.Namespace) -> tuple[Server, set[str]]:
+def _described(options: argparse.Namespace) -> tuple[McpServer, set[str]]:
     """The server that the arguments mean, and which of its variables and headers were typed."""
     command, *words = options.command or ("",)
-    server = Server(command=command, args=tuple(words), url=options.url or "", tools=tuple(options.tool))
+    server = McpServer(command=command, args=tuple(words), url=options.url or "", tools=tuple(options.tool))
     if not command and not server.url:
         raise Fault("EINVAL", "say what it is: --url URL, or at the end -- COMMAND [ARGS]")
     if (options.env and server.url) or (options.header and command):

@@ -19,10 +19,10 @@ from cortexfs.models.ask.model import EFFORTS, parameters
 from cortexfs.models.exchange.served import every_offer
 from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.objects import resolved
-from cortexfs.models.providers.provider import Declared
+from cortexfs.models.providers.provider import DeclaredModel
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
     summary = "make a model with defaults of its own"
     one = verbs.add_parser("new", help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     origin = resolved(offers, options.origin.removeprefix("model/"))
     value_formats.parameters("".join(f"{line}\n" for line in options.set))
     kept = origin.declared
-    made = Declared(
+    made = DeclaredModel(
         id=kept.id,
         name=options.name,
         description=options.description or kept.description,

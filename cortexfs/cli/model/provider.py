@@ -21,8 +21,8 @@ from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.models.exchange import listing_request
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.files import Providers
-from cortexfs.models.providers.listing import Listed
-from cortexfs.models.providers.objects import Offer, cap, offers
+from cortexfs.models.providers.listing import ListedModel
+from cortexfs.models.providers.objects import ProviderModel, cap, offers
 from cortexfs.models.providers.provider import FORMATS, PRESETS, Preset, Provider
 from cortexfs.models.providers.secrets import MAX_KEY, Secrets
 
@@ -54,7 +54,7 @@ VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class Place:
+class ProviderFolder:
     """The files that a command works with."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -64,7 +64,7 @@ class Place:
         self.secrets = Secrets(where.state)
         self.root: str | None = options.root
 
-    def keep(self, name: str, provider: Provider, found: list[Listed]) -> None:
+    def keep(self, name: str, provider: Provider, found: list[ListedModel]) -> None:
         config.create(self.where)  # which closes the state to others
         self.providers.keep(name, provider, found, time.time())
 
@@ -80,7 +80,7 @@ class Place:
         return trio.run(key_of, name, provider.key, self.secrets)
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
     for verb, (summary, examples) in VERBS.items():
         one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
@@ -135,10 +135,10 @@ def run(options: argparse.Namespace) -> int:
         "list": _list, "add": _add, "remove": _remove, "secret": _secret, "test": _test, "models": _models,
         "add-local": _add_local, "add-gguf": _add_gguf,
     }  # fmt: skip
-    return verbs[options.verb](options, Place(options))
+    return verbs[options.verb](options, ProviderFolder(options))
 
 
-def _add(options: argparse.Namespace, place: Place) -> int:
+def _add(options: argparse.Namespace, place: ProviderFolder) -> int:
     provider = _described(options)
     config.create(place.where)
     place.providers.add(options.name, provider)
@@ -167,17 +167,17 @@ def _described(options: argparse.Namespace) -> Provider:
     return files.decode(files.encode(made), "the arguments")  # as strict as with a file
 
 
-def _key(options: argparse.Namespace) -> files.Key | None:
+def _key(options: argparse.Namespace) -> files.KeySource | None:
     if options.key_env:
-        return files.Key(env=options.key_env)
+        return files.KeySource(env=options.key_env)
     if options.key_command:
         import shlex
 
-        return files.Key(command=tuple(shlex.split(options.key_command)))
+        return files.KeySource(command=tuple(shlex.split(options.key_command)))
     return None
 
 
-def _refreshed(name: str, provider: Provider, place: Place) -> str:
+def _refreshed(name: str, provider: Provider, place: ProviderFolder) -> str:
     """Ask for its models, and say how many there are; that it does not answer now is no failure."""
     if not provider.listed:
         return f"{len(provider.models) + len(provider.model)} models declared"
@@ -190,15 +190,15 @@ def _refreshed(name: str, provider: Provider, place: Place) -> str:
     return f"{len(found)} models listed"
 
 
-def _add_local(options: argparse.Namespace, place: Place) -> int:
+def _add_local(options: argparse.Namespace, place: ProviderFolder) -> int:
     return local.add_local(place.root)
 
 
-def _add_gguf(options: argparse.Namespace, place: Place) -> int:
+def _add_gguf(options: argparse.Namespace, place: ProviderFolder) -> int:
     return local.add_gguf(options, place.where)
 
 
-def _remove(options: argparse.Namespace, place: Place) -> int:
+def _remove(options: argparse.Namespace, place: ProviderFolder) -> int:
     if "/" in options.name:
         return local.remove(options.name, place.where, place.root)
     place.providers.remove(options.name)
@@ -207,7 +207,7 @@ def _remove(options: argparse.Namespace, place: Place) -> int:
     return EXIT_OK
 
 
-def _secret(options: argparse.Namespace, place: Place) -> int:
+def _secret(options: argparse.Namespace, place: ProviderFolder) -> int:
     name = options.name
     provider = place.providers.read(name)
     if provider.key is not None:
@@ -237,7 +237,7 @@ def _why(fault: Fault) -> str:
     return fault.message.partition("; see: ctx provider test ")[0]
 
 
-def _test(options: argparse.Namespace, place: Place) -> int:
+def _test(options: argparse.Namespace, place: ProviderFolder) -> int:
     name, provider = options.name, place.providers.read(options.name)
     key = place.key(name, provider)
     began = time.monotonic()
@@ -252,7 +252,7 @@ def _test(options: argparse.Namespace, place: Place) -> int:
     return EXIT_OK
 
 
-def _models(options: argparse.Namespace, place: Place) -> int:
+def _models(options: argparse.Namespace, place: ProviderFolder) -> int:
     """Those of one provider, or of all: what is wrong with one does not keep the others back."""
     names = [options.name] if options.name else sorted(place.providers.load().providers)
     rows, status = [], EXIT_OK
@@ -272,7 +272,7 @@ def _models(options: argparse.Namespace, place: Place) -> int:
     return status
 
 
-def _listed(name: str, refresh: bool, place: Place) -> list[dict[str, Any]]:
+def _listed(name: str, refresh: bool, place: ProviderFolder) -> list[dict[str, Any]]:
     provider = place.providers.read(name)
     known = place.providers.listing(name, provider)
     if provider.listed and (refresh or known is None):
@@ -282,7 +282,7 @@ def _listed(name: str, refresh: bool, place: Place) -> list[dict[str, Any]]:
     return [_row(offer, provider) for offer in offers(name, provider, known.models if known else ())]
 
 
-def _row(offer: Offer, provider: Provider) -> dict[str, Any]:
+def _row(offer: ProviderModel, provider: Provider) -> dict[str, Any]:
     limit = offer.declared.limit or (offer.listed and offer.listed.limit)
     return {
         "model": offer.name,
@@ -292,7 +292,7 @@ def _row(offer: Offer, provider: Provider) -> dict[str, Any]:
     }
 
 
-def _list(options: argparse.Namespace, place: Place) -> int:
+def _list(options: argparse.Namespace, place: ProviderFolder) -> int:
     found = place.providers.load()
     rows = [_about(name, provider, place) for name, provider in found.providers.items()]
     rows += local.about(place.where.config)
@@ -309,7 +309,7 @@ def _list(options: argparse.Namespace, place: Place) -> int:
     return EXIT_OK
 
 
-def _about(name: str, provider: Provider, place: Place) -> dict[str, Any]:
+def _about(name: str, provider: Provider, place: ProviderFolder) -> dict[str, Any]:
     listing = place.providers.listing(name, provider)
     return {
         "name": name,
@@ -321,7 +321,7 @@ def _about(name: str, provider: Provider, place: Place) -> dict[str, Any]:
     }
 
 
-def _has_key(name: str, provider: Provider, place: Place) -> str:
+def _has_key(name: str, provider: Provider, place: ProviderFolder) -> str:
     if provider.key:
         return "env" if provider.key.env else "command"
     return "kept" if place.secrets.has(name) else "missing" if provider.needs_key else "none"

@@ -20,7 +20,7 @@ from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, code_of, exit_stat
 CHECKS: dict[str, Check] = {**system_checks.CHECKS, **mount_checks.CHECKS}
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     parser.places_options(into)
     parser.json_option(into)
     into.add_argument(

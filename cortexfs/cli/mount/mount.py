@@ -42,7 +42,7 @@ ENVIRONMENT = re.compile(
 )
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     into.add_argument(
         "point", metavar="ROOT", nargs="?", help="the directory to mount at (default: CTX_ROOT, else /ctx)"
     )

@@ -12,12 +12,12 @@ import argparse
 import os
 
 from cortexfs.cli import daemons, mounts, parser
-from cortexfs.cli.daemons import Daemon
+from cortexfs.cli.daemons import RunningDaemon
 from cortexfs.cli.mount import mount, umount
 from cortexfs.core.errors import EXIT_OK, Fault
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     into.add_argument("point", metavar="ROOT", nargs="?", help="the mount to restart (default: as --root)")
     parser.places_options(into)
     parser.examples(into, "ctx restart", "ctx restart ~/ctx")
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     return mount.run(options)
 
 
-def _keep_places(options: argparse.Namespace, daemon: Daemon | None) -> None:
+def _keep_places(options: argparse.Namespace, daemon: RunningDaemon | None) -> None:
     """Name the directories that the daemon was started with, where the command names none."""
     if daemon is None:
         if not (options.state and options.config):

@@ -16,7 +16,7 @@ import signal
 import subprocess
 
 from cortexfs.cli import daemons, mounts, parser
-from cortexfs.cli.daemons import Process
+from cortexfs.cli.daemons import PinnedProcess
 from cortexfs.cli.mounts import Mount
 from cortexfs.cli.output import say
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, os_faults
@@ -26,7 +26,7 @@ STOP_SECONDS = 10.0
 HUNG_SECONDS = 3.0
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     into.add_argument("point", metavar="ROOT", nargs="?", help="the mount to end (default: as --root)")
     parser.places_options(into)
     parser.examples(into, "ctx umount", "ctx umount ~/ctx")
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _stop(mount: Mount, process: Process | None) -> None:
+def _stop(mount: Mount, process: PinnedProcess | None) -> None:
     """End a daemon that answers."""
     if process is None:
         detach(mount)
@@ -70,7 +70,7 @@ def _stop(mount: Mount, process: Process | None) -> None:
         _force(mount, process)
 
 
-def _force(mount: Mount, process: Process | None) -> None:
+def _force(mount: Mount, process: PinnedProcess | None) -> None:
     """End a daemon that does not answer, gently first."""
     if process and process.end(signal.SIGTERM, HUNG_SECONDS):
         _sweep(mount)

@@ -20,7 +20,7 @@ from cortexfs.cli.plugin.decided import decide, manifest_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifestjson import settings
 from cortexfs.core.manifestjson.settings import Setting
-from cortexfs.plugins.install.decisions import Chosen, Store
+from cortexfs.plugins.install.decisions import Chosen, DecisionStore
 
 HEADS = ("key", "value", "from", "type", "what it is")
 # A host is told of all of them in the packet that starts it.
@@ -36,7 +36,7 @@ def settings_verb(options: argparse.Namespace, where: config.Places) -> int:
     if options.unset or options.value is not None:
         _set(options, where, known)
     else:
-        _show(options, known, Store(where.state).of(options.name))
+        _show(options, known, DecisionStore(where.state).of(options.name))
     return EXIT_OK
 
 
@@ -47,7 +47,7 @@ def _set(options: argparse.Namespace, where: config.Places, known: Mapping[str, 
             "EINVAL", f"--unset wants a key and no value: ctx plugin config {options.name} KEY --unset"
         )
     value = None if options.unset else settings.read(known, key, _given(options.value))
-    store = Store(where.state)
+    store = DecisionStore(where.state)
     sealed = isinstance(value, str) and known[key].is_secret and store.seal(options.name, key, value)
 
     def make(chosen: Chosen) -> Chosen:

@@ -13,12 +13,12 @@ from cortexfs import config
 from cortexfs.cli import parser, reload
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifestjson.fields import Manifest
-from cortexfs.plugins.install.decisions import Chosen, Store
+from cortexfs.core.manifestjson.fields import JsonManifest
+from cortexfs.plugins.install.decisions import Chosen, DecisionStore
 from cortexfs.plugins.package import directory, json_manifests
 
 
-def manifest_of(where: config.Places, name: str) -> Manifest:
+def manifest_of(where: config.Places, name: str) -> JsonManifest:
     """Returns the plugin's manifest; raises a Fault for a plugin that is not there, or of the other kind."""
     folder = folder_of(where, name)
     manifest = directory.read(folder)
@@ -39,5 +39,5 @@ def folder_of(where: config.Places, name: str) -> Path:
 
 def decide(options: argparse.Namespace, where: config.Places, make: Callable[[Chosen], Chosen]) -> str:
     """Write it down and tell the daemon; what came of it."""
-    Store(where.state).change(options.name, make)
+    DecisionStore(where.state).change(options.name, make)
     return reload.told(options.root, reload.broken("plugin", options.name, "does not load"))

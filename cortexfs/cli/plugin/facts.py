@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import governance
-from cortexfs.core.policy.lint import Plugin
+from cortexfs.core.policy.lint import LintedPlugin
 from cortexfs.linux import kernel_support
 from cortexfs.plugins.package import directory
 
 
-def told(plugin: Plugin, state: Path) -> Plugin:
+def told(plugin: LintedPlugin, state: Path) -> LintedPlugin:
     """The plugin, with what its manifest says of it."""
     folder = state / directory.FOLDER / plugin.name
     if folder not in directory.folders(state / directory.FOLDER):

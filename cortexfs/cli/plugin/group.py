@@ -12,7 +12,7 @@ import os
 
 from cortexfs import config
 from cortexfs.cli import daemons, mounts, parser
-from cortexfs.cli.daemons import Daemon
+from cortexfs.cli.daemons import RunningDaemon
 from cortexfs.core.errors import Fault
 
 # By verb: module and function, and what it does.
@@ -43,7 +43,7 @@ WITHOUT_MOUNT = ("new", "review", "test", "keygen", "sign", "pack")
 WITH_MOUNT = tuple(verb for verb in VERBS if verb not in WITHOUT_MOUNT)
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     verbs = into.add_subparsers(metavar="VERB", required=True, dest="verb")
     for verb, (_, summary) in VERBS.items():
         one = verbs.add_parser(verb, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
@@ -210,7 +210,7 @@ ARGUMENTS = {
 }
 
 
-def _ours(given: str | None) -> Daemon | None:
+def _ours(given: str | None) -> RunningDaemon | None:
     """Returns the daemon that is meant, if it is ours: it would not see another state."""
     if {"CTX_STATE", "CTX_CONFIG"} & os.environ.keys():
         return None

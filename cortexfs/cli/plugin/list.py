@@ -40,7 +40,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(shown[head] for head in HEADS)
 
 
-class Live:
+class LivePlugins:
     """The plugins of a running daemon: their tools and commands, and which are broken."""
 
     def __init__(self, root: str, text: str) -> None:
@@ -60,15 +60,15 @@ class Live:
                 self.commands.setdefault(one["plugin"], []).append(name)
 
 
-def live_of(options: argparse.Namespace) -> Live | None:
+def live_of(options: argparse.Namespace) -> LivePlugins | None:
     try:
         root = mounts.root(options.root)
-        return Live(root, mounts.status_text(root))
+        return LivePlugins(root, mounts.status_text(root))
     except Fault:
         return None  # a listing works without a mount, and says so in its status column
 
 
-def _rows(where: config.Places, live: Live | None) -> list[dict[str, Any]]:
+def _rows(where: config.Places, live: LivePlugins | None) -> list[dict[str, Any]]:
     enabled = config.enabled(config.load(where))
     rows = [_packaged(one, one.plugin.name in enabled, live) for one in found()]
     for folder in directory.folders(where.state / directory.FOLDER):
@@ -78,12 +78,12 @@ def _rows(where: config.Places, live: Live | None) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
-def _packaged(one: FoundPlugin, enabled: bool, live: Live | None) -> dict[str, Any]:
+def _packaged(one: FoundPlugin, enabled: bool, live: LivePlugins | None) -> dict[str, Any]:
     row = _row(one.plugin.name, one.plugin.version, "python", enabled, one.fault, live)
     return row | {"distribution": one.distribution, "location": one.location}
 
 
-def _installed(folder: Path, enabled: bool, live: Live | None) -> dict[str, Any]:
+def _installed(folder: Path, enabled: bool, live: LivePlugins | None) -> dict[str, Any]:
     fault, publisher, version, boundary = None, "", "-", "-"
     try:
         manifest = directory.read(folder)
@@ -96,7 +96,7 @@ def _installed(folder: Path, enabled: bool, live: Live | None) -> dict[str, Any]
     return row | {"publisher": publisher, "location": str(folder)}
 
 
-def _missing(name: str, live: Live | None) -> dict[str, Any]:
+def _missing(name: str, live: LivePlugins | None) -> dict[str, Any]:
     """Enabled, and not where this user can see it."""
     version = live.versions.get(name) if live else None
     fault = None if version else "it is not installed, or closed to you"
@@ -113,7 +113,7 @@ def boundary_of(manifest: Manifest) -> str:
 
 
 def _row(
-    name: str, version: str, boundary: str, enabled: bool, fault: str | None, live: Live | None
+    name: str, version: str, boundary: str, enabled: bool, fault: str | None, live: LivePlugins | None
 ) -> dict[str, Any]:
     tools = live.tools.get(name, []) if live else []
     commands = live.commands.get(name, []) if live else []

@@ -17,9 +17,9 @@ from cortexfs.cli.plugin.decided import decide, manifest_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import capabilities
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins import json_kinds
-from cortexfs.plugins.install.decisions import Chosen, Decision, Store
+from cortexfs.plugins.install.decisions import Chosen, Decision, DecisionStore
 
 HEADS = ("capability", "effective", "why")
 DECISIONS = ("grant", "deny", "default")
@@ -33,7 +33,7 @@ def permissions(options: argparse.Namespace, where: config.Places) -> int:
         said = decide(options, where, lambda chosen: _changed(chosen, wanted, private))
         output.say(f"changed the permissions of {options.name}; {said}")
         return EXIT_OK
-    _show(options, manifest, Store(where.state).of(options.name))
+    _show(options, manifest, DecisionStore(where.state).of(options.name))
     return EXIT_OK
 
 
@@ -65,7 +65,7 @@ def _changed(chosen: Chosen, wanted: dict[str, str], private: tuple[str, ...] | 
     )
 
 
-def _show(options: argparse.Namespace, manifest: Manifest, chosen: Chosen) -> None:
+def _show(options: argparse.Namespace, manifest: JsonManifest, chosen: Chosen) -> None:
     found = json_kinds.granted(manifest, chosen).explained
     if options.json:
         rows = [

@@ -13,7 +13,7 @@ SHELLS = ("bash", "zsh", "fish")
 _SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     into.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
     parser.examples(
         into,

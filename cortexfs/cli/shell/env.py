@@ -10,7 +10,7 @@ from cortexfs.cli import mounts, output, parser
 from cortexfs.core.errors import EXIT_OK
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     parser.json_option(into)
     parser.examples(into, 'eval "$(ctx env)"', "ctx env | source        # fish", "ctx env --root /mnt/ctx")
 

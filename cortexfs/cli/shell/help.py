@@ -8,7 +8,7 @@ from cortexfs.cli import parser
 from cortexfs.core.errors import EXIT_OK
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     into.add_argument("command", metavar="COMMAND", nargs="?", help="the command that is meant")
     parser.examples(into, "ctx help", "ctx help mount")
 

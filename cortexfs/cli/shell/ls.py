@@ -11,7 +11,7 @@ from cortexfs.core.errors import EXIT_OK
 STATUS_WIDTH, ORIGIN_WIDTH = 8, 18
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     into.add_argument(
         "name", metavar="CLASS|OBJECT", nargs="?", help="tool, model, agent, a provider or one object"
     )
@@ -34,5 +34,5 @@ def run(options: argparse.Namespace) -> int:
         0,
     ]
     cells = ((row.object, row.status, row.origin, objects.first_sentence(row.description)) for row in rows)
-    output.table(objects.Listed._fields, cells, widths)
+    output.table(objects.ObjectRow._fields, cells, widths)
     return EXIT_OK

@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"(\d+)(?: s)?")
 _COUNTS = re.compile(r"(\d+) ([a-z]+)(?:, |$)")
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     parser.json_option(into)
     parser.examples(into, "ctx status", "ctx status --root /mnt/ctx", "ctx status --json | jq .runs.active")
 

@@ -11,7 +11,7 @@ from cortexfs.core.wire import PROTOCOL
 from cortexfs.version import VERSION
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     parser.json_option(into)
     parser.examples(into, "ctx version", "ctx version --json | jq -r .version")
 

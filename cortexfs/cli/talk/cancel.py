@@ -8,7 +8,7 @@ from cortexfs.cli import output, parser, talking
 from cortexfs.core.errors import EXIT_OK, Fault
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     talking.declare_object(into)
     into.add_argument("run", metavar="RUN", help="the run's id, or the --id that its message was sent with")
     parser.examples(into, "ctx cancel model/main r660c47e533c77-1", "ctx cancel agent/coder msg-7")

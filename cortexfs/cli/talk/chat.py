@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cortexfs import config
-from cortexfs.chat.commands import Place
-from cortexfs.chat.exchange import Left
+from cortexfs.chat.commands import ChatPlace
+from cortexfs.chat.exchange import PersonLeft
 from cortexfs.chat.history import History
 from cortexfs.cli import output, parser, talking
 from cortexfs.cli.bounded import ask
@@ -25,7 +25,7 @@ REACH_SECONDS = 1.0
 DUMB = ("", "dumb", "unknown")
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     talking.declare_object(into)
     talking.declare_session(into)
     into.add_argument(
@@ -42,12 +42,12 @@ def declare(into: parser.Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     where = talking.named(options)
-    place = Place(where.root, where.path, where.whole, where.name, options.scope, SIGHT)
+    place = ChatPlace(where.root, where.path, where.whole, where.name, options.scope, SIGHT)
     cwd = os.path.abspath(os.path.expanduser(options.cwd)) if options.cwd else None
     talks = _terminal if _is_capable() else _lines
     try:
         return talks(place, options.session, cwd, _reach(where))
-    except Left as left:
+    except PersonLeft as left:
         return left.status
 
 
@@ -56,7 +56,7 @@ def _is_capable() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") not in DUMB
 
 
-def _reach(where: talking.Named) -> Callable[[], None]:
+def _reach(where: talking.TalkTarget) -> Callable[[], None]:
     def reach() -> None:
         try:
             ask(lambda: repr(os.stat(where.path)).encode(), REACH_SECONDS)
@@ -66,7 +66,7 @@ def _reach(where: talking.Named) -> Callable[[], None]:
     return reach
 
 
-def _terminal(place: Place, session: str, cwd: str | None, reach: Callable[[], None]) -> int:
+def _terminal(place: ChatPlace, session: str, cwd: str | None, reach: Callable[[], None]) -> int:
     import asyncio
 
     from cortexfs.chat.terminal import Terminal
@@ -84,7 +84,7 @@ def _history() -> Path | None:
         return None
 
 
-def _lines(place: Place, session: str, cwd: str | None, reach: Callable[[], None]) -> int:
-    from cortexfs.chat.pipe import Lines
+def _lines(place: ChatPlace, session: str, cwd: str | None, reach: Callable[[], None]) -> int:
+    from cortexfs.chat.pipe import PipedInput
 
-    return Lines(place, session, cwd).run()
+    return PipedInput(place, session, cwd).run()

@@ -10,7 +10,7 @@ from cortexfs.core.errors import EXIT_OK, Fault
 MOST = 1_000_000
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     talking.declare_object(into)
     into.add_argument("--count", metavar="N", type=int, default=1, help="how often (default: once)")
     parser.json_option(into)

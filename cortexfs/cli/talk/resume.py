@@ -17,7 +17,7 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.frames import AnyFrame
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     talking.declare_object(into)
     talking.declare_session(into, talking.SCOPES[:2])
     into.add_argument("--after", metavar="ID", help="only what came after this event")

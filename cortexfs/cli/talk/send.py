@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 
 from cortexfs.chat.calls import Show
-from cortexfs.chat.commands import Place
-from cortexfs.chat.exchange import Decide, Exchange, Left
+from cortexfs.chat.commands import ChatPlace
+from cortexfs.chat.exchange import Decide, Exchange, PersonLeft
 from cortexfs.chat.printing import Printer
 from cortexfs.chat.state import EDIT, Talk, answer
 from cortexfs.cli import parser, talking
@@ -22,7 +22,7 @@ from cortexfs.core.frames import Approval, Done, Error
 from cortexfs.core.talk.requests import Decision, Input
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     into.intermixed = True  # options may stand behind OBJECT
     talking.declare_object(into)
     text = "what to say; - adds standard input, and without any that is all (write -- before text with -)"
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     where = talking.named(options)
     said = _spoken(parse.prompt(words, _piped(parse.prompt_room(words))))
     cwd = os.path.abspath(os.path.expanduser(options.cwd)) if options.cwd else None
-    place = Place(where.root, where.path, where.whole, where.name, options.scope, SIGHT)
+    place = ChatPlace(where.root, where.path, where.whole, where.name, options.scope, SIGHT)
     sight = place.sight(options.session, cwd)
     talk = Talk(where.name, options.session, options.scope, new_id, cwd, sight)
     printing = talking.printing(chosen)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             exchange.do(talk.say(said, options.id))
             exchange.run()
-        except Left as left:
+        except PersonLeft as left:
             return left.status
         except BrokenPipeError:  # nobody reads: as with exec, the run ends with its reader
             exchange.cancel()

@@ -15,7 +15,7 @@ from typing import Any
 
 from cortexfs.chat import sessions
 from cortexfs.chat.printing import counted, quoted
-from cortexfs.chat.sessions import SPACES, Stored
+from cortexfs.chat.sessions import SPACES, StoredSession
 from cortexfs.cli import mounts, output, parser, talking
 from cortexfs.cli.confirm import sure
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -33,7 +33,7 @@ EXAMPLES = (
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
-def declare(into: parser.Parser) -> None:
+def declare(into: parser.CommandParser) -> None:
     verbs = into.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, (summary, declares, _) in VERBS.items():
         verb = verbs.add_parser(
@@ -138,7 +138,7 @@ def _gc(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _report(options: argparse.Namespace, gone: list[Stored]) -> None:
+def _report(options: argparse.Namespace, gone: list[StoredSession]) -> None:
     if options.json:
         output.emit([_row(one) for one in gone])
         return
@@ -153,7 +153,7 @@ def _declare_one(into: argparse.ArgumentParser) -> None:
     into.add_argument("session", metavar="SESSION", help="its name; see: ctx session list OBJECT")
 
 
-def _there(options: argparse.Namespace) -> list[Stored]:
+def _there(options: argparse.Namespace) -> list[StoredSession]:
     """The sessions that are meant, newest first."""
     if options.object:
         where = talking.named(options)
@@ -168,16 +168,16 @@ def _there(options: argparse.Namespace) -> list[Stored]:
     return sorted(every, key=lambda one: -one.updated)
 
 
-def _of(there: list[Stored], name: str) -> list[Stored]:
+def _of(there: list[StoredSession], name: str) -> list[StoredSession]:
     return [one for one in there if one.object == name]
 
 
-def _one(options: argparse.Namespace) -> Stored:
+def _one(options: argparse.Namespace) -> StoredSession:
     where = talking.named(options)
     return sessions.find(where.root, where.whole, options.scope, options.session)
 
 
-def _row(one: Stored) -> dict[str, Any]:
+def _row(one: StoredSession) -> dict[str, Any]:
     row = one._asdict() | {"path": str(one.path), "updated": _when(one.updated)}
     return row
 

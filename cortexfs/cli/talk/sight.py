@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 
-from cortexfs.chat.calls import Sight
+from cortexfs.chat.calls import Surroundings
 from cortexfs.chat.diffs import MAX_FILE
 from cortexfs.cli.bounded import ask
 
@@ -31,4 +31,4 @@ def _content(path: str) -> bytes:
         return file.read(MAX_FILE + 1)
 
 
-SIGHT = Sight(read, lambda: shutil.get_terminal_size().lines)
+SIGHT = Surroundings(read, lambda: shutil.get_terminal_size().lines)

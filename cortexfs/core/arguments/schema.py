@@ -24,7 +24,7 @@ _MAX_HOPS = 16
 _MAX_BRANCHES = 1000
 
 
-class Kind(msgspec.Struct, frozen=True):
+class ValueKind(msgspec.Struct, frozen=True):
     """The types of one property, or of one element."""
 
     types: frozenset[str] = ANY
@@ -44,10 +44,10 @@ class Shape(msgspec.Struct, frozen=True):
     properties: Mapping[str, Schema]
     required: tuple[str, ...]
 
-    def kind(self, name: str) -> Kind:
+    def kind(self, name: str) -> ValueKind:
         return kind_of(self.properties[name], self.root)
 
-    def items(self, kind: Kind) -> Kind:
+    def items(self, kind: ValueKind) -> ValueKind:
         return kind_of(kind.items, self.root)
 
 
@@ -74,12 +74,12 @@ def resolve(schema: Schema, root: Schema) -> Schema:
     return {}
 
 
-def kind_of(schema: Schema, root: Schema) -> Kind:
+def kind_of(schema: Schema, root: Schema) -> ValueKind:
     """Returns the types that the schema allows; a schema that says nothing about types allows all of them."""
     return _kind(schema, root, iter(range(_MAX_BRANCHES)))
 
 
-def _kind(schema: Schema, root: Schema, fuel: Iterator[int], hops: int = _MAX_HOPS) -> Kind:
+def _kind(schema: Schema, root: Schema, fuel: Iterator[int], hops: int = _MAX_HOPS) -> ValueKind:
     schema = resolve(schema, root)
     branches = _branches(schema) if hops else []
     below = [_kind(branch, root, fuel, hops - 1) for branch, _ in zip(branches, fuel, strict=False)]
@@ -89,10 +89,10 @@ def _kind(schema: Schema, root: Schema, fuel: Iterator[int], hops: int = _MAX_HO
         choices = tuple(choice for kind in below for choice in kind.choices)
     if not items:
         items = next((kind.items for kind in below if kind.items), {})
-    return Kind(_types(schema, choices if not below else (), below), choices, items)
+    return ValueKind(_types(schema, choices if not below else (), below), choices, items)
 
 
-def _types(schema: Schema, choices: tuple[Any, ...], below: list[Kind]) -> frozenset[str]:
+def _types(schema: Schema, choices: tuple[Any, ...], below: list[ValueKind]) -> frozenset[str]:
     named = schema.get("type")
     if isinstance(named, str):
         named = [named]

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from cortexfs.core.arguments.schema import Kind, Schema, Shape, resolve, shape_of
+from cortexfs.core.arguments.schema import Schema, Shape, ValueKind, resolve, shape_of
 from cortexfs.core.hostcalls import Effect
 from cortexfs.core.safe_text import UNSEEN
 
@@ -142,7 +142,7 @@ def _option(shape: Shape, name: str) -> str:
     return f"--{name} {_metavar(name, kind)}"
 
 
-def _metavar(name: str, kind: Kind) -> str:
+def _metavar(name: str, kind: ValueKind) -> str:
     choices = "|".join(map(_word, kind.choices))
     if choices and len(choices) <= _INLINE_CHOICES:
         return choices
@@ -188,7 +188,7 @@ def _sample(shape: Shape, name: str) -> Any:
     return _typical(name, kind, shape)
 
 
-def _typical(name: str, kind: Kind, shape: Shape, nested: bool = False) -> Any:
+def _typical(name: str, kind: ValueKind, shape: Shape, nested: bool = False) -> Any:
     if "string" in kind.types:
         return "README.md" if _FILE_NAME.search(name) else _ANY_TEXT
     if "array" in kind.types:

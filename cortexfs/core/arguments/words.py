@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from cortexfs.core.arguments.schema import Kind, Shape
+from cortexfs.core.arguments.schema import Shape, ValueKind
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import check_float, check_integer, decode, path_text, shown
 
@@ -39,7 +39,7 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def value_of(word: str, kind: Kind, shape: Shape, path: str, element: bool = False) -> Any:
+def value_of(word: str, kind: ValueKind, shape: Shape, path: str, element: bool = False) -> Any:
     """The one value that `word` is; an element of an array does not become an array without its brackets."""
     for choice in kind.choices:
         if choice == word or (not isinstance(choice, str) and _json(choice) == word):
@@ -58,7 +58,7 @@ def value_of(word: str, kind: Kind, shape: Shape, path: str, element: bool = Fal
     raise Fault("EINVAL", f"{path}: expected {expected}, got {shown(word)}")
 
 
-def elements_of(word: str, kind: Kind, shape: Shape, path: str, start: int = 0) -> list[Any]:
+def elements_of(word: str, kind: ValueKind, shape: Shape, path: str, start: int = 0) -> list[Any]:
     """The elements that `word` adds to an array that has `start` of them."""
     inner = shape.items(kind)
     if not word.lstrip(_JSON_SPACE).startswith("["):
@@ -71,7 +71,7 @@ def elements_of(word: str, kind: Kind, shape: Shape, path: str, start: int = 0) 
     return values
 
 
-def _string_or_other(word: str, kind: Kind, shape: Shape, path: str) -> Any:
+def _string_or_other(word: str, kind: ValueKind, shape: Shape, path: str) -> Any:
     try:
         for name, read in _READERS.items():
             if name in kind.types and name != "null":

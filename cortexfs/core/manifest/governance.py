@@ -20,11 +20,11 @@ from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest.toml import (
     FILE,
     Confirmation,
+    DeclaredProcessTool,
     EffectKind,
     Manifest,
-    ProcessTool,
+    ManifestSandbox,
     Reversibility,
-    Sandbox,
 )
 
 # The version of the plugin interfaces that this host has; a manifest names the oldest that it needs.
@@ -77,12 +77,12 @@ LEVELS: dict[str, frozenset[Mechanism] | None] = {
 SECCOMP_PROFILES = ("default",)
 
 
-def claims(sandbox: Sandbox) -> list[Claim]:
+def claims(sandbox: ManifestSandbox) -> list[Claim]:
     """Returns the promises of the sandbox, in the order in which they are judged."""
     return list(_claims(sandbox))
 
 
-def _claims(sandbox: Sandbox) -> Iterator[Claim]:
+def _claims(sandbox: ManifestSandbox) -> Iterator[Claim]:
     level = sandbox.level
     remote = "remote_worker isolation is not provided by this runtime"
     refusal = remote if level == "remote_worker" else f"{level} is not enforced by this runtime"
@@ -108,7 +108,7 @@ def _claims(sandbox: Sandbox) -> Iterator[Claim]:
     yield from _limits(sandbox)
 
 
-def _limits(sandbox: Sandbox) -> Iterator[Claim]:
+def _limits(sandbox: ManifestSandbox) -> Iterator[Claim]:
     """The claims that name places and amounts."""
     places = ", ".join(sandbox.writable_paths)
     for key, value, mechanism in (
@@ -313,7 +313,7 @@ def capability_effects(manifest: Manifest) -> list[hostcalls.Effect]:
     return effects
 
 
-def tool_effects(manifest: Manifest, tool: ProcessTool) -> list[hostcalls.Effect]:
+def tool_effects(manifest: Manifest, tool: DeclaredProcessTool) -> list[hostcalls.Effect]:
     """All that policy has to judge of a process tool: that it is a process, whatever it declares."""
     declared = [
         hostcalls.Effect(e.kind, e.reversibility, e.confirmation, e.dry_run, e.target) for e in tool.effects

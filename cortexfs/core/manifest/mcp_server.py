@@ -25,7 +25,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
 
 
-class Server(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class McpServer(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """<config>/mcp/NAME.toml."""
 
     command: str = ""
@@ -41,7 +41,7 @@ class Server(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     enabled: bool = True
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+class McpTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     """The facts for a host: `hostcalls.Plugin.target`, as JSON."""
 
     name: str
@@ -62,7 +62,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def checked(server: Server) -> Server:
+def checked(server: McpServer) -> McpServer:
     """The server, if it can be one; EINVAL says what is wrong."""
     if bool(server.command) == bool(server.url):
         raise Fault("EINVAL", "it needs command, for a program, or url, for a server that runs; one of them")
@@ -117,7 +117,7 @@ MAX_SERVERS = 128  # of one file: each is a file of ours, and a program that is 
 _SECRET = re.compile(r"key|token|secret|passw|auth|credential", re.IGNORECASE)
 
 
-def imported(value: Any) -> dict[str, Server]:
+def imported(value: Any) -> dict[str, McpServer]:
     """The servers of such a file; a Fault names what of it cannot be taken over."""
     table = value if isinstance(value, dict) else {}
     found = next((table[name] for name in _CONTAINERS if isinstance(table.get(name), dict)), None)
@@ -131,7 +131,7 @@ def imported(value: Any) -> dict[str, Server]:
     return made
 
 
-def _imported(name: str, one: Any) -> Server:
+def _imported(name: str, one: Any) -> McpServer:
     if not isinstance(one, dict):
         raise Fault("EINVAL", f"{name}: a server is an object with command or url")
     if one.get("type") == "sse" or one.get("transport") == "sse":
@@ -140,7 +140,7 @@ def _imported(name: str, one: Any) -> Server:
     given["url"] = next((one[key] for key in _ADDRESSES if one.get(key)), "")
     given["enabled"] = not one.get("disabled", False)
     try:
-        return checked(msgspec.convert(given, Server))
+        return checked(msgspec.convert(given, McpServer))
     except msgspec.ValidationError as error:
         raise Fault("EINVAL", f"{name}: {error}") from None
     except Fault as fault:
@@ -157,7 +157,7 @@ def secret_of(name: str, key: str) -> str:
     return f"mcp.{name}.{key}"
 
 
-def parted(name: str, server: Server, typed: Collection[str] = ()) -> tuple[Server, dict[str, str]]:
+def parted(name: str, server: McpServer, typed: Collection[str] = ()) -> tuple[McpServer, dict[str, str]]:
     """The server without its secrets, which it names instead, and those. `typed` are variables and headers
     that are secrets whatever they are called."""
     kept: dict[str, dict[str, str]] = {"env": {}, "headers": {}}

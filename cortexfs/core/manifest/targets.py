@@ -19,8 +19,8 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import LOAD_SECONDS
 from cortexfs.core.manifest import governance
-from cortexfs.core.manifest.toml import DEFAULT_OUTPUT, Manifest, ProcessTool
-from cortexfs.core.manifestjson.fields import Command
+from cortexfs.core.manifest.toml import DEFAULT_OUTPUT, DeclaredProcessTool, Manifest
+from cortexfs.core.manifestjson.fields import CommandField
 
 # hostcalls.Plugin.kind; RPC is that of a manifest.json, which is no server of the Model Context Protocol.
 PROCESS, NATIVE, ESM, WASM, RPC = "process", hostcalls.NATIVE, hostcalls.ESM, hostcalls.WASM, "mcp"
@@ -36,7 +36,7 @@ _PACKED = "z"
 _MAX_UNPACKED = 16 << 20
 
 
-class Program(msgspec.Struct, frozen=True, omit_defaults=True):
+class ProgramTarget(msgspec.Struct, frozen=True, omit_defaults=True):
     """One tool that is a program."""
 
     name: str
@@ -55,7 +55,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Programs(msgspec.Struct, frozen=True, omit_defaults=True):
-    tools: tuple[Program, ...]
+    tools: tuple[ProgramTarget, ...]
     protocol: Protocol = "json"
     stamp: str = ""  # of the plugin's files: with another one, warm children are not those of before
 
@@ -67,7 +67,7 @@ class Library(msgspec.Struct, frozen=True, omit_defaults=True):
     stamp: str = ""  # empty: whichever is there
 
 
-class Fetched(msgspec.Struct, frozen=True):
+class FetchedPackages(msgspec.Struct, frozen=True):
     """The packages that were fetched for a plugin when it was installed."""
 
     folder: str
@@ -84,14 +84,14 @@ class EsmModule(msgspec.Struct, frozen=True, omit_defaults=True):
     config: dict[str, Any] = {}  # what is set, and else the defaults
     private: tuple[str, ...] = ()  # networks without public addresses that it may talk to, as 10.0.0.0/8
     events: tuple[str, ...] = ()  # what the manifest subscribes to
-    commands: tuple[Command, ...] = ()  # that the manifest declares
+    commands: tuple[CommandField, ...] = ()  # that the manifest declares
     providers: dict[str, str] = {}  # kinds, and the default model of each
     labels: dict[str, str] = {}  # of these kinds, for people
     dry_runs: tuple[str, ...] = ()  # the tools that the manifest opts in to dry runs
     state: str = ""  # an SQLite file of this user's; empty: its state ends with the host
     timeout: int = ESM_SECONDS
     loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
-    fetched: Fetched | None = None  # when it was installed
+    fetched: FetchedPackages | None = None  # when it was installed
 
     @property
     def entry(self) -> str:
@@ -115,7 +115,7 @@ class WasmModule(msgspec.Struct, frozen=True, omit_defaults=True):
     loading: float = LOAD_SECONDS  # how long it may take until it has said what its tools are
 
 
-class Endpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+class RpcEndpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """A plugin that is a JSON-RPC server."""
 
     url: str
@@ -125,7 +125,7 @@ class Endpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     private: tuple[str, ...] = ()  # networks without public addresses that it may talk to
 
 
-Target: TypeAlias = Programs | Library | EsmModule | WasmModule | Endpoint
+Target: TypeAlias = Programs | Library | EsmModule | WasmModule | RpcEndpoint
 _Declared = TypeVar("_Declared", bound=Target)
 
 
@@ -149,11 +149,13 @@ def programs(
     return Programs(tuple(made), protocol, stamp)
 
 
-def _program(manifest: Manifest, tool: ProcessTool, argv: tuple[str, ...], working_dir: str) -> Program:
+def _program(
+    manifest: Manifest, tool: DeclaredProcessTool, argv: tuple[str, ...], working_dir: str
+) -> ProgramTarget:
     if not isinstance(tool.input_schema, dict):
         mend = 'write a table, as input_schema = { type = "object" }'
         raise Fault("EINVAL", f"process tool '{tool.name}' has an input_schema that is no object; {mend}")
-    return Program(
+    return ProgramTarget(
         name=tool.name,
         description=tool.description,
         input_schema=tool.input_schema,

@@ -72,7 +72,7 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table that holds what is listed and nothing else."""
 
 
-class Effect(msgspec.Struct, frozen=True):
+class ManifestEffect(msgspec.Struct, frozen=True):
     kind: Annotated[EffectKind, Meta(description="What the tool does.")]
     reversibility: Annotated[Reversibility, Meta(description="Whether it can be undone.")]
     confirmation: Annotated[Confirmation, Meta(description="When somebody is to be asked first.")]
@@ -83,7 +83,7 @@ class Effect(msgspec.Struct, frozen=True):
     ] = False
 
 
-class ProcessTool(Strict, frozen=True):
+class DeclaredProcessTool(Strict, frozen=True):
     name: Annotated[str, Meta(description="The tool's name in the tree, as `word_count`.")]
     description: Annotated[str, Meta(description="What it does, when to use it and when not, for a model.")]
     command: Annotated[str, Meta(description="The program; a relative path begins at the plugin.")]
@@ -117,7 +117,7 @@ class ProcessTool(Strict, frozen=True):
     max_cpu_secs: Annotated[
         Annotated[int, U64] | None, Meta(description="Seconds of processor time (RLIMIT_CPU).")
     ] = None
-    effects: Annotated[tuple[Effect, ...], Meta(description="What it does beside answering.")] = ()
+    effects: Annotated[tuple[ManifestEffect, ...], Meta(description="What it does beside answering.")] = ()
 
     @property
     def timeout(self) -> int | None:
@@ -140,7 +140,7 @@ class Native(Strict, frozen=True):
     isolation: Annotated[
         Isolation, Meta(description="`trusted_in_process` for a library, else `process`.")
     ] = "process"
-    tools: Annotated[tuple[ProcessTool, ...], Meta(description="Tools that are programs.")] = ()
+    tools: Annotated[tuple[DeclaredProcessTool, ...], Meta(description="Tools that are programs.")] = ()
     protocol: Annotated[
         Protocol, Meta(description="`jsonl`: one program answers many calls; `json`: one call.")
     ] = "json"
@@ -152,7 +152,7 @@ class Python(Strict, frozen=True):
     ]
 
 
-class Capabilities(Strict, frozen=True):
+class ManifestCapabilities(Strict, frozen=True):
     provides: Annotated[
         tuple[str, ...], Meta(description="Of tools, skills, prompts, llm and memory what there is.")
     ] = ()
@@ -164,7 +164,7 @@ class Capabilities(Strict, frozen=True):
     background: Annotated[bool, Meta(description="Whether it works while nobody waits.")] = False
 
 
-class Sandbox(Strict, frozen=True):
+class ManifestSandbox(Strict, frozen=True):
     level: Annotated[Level, Meta(description="How far it is kept from the rest.")] = "child_process"
     network: Annotated[Network, Meta(description="What it reaches of the network.")] = "inherit"
     filesystem: Annotated[
@@ -180,7 +180,7 @@ class Sandbox(Strict, frozen=True):
     cpu_seconds: Annotated[Annotated[int, U64] | None, Meta(description="Seconds of processor time.")] = None
 
 
-class Check(Strict, frozen=True):
+class CertificationCheck(Strict, frozen=True):
     name: Annotated[str, Meta(description="What was checked.")]
     passed: Annotated[bool, Meta(description="Whether it held.")]
     message: Annotated[str, Meta(description="What was found.")] = ""
@@ -190,7 +190,7 @@ class Conformance(Strict, frozen=True):
     suite: Annotated[str, Meta(description="The suite that was run.")]
     passed: Annotated[bool, Meta(description="Whether all of it passed.")] = False
     checked_at: Annotated[str, Meta(description="When, as text.")] = ""
-    checks: Annotated[tuple[Check, ...], Meta(description="Its parts.")] = ()
+    checks: Annotated[tuple[CertificationCheck, ...], Meta(description="Its parts.")] = ()
 
 
 class Package(Strict, frozen=True):
@@ -212,8 +212,10 @@ class Manifest(Strict, frozen=True):
     author: Annotated[str, Meta(description="Who made it; the publisher, where no other is named.")] = ""
     cortex_version: Annotated[str, Meta(description="The oldest host that it runs on; needed.")] = ""
     trust: Annotated[Trust, Meta(description="How far its code is trusted.")] = "unreviewed_process"
-    capabilities: Annotated[Capabilities, Meta(description="What it provides and asks for.")] = Capabilities()
-    sandbox: Annotated[Sandbox, Meta(description="What it is kept from.")] = Sandbox()
+    capabilities: Annotated[ManifestCapabilities, Meta(description="What it provides and asks for.")] = (
+        ManifestCapabilities()
+    )
+    sandbox: Annotated[ManifestSandbox, Meta(description="What it is kept from.")] = ManifestSandbox()
     package: Annotated[Package, Meta(description="Who published it; package.toml replaces it.")] = Package()
     native: Annotated[Native | None, Meta(description="Its programs or its library.")] = None
     python: Annotated[Python | None, Meta(description="Its tools in Python.")] = None
@@ -239,13 +241,13 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 }
 _TABLES: Mapping[str, type[Strict]] = {
     "": Manifest,
-    "capabilities": Capabilities,
-    "sandbox": Sandbox,
+    "capabilities": ManifestCapabilities,
+    "sandbox": ManifestSandbox,
     "package": Package,
     "package.conformance": Conformance,
-    "package.conformance.checks[]": Check,
+    "package.conformance.checks[]": CertificationCheck,
     "native": Native,
-    "native.tools[]": ProcessTool,
+    "native.tools[]": DeclaredProcessTool,
     "python": Python,
 }
 _TYPES = {"str": "string", "int": "integer", "object": "table", "bool": "boolean", "None": "nothing"}
@@ -317,7 +319,7 @@ def _unsound(manifest: Manifest) -> str | None:
     return None
 
 
-def _unsound_tool(tool: ProcessTool) -> str | None:
+def _unsound_tool(tool: DeclaredProcessTool) -> str | None:
     for field in ("command", "args", "working_dir", "inherit_env", "env"):
         value = getattr(tool, field)
         texts = [value] if isinstance(value, str) else [*(value or ()), *_values(value)]

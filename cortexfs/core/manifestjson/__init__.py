@@ -20,7 +20,7 @@ import msgspec
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson import shape
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.core.manifestjson.problems import Problem
 from cortexfs.core.manifestjson.rules import RULES
 
@@ -29,27 +29,27 @@ MAX_BYTES = 1 << 20  # the largest real one has 20 KB
 MAX_PROBLEMS = 100  # to name the likely key takes time for each, so a hostile file does not get more
 
 
-class Read(msgspec.Struct, frozen=True):
-    manifest: Manifest | None  # None: there are errors
+class ManifestReading(msgspec.Struct, frozen=True):
+    manifest: JsonManifest | None  # None: there are errors
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
 
 
-def read(data: bytes) -> Read:
+def read(data: bytes) -> ManifestReading:
     """A manifest and everything that is wrong with it. Rules are looked at once the JSON types are right."""
     try:
         value = _object(data)
     except Fault as fault:
-        return Read(None, (Problem("invalid_json", "", fault.message, "write one JSON object"),))
-    found = _limited(shape.problems(value, shape.type_of(Manifest)))
+        return ManifestReading(None, (Problem("invalid_json", "", fault.message, "write one JSON object"),))
+    found = _limited(shape.problems(value, shape.type_of(JsonManifest)))
     if any(problem.is_error for problem in found):
         return _sorted(None, found)
-    manifest = msgspec.convert(value, Manifest)
+    manifest = msgspec.convert(value, JsonManifest)
     found += _limited(problem for rule in RULES for problem in rule(manifest))
     return _sorted(manifest, found)
 
 
-def checked(data: bytes, file: str = FILE) -> tuple[Manifest, tuple[Problem, ...]]:
+def checked(data: bytes, file: str = FILE) -> tuple[JsonManifest, tuple[Problem, ...]]:
     """The manifest and its warnings, or EINVAL with the first error as a sentence."""
     result = read(data)
     if result.manifest is None:
@@ -78,7 +78,7 @@ def _limited(found: Iterator[Problem]) -> list[Problem]:
     return some
 
 
-def _sorted(manifest: Manifest | None, found: list[Problem]) -> Read:
+def _sorted(manifest: JsonManifest | None, found: list[Problem]) -> ManifestReading:
     errors = tuple(problem for problem in found if problem.is_error)
     warnings = tuple(problem for problem in found if not problem.is_error)
-    return Read(None if errors else manifest, errors, warnings)
+    return ManifestReading(None if errors else manifest, errors, warnings)

@@ -76,7 +76,7 @@ CAPABILITIES = {
 }
 
 
-class Explained(msgspec.Struct, frozen=True):
+class CapabilityReason(msgspec.Struct, frozen=True):
     """Why a plugin has a capability, or has it not."""
 
     capability: str
@@ -86,7 +86,7 @@ class Explained(msgspec.Struct, frozen=True):
 
 class Effective(msgspec.Struct, frozen=True):
     capabilities: tuple[str, ...]  # in the order of CAPABILITIES
-    explained: tuple[Explained, ...]  # all that are declared, denied or granted, in that order too
+    explained: tuple[CapabilityReason, ...]  # all that are declared, denied or granted, in that order too
 
     def has(self, capability: str) -> bool:
         return capability in self.capabilities
@@ -120,7 +120,7 @@ def effective(declared: Collection[str], denied: Collection[str], granted: Colle
     for name in (*declared, *denied, *granted):
         check(name)
     explained = tuple(
-        Explained(name, *_REASONS[told])
+        CapabilityReason(name, *_REASONS[told])
         for name in CAPABILITIES
         if any(told := (name in declared, name in denied, name in granted))
     )

@@ -50,19 +50,23 @@ _URLS: dict[Form, re.Pattern[str]] = {
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
-class Entry(msgspec.Struct, frozen=True):
+class EntryPoint(msgspec.Struct, frozen=True):
     form: Form
     text: str  # a relative one without ./
 
 
-def entry_of(text: str) -> Entry | None:
+def entry_of(text: str) -> EntryPoint | None:
     """The entry point as one of the forms, or None."""
     if scheme := _SCHEME.match(text):
-        return next((Entry(form, text) for form, url in _URLS.items() if url.fullmatch(text)), None)
+        return next((EntryPoint(form, text) for form, url in _URLS.items() if url.fullmatch(text)), None)
     if text.startswith("/"):
-        return Entry("absolute", text) if not _CONTROL.search(text) and ".." not in text.split("/") else None
+        return (
+            EntryPoint("absolute", text)
+            if not _CONTROL.search(text) and ".." not in text.split("/")
+            else None
+        )
     path = inside(text)
-    return Entry("relative", path) if path and not scheme else None
+    return EntryPoint("relative", path) if path and not scheme else None
 
 
 def inside(text: str) -> str | None:
@@ -73,7 +77,7 @@ def inside(text: str) -> str | None:
     return None if _SCHEME.match(text) else "/".join(parts)
 
 
-def files_of(entry: Entry) -> tuple[str, ...]:
+def files_of(entry: EntryPoint) -> tuple[str, ...]:
     """Returns the file of its package: the first of these that is there, none where it is no file of it.
 
     An absolute path is that of its author's machine, or of where it was resolved; the package has its end.

@@ -16,11 +16,11 @@ WordType: TypeAlias = Literal["string", "number", "boolean"]
 FieldType: TypeAlias = Literal["text", "number", "boolean", "select", "secret"]
 
 
-class Part(msgspec.Struct, frozen=True, rename="camel"):
+class ManifestPart(msgspec.Struct, frozen=True, rename="camel"):
     """A part of a manifest; its keys are written in camelCase."""
 
 
-class ToolParam(Part, frozen=True):
+class ToolParam(ManifestPart, frozen=True):
     name: str
     type: ParamType
     description: str
@@ -28,7 +28,7 @@ class ToolParam(Part, frozen=True):
     enum: tuple[str, ...] | None = None
 
 
-class Tool(Part, frozen=True):
+class ToolField(ManifestPart, frozen=True):
     """Informational, but for `dry_run`: what the module exports counts."""
 
     name: str
@@ -37,21 +37,21 @@ class Tool(Part, frozen=True):
     dry_run: bool = False  # it can be run dry
 
 
-class Argument(Part, frozen=True):
+class Argument(ManifestPart, frozen=True):
     name: str
     type: WordType
     description: str
     required: bool = False
 
 
-class Option(Part, frozen=True):
+class Option(ManifestPart, frozen=True):
     name: str  # --<name>
     type: WordType
     description: str
     flag: str  # -v
 
 
-class Command(Part, frozen=True):
+class CommandField(ManifestPart, frozen=True):
     """`cortex <name>`."""
 
     name: str
@@ -60,57 +60,57 @@ class Command(Part, frozen=True):
     options: tuple[Option, ...] = ()
 
 
-class Panel(Part, frozen=True):
+class Panel(ManifestPart, frozen=True):
     id: str
     title: str
     html_path: str
     icon: str | None = None
 
 
-class Widget(Part, frozen=True):
+class Widget(ManifestPart, frozen=True):
     id: str
     title: str
     type: Literal["html", "chart", "table"]
     config: dict[str, Any]
 
 
-class Choice(Part, frozen=True):
+class SettingChoice(ManifestPart, frozen=True):
     label: str
     value: str
 
 
-class SettingField(Part, frozen=True):
+class SettingField(ManifestPart, frozen=True):
     key: str
     label: str
     type: FieldType
     default_value: Any = msgspec.UNSET  # required by the reference, absent in the wild: a warning
-    options: tuple[Choice, ...] = ()
+    options: tuple[SettingChoice, ...] = ()
     description: str | None = None
 
 
-class Section(Part, frozen=True):
+class Section(ManifestPart, frozen=True):
     section: str
     fields: tuple[SettingField, ...]
 
 
-class Ui(Part, frozen=True):
+class Ui(ManifestPart, frozen=True):
     panels: tuple[Panel, ...] = ()
     widgets: tuple[Widget, ...] = ()
     settings: tuple[Section, ...] = ()
 
 
-class Provider(Part, frozen=True):
+class ProviderField(ManifestPart, frozen=True):
     kind: str
     label: str
     default_model: str
 
 
-class Config(Part, frozen=True):
-    providers: tuple[Provider, ...] = ()
+class ConfigField(ManifestPart, frozen=True):
+    providers: tuple[ProviderField, ...] = ()
     settings: dict[str, Any] = {}
 
 
-class Manifest(Part, frozen=True):
+class JsonManifest(ManifestPart, frozen=True):
     name: str
     version: str
     description: str
@@ -127,7 +127,7 @@ class Manifest(Part, frozen=True):
     dependencies: dict[str, str] = {}
     peer_dependencies: dict[str, str] = {}
     events: tuple[str, ...] = ()
-    tools: tuple[Tool, ...] = ()
-    cli_commands: tuple[Command, ...] = ()
+    tools: tuple[ToolField, ...] = ()
+    cli_commands: tuple[CommandField, ...] = ()
     ui: Ui = Ui()
-    config: Config = Config()
+    config: ConfigField = ConfigField()

@@ -26,7 +26,7 @@ HOST_VERSION = "0.53.1"  # what this host answers to where a plugin names cortex
 _Fault: TypeAlias = tuple[tuple[str, ...], str]
 
 
-class Installed(msgspec.Struct, frozen=True):
+class InstalledPlugin(msgspec.Struct, frozen=True):
     name: str
     version: str
     dependencies: Mapping[str, str] = {}
@@ -34,22 +34,22 @@ class Installed(msgspec.Struct, frozen=True):
     enabled: bool = True
 
 
-class Order(msgspec.Struct, frozen=True):
+class EnableOrder(msgspec.Struct, frozen=True):
     names: tuple[str, ...]  # in the order in which they load
     refused: dict[str, str]  # name: why, in one sentence
 
 
-def load_order(plugins: Iterable[Installed], host: str = HOST_VERSION) -> Order:
+def load_order(plugins: Iterable[InstalledPlugin], host: str = HOST_VERSION) -> EnableOrder:
     """The enabled plugins as they load, in their order where nothing else decides, and those that cannot."""
     given = {one.name: one for one in plugins}
     every = dict(sorted(given.items()))
     faults = {name: fault for name, one in every.items() if (fault := _fault(one, every, host))}
     enabled = [name for name, one in given.items() if one.enabled]
     refused = {name: told for name in enabled if (told := _told(name, every, faults))}
-    return Order(_sorted([name for name in enabled if name not in refused], every), refused)
+    return EnableOrder(_sorted([name for name in enabled if name not in refused], every), refused)
 
 
-def _sorted(waiting: list[str], every: Mapping[str, Installed]) -> tuple[str, ...]:
+def _sorted(waiting: list[str], every: Mapping[str, InstalledPlugin]) -> tuple[str, ...]:
     """Each after its dependencies, which are among them and have no cycle."""
     done = {HOST}
     order: list[str] = []
@@ -61,7 +61,7 @@ def _sorted(waiting: list[str], every: Mapping[str, Installed]) -> tuple[str, ..
     return tuple(order)
 
 
-def _fault(one: Installed, every: Mapping[str, Installed], host: str) -> _Fault | None:
+def _fault(one: InstalledPlugin, every: Mapping[str, InstalledPlugin], host: str) -> _Fault | None:
     """Returns the fault of a plugin's own needs, or of the circle that it stands in."""
     if circle := _circle(one.name, every):
         return circle, "which is a cycle: one of them has to do without the other"
@@ -71,7 +71,7 @@ def _fault(one: Installed, every: Mapping[str, Installed], host: str) -> _Fault 
     return None
 
 
-def _told(name: str, every: Mapping[str, Installed], faults: Mapping[str, _Fault]) -> str | None:
+def _told(name: str, every: Mapping[str, InstalledPlugin], faults: Mapping[str, _Fault]) -> str | None:
     """The shortest way from a plugin to one at fault, as a sentence; None: it can load."""
     ways: list[tuple[str, ...]] = [(name,)]
     seen = {name}
@@ -86,13 +86,13 @@ def _told(name: str, every: Mapping[str, Installed], faults: Mapping[str, _Fault
     return None
 
 
-def _needs(one: Installed) -> list[tuple[str, str]]:
+def _needs(one: InstalledPlugin) -> list[tuple[str, str]]:
     return sorted([*one.dependencies.items(), *one.peers.items()])
 
 
-def _unmet(wanted: str, range_: str, every: Mapping[str, Installed], host: str) -> str | None:
+def _unmet(wanted: str, range_: str, every: Mapping[str, InstalledPlugin], host: str) -> str | None:
     """Returns the reason why a need is not met, and the mend; None: it is met."""
-    there = Installed(HOST, host) if wanted == HOST else every.get(wanted)
+    there = InstalledPlugin(HOST, host) if wanted == HOST else every.get(wanted)
     if there is None:
         return f"which is not installed; install it with ctx plugin install {wanted}"
     if not there.enabled:
@@ -104,7 +104,7 @@ def _unmet(wanted: str, range_: str, every: Mapping[str, Installed], host: str) 
     return None
 
 
-def _chain(way: Sequence[str], every: Mapping[str, Installed]) -> str:
+def _chain(way: Sequence[str], every: Mapping[str, InstalledPlugin]) -> str:
     """alpha needs beta ^1.0.0, which needs gamma *"""
     told = []
     for name, wanted in pairwise(way):
@@ -113,7 +113,7 @@ def _chain(way: Sequence[str], every: Mapping[str, Installed]) -> str:
     return f"{way[0]} " + ", which ".join(told)
 
 
-def _circle(start: str, every: Mapping[str, Installed]) -> tuple[str, ...] | None:
+def _circle(start: str, every: Mapping[str, InstalledPlugin]) -> tuple[str, ...] | None:
     """The shortest way along dependencies back to a plugin, without the plugin itself at its beginning."""
     ways: list[tuple[str, ...]] = [(start,)]
     seen: set[str] = set()

@@ -17,7 +17,7 @@ from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import semver
 from cortexfs.core.manifestjson import capabilities, entry
-from cortexfs.core.manifestjson.fields import Command, Manifest
+from cortexfs.core.manifestjson.fields import CommandField, JsonManifest
 from cortexfs.core.manifestjson.lifecycle import EVENTS
 from cortexfs.core.manifestjson.problems import Problem
 from cortexfs.core.manifestjson.settings import problems as setting_problems
@@ -37,7 +37,7 @@ _URL = re.compile(r"(?:git\+)?(?:https?|ssh|git)://\S+")
 _KEBAB_MEND = "write it like my-plugin: lower-case letters and digits, with single hyphens between words"
 
 
-def identity(one: Manifest) -> Iterator[Problem]:
+def identity(one: JsonManifest) -> Iterator[Problem]:
     if one.name == HOST:
         yield Problem("invalid_name", "name", f"{HOST} is this host itself", "choose another name")
     elif not is_plugin_name(one.name):
@@ -61,7 +61,7 @@ def is_plugin_name(name: str) -> bool:
     return bool(_KEBAB.fullmatch(name)) and len(name) <= names.MAX_COMPONENT
 
 
-def code(one: Manifest) -> Iterator[Problem]:
+def code(one: JsonManifest) -> Iterator[Problem]:
     if one.runtime != entry.PAIRS[one.kind]:
         what = f"{one.runtime} does not run plugins of kind {one.kind}"
         yield Problem("kind_runtime_mismatch", "runtime", what, f"write {entry.PAIRS[one.kind]}")
@@ -69,7 +69,7 @@ def code(one: Manifest) -> Iterator[Problem]:
         yield problem
 
 
-def declared(one: Manifest) -> Iterator[Problem]:
+def declared(one: JsonManifest) -> Iterator[Problem]:
     for index, name in enumerate(one.capabilities):
         path = f"capabilities[{index}]"
         if name not in capabilities.CAPABILITIES:
@@ -87,7 +87,7 @@ def declared(one: Manifest) -> Iterator[Problem]:
             yield Problem(category, path, what, f'add "{capability}" to capabilities')
 
 
-def _contributions(one: Manifest) -> Iterator[tuple[str, object, str, str]]:
+def _contributions(one: JsonManifest) -> Iterator[tuple[str, object, str, str]]:
     """Where something is contributed, what, the capability that it needs, the category of its lack."""
     yield "events", one.events, "events:listener", "events_without_capability"
     yield "tools", one.tools, "tools", "missing_capability"
@@ -98,7 +98,7 @@ def _contributions(one: Manifest) -> Iterator[tuple[str, object, str, str]]:
     yield "ui.settings", one.ui.settings, "config:schema", "settings_without_capability"
 
 
-def events(one: Manifest) -> Iterator[Problem]:
+def events(one: JsonManifest) -> Iterator[Problem]:
     for index, name in enumerate(one.events):
         if name not in EVENTS:
             mend = f"remove it{nearest(name, EVENTS) or '; the events are ' + ', '.join(EVENTS)}"
@@ -106,7 +106,7 @@ def events(one: Manifest) -> Iterator[Problem]:
     yield from _unique("events", one.events)
 
 
-def dependencies(one: Manifest) -> Iterator[Problem]:
+def dependencies(one: JsonManifest) -> Iterator[Problem]:
     for path, wanted in (("dependencies", one.dependencies), ("peerDependencies", one.peer_dependencies)):
         if len(wanted) > MAX_DEPENDENCIES:
             what = f"names more than {MAX_DEPENDENCIES} plugins"
@@ -117,7 +117,7 @@ def dependencies(one: Manifest) -> Iterator[Problem]:
                 yield Problem("invalid_dependency", below(path, name), broken, mend)
 
 
-def _dependency_fault(one: Manifest, name: str, range_: str) -> str | None:
+def _dependency_fault(one: JsonManifest, name: str, range_: str) -> str | None:
     if name == one.name:
         return "is this plugin itself"
     if not is_plugin_name(name):
@@ -129,7 +129,7 @@ def _dependency_fault(one: Manifest, name: str, range_: str) -> str | None:
     return None
 
 
-def supply(one: Manifest) -> Iterator[Problem]:
+def supply(one: JsonManifest) -> Iterator[Problem]:
     if one.hash is not None and not HASH.fullmatch(one.hash):
         mend = "write sha256: and the 64 hexadecimal digits of the SHA-256"
         yield Problem("invalid_hash", "hash", f"{jsontext.shown(one.hash)} is no such hash", mend)
@@ -154,7 +154,7 @@ def _is_base64(text: str) -> bool:
         return False
 
 
-def tools(one: Manifest) -> Iterator[Problem]:
+def tools(one: JsonManifest) -> Iterator[Problem]:
     for index, tool in enumerate(one.tools):
         path = f"tools[{index}]"
         yield from _component(f"{path}.name", tool.name)
@@ -167,11 +167,11 @@ def tools(one: Manifest) -> Iterator[Problem]:
     yield from _unique("tools", [tool.name for tool in one.tools], "name")
 
 
-def commands(one: Manifest) -> Iterator[Problem]:
+def commands(one: JsonManifest) -> Iterator[Problem]:
     yield from of_commands(one.cli_commands)
 
 
-def of_commands(given: Sequence[Command]) -> Iterator[Problem]:
+def of_commands(given: Sequence[CommandField]) -> Iterator[Problem]:
     """Returns the faults of these commands, which a module may declare as well."""
     for index, command in enumerate(given):
         path = f"cliCommands[{index}]"
@@ -194,7 +194,7 @@ def of_commands(given: Sequence[Command]) -> Iterator[Problem]:
     yield from _unique("cliCommands", [command.name for command in given], "name")
 
 
-def ui(one: Manifest) -> Iterator[Problem]:
+def ui(one: JsonManifest) -> Iterator[Problem]:
     for index, panel in enumerate(one.ui.panels):
         path = f"ui.panels[{index}]"
         yield from _component(f"{path}.id", panel.id)  # part of a URL
@@ -206,7 +206,7 @@ def ui(one: Manifest) -> Iterator[Problem]:
     yield from setting_problems(one)
 
 
-def providers(one: Manifest) -> Iterator[Problem]:
+def providers(one: JsonManifest) -> Iterator[Problem]:
     for index, provider in enumerate(one.config.providers):
         yield from _component(f"config.providers[{index}].kind", provider.kind)
     yield from _unique("config.providers", [provider.kind for provider in one.config.providers], "kind")

@@ -16,7 +16,7 @@ import msgspec
 from cortexfs.core import jsontext
 from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifestjson.fields import Manifest, SettingField
+from cortexfs.core.manifestjson.fields import JsonManifest, SettingField
 from cortexfs.core.manifestjson.problems import Problem
 from cortexfs.core.manifestjson.shape import below
 
@@ -60,7 +60,7 @@ class Setting(msgspec.Struct, frozen=True):
         return MASK if self.is_secret and value not in (None, "") else value
 
 
-def settings_of(one: Manifest) -> dict[str, Setting]:
+def settings_of(one: JsonManifest) -> dict[str, Setting]:
     """Every setting by its key, as the manifest lists them; a default that does not fit is none."""
     found = {
         field.key: _setting(field, section.section) for section in one.ui.settings for field in section.fields
@@ -128,7 +128,7 @@ def fault_of(setting: Setting, value: Any) -> str | None:
     return None
 
 
-def problems(one: Manifest) -> Iterator[Problem]:
+def problems(one: JsonManifest) -> Iterator[Problem]:
     """Returns the faults of a manifest's settings."""
     seen: dict[str, Setting] = {}
     for at, section in enumerate(one.ui.settings):

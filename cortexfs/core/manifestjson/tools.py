@@ -16,7 +16,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.fields import ToolParam
 
 
-class ToolResult(msgspec.Struct, frozen=True, rename="camel"):
+class JsonToolResult(msgspec.Struct, frozen=True, rename="camel"):
     tool_name: str  # must be the tool's own
     success: bool
     output: str
@@ -40,11 +40,11 @@ def _property(param: ToolParam) -> dict[str, Any]:
     return schema | {"enum": list(param.enum)} if param.enum else schema
 
 
-def tool_result(value: Any, tool: str) -> ToolResult:
+def tool_result(value: Any, tool: str) -> JsonToolResult:
     """Returns the result of a tool's execute; raises EPROTO, with the plugin's fault, if it is none of
     this tool's."""
     try:
-        result: ToolResult = jsontext.converted(value, ToolResult, whole="result")
+        result: JsonToolResult = jsontext.converted(value, JsonToolResult, whole="result")
     except Fault as fault:
         raise Fault("EPROTO", f"the tool {tool} returned no ToolCallResult: {fault.message}") from None
     if result.tool_name != tool:

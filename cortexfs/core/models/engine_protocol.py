@@ -1,4 +1,5 @@
-"""The messages of the daemon and an engine, a line of JSON each: `Load` down, `Loaded` or `Failed` up.
+"""The messages of the daemon and an engine, a line of JSON each:
+`LoadRequest` down, `LoadReply` or `LoadFailure` up.
 
 Rules: the socket between them carries nothing else, and its end is the end of the engine. The key
 travels here and nowhere else, so that no command line, environment or log has it.
@@ -16,7 +17,7 @@ MAX_LINE = 64 << 10  # a path may take much of it; more is no line of ours
 MAX_WHY = 1000
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadRequest(msgspec.Struct, frozen=True):
     """Serve this file."""
 
     weights: str  # an absolute path
@@ -27,29 +28,29 @@ class Load(msgspec.Struct, frozen=True):
     key: str
 
 
-class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+class LoadReply(msgspec.Struct, frozen=True, tag="loaded"):
     """It answers on this port of 127.0.0.1 to those who know the key."""
 
     port: Annotated[int, Meta(ge=1, le=65535)]
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class LoadFailure(msgspec.Struct, frozen=True, tag="failed"):
     """It cannot, for a reason that is worth more than its exit status."""
 
     why: Annotated[str, Meta(max_length=MAX_WHY)]
 
 
-Answer: TypeAlias = Loaded | Failed
+Answer: TypeAlias = LoadReply | LoadFailure
 
-_load = msgspec.json.Decoder(Load)
+_load = msgspec.json.Decoder(LoadRequest)
 _answer: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
 
 
-def encode(said: Load | Answer) -> bytes:
+def encode(said: LoadRequest | Answer) -> bytes:
     return msgspec.json.encode(said) + b"\n"
 
 
-def decode_load(line: bytes) -> Load:
+def decode_load(line: bytes) -> LoadRequest:
     return _load.decode(line)
 
 

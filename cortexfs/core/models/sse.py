@@ -22,12 +22,12 @@ _END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
 
 
-class Event(NamedTuple):
+class ServerEvent(NamedTuple):
     name: str  # empty: the server gave none
     data: bytes
 
 
-class Parser:
+class EventParser:
     """The state of one stream."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Parser:
         self._data: list[bytes] = []
         self._size = 0
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[ServerEvent]:
         """The events that these bytes end; EREMOTEIO when one does not end within bounds."""
         if not data:
             return []
@@ -63,7 +63,7 @@ class Parser:
         if len(rest) + self._size > MAX_EVENT:
             raise Fault("EREMOTEIO", f"an event of the stream is over {MAX_EVENT >> 20} MiB")
 
-    def _line(self, line: bytes) -> Event | None:
+    def _line(self, line: bytes) -> ServerEvent | None:
         if not line:
             return self._end()
         field, _, value = line.partition(b":")
@@ -75,7 +75,7 @@ class Parser:
             self._name = value.decode("utf-8", "replace")
         return None
 
-    def _end(self) -> Event | None:
+    def _end(self) -> ServerEvent | None:
         name, data = self._name, self._data
         self._name, self._data, self._size = "", [], 0
-        return Event(name, b"\n".join(data)) if data else None
+        return ServerEvent(name, b"\n".join(data)) if data else None

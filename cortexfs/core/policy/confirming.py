@@ -25,11 +25,11 @@ from cortexfs.core.policy.risk import (
     REQUIRE_CONFIRMATION,
     Circumstances,
     Level,
-    Tool,
+    RatedTool,
     assess,
     floor,
 )
-from cortexfs.core.policy.risk_settings import DEFAULT, Settings
+from cortexfs.core.policy.risk_settings import DEFAULT, RiskSettings
 
 NO_DRY_RUN, OFFERED, REQUIRED = "not_supported", "supported", "required_before_execute"
 
@@ -41,24 +41,24 @@ DRY_RUN_SECONDS = 600.0
 MAX_DRY_RUNS = 1000
 
 
-class Kind(StrEnum):
+class CallerKind(StrEnum):
     """The kind of caller: a person, at a terminal or by a program of theirs, or an agent and what it runs."""
 
     PERSON = "person"
     AGENT = "agent"
 
 
-class Asked(NamedTuple):
+class CallForm(NamedTuple):
     """How a call is made."""
 
-    kind: Kind
+    kind: CallerKind
     always_ask: bool = False  # the agent's approval says ask
     can_ask: bool = True  # somebody is connected who could answer
     dry_run: bool = False  # it is itself a dry run
     tried_dry: bool = False  # the same input was
 
 
-class Verdict(NamedTuple):
+class ConfirmVerdict(NamedTuple):
     level: Level
     allowed: bool
     confirm: bool
@@ -66,38 +66,46 @@ class Verdict(NamedTuple):
     why: str
 
 
-class Outcome(NamedTuple):
+class ConfirmOutcome(NamedTuple):
     allowed: bool
     confirm: bool
     why: str  # {level}, {source}, {limit}
 
 
 # By who calls, and by how the level stands to what is approved without asking.
-OUTCOMES: dict[tuple[Kind, str], Outcome] = {
-    (Kind.PERSON, "within"): Outcome(True, False, "whoever runs a tool has confirmed it"),
-    (Kind.PERSON, "above"): Outcome(True, False, "whoever runs a tool has confirmed it ({source})"),
-    (Kind.PERSON, "blocked"): Outcome(True, False, "a person may; no agent could ({source})"),
-    (Kind.AGENT, "within"): Outcome(True, False, "{level} is approved by itself, up to {limit} ({source})"),
-    (Kind.AGENT, "above"): Outcome(True, True, "{level} is asked about, above {limit} ({source})"),
-    (Kind.AGENT, "always"): Outcome(True, True, "its approval file says ask ({source})"),
-    (Kind.AGENT, "untried"): Outcome(
+OUTCOMES: dict[tuple[CallerKind, str], ConfirmOutcome] = {
+    (CallerKind.PERSON, "within"): ConfirmOutcome(True, False, "whoever runs a tool has confirmed it"),
+    (CallerKind.PERSON, "above"): ConfirmOutcome(
+        True, False, "whoever runs a tool has confirmed it ({source})"
+    ),
+    (CallerKind.PERSON, "blocked"): ConfirmOutcome(True, False, "a person may; no agent could ({source})"),
+    (CallerKind.AGENT, "within"): ConfirmOutcome(
+        True, False, "{level} is approved by itself, up to {limit} ({source})"
+    ),
+    (CallerKind.AGENT, "above"): ConfirmOutcome(
+        True, True, "{level} is asked about, above {limit} ({source})"
+    ),
+    (CallerKind.AGENT, "always"): ConfirmOutcome(True, True, "its approval file says ask ({source})"),
+    (CallerKind.AGENT, "untried"): ConfirmOutcome(
         True,
         True,
         "{level} is asked about each time: it says required_before_execute and has no dry run ({source})",
     ),
-    (Kind.AGENT, "unheard"): Outcome(
+    (CallerKind.AGENT, "unheard"): ConfirmOutcome(
         False, False, "{level} must be confirmed, and nobody is there ({source})"
     ),
-    (Kind.AGENT, "blocked"): Outcome(
+    (CallerKind.AGENT, "blocked"): ConfirmOutcome(
         False, False, "it is blocked for agents, which nobody can confirm ({source})"
     ),
 }
 
 
-def verdict(tool: Tool, asked: Asked, settings: Settings = DEFAULT, call: Circumstances = CALM) -> Verdict:
+def verdict(
+    tool: RatedTool, asked: CallForm, settings: RiskSettings = DEFAULT, call: Circumstances = CALM
+) -> ConfirmVerdict:
     if asked.dry_run and not tool.dry_run_flag:
         level, _ = assess(tool, settings, call)
-        return Verdict(level, False, False, False, dryrun.lacking(tool.name))
+        return ConfirmVerdict(level, False, False, False, dryrun.lacking(tool.name))
     counted = tool._replace(effects=_shown_nowhere(tool)) if asked.dry_run and tool.trusted else tool
     level, source = assess(counted, settings, call)
     limit = approved_up_to(settings)
@@ -106,32 +114,32 @@ def verdict(tool: Tool, asked: Asked, settings: Settings = DEFAULT, call: Circum
     first = outcome.allowed and not (asked.dry_run or asked.tried_dry) and needs_dry_run(tool)
     if first:
         why = f"{why}; it must be run dry first, with the same input and --dry-run"
-    return Verdict(level, outcome.allowed, outcome.confirm, first, why)
+    return ConfirmVerdict(level, outcome.allowed, outcome.confirm, first, why)
 
 
-def approved_up_to(settings: Settings) -> Level:
+def approved_up_to(settings: RiskSettings) -> Level:
     """The highest level that nobody is asked about; never block, whatever is written."""
     word = settings.auto_approve_up_to
     return min(LEVELS[word], REQUIRE_CONFIRMATION) if word else MODES[settings.mode]
 
 
-def needs_dry_run(tool: Tool) -> bool:
+def needs_dry_run(tool: RatedTool) -> bool:
     return tool.dry_run_flag and _says_required(tool)
 
 
-def asks_each_time(tool: Tool) -> bool:
+def asks_each_time(tool: RatedTool) -> bool:
     """Returns True where its author wants a dry run before each call, and it has none."""
     return _says_required(tool) and not tool.dry_run_flag
 
 
-def _says_required(tool: Tool) -> bool:
+def _says_required(tool: RatedTool) -> bool:
     return any(effect.dry_run == REQUIRED for effect in tool.effects)
 
 
-def _standing(level: Level, limit: Level, asked: Asked, each_time: bool) -> str:
+def _standing(level: Level, limit: Level, asked: CallForm, each_time: bool) -> str:
     if level is BLOCK:
         return "blocked"
-    if asked.kind is Kind.PERSON:
+    if asked.kind is CallerKind.PERSON:
         return "within" if level <= limit else "above"
     if level <= limit and not asked.always_ask and not each_time:
         return "within"
@@ -142,7 +150,7 @@ def _standing(level: Level, limit: Level, asked: Asked, each_time: bool) -> str:
     return "above" if level > limit else "always"
 
 
-def _shown_nowhere(tool: Tool) -> tuple[Effect, ...]:
+def _shown_nowhere(tool: RatedTool) -> tuple[Effect, ...]:
     """The effects that a dry run does not show, or that nothing makes harmless."""
     return tuple(
         effect

@@ -19,9 +19,9 @@ import msgspec
 from cortexfs.core import value_formats
 from cortexfs.core.names import CLASSES
 from cortexfs.core.policy import rules as policy
-from cortexfs.core.policy.confirming import Asked, Kind, Verdict, verdict
-from cortexfs.core.policy.risk import CALM, Circumstances, Tool
-from cortexfs.core.policy.risk_settings import DEFAULT, FILE, Settings
+from cortexfs.core.policy.confirming import CallerKind, CallForm, ConfirmVerdict, verdict
+from cortexfs.core.policy.risk import CALM, Circumstances, RatedTool
+from cortexfs.core.policy.risk_settings import DEFAULT, FILE, RiskSettings
 from cortexfs.core.policy.rules import Rule
 
 READ, WRITE, EXECUTE = 4, 2, 1
@@ -38,13 +38,13 @@ class Bits(NamedTuple):
     need: int = EXECUTE
 
 
-class Caller(msgspec.Struct, frozen=True):
+class PolicyCaller(msgspec.Struct, frozen=True):
     """The caller. For an agent uid and groups are those of the person for whom it works."""
 
     name: str
     uid: int
     groups: frozenset[int] = frozenset()
-    kind: Kind = Kind.PERSON
+    kind: CallerKind = CallerKind.PERSON
     label: str = ""  # the type of an agent's label
     rules: tuple[Rule, ...] = ()
     file: str = ""  # the agent's policy
@@ -67,18 +67,18 @@ class Thing(msgspec.Struct, frozen=True):
     bits: tuple[Bits, ...] = ()  # of the folders on the way, and of itself
     rules: tuple[Rule, ...] = ()  # of its policy
     file: str = ""
-    tool: Tool | None = None  # where effects count
+    tool: RatedTool | None = None  # where effects count
     path: str = ""  # of its file, as mount tables name it
     is_its_model: bool = False  # of which the agent is made, and which it does not call
     alias: str = ""  # in model/, by which the caller asked for it; only the daemon's owner makes those
 
 
-class Question(msgspec.Struct, frozen=True):
-    caller: Caller
+class PolicyQuery(msgspec.Struct, frozen=True):
+    caller: PolicyCaller
     thing: Thing
     permission: str
     serves: int | None = None  # the one user whom the daemon serves; None: everybody
-    settings: Settings = DEFAULT
+    settings: RiskSettings = DEFAULT
     call: Circumstances = CALM
     dry_run: bool = False
     tried_dry: bool = False
@@ -102,7 +102,7 @@ class Question(msgspec.Struct, frozen=True):
         return Rule(*self.wanted).text
 
 
-class Step(NamedTuple):
+class LayerAnswer(NamedTuple):
     """The answer of one layer. `pass`: nothing against it, and nothing for it."""
 
     layer: str
@@ -117,13 +117,15 @@ class Decision(NamedTuple):
     rule: str  # file:line, or what stands for one
     confirm: bool
     dry_run_first: bool
-    steps: tuple[Step, ...]
+    steps: tuple[LayerAnswer, ...]
     asked: str = ""  # why its user is asked first, where that is so
 
 
-def decide(question: Question) -> Decision:
+def decide(question: PolicyQuery) -> Decision:
     judged = _judged(question)
-    steps = tuple(Step(layer, *said) for layer, look in LAYERS.items() if (said := look(question, judged)))
+    steps = tuple(
+        LayerAnswer(layer, *said) for layer, look in LAYERS.items() if (said := look(question, judged))
+    )
     decisive = next((step for step in steps if step.result == DENY), None) or next(
         (step for step in reversed(steps) if step.result == ALLOW), NOBODY
     )
@@ -135,20 +137,20 @@ def decide(question: Question) -> Decision:
     return Decision(allowed, f"{what}: {decisive.why}{after}", decisive.rule, confirm, first, steps, asked)
 
 
-NOBODY = Step("default", DENY, "nothing allows it", "default deny")
+NOBODY = LayerAnswer("default", DENY, "nothing allows it", "default deny")
 Said = tuple[str, str, str]  # result, why, rule
 
 
-def _judged(question: Question) -> Verdict | None:
+def _judged(question: PolicyQuery) -> ConfirmVerdict | None:
     """Returns the decision that follows from the effects of a tool."""
     caller, tool = question.caller, question.thing.tool
     if tool is None:
         return None
-    asked = Asked(caller.kind, caller.always_ask, caller.can_ask, question.dry_run, question.tried_dry)
+    asked = CallForm(caller.kind, caller.always_ask, caller.can_ask, question.dry_run, question.tried_dry)
     return verdict(tool, asked, question.settings, question.call)
 
 
-def _daemon(question: Question, _judged: Verdict | None) -> Said:
+def _daemon(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
     serves = question.serves
     if serves is None:
         return (PASS, "the daemon serves everybody", "")
@@ -157,14 +159,14 @@ def _daemon(question: Question, _judged: Verdict | None) -> Said:
     return (DENY, "a user's daemon serves that user alone", f"daemon of uid {serves}")
 
 
-def _mode_bits(question: Question, _judged: Verdict | None) -> Said:
+def _mode_bits(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said:
     caller, bits = question.caller, question.thing.bits
     for one in bits:
         if not permits(one, caller.uid, caller.groups):
             which = {READ: "read", WRITE: "write", EXECUTE: "execute"}[one.need]
             return (DENY, f"Unix permissions do not let uid {caller.uid} {which} {one.path}", _mode(one))
     # For an agent they are half of what it takes.
-    result = PASS if caller.kind is Kind.AGENT else ALLOW
+    result = PASS if caller.kind is CallerKind.AGENT else ALLOW
     rule = _mode(bits[-1]) if bits else "default for people"
     return (result, f"Unix permissions let uid {caller.uid} do so", rule)
 
@@ -182,9 +184,9 @@ def permits(bits: Bits, uid: int, groups: frozenset[int]) -> bool:
     return bits.mode >> shift & bits.need == bits.need
 
 
-def _view(question: Question, _judged: Verdict | None) -> Said | None:
+def _view(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
     caller, thing = question.caller, question.thing
-    if caller.kind is Kind.PERSON or thing.class_ not in CLASSES:
+    if caller.kind is CallerKind.PERSON or thing.class_ not in CLASSES:
         return None
     if thing.is_its_model:
         return (PASS, "the agent is made of it; its mount table is about what it calls", "the agent's model")
@@ -206,18 +208,18 @@ def seen(agent: str, mounts: str, path: str) -> Said:
     return (PASS, f"its mount table shows {path}", rule)
 
 
-def _label(question: Question, _judged: Verdict | None) -> Said | None:
+def _label(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
     caller = question.caller
-    if caller.kind is Kind.PERSON:
+    if caller.kind is CallerKind.PERSON:
         return None
     if not caller.label:
         return (DENY, "it has no label, so no policy line can name it; write one to its .d/label", "no label")
     return (PASS, f"policy lines call it {caller.label}", caller.label)
 
 
-def _objects_policy(question: Question, _judged: Verdict | None) -> Said | None:
+def _objects_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
     caller, thing = question.caller, question.thing
-    if caller.kind is Kind.PERSON:
+    if caller.kind is CallerKind.PERSON:
         return None
     if not thing.rules:
         # Else nobody but the daemon's owner, who alone may write there, could set up an agent.
@@ -228,9 +230,9 @@ def _objects_policy(question: Question, _judged: Verdict | None) -> Said | None:
     return (DENY, f"the object's policy has lines, and none is: {line}", thing.file)
 
 
-def _callers_policy(question: Question, _judged: Verdict | None) -> Said | None:
+def _callers_policy(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
     caller = question.caller
-    if caller.kind is Kind.PERSON:
+    if caller.kind is CallerKind.PERSON:
         return None
     if rule := policy.find(caller.rules, *question.wanted) or _by_alias(question):
         return (ALLOW, f"its policy says: {rule.text}", rule.where)
@@ -241,7 +243,7 @@ def _callers_policy(question: Question, _judged: Verdict | None) -> Said | None:
     )
 
 
-def _by_alias(question: Question) -> Rule | None:
+def _by_alias(question: PolicyQuery) -> Rule | None:
     """The line that allows what the alias leads to."""
     label, class_, _, permission = question.wanted
     if class_ != "model" or not question.thing.alias:
@@ -249,28 +251,28 @@ def _by_alias(question: Question) -> Rule | None:
     return policy.find(question.caller.rules, label, class_, question.thing.alias, permission)
 
 
-def _effects(question: Question, judged: Verdict | None) -> Said | None:
+def _effects(question: PolicyQuery, judged: ConfirmVerdict | None) -> Said | None:
     if judged is None:
         return None
     return (PASS if judged.allowed else DENY, judged.why, _effects_rule(question))
 
 
-def _effects_rule(question: Question) -> str:
+def _effects_rule(question: PolicyQuery) -> str:
     settings = question.settings
-    if question.caller.kind is Kind.PERSON:
+    if question.caller.kind is CallerKind.PERSON:
         return f"effects of {question.object}"
     limit = settings.auto_approve_up_to
     return f"{FILE}: " + (f"auto_approve_up_to = {limit}" if limit else f"mode = {settings.mode}")
 
 
-def _sandbox(question: Question, _judged: Verdict | None) -> Said | None:
-    if question.caller.kind is Kind.PERSON or question.thing.class_ != "tool":
+def _sandbox(question: PolicyQuery, _judged: ConfirmVerdict | None) -> Said | None:
+    if question.caller.kind is CallerKind.PERSON or question.thing.class_ != "tool":
         return None
     return (PASS, "what it opens, the agent's mount table decides", "mount table")
 
 
 # abi.md 7.1 has the order; the daemon, the view and the label come where the original has them.
-LAYERS: dict[str, Callable[[Question, Verdict | None], Said | None]] = {
+LAYERS: dict[str, Callable[[PolicyQuery, ConfirmVerdict | None], Said | None]] = {
     "daemon": _daemon,
     "mode bits": _mode_bits,
     "mount view": _view,

@@ -17,8 +17,8 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.policy import rules as policy
 from cortexfs.core.policy.confirming import approved_up_to
 from cortexfs.core.policy.decision import DENY, seen
-from cortexfs.core.policy.risk import BLOCK, FLOORS, REQUIRE_CONFIRMATION, Tool, assess
-from cortexfs.core.policy.risk_settings import DEFAULT, FILE, Profile, Settings
+from cortexfs.core.policy.risk import BLOCK, FLOORS, REQUIRE_CONFIRMATION, RatedTool, assess
+from cortexfs.core.policy.risk_settings import DEFAULT, FILE, Profile, RiskSettings
 from cortexfs.core.policy.rules import Rule
 from cortexfs.core.registry import path_of
 
@@ -58,7 +58,7 @@ CODES: dict[str, tuple[str, str]] = {
 }
 
 
-class Finding(msgspec.Struct, frozen=True):
+class LintFinding(msgspec.Struct, frozen=True):
     code: str
     subject: str  # a file, an object or a plugin
     why: str
@@ -72,7 +72,7 @@ class Finding(msgspec.Struct, frozen=True):
         return CODES[self.code][1]
 
 
-class Plugin(msgspec.Struct, frozen=True):
+class LintedPlugin(msgspec.Struct, frozen=True):
     """An enabled plugin, as far as policy has to know it."""
 
     name: str
@@ -87,17 +87,17 @@ class Plugin(msgspec.Struct, frozen=True):
     tools: tuple[str, ...] = ()
 
 
-class PolicyFile(msgspec.Struct, frozen=True):
+class PolicyText(msgspec.Struct, frozen=True):
     """A `policy` control, of an object or an agent."""
 
     path: str
     text: str
 
 
-class Agent(msgspec.Struct, frozen=True):
+class LintedAgent(msgspec.Struct, frozen=True):
     name: str
     label: str  # its type; empty for none
-    policy: PolicyFile
+    policy: PolicyText
     tools: tuple[str, ...] = ()
     home: int | None = None  # in which it is
     model: str = ""  # by the name that it uses
@@ -109,137 +109,143 @@ class Agent(msgspec.Struct, frozen=True):
         return self.label if self.home is None or not self.label else policy.own_label(self.home, self.label)
 
 
-class World(msgspec.Struct, frozen=True):
+class LintInput(msgspec.Struct, frozen=True):
     """All that is looked at."""
 
     root: str = ""  # where it is mounted
-    settings: Settings = DEFAULT
+    settings: RiskSettings = DEFAULT
     settings_fault: str = ""
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[RatedTool, ...] = ()
     names: frozenset[tuple[str, str]] = frozenset()  # class and name of every object
-    files: tuple[PolicyFile, ...] = ()  # of tools and models
-    agents: tuple[Agent, ...] = ()
-    plugins: tuple[Plugin, ...] = ()
+    files: tuple[PolicyText, ...] = ()  # of tools and models
+    agents: tuple[LintedAgent, ...] = ()
+    plugins: tuple[LintedPlugin, ...] = ()
 
 
-def lint(world: World) -> tuple[Finding, ...]:
+def lint(world: LintInput) -> tuple[LintFinding, ...]:
     """Everything found, errors first; POLICY_OK alone when there is nothing."""
     found = [finding for look in LOOKS for finding in look(world)]
     order = [ERROR, WARNING, INFO]
     return tuple(sorted(found, key=lambda one: order.index(one.level))) or (_ok(world),)
 
 
-def _ok(world: World) -> Finding:
+def _ok(world: LintInput) -> LintFinding:
     looked = {"tools": world.tools, "agents": world.agents, "plugins": world.plugins}
     counts = ", ".join(f"{what} ({len(some)})" for what, some in looked.items())
-    return Finding("POLICY_OK", "policy", f"nothing wrong in {counts}")
+    return LintFinding("POLICY_OK", "policy", f"nothing wrong in {counts}")
 
 
-def passed(findings: Iterable[Finding]) -> bool:
+def passed(findings: Iterable[LintFinding]) -> bool:
     return all(finding.level != ERROR for finding in findings)
 
 
-def _settings(world: World) -> Iterator[Finding]:
+def _settings(world: LintInput) -> Iterator[LintFinding]:
     settings = world.settings
     if world.settings_fault:
-        yield Finding("RISK_SETTINGS_INVALID", FILE, world.settings_fault)
+        yield LintFinding("RISK_SETTINGS_INVALID", FILE, world.settings_fault)
     for pattern in sorted(set(settings.allow) & set(settings.deny)):
-        yield Finding("RISK_ALLOW_DENY_CONFLICT", FILE, f"{pattern} is in allow and in deny")
+        yield LintFinding("RISK_ALLOW_DENY_CONFLICT", FILE, f"{pattern} is in allow and in deny")
     if settings.auto_approve_up_to == BLOCK.word:
-        yield Finding("RISK_AUTO_APPROVES_BLOCK", FILE, "auto_approve_up_to is block")
+        yield LintFinding("RISK_AUTO_APPROVES_BLOCK", FILE, "auto_approve_up_to is block")
     known = {tool.name for tool in world.tools}
     for name in sorted(settings.tools.keys() - known):
-        yield Finding("RISK_TOOL_UNKNOWN", FILE, f"[tools.{name}] is about no tool that there is")
+        yield LintFinding("RISK_TOOL_UNKNOWN", FILE, f"[tools.{name}] is about no tool that there is")
 
 
-def _background(world: World) -> Iterator[Finding]:
+def _background(world: LintInput) -> Iterator[LintFinding]:
     for tool in world.tools:
         allowed = world.settings.tools.get(tool.name, Profile()).allow_background
         level, why = assess(tool, world.settings)
         if allowed and level is REQUIRE_CONFIRMATION:
             said = f"it may run in the background, where nobody confirms: {why}"
-            yield Finding("BACKGROUND_HIGH_RISK_TOOL", f"tool/{tool.name}", said)
+            yield LintFinding("BACKGROUND_HIGH_RISK_TOOL", f"tool/{tool.name}", said)
 
 
-def _effects(world: World) -> Iterator[Finding]:
+def _effects(world: LintInput) -> Iterator[LintFinding]:
     for tool in world.tools:
         for effect in tool.effects:
             if effect.kind not in FLOORS:
-                yield Finding("EFFECT_UNKNOWN", f"tool/{tool.name}", f"nobody knows what {effect.kind} is")
+                yield LintFinding(
+                    "EFFECT_UNKNOWN", f"tool/{tool.name}", f"nobody knows what {effect.kind} is"
+                )
 
 
-def _plugins(world: World) -> Iterator[Finding]:
+def _plugins(world: LintInput) -> Iterator[LintFinding]:
     opened = approved_up_to(world.settings) >= REQUIRE_CONFIRMATION
     for plugin in world.plugins:
         if plugin.fault:
-            yield Finding("PLUGIN_MANIFEST_UNAVAILABLE", plugin.name, plugin.fault)
+            yield LintFinding("PLUGIN_MANIFEST_UNAVAILABLE", plugin.name, plugin.fault)
             continue
         if plugin.governance:
-            yield Finding("PLUGIN_GOVERNANCE_INVALID", plugin.name, plugin.governance)
-        yield from (Finding("PLUGIN_PACKAGE_GOVERNANCE_GAP", plugin.name, gap) for gap in plugin.gaps)
+            yield LintFinding("PLUGIN_GOVERNANCE_INVALID", plugin.name, plugin.governance)
+        yield from (LintFinding("PLUGIN_PACKAGE_GOVERNANCE_GAP", plugin.name, gap) for gap in plugin.gaps)
         if opened and plugin.trust == UNREVIEWED:
-            yield Finding("OPEN_PERMISSION_UNREVIEWED_PLUGIN", plugin.name, "mode open asks nobody about it")
+            yield LintFinding(
+                "OPEN_PERMISSION_UNREVIEWED_PLUGIN", plugin.name, "mode open asks nobody about it"
+            )
         yield from _profiles(world.settings, plugin)
 
 
-def _profiles(settings: Settings, plugin: Plugin) -> Iterator[Finding]:
+def _profiles(settings: RiskSettings, plugin: LintedPlugin) -> Iterator[LintFinding]:
     missing = ", ".join(name for name in plugin.tools if name not in settings.tools)
     if missing and not plugin.profiled:
         said = f"no risk profile for {missing}"
         if plugin.native:
-            yield Finding("NATIVE_PLUGIN_WITHOUT_RISK_PROFILE", plugin.name, said)
+            yield LintFinding("NATIVE_PLUGIN_WITHOUT_RISK_PROFILE", plugin.name, said)
         if plugin.background:
-            yield Finding("PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE", plugin.name, said)
+            yield LintFinding("PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE", plugin.name, said)
     profiles = {name: settings.tools.get(name, Profile()) for name in plugin.tools}
     ungated = [name for name, one in profiles.items() if not (one.block or one.require_confirmation)]
     if plugin.secrets and ungated:
         said = f"it may have secrets, and nothing gates {', '.join(ungated)}"
-        yield Finding("PLUGIN_SECRET_ACCESS_UNGATED", plugin.name, said)
+        yield LintFinding("PLUGIN_SECRET_ACCESS_UNGATED", plugin.name, said)
 
 
-def _lines(world: World) -> Iterator[Finding]:
+def _lines(world: LintInput) -> Iterator[LintFinding]:
     labels = {agent.known_as for agent in world.agents}
     for file in (*world.files, *(agent.policy for agent in world.agents)):
         yield from _invalid(file)
         for rule in _valid(file):
             if rule.class_ in IN_TREE and (rule.class_, rule.name) not in world.names:
                 said = f"there is no {rule.class_} {rule.name}: {rule.text}"
-                yield Finding("POLICY_OBJECT_UNKNOWN", rule.where, said)
+                yield LintFinding("POLICY_OBJECT_UNKNOWN", rule.where, said)
     for file in world.files:
         for rule in _valid(file):
             if rule.label not in labels and "/" not in rule.label:  # others' homes are closed to us
-                yield Finding("POLICY_LABEL_UNKNOWN", rule.where, f"no agent is {rule.label}: {rule.text}")
+                yield LintFinding(
+                    "POLICY_LABEL_UNKNOWN", rule.where, f"no agent is {rule.label}: {rule.text}"
+                )
 
 
-def _agents(world: World) -> Iterator[Finding]:
+def _agents(world: LintInput) -> Iterator[LintFinding]:
     first: dict[str, str] = {}
     for agent in world.agents:
         if not agent.label:
-            yield Finding("AGENT_LABEL_MISSING", agent.name, "no policy line can name it")
+            yield LintFinding("AGENT_LABEL_MISSING", agent.name, "no policy line can name it")
         elif agent.known_as in first:
             said = f"it is {agent.label}, as {first[agent.known_as]} is"
-            yield Finding("AGENT_LABEL_SHARED", agent.name, said)
+            yield LintFinding("AGENT_LABEL_SHARED", agent.name, said)
         first.setdefault(agent.known_as, agent.name)
         for rule in _valid(agent.policy):
             if agent.label and rule.label != agent.label:
                 said = f"{agent.name} is {agent.label}, so this does nothing: {rule.text}"
-                yield Finding("POLICY_LABEL_OTHER", rule.where, said)
+                yield LintFinding("POLICY_LABEL_OTHER", rule.where, said)
         yield from _agents_tools(world, agent)
         yield from _agents_view(world, agent)
 
 
-def _agents_tools(world: World, agent: Agent) -> Iterator[Finding]:
+def _agents_tools(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
     rules = tuple(_valid(agent.policy))
     tools = {tool.name: tool for tool in world.tools}
     for name in agent.tools:
         if not policy.find(rules, agent.label, "tool", name, "execute"):
             line = Rule(agent.label or "LABEL", "tool", name, "execute").text
-            yield Finding("AGENT_TOOL_NOT_ALLOWED", agent.name, f"no line of its policy is: {line}")
+            yield LintFinding("AGENT_TOOL_NOT_ALLOWED", agent.name, f"no line of its policy is: {line}")
         elif name in tools and (said := assess(tools[name], world.settings)).level is BLOCK:
-            yield Finding("AGENT_TOOL_BLOCKED", agent.name, f"{name} is blocked for agents: {said.why}")
+            yield LintFinding("AGENT_TOOL_BLOCKED", agent.name, f"{name} is blocked for agents: {said.why}")
 
 
-def _agents_view(world: World, agent: Agent) -> Iterator[Finding]:
+def _agents_view(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
     """Returns lines for what the agent's mount table hides. What an alias leads to is not known here."""
     for rule in _valid(agent.policy):
         is_alias = rule.class_ == "model" and "/" not in rule.name
@@ -248,19 +254,19 @@ def _agents_view(world: World, agent: Agent) -> Iterator[Finding]:
         path = f"{world.root}/{path_of((rule.class_, rule.name))}"
         result, why, _ = seen(agent.name, agent.mounts, path)
         if result == DENY:
-            yield Finding("POLICY_OBJECT_HIDDEN", rule.where, f"{why}, so this does nothing: {rule.text}")
+            yield LintFinding("POLICY_OBJECT_HIDDEN", rule.where, f"{why}, so this does nothing: {rule.text}")
 
 
-def _invalid(file: PolicyFile) -> Iterator[Finding]:
+def _invalid(file: PolicyText) -> Iterator[LintFinding]:
     for number, line in value_formats.rules(file.text):
         try:
             policy.parse(line)
         except Fault as fault:
             why = fault.message.removeprefix("line 1: ")
-            yield Finding("POLICY_LINE_INVALID", f"{file.path}:{number}", why)
+            yield LintFinding("POLICY_LINE_INVALID", f"{file.path}:{number}", why)
 
 
-def _valid(file: PolicyFile) -> Iterator[Rule]:
+def _valid(file: PolicyText) -> Iterator[Rule]:
     """The rules of a file line by line: a wrong one does not hide the others."""
     for number, line in value_formats.rules(file.text):
         try:
@@ -270,7 +276,7 @@ def _valid(file: PolicyFile) -> Iterator[Rule]:
         yield rule._replace(line=number)
 
 
-LOOKS: tuple[Callable[[World], Iterator[Finding]], ...] = (
+LOOKS: tuple[Callable[[LintInput], Iterator[LintFinding]], ...] = (
     _settings,
     _background,
     _plugins,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Effect
-from cortexfs.core.policy.risk_settings import DEFAULT, Profile, Settings, matches
+from cortexfs.core.policy.risk_settings import DEFAULT, Profile, RiskSettings, matches
 
 
 class Level(IntEnum):
@@ -88,7 +88,7 @@ MAX_LINE = 4096
 MAX_STRINGS = 1000
 
 
-class Tool(NamedTuple):
+class RatedTool(NamedTuple):
     """The facts about a tool."""
 
     name: str
@@ -108,7 +108,7 @@ class Circumstances(NamedTuple):
     protected: tuple[str, ...] = ()  # absolute paths of the daemon's own
 
 
-class Source(NamedTuple):
+class RiskSource(NamedTuple):
     """A level, and the phrase that says where it comes from."""
 
     level: Level
@@ -118,13 +118,13 @@ class Source(NamedTuple):
 CALM = Circumstances()
 
 
-def assess(tool: Tool, settings: Settings = DEFAULT, call: Circumstances = CALM) -> Source:
+def assess(tool: RatedTool, settings: RiskSettings = DEFAULT, call: Circumstances = CALM) -> RiskSource:
     """The highest level that a source gives, and the first source that gives it."""
     found = (source for look in SOURCES for source in look(tool, settings, call))
     return max(found, key=lambda source: source.level)
 
 
-def floor(effect: Effect) -> Source:
+def floor(effect: Effect) -> RiskSource:
     """The level below which this effect cannot go."""
     level = FLOORS.get(effect.kind, REQUIRE_CONFIRMATION)
     target = f" on {effect.target}" if effect.target else ""
@@ -136,8 +136,8 @@ def floor(effect: Effect) -> Source:
     for field, harmless in HARMLESS_WORDS.items():
         word = getattr(effect, field)
         if word not in harmless and level < REQUIRE_CONFIRMATION:
-            return Source(REQUIRE_CONFIRMATION, f"{effect.kind}{target} is declared with {field} {word}")
-    return Source(level, why)
+            return RiskSource(REQUIRE_CONFIRMATION, f"{effect.kind}{target} is declared with {field} {word}")
+    return RiskSource(level, why)
 
 
 def score(axes: Axes, depth: int = 0) -> float:
@@ -157,7 +157,7 @@ def level_of(number: float) -> Level:
     return next((level for below, level in THRESHOLDS if number < below), BLOCK)
 
 
-def axes_of(tool: Tool, profile: Profile | None, words: Sequence[str] = ()) -> Axes:
+def axes_of(tool: RatedTool, profile: Profile | None, words: Sequence[str] = ()) -> Axes:
     axes = BUILTIN if tool.builtin else UNKNOWN
     if profile:
         said = {name: getattr(profile, name) for name in Axes._fields}
@@ -227,48 +227,48 @@ def _effect(number: int, words: list[str]) -> Effect:
 # Where levels come from.
 
 
-def _base(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+def _base(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
     profile = settings.tools.get(tool.name)
     number = score(axes_of(tool, profile, call.words), call.depth)
     what = "built in" if tool.builtin else "a plugin's"
     named = next((f", called with {word}" for word in call.words if is_sensitive(word)), "")
     nested = f", {call.depth} runs deep" if call.depth else ""
-    yield Source(level_of(number), f"{tool.name} is {what}{named}{nested}, which scores {number:.3f}")
+    yield RiskSource(level_of(number), f"{tool.name} is {what}{named}{nested}, which scores {number:.3f}")
 
 
-def _floors(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+def _floors(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
     yield from map(floor, tool.effects)
 
 
-def _lists(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+def _lists(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
     if pattern := next((one for one in settings.deny if matches(one, tool.name)), None):
-        yield Source(BLOCK, f"policy.toml denies {pattern}")
+        yield RiskSource(BLOCK, f"policy.toml denies {pattern}")
     if settings.allow and not any(matches(one, tool.name) for one in settings.allow):
-        yield Source(
+        yield RiskSource(
             BLOCK, f"policy.toml allows {', '.join(settings.allow)}, and {tool.name} is not among them"
         )
 
 
-def _profile(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+def _profile(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
     profile = settings.tools.get(tool.name, Profile())
     if profile.block:
-        yield Source(BLOCK, f"policy.toml blocks {tool.name}")
+        yield RiskSource(BLOCK, f"policy.toml blocks {tool.name}")
     if profile.require_confirmation:
-        yield Source(REQUIRE_CONFIRMATION, f"policy.toml requires confirmation of {tool.name}")
+        yield RiskSource(REQUIRE_CONFIRMATION, f"policy.toml requires confirmation of {tool.name}")
 
 
-def _background(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+def _background(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
     allowed = tool.background_safe or settings.tools.get(tool.name, Profile()).allow_background
     if call.background and not allowed:
-        yield Source(BLOCK, f"{tool.name} is neither background_safe nor allowed in the background")
+        yield RiskSource(BLOCK, f"{tool.name} is neither background_safe nor allowed in the background")
 
 
-def _protected(tool: Tool, settings: Settings, call: Circumstances) -> Iterator[Source]:
+def _protected(tool: RatedTool, settings: RiskSettings, call: Circumstances) -> Iterator[RiskSource]:
     if word := next((word for word in call.words if is_inside(word, call.protected)), None):
-        yield Source(BLOCK, f"{word} belongs to the daemon")
+        yield RiskSource(BLOCK, f"{word} belongs to the daemon")
 
 
-SOURCES: tuple[Callable[[Tool, Settings, Circumstances], Iterator[Source]], ...] = (
+SOURCES: tuple[Callable[[RatedTool, RiskSettings, Circumstances], Iterator[RiskSource]], ...] = (
     _floors,  # first, as it says most about a level that several give
     _lists,
     _profile,

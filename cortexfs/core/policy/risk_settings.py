@@ -40,7 +40,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_background: bool = False
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RiskSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Mode = "balanced"
     auto_approve_up_to: LevelWord | None = None  # instead of a mode
     allow: tuple[str, ...] = ()  # patterns of names; empty: all
@@ -48,11 +48,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tools: dict[str, Profile] = {}
 
 
-DEFAULT = Settings()
+DEFAULT = RiskSettings()
 WORDS: dict[str, tuple[str, ...]] = {"mode": get_args(Mode), "auto_approve_up_to": get_args(LevelWord)}
 
 
-def decode(text: str) -> Settings:
+def decode(text: str) -> RiskSettings:
     """Returns the settings of policy.toml; raises EINVAL with the key that is wrong."""
     try:
         read = msgspec.toml.decode(text)
@@ -62,7 +62,7 @@ def decode(text: str) -> Settings:
     if not isinstance(tables, dict):
         raise Fault("EINVAL", f"{FILE}: tools holds tables, such as [tools.NAME]")
     profiles = {name: _convert(table, Profile, f"tools.{name}.") for name, table in tables.items()}
-    settings = msgspec.structs.replace(_convert(read, Settings, ""), tools=profiles)
+    settings = msgspec.structs.replace(_convert(read, RiskSettings, ""), tools=profiles)
     for pattern in (*settings.allow, *settings.deny):
         if not pattern or pattern.count("*") > 1:
             raise Fault("EINVAL", f"{FILE}: {pattern!r} is no pattern; it is a name with at most one *")

@@ -25,7 +25,7 @@ REASONS: dict[Decision, str] = {
 }
 
 
-class Decided(msgspec.Struct, frozen=True, omit_defaults=True):
+class ApprovalRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     call: str
     name: str
     decision: Decision
@@ -33,12 +33,12 @@ class Decided(msgspec.Struct, frozen=True, omit_defaults=True):
     input: dict[str, Any] | None = None
 
 
-_decoder = msgspec.json.Decoder(Decided)
+_decoder = msgspec.json.Decoder(ApprovalRecord)
 
 
 def decided(approval: Approval, verdict: Verdict) -> Observer:
     """The frame that says what was decided about the call."""
-    said = Decided(approval.call, approval.name, verdict.decision, verdict.reason, verdict.input)
+    said = ApprovalRecord(approval.call, approval.name, verdict.decision, verdict.reason, verdict.input)
     return Observer(source=SOURCE, content=msgspec.json.encode(said).decode())
 
 
@@ -48,7 +48,7 @@ def by(uid: int, decision: Decision, input: dict[str, Any] | None) -> Verdict:
     return Verdict(decision, input, REASONS[decision].format(uid=uid) + changed)
 
 
-def read(frame: Observer) -> Decided | None:
+def read(frame: Observer) -> ApprovalRecord | None:
     """The decision that this frame says, if it says one."""
     if frame.source != SOURCE:
         return None

@@ -1,6 +1,6 @@
 """The socket protocol without a socket, from both sides (abi.md 5): bytes in, values out.
 
-A server's connection is a `Server` (bytes to requests), a `Subscriptions` (which events of which
+A server's connection is a `ServerSide` (bytes to requests), a `Subscriptions` (which events of which
 session it is still to be sent) and, shared with everybody, the `Session`s. One request goes like this:
 
     for request in server.receive(data):          # typed requests, and refusals to send as they are
@@ -10,7 +10,7 @@ session it is still to be sent) and, shared with everybody, the `Session`s. One 
         ...                                       # append the events, then send what `due` names
 
 Rules: events reach a connection from the log only, in the order of their numbers, each once. The log is
-read as far as a reader gets, so nothing is buffered here. `Client` judges what it is sent by the table
+read as far as a reader gets, so nothing is buffered here. `ClientSide` judges what it is sent by the table
 that the server's sessions go by.
 This file must never know sockets, files or time.
 """
@@ -24,18 +24,18 @@ import msgspec
 from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.requests import AnyRequest, Key, Refusal
-from cortexfs.core.talk.session import Event, Session, State, step
+from cortexfs.core.talk.requests import AnyRequest, Refusal, SessionKey
+from cortexfs.core.talk.session import LogEvent, Session, State, step
 
 # Sessions that one connection may follow: each costs memory until it leaves.
 MAX_FOLLOWED = 1024
 
 
-class Server:
+class ServerSide:
     """A server's side: what it hears from one client."""
 
     def __init__(self) -> None:
-        self._lines = lines.Lines()
+        self._lines = lines.LineSplitter()
 
     @property
     def held(self) -> int:
@@ -55,12 +55,12 @@ class Server:
         return [requests.decode(line) for line in self.split(data)]
 
 
-class Client:
+class ClientSide:
     """A client's side: what it hears from one server, and where each run that it heard of stands."""
 
     def __init__(self) -> None:
         self.runs: dict[str, State] = {}
-        self._lines = lines.Lines()
+        self._lines = lines.LineSplitter()
         self._newest: dict[str, int] = {}
 
     def send(self, request: AnyRequest) -> bytes:
@@ -159,29 +159,29 @@ class Subscriptions:
     for."""
 
     def __init__(self) -> None:
-        self._followed: dict[Key, _Followed] = {}
+        self._followed: dict[SessionKey, _Followed] = {}
 
     @property
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self) -> tuple[SessionKey, ...]:
         return tuple(self._followed)
 
-    def admit(self, key: Key) -> None:
+    def admit(self, key: SessionKey) -> None:
         """Before a session is changed for this connection: EAGAIN if it could not follow that one."""
         self._of(key)
 
-    def follow(self, key: Key, after: int) -> None:
+    def follow(self, key: SessionKey, after: int) -> None:
         """resume: every event after `after`, and what is still to come."""
         followed = self._of(key)
         followed.look(after + 1)
         followed.after = after if followed.after is None else min(after, followed.after)
 
-    def follow_run(self, key: Key, run: str, first: int) -> None:
+    def follow_run(self, key: SessionKey, run: str, first: int) -> None:
         """That run's events from `first` to its done, also where a resume gives them: that may end sooner."""
         followed = self._of(key)
         followed.look(first)
         followed.runs.add(run)
 
-    def answer(self, key: Key, session: Session, run: str) -> list[frames.Frame]:
+    def answer(self, key: SessionKey, session: Session, run: str) -> list[frames.Frame]:
         """send: follow its run. What this connection has had of it is not sent again: the frames
         that answer in its place name the run and how it ended, without event ids."""
         state, given = session.runs[run], self._of(key).given
@@ -191,25 +191,25 @@ class Subscriptions:
         self.follow_run(key, run, state.first or session.next)
         return [opening] if state.first in given else []
 
-    def due(self, key: Key, last: int) -> range:
+    def due(self, key: SessionKey, last: int) -> range:
         """Returns the events to look at next, `last` being the newest: take each, or all if `is_whole`."""
         followed = self._followed.get(key)
         if followed is None or not followed.is_followed:
             return range(0)
         return followed.given.gap(followed.next, last + 1)
 
-    def is_whole(self, key: Key, due: range) -> bool:
+    def is_whole(self, key: SessionKey, due: range) -> bool:
         """Returns True if every event of `due` is wanted, so that their lines can be sent unread."""
         after = self._followed[key].after
         return after is not None and due.start > after
 
-    def take_all(self, key: Key, due: range) -> None:
+    def take_all(self, key: SessionKey, due: range) -> None:
         """These were sent: a part of what is due, from its beginning, and whole."""
         followed = self._followed[key]
         followed.given.add(due.start, due.stop)
         followed.next = due.stop
 
-    def take(self, key: Key, event: Event) -> bool:
+    def take(self, key: SessionKey, event: LogEvent) -> bool:
         """Returns True if this event, the next one that the log has, is to be sent; it counts as sent
         then."""
         followed = self._followed[key]
@@ -223,7 +223,7 @@ class Subscriptions:
             followed.runs.discard(event.run)
         return wanted
 
-    def take_lines(self, key: Key, due: range, data: bytes) -> tuple[bytes, int]:
+    def take_lines(self, key: SessionKey, due: range, data: bytes) -> tuple[bytes, int]:
         """Of whole lines of the log from `due.start` on: what to send, and how many bytes are done with.
         Lines that are no events are passed over."""
         heads = lines.HEAD.findall(data)
@@ -238,22 +238,22 @@ class Subscriptions:
                 break
             done += len(line)
             if head and int(head[2]) >= due.start:
-                event = Event(int(head[2]), head[3].decode(), head[1] == b"done", line)
+                event = LogEvent(int(head[2]), head[3].decode(), head[1] == b"done", line)
                 if self.take(key, event):
                     sent.append(line)
         return b"".join(sent), done
 
-    def _takes_whole(self, key: Key, due: range, heads: list[tuple[bytes, bytes, bytes]]) -> bool:
+    def _takes_whole(self, key: SessionKey, due: range, heads: list[tuple[bytes, bytes, bytes]]) -> bool:
         if not heads or int(heads[-1][1]) >= due.stop or int(heads[0][1]) < due.start:
             return False
         runs = self._followed[key].runs
         return self.is_whole(key, due) or all(run in runs for run in {run.decode() for _, _, run in heads})
 
-    def follows(self, key: Key) -> bool:
+    def follows(self, key: SessionKey) -> bool:
         followed = self._followed.get(key)
         return followed is not None and followed.is_followed
 
-    def hears(self, key: Key, run: str) -> bool:
+    def hears(self, key: SessionKey, run: str) -> bool:
         """Returns True if this connection is told what that run says."""
         followed = self._followed.get(key)
         return followed is not None and (followed.after is not None or run in followed.runs)
@@ -263,7 +263,7 @@ class Subscriptions:
         """Returns True if a run that this connection asked for goes on."""
         return any(followed.runs for followed in self._followed.values())
 
-    def abandon(self, key: Key) -> list[str]:
+    def abandon(self, key: SessionKey) -> list[str]:
         """The log has lost the runs that are followed: what they are, which nobody will hear of again."""
         followed = self._followed.get(key)
         runs = sorted(followed.runs) if followed else []
@@ -271,11 +271,11 @@ class Subscriptions:
             followed.runs.clear()
         return runs
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: SessionKey) -> None:
         """The session was deleted: one of the same name begins anew."""
         self._followed.pop(key, None)
 
-    def _of(self, key: Key) -> _Followed:
+    def _of(self, key: SessionKey) -> _Followed:
         if key not in self._followed and len(self._followed) >= MAX_FOLLOWED:
             raise Fault("EAGAIN", f"this connection follows {MAX_FOLLOWED} sessions; open another one")
         return self._followed.setdefault(key, _Followed())

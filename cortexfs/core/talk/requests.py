@@ -80,7 +80,7 @@ class Verdict(NamedTuple):
     reason: str
 
 
-class Key(NamedTuple):
+class SessionKey(NamedTuple):
     """The session that is meant: one name is another session for another owner."""
 
     scope: Scope
@@ -88,7 +88,7 @@ class Key(NamedTuple):
     session: str
 
     @classmethod
-    def of(cls, request: Send | Resume, uid: int, connection: int) -> Key:
+    def of(cls, request: Send | Resume, uid: int, connection: int) -> SessionKey:
         owner = {"private": uid, "shared": 0, "temp": connection}[request.scope]
         return cls(request.scope, owner, request.session)
 

@@ -56,7 +56,7 @@ _ANYWHERE = {trigger: after for row in TRANSITIONS.values() for trigger, after i
 Digest: TypeAlias = Callable[[bytes], str]
 
 
-class Event(NamedTuple):
+class LogEvent(NamedTuple):
     """A line of the log, which is also what subscribers are sent."""
 
     number: int
@@ -79,7 +79,7 @@ class Head(msgspec.Struct, frozen=True):
     code: str | None = None
 
 
-class Start(frames.Start, frozen=True, tag="start", kw_only=True):
+class LoggedStart(frames.Start, frozen=True, tag="start", kw_only=True):
     """As logged: with the working directory that the session now has, and with what tells a retry from
     another message under the same id."""
 
@@ -87,7 +87,7 @@ class Start(frames.Start, frozen=True, tag="start", kw_only=True):
     digest: str | None = None
 
 
-class Run(msgspec.Struct):
+class SessionRun(msgspec.Struct):
     """The facts about a run: 0 is the number of an event that is not there yet."""
 
     request: str | None = None
@@ -100,7 +100,7 @@ class Run(msgspec.Struct):
     asked: dict[str, bool] = {}  # calls that need approval, and whether it was given or denied
 
 
-class Accepted(NamedTuple):
+class AcceptedMessage(NamedTuple):
     run: str
     request: Send
 
@@ -131,11 +131,11 @@ class Session:
         self.last = 0
         self.next = 1  # the number of the next event
         self.cwd: str | None = None
-        self.runs: dict[str, Run] = {}
-        self.active: Accepted | None = None
+        self.runs: dict[str, SessionRun] = {}
+        self.active: AcceptedMessage | None = None
         self._digest = digest
         self._sends: dict[str, str] = {}
-        self._waiting: deque[Accepted] = deque()
+        self._waiting: deque[AcceptedMessage] = deque()
         self._leaps: list[range] = []  # numbers that no event has
 
     @property
@@ -156,7 +156,7 @@ class Session:
             raise Fault("EINVAL", f"after: the session has no event {jsontext.shown(after)}; leave it out")
         return int(after)
 
-    def replay(self, line: bytes) -> Event:
+    def replay(self, line: bytes) -> LogEvent:
         """Take a line of the log in. A line that cannot follow is EPROTO: the log is damaged there."""
         if (delta := _DELTA.match(line)) and (event := self._replay_delta(delta, line)):
             return event
@@ -170,13 +170,13 @@ class Session:
         run = self._fold(head, number)
         self._leave_gap(number)
         self.first, self.last, self.next = (self.first if self.last else number), number, number + 1
-        return Event(number, head.run or "", run is not None and run.state == "over", line)
+        return LogEvent(number, head.run or "", run is not None and run.state == "over", line)
 
     def _leave_gap(self, number: int) -> None:
         if self.last and number > self.last + 1:
             self._leaps.append(range(self.last + 1, number))
 
-    def _replay_delta(self, delta: re.Match[bytes], line: bytes) -> Event | None:
+    def _replay_delta(self, delta: re.Match[bytes], line: bytes) -> LogEvent | None:
         """Returns the event of a delta that follows in an active run, as the long way does at five times
         the price."""
         number, run = int(delta[1]), delta[2].decode(errors="replace")
@@ -184,16 +184,16 @@ class Session:
         if known is None or known.state != "active" or number != self.last + 1:
             return None
         self.last, self.next = number, number + 1
-        return Event(number, run, False, line)
+        return LogEvent(number, run, False, line)
 
     def leap(self, number: int) -> None:
         """Go on at this number: those before it may have been seen, and lost with the power."""
         self.next = max(self.next, number)
 
-    def _fold(self, head: Head, number: int) -> Run | None:
+    def _fold(self, head: Head, number: int) -> SessionRun | None:
         if head.run is None:
             return None
-        run = self.runs.get(head.run) or Run()
+        run = self.runs.get(head.run) or SessionRun()
         run.state = step(run.state if head.run in self.runs else None, head.type, head.status) or "active"
         self.runs[head.run] = run
         if head.type == "start":
@@ -207,13 +207,13 @@ class Session:
             run.last, run.status, run.code = number, head.status, head.code
         return run
 
-    def recover(self) -> list[Event]:
+    def recover(self) -> list[LogEvent]:
         """After the replay of a log: end what was active when the log stopped."""
         reason = Fault("EIO", "the daemon stopped during this run; send the message again under another id")
         left = [id_ for id_, run in self.runs.items() if run.state != "over"]
         return [event for id_ in left for event in self._end(id_, reason)]
 
-    def send(self, request: Send, run: str) -> tuple[str, list[Event]]:
+    def send(self, request: Send, run: str) -> tuple[str, list[LogEvent]]:
         """Accept a message as `run`, to begin when it is its turn; or find the run of a retry."""
         digest = None
         if request.id is not None:
@@ -228,13 +228,13 @@ class Session:
             raise Fault("EFBIG", f"the session has {MAX_RUNS} messages, which is the limit; begin another")
         if len(self._waiting) >= MAX_WAITING:
             raise Fault("EAGAIN", f"{MAX_WAITING} messages wait in this session; send again when one is done")
-        self.runs[run] = Run(request.id, digest)
+        self.runs[run] = SessionRun(request.id, digest)
         if request.id is not None:
             self._sends[request.id] = run
-        self._waiting.append(Accepted(run, request))
+        self._waiting.append(AcceptedMessage(run, request))
         return run, self._next()
 
-    def emit(self, run: str, frame: frames.Frame) -> list[Event]:
+    def emit(self, run: str, frame: frames.Frame) -> list[LogEvent]:
         """Log what the active run produced; a text over 1 MiB becomes several events."""
         if self.active is None or self.active.run != run or lines.kind(frame) not in OUTPUT:
             raise Fault("EPROTO", f"the run {run} cannot produce a {lines.kind(frame)} frame now")
@@ -254,7 +254,7 @@ class Session:
             self.last, self.next = first + len(found) - 1, first + len(found)
         return found
 
-    def finish(self, run: str, fault: Fault | None = None) -> list[Event]:
+    def finish(self, run: str, fault: Fault | None = None) -> list[LogEvent]:
         """End the active run, well or by `fault` (ECANCELED: cancelled); begin the next one."""
         self._unfinished(run)
         if self.active is None or self.active.run != run:
@@ -262,7 +262,7 @@ class Session:
         self.active = None
         return self._end(run, fault) + self._next()
 
-    def cancel(self, run: str) -> list[Event]:
+    def cancel(self, run: str) -> list[LogEvent]:
         """End a run that waits. An active one is its caller's to stop, and then to `finish`."""
         self._unfinished(run)
         for accepted in self._waiting:
@@ -281,7 +281,7 @@ class Session:
             raise Fault("EALREADY", f"call: {jsontext.shown(call)} was decided already")
         asked[call] = True
 
-    def _unfinished(self, run: str) -> Run:
+    def _unfinished(self, run: str) -> SessionRun:
         state = self.runs.get(run)
         if state is None:
             raise unknown(run)
@@ -289,20 +289,20 @@ class Session:
             raise Fault("EALREADY", f"the run {run} is over")
         return state
 
-    def _next(self) -> list[Event]:
+    def _next(self) -> list[LogEvent]:
         if self.active is not None or not self._waiting:
             return []
         self.active = self._waiting.popleft()
         return self._begin(self.active)
 
-    def _begin(self, accepted: Accepted) -> list[Event]:
+    def _begin(self, accepted: AcceptedMessage) -> list[LogEvent]:
         run, request = accepted
         fields = msgspec.structs.asdict(self.opening) | {"request": request.id}
-        start = Start(**fields, cwd=request.cwd, digest=self.runs[run].digest)
+        start = LoggedStart(**fields, cwd=request.cwd, digest=self.runs[run].digest)
         user = frames.Message(role="user", content=requests.said(request.input))
         return self._append(run, start) + self._append(run, user)
 
-    def _end(self, run: str, fault: Fault | None) -> list[Event]:
+    def _end(self, run: str, fault: Fault | None) -> list[LogEvent]:
         if fault is None:
             return self._append(run, frames.Done(status="ok"))
         if fault.code == "ECANCELED":
@@ -314,9 +314,9 @@ class Session:
             told = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
         return told + self._append(run, frames.Done(status="error", code=fault.code))
 
-    def _append(self, run: str, frame: frames.Frame) -> list[Event]:
+    def _append(self, run: str, frame: frames.Frame) -> list[LogEvent]:
         """Frames become lines here, and lines become state as they do when a log is read."""
-        events: list[Event] = []
+        events: list[LogEvent] = []
         rest: frames.Frame | None = frame
         while rest is not None:
             numbered = msgspec.structs.replace(rest, id=str(self.next), run=run)

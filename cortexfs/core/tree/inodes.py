@@ -28,14 +28,14 @@ from cortexfs.core.tree.places import (
     Alias,
     Home,
     OfObject,
-    Provider,
+    ProviderNode,
     block,
     slot,
 )
-from cortexfs.core.tree.session_places import Place
+from cortexfs.core.tree.session_places import SessionPlace
 from cortexfs.core.tree.temporaries import Temporary
 
-Node: TypeAlias = OfObject | Provider | Home | Alias | Temporary
+Node: TypeAlias = OfObject | ProviderNode | Home | Alias | Temporary
 
 MAX_HOMES = 65_536  # a user namespace can be as many users as that; each costs us memory
 FOLDER_OF_CLASS = {class_: folder for folder, class_ in CLASS_FOLDERS.items()}
@@ -87,7 +87,7 @@ class Nodes:
     def provider_inode(self, name: str) -> int:
         inode = self.providers.get(name)
         if inode is None:
-            inode = self.providers[name] = self.add(self.new(), Provider(name))
+            inode = self.providers[name] = self.add(self.new(), ProviderNode(name))
         return inode
 
     def home_inode(self, uid: int, gid: int, now: int) -> int:
@@ -113,7 +113,7 @@ class Nodes:
             return node.folder
         if isinstance(node, Home):
             return places.base(inode) if slot(inode) else HOME
-        return MODEL if isinstance(node, Provider) else places.BIN
+        return MODEL if isinstance(node, ProviderNode) else places.BIN
 
     def name(self, inode: int) -> str:
         """The last component of the path of what has a block."""
@@ -135,7 +135,7 @@ class Nodes:
         assert isinstance(node, Home)
         return ("home", str(node.uid), places.HOME_CLASSES[slot(folder)])
 
-    def space(self, inode: int) -> Place | None:
+    def space(self, inode: int) -> SessionPlace | None:
         """Returns this folder's meaning to sessions, if there can be some below it."""
         if inode == MAIN:
             return session_places.shared()

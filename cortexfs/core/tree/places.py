@@ -79,7 +79,7 @@ class OfObject(msgspec.Struct, frozen=True, gc=False):
     leaf: str
 
 
-class Provider(msgspec.Struct, frozen=True, gc=False):
+class ProviderNode(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 

@@ -29,7 +29,7 @@ LOG_NAME = "events.jsonl"
 RUNS_NAME = "log"
 
 
-class Kind(Enum):
+class PlaceKind(Enum):
     SPACE = auto()  # shared/main; a home's class folders are the tree's
     AGENTS = auto()
     MODELS = auto()
@@ -50,18 +50,18 @@ class Kind(Enum):
     RUNS = auto()  # of an object: it grows, and begins anew where it was rotated or removed
 
 
-FILES = (Kind.LOG, Kind.GROWING, Kind.REPLACED, Kind.RUNS)
+FILES = (PlaceKind.LOG, PlaceKind.GROWING, PlaceKind.REPLACED, PlaceKind.RUNS)
 # What an agent's run makes and nothing makes anew from a log.
-CONTEXTS = (Kind.CONTEXT, Kind.PINNED, Kind.OUTPUT)
+CONTEXTS = (PlaceKind.CONTEXT, PlaceKind.PINNED, PlaceKind.OUTPUT)
 # What a user's log of runs may be in, or is.
 LOGGED = (
-    Kind.AGENTS,
-    Kind.MODELS,
-    Kind.PROVIDER,
-    Kind.OBJECT,
-    Kind.TOOLS,
-    Kind.TOOL,
-    Kind.RUNS,
+    PlaceKind.AGENTS,
+    PlaceKind.MODELS,
+    PlaceKind.PROVIDER,
+    PlaceKind.OBJECT,
+    PlaceKind.TOOLS,
+    PlaceKind.TOOL,
+    PlaceKind.RUNS,
 )
 _HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _PIN = re.compile(r"[1-9][0-9]{0,3}\.md", re.ASCII)
@@ -90,38 +90,42 @@ def is_output(name: str) -> bool:
 Rule = str | Callable[[str], bool]
 
 # What may be in a folder: the first rule that fits a name says what it is.
-CHILDREN: dict[Kind, tuple[tuple[Rule, Kind], ...]] = {
-    Kind.SPACE: (("agent", Kind.AGENTS), ("model", Kind.MODELS)),
-    Kind.AGENTS: ((_object, Kind.OBJECT),),
-    Kind.MODELS: ((_component, Kind.PROVIDER),),
-    Kind.PROVIDER: ((_object, Kind.OBJECT),),
-    Kind.OBJECT: (("session", Kind.SESSIONS), (RUNS_NAME, Kind.RUNS)),
-    Kind.TOOLS: ((_object, Kind.TOOL),),
-    Kind.TOOL: ((RUNS_NAME, Kind.RUNS),),
-    Kind.SESSIONS: ((INDEX_NAME, Kind.INDEX), (_component, Kind.SESSION)),
-    Kind.SESSION: (
-        (LOG_NAME, Kind.LOG),
-        ("messages.jsonl", Kind.GROWING),
-        *((name, Kind.REPLACED) for name in ("latest.md", "state", "cwd", "meta.json")),
-        *((name, Kind.REPLACED) for name in ("created_at", "updated_at")),
-        (CONTEXT_NAME, Kind.CONTEXT),
+CHILDREN: dict[PlaceKind, tuple[tuple[Rule, PlaceKind], ...]] = {
+    PlaceKind.SPACE: (("agent", PlaceKind.AGENTS), ("model", PlaceKind.MODELS)),
+    PlaceKind.AGENTS: ((_object, PlaceKind.OBJECT),),
+    PlaceKind.MODELS: ((_component, PlaceKind.PROVIDER),),
+    PlaceKind.PROVIDER: ((_object, PlaceKind.OBJECT),),
+    PlaceKind.OBJECT: (("session", PlaceKind.SESSIONS), (RUNS_NAME, PlaceKind.RUNS)),
+    PlaceKind.TOOLS: ((_object, PlaceKind.TOOL),),
+    PlaceKind.TOOL: ((RUNS_NAME, PlaceKind.RUNS),),
+    PlaceKind.SESSIONS: ((INDEX_NAME, PlaceKind.INDEX), (_component, PlaceKind.SESSION)),
+    PlaceKind.SESSION: (
+        (LOG_NAME, PlaceKind.LOG),
+        ("messages.jsonl", PlaceKind.GROWING),
+        *((name, PlaceKind.REPLACED) for name in ("latest.md", "state", "cwd", "meta.json")),
+        *((name, PlaceKind.REPLACED) for name in ("created_at", "updated_at")),
+        (CONTEXT_NAME, PlaceKind.CONTEXT),
     ),
-    Kind.CONTEXT: (
-        ("summary.md", Kind.REPLACED),
-        ("pack.json", Kind.REPLACED),
-        ("pinned", Kind.PINNED),
-        ("output", Kind.OUTPUT),
+    PlaceKind.CONTEXT: (
+        ("summary.md", PlaceKind.REPLACED),
+        ("pack.json", PlaceKind.REPLACED),
+        ("pinned", PlaceKind.PINNED),
+        ("output", PlaceKind.OUTPUT),
     ),
-    Kind.PINNED: ((is_pin, Kind.REPLACED),),
-    Kind.OUTPUT: ((is_output, Kind.REPLACED),),
-    Kind.INDEX: (("list", Kind.REPLACED), ("current", Kind.REPLACED), ("by-cwd", Kind.BY_CWD)),
-    Kind.BY_CWD: ((_hash, Kind.REPLACED),),
+    PlaceKind.PINNED: ((is_pin, PlaceKind.REPLACED),),
+    PlaceKind.OUTPUT: ((is_output, PlaceKind.REPLACED),),
+    PlaceKind.INDEX: (
+        ("list", PlaceKind.REPLACED),
+        ("current", PlaceKind.REPLACED),
+        ("by-cwd", PlaceKind.BY_CWD),
+    ),
+    PlaceKind.BY_CWD: ((_hash, PlaceKind.REPLACED),),
 }
 
 
-class Place(NamedTuple):
+class SessionPlace(NamedTuple):
     parts: tuple[str, ...]  # from the root of the tree, and of the sessions on disk
-    kind: Kind
+    kind: PlaceKind
 
     @property
     def name(self) -> str:
@@ -143,10 +147,14 @@ class Place(NamedTuple):
             return stat.S_IFDIR | (0o755 if self.uid is None else 0o700)
         return stat.S_IFREG | (0o644 if self.uid is None else 0o600)
 
-    def child(self, name: str) -> Place | None:
+    def child(self, name: str) -> SessionPlace | None:
         for rule, kind in CHILDREN.get(self.kind, ()):
             if rule == name if isinstance(rule, str) else rule(name):
-                return None if kind is Kind.RUNS and self.uid is None else Place((*self.parts, name), kind)
+                return (
+                    None
+                    if kind is PlaceKind.RUNS and self.uid is None
+                    else SessionPlace((*self.parts, name), kind)
+                )
         return None
 
     @property
@@ -180,22 +188,22 @@ class Place(NamedTuple):
         """The path below which logs say what is here."""
         if self.is_context:
             return None
-        if self.kind is Kind.SESSIONS or self.is_index:
+        if self.kind is PlaceKind.SESSIONS or self.is_index:
             return self.parts[: self._depth]
         return self.session
 
 
-def home(uid: int, class_: str) -> Place | None:
+def home(uid: int, class_: str) -> SessionPlace | None:
     """A class folder of a home, if there is one of that name."""
-    kinds = {"agent": Kind.AGENTS, "model": Kind.MODELS, "tool": Kind.TOOLS}
-    return Place(("home", str(uid), class_), kinds[class_]) if class_ in kinds else None
+    kinds = {"agent": PlaceKind.AGENTS, "model": PlaceKind.MODELS, "tool": PlaceKind.TOOLS}
+    return SessionPlace(("home", str(uid), class_), kinds[class_]) if class_ in kinds else None
 
 
-def shared() -> Place:
-    return Place(SHARED, Kind.SPACE)
+def shared() -> SessionPlace:
+    return SessionPlace(SHARED, PlaceKind.SPACE)
 
 
-def at(parts: tuple[str, ...]) -> Place | None:
+def at(parts: tuple[str, ...]) -> SessionPlace | None:
     """Returns the place of a path, if there can be something of sessions."""
     below = 2 if parts[:2] == SHARED else 3
     place = shared() if below == 2 else home(int(parts[1]), parts[2])
@@ -204,11 +212,11 @@ def at(parts: tuple[str, ...]) -> Place | None:
     return place
 
 
-def order(place: Place) -> tuple[int, str]:
+def order(place: SessionPlace) -> tuple[int, str]:
     """How a folder is listed, so that `rm -r` meets no file that comes back.
 
     A session's log first: with it ends what renews the others. The index last, which the removal of a
     session renews, and so the log of runs, which has a line more when a session's run was ended.
     """
-    rank = -1 if place.kind is Kind.LOG else int(place.kind in (Kind.INDEX, Kind.RUNS))
+    rank = -1 if place.kind is PlaceKind.LOG else int(place.kind in (PlaceKind.INDEX, PlaceKind.RUNS))
     return rank, place.name

@@ -34,7 +34,7 @@ from cortexfs.core.tree.places import (
     Home,
     Keep,
     OfObject,
-    Provider,
+    ProviderNode,
     Stale,
     slot,
 )
@@ -135,7 +135,7 @@ class Tree:
                 else None
             )
         node = self.nodes.find(folder)
-        if isinstance(node, Provider):
+        if isinstance(node, ProviderNode):
             return self._of_object("model", f"{node.name}/", name)
         if isinstance(node, OfObject) and slot(folder) == FOLDER:
             return self._in_control_folder(node.key, folder, name)
@@ -180,7 +180,7 @@ class Tree:
             yield from self._objects_in(class_) if class_ != "model" else self._provider_entries()
         elif folder == HOME:
             yield from ((str(uid), inode) for uid, inode in self.nodes.homes.items())
-        elif isinstance(node, Provider):
+        elif isinstance(node, ProviderNode):
             for leaf in self.registry.providers.get(node.name, ()):
                 yield from self._triple(("model", f"{node.name}/{leaf}"), leaf)
         elif isinstance(node, Home) and not slot(folder):

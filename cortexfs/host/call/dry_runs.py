@@ -27,7 +27,7 @@ from cortexfs.core.policy.confirming import REQUIRED, DryRuns
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Trials:
+class HostDryRuns:
     """The dry runs that this host has made, each good for one call."""
 
     def __init__(self) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from cortexfs import sdk
 from cortexfs.core import hostcalls
-from cortexfs.core.manifest.toml import Effect
+from cortexfs.core.manifest.toml import ManifestEffect
 
 
 def effects_of(
-    declared: Iterable[hostcalls.Effect | Effect], *, are_shown: bool = False
+    declared: Iterable[hostcalls.Effect | ManifestEffect], *, are_shown: bool = False
 ) -> tuple[sdk.ToolEffect, ...]:
     """Returns them in the SDK's words. With `are_shown`, a dry run shows each, whatever they say of that."""
     return tuple(

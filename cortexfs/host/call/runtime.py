@@ -1,8 +1,8 @@
 """One call as its tool sees it, and the way back to the daemon.
 
-Rules: every message is sent whole, under a lock, as a tool may speak from several threads; none is sent
-after the last one. `Cancelled` is raised in the tool's thread at most once, between `begin` and `end`, and
-not where the thread is `shielded`.
+Rules: every message is sent whole, under a lock, as a tool may speak from several threads; none is sent after
+the last one. `ToolCancelled` is raised in the tool's thread at most once, between `begin` and `end`, and not
+where the thread is `shielded`.
 This file must never know how calls arrive or which thread serves them.
 """
 
@@ -41,7 +41,7 @@ _answers = msgspec.msgpack.Decoder(tuple[str, bytes])
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class Cancelled(BaseException):
+class ToolCancelled(BaseException):
     """Raised in a tool's thread when nobody waits for its answer any more."""
 
 
@@ -87,7 +87,7 @@ class Runtime(sdk.ToolRuntime):
             raise Fault("EPROTO", "the daemon did not begin with a request")
         return _requests.decode(payload)
 
-    def begin(self, call: hostcalls.Call) -> None:
+    def begin(self, call: hostcalls.CallRequest) -> None:
         seen = call.invocation
         scope = sdk.ExecutionScope.BACKGROUND if seen.background else sdk.ExecutionScope.FOREGROUND
         self.invocation = sdk.InvocationContext(
@@ -125,7 +125,7 @@ class Runtime(sdk.ToolRuntime):
         while not self._inbox:
             data = self.stream.recv(_RECEIVE)
             if not data:
-                raise Cancelled
+                raise ToolCancelled
             self._inbox.extend(self._splitter.feed(data))
         return self._inbox.popleft()
 
@@ -154,7 +154,7 @@ class Runtime(sdk.ToolRuntime):
         self.send(bytes(out) + wire.message(wire.DONE), last=True)
 
     def fail(self, error: BaseException) -> None:
-        if isinstance(error, Cancelled):
+        if isinstance(error, ToolCancelled):
             return
         code, text = _blame(error)
         fault = wire.message(wire.FAULT, _pack((code, _bounded(text))))
@@ -171,10 +171,10 @@ class Runtime(sdk.ToolRuntime):
         with self._state:
             self._late = self._shielded
             if not self._ended and not self._shielded:
-                _raise_in(self._thread, Cancelled)
+                _raise_in(self._thread, ToolCancelled)
 
     def shield(self) -> None:
-        """Until `bare`, `Cancelled` is not raised; what was on its way is raised in here."""
+        """Until `bare`, `ToolCancelled` is not raised; what was on its way is raised in here."""
         with self._state:
             self._shielded = True
 
@@ -184,7 +184,7 @@ class Runtime(sdk.ToolRuntime):
             self._shielded = False
         if self._late:
             self._late = False
-            raise Cancelled
+            raise ToolCancelled
 
     def end(self) -> None:
         """Nothing is raised after this; what was on its way is taken back, or raised in here."""

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from cortexfs.core.hostcalls import Limits
+from cortexfs.core.hostcalls import HostLimits
 
 PREFIX = "cortexfs-"
 # Between two looks at whether what was killed is dead.
@@ -31,7 +31,7 @@ _CLEARINGS = 200
 _STOPS = 10  # rounds of stopping what was born meanwhile; a full fork bomb takes two or three
 
 
-def restrict(limits: Limits, tasks: int | None) -> None:
+def restrict(limits: HostLimits, tasks: int | None) -> None:
     """Limit this process. `tasks` is `tasks_of` its user, or None when a cgroup counts."""
     # Soft only: a shell that a tool starts may raise it again for a compiler; RLIMIT_AS would kill
     # runtimes that reserve address space.

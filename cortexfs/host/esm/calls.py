@@ -21,7 +21,7 @@ from cortexfs.host.process.pipe_reader import Leading
 OUTPUT_BYTES = 16 << 20  # of one call, in all its lines
 
 
-class Said(msgspec.Struct, frozen=True):
+class EsmMessage(msgspec.Struct, frozen=True):
     id: int = 0
     result: Any = msgspec.UNSET
     error: str | None = None
@@ -38,11 +38,11 @@ class Said(msgspec.Struct, frozen=True):
         return self.result is not msgspec.UNSET or self.error is not None
 
 
-class Failed(Exception):
+class EsmError(Exception):
     """The plugin's code has thrown this."""
 
 
-class Call(persistent.Call[Said]):
+class EsmCall(persistent.ChildCall[EsmMessage]):
     """One request."""
 
     def __init__(self, nudge: Callable[[], None]) -> None:
@@ -61,6 +61,6 @@ class Call(persistent.Call[Said]):
             if runtime is not None and said.delta is not None:
                 runtime.emit(said.delta)
             if said.error is not None:
-                raise Failed(said.error)
+                raise EsmError(said.error)
             if said.is_last:
                 return said.result

@@ -1,7 +1,7 @@
 """One Deno process of an ESM plugin: requests and answers in lines, told apart by ids, over two pipes.
 
-Main path: `Process.ask` writes a request and waits for what is sorted by ids, as host/process/persistent.py
-has it. js/bootstrap.js is the other side and lists the lines.
+Main path: `DenoProcess.ask` writes a request and waits for what is sorted by ids, as
+host/process/persistent.py has it. js/bootstrap.js is the other side and lists the lines.
 
 Rules: a line counts only with the secret that the process was given before any of the plugin's code ran; a
 plugin that writes to the channel itself ends its process. Where it does not let go of a cancelled call,
@@ -25,8 +25,8 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
 from cortexfs.host.call.runtime import sentence, shielded
-from cortexfs.host.esm.calls import OUTPUT_BYTES, Call, Said
-from cortexfs.host.esm.state import Refused
+from cortexfs.host.esm.calls import OUTPUT_BYTES, EsmCall, EsmMessage
+from cortexfs.host.esm.state import StateRefusal
 from cortexfs.host.process import persistent
 from cortexfs.host.process.wake_affinity import OneCore
 from cortexfs.linux import syscalls
@@ -36,10 +36,10 @@ _CLONE_FS = 0x200  # unshare(2)
 
 Answer: TypeAlias = Callable[[str, tuple[Any, ...]], Any]
 
-_decode = msgspec.json.Decoder(Said).decode
+_decode = msgspec.json.Decoder(EsmMessage).decode
 
 
-class Start(NamedTuple):
+class DenoStart(NamedTuple):
     """How the process comes to be. `confine` is what the thread that starts it gives up before."""
 
     argv: Sequence[str]
@@ -50,10 +50,10 @@ class Start(NamedTuple):
     has_children: bool = False  # it may start programs
 
 
-class Process(persistent.Warm[Call]):
+class DenoProcess(persistent.Warm[EsmCall]):
     BACKLOG = 64 << 20  # for a process that does not read
 
-    def __init__(self, start: Start, answer: Answer, who: str) -> None:
+    def __init__(self, start: DenoStart, answer: Answer, who: str) -> None:
         self._core = OneCore(is_used=not start.has_children)
         super().__init__(_LINE)
         self._how = start
@@ -73,12 +73,12 @@ class Process(persistent.Warm[Call]):
             raise Fault("EHOSTDOWN", f"{self._who}: Deno does not start: {sentence(error)}")
 
     def ask(self, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None = None) -> Any:
-        """The result; `Failed` with what the plugin threw, `Fault` where there is no answer.
+        """The result; `EsmError` with what the plugin threw, `Fault` where there is no answer.
 
         None of it was done where that is EAGAIN.
         """
         until = time.monotonic() + seconds
-        call = Call(self._leading.nudge)
+        call = EsmCall(self._leading.nudge)
         if runtime is not None:
             runtime.on_cancel(call.cancel)
         try:
@@ -100,7 +100,7 @@ class Process(persistent.Warm[Call]):
             if self.is_open:
                 self._put(message)
 
-    def _ask(self, call: Call, request: dict[str, Any]) -> None:
+    def _ask(self, call: EsmCall, request: dict[str, Any]) -> None:
         if not self._begin(call, request):
             raise Fault("EAGAIN", f"{self._who} ends")
 
@@ -157,7 +157,7 @@ class Process(persistent.Warm[Call]):
             with self._lock:
                 self._heard(said, len(line))
 
-    def _heard(self, said: Said, size: int) -> None:
+    def _heard(self, said: EsmMessage, size: int) -> None:
         if said.ack:
             self._heard_of |= {said.ack} & self._owed.keys()
             return
@@ -165,16 +165,16 @@ class Process(persistent.Warm[Call]):
         if said.is_last:
             self._heard_of.discard(said.id)
 
-    def _reply(self, said: Said) -> None:
+    def _reply(self, said: EsmMessage) -> None:
         answer: dict[str, Any] = {"answer": said.ask}
         try:
             answer["value"] = self._answer(said.what, said.args)
-        except Refused as refused:
+        except StateRefusal as refused:
             answer["error"] = str(refused)
         with self._lock:
             self._put(answer)
 
-    def _tell(self, why: str, left: list[Call]) -> None:
+    def _tell(self, why: str, left: list[EsmCall]) -> None:
         if self._fatal:
             why = f"{why}: {self._fatal}"
         for call in left:

@@ -55,7 +55,7 @@ _START = f'ulimit -d {permissions.DATA_KIB}; ulimit -f {MAX_BYTES >> 9}; exec "$
 Tell: TypeAlias = Callable[[int, int], None]  # connections and bytes so far
 
 
-class Wanted(NamedTuple):
+class FetchRequest(NamedTuple):
     files: Mapping[str, bytes]  # of the plugin
     root: str  # its entry point: a path among them, or an address
     lock: bytes | None  # what is fetched has to be what this says
@@ -71,7 +71,7 @@ def registries() -> dict[str, str]:
     return chosen
 
 
-def fetch(wanted: Wanted, private: Sequence[str], tell: Tell) -> dict[str, bytes]:
+def fetch(wanted: FetchRequest, private: Sequence[str], tell: Tell) -> dict[str, bytes]:
     """The files by their paths: LOCK, and below CACHE. `private`: networks that may be fetched from, too."""
     chosen = registries()
     with tempfile.TemporaryDirectory(prefix="ctx-fetch-") as made, Outlet(private, MAX_BYTES) as outlet:
@@ -86,7 +86,7 @@ def fetch(wanted: Wanted, private: Sequence[str], tell: Tell) -> dict[str, bytes
         return {**found, REGISTRIES: msgspec.json.encode(chosen)} if chosen else found
 
 
-def _write(base: Path, wanted: Wanted) -> None:
+def _write(base: Path, wanted: FetchRequest) -> None:
     for folder in ("empty", "plugin", CACHE):
         (base / folder).mkdir()
     for name, data in wanted.files.items():

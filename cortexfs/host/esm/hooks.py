@@ -30,15 +30,15 @@ from cortexfs.core.hooks import (
     UNINSTALL_SECONDS,
     HookResult,
 )
-from cortexfs.core.manifestjson.fields import Argument, Command, Option
+from cortexfs.core.manifestjson.fields import Argument, CommandField, Option
 from cortexfs.core.manifestjson.rules import of_commands
-from cortexfs.host.esm.calls import Failed
+from cortexfs.host.esm.calls import EsmError
 
 EXPORTS = {PRE: "middlewarePre", POST: "middlewarePost"}
 COMMAND_SECONDS = 600
 
 
-class Plugin(Protocol):
+class HookedModule(Protocol):
     def ask(
         self, directory: str, request: dict[str, Any], seconds: float, runtime: sdk.ToolRuntime | None
     ) -> Any: ...
@@ -63,14 +63,14 @@ class Hidden(sdk.Tool):
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> object:
         try:
             return self._does(input, runtime)
-        except Failed as failed:
+        except EsmError as failed:
             return sdk.ToolResult.error(str(failed))
 
 
 class CommandTool(Hidden):
     """A command of `cortex`, which is described as it was declared."""
 
-    def __init__(self, plugin: Plugin, command: Command) -> None:
+    def __init__(self, plugin: HookedModule, command: CommandField) -> None:
         super().__init__(COMMAND + command.name, _command(plugin, command.name), COMMAND_SECONDS)
         self.description = command.description
         self.input_schema = _schema(command)
@@ -81,7 +81,7 @@ class CommandTool(Hidden):
 
 
 def hidden(
-    plugin: Plugin, has: Collection[str], events: Collection[str], commands: Iterable[Command]
+    plugin: HookedModule, has: Collection[str], events: Collection[str], commands: Iterable[CommandField]
 ) -> Iterator[Hidden]:
     yield Hidden(UNINSTALL, lambda input, runtime: _uninstall(plugin), UNINSTALL_SECONDS)
     if LISTENER in has:
@@ -93,7 +93,9 @@ def hidden(
         yield from (CommandTool(plugin, command) for command in commands)
 
 
-def _delivery(plugin: Plugin, events: Collection[str]) -> Callable[[dict[str, Any], sdk.ToolRuntime], None]:
+def _delivery(
+    plugin: HookedModule, events: Collection[str]
+) -> Callable[[dict[str, Any], sdk.ToolRuntime], None]:
     """abi.md 9.13, 9.42."""
 
     def does(event: dict[str, Any], runtime: sdk.ToolRuntime) -> None:
@@ -103,7 +105,7 @@ def _delivery(plugin: Plugin, events: Collection[str]) -> Callable[[dict[str, An
     return does
 
 
-def _middleware(plugin: Plugin, export: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
+def _middleware(plugin: HookedModule, export: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
     def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
         request = {"do": "hook", "hook": export, "args": [input], "bare": True}
         directory = os.getcwd()
@@ -118,15 +120,15 @@ def _middleware(plugin: Plugin, export: str) -> Callable[[dict[str, Any], sdk.To
     return does
 
 
-def _uninstall(plugin: Plugin) -> sdk.ToolResult:
+def _uninstall(plugin: HookedModule) -> sdk.ToolResult:
     said = plugin.uninstall()
     return sdk.ToolResult.error("; ".join(said)) if said else sdk.ToolResult.success("")
 
 
-def commands_of(declared: Iterable[Command], exported: object) -> tuple[Command, ...]:
+def commands_of(declared: Iterable[CommandField], exported: object) -> tuple[CommandField, ...]:
     """Returns the commands of the manifest, and those of the module: abi.md 9.24."""
     try:
-        more = msgspec.convert(exported, tuple[Command, ...])
+        more = msgspec.convert(exported, tuple[CommandField, ...])
     except msgspec.ValidationError as error:
         raise Fault("EPROTO", f"its module exports no cliCommands: {error}") from None
     for problem in of_commands(more):
@@ -148,7 +150,7 @@ def context(runtime: sdk.ToolRuntime, directory: str) -> dict[str, Any]:
     }
 
 
-def _command(plugin: Plugin, name: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
+def _command(plugin: HookedModule, name: str) -> Callable[[dict[str, Any], sdk.ToolRuntime], str]:
     def does(input: dict[str, Any], runtime: sdk.ToolRuntime) -> str:
         directory = os.getcwd()
         seen = context(runtime, directory) | {"toolName": name}
@@ -159,7 +161,7 @@ def _command(plugin: Plugin, name: str) -> Callable[[dict[str, Any], sdk.ToolRun
     return does
 
 
-def _schema(command: Command) -> dict[str, Any]:
+def _schema(command: CommandField) -> dict[str, Any]:
     """abi.md 9.17."""
     every: tuple[Argument | Option, ...] = (*command.args, *command.options)
     return {

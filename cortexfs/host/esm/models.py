@@ -17,7 +17,7 @@ import msgspec
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.host.esm.calls import Failed
+from cortexfs.host.esm.calls import EsmError
 
 SECONDS = 600
 
@@ -42,7 +42,7 @@ class EsmModel(sdk.Model):
         asked = {"do": "provider", "provider": self._kind, "options": _options(self._model, request)}
         try:
             said = self._ask(os.getcwd(), asked, SECONDS, runtime)
-        except Failed as failed:
+        except EsmError as failed:
             raise sdk.ExecutionFailed(str(failed)) from None
         try:
             answer = msgspec.convert(said, _Answer)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from cortexfs.core import networks
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.targets import Fetched
+from cortexfs.core.manifest.targets import FetchedPackages
 from cortexfs.core.manifestjson.capabilities import deno_permissions
 from cortexfs.core.manifestjson.fetched import CACHE, LOCK, REGISTRY_VARIABLES
 from cortexfs.host.confine.view import SHOWN, View
@@ -60,11 +60,11 @@ NETWORK: View = tuple(
 _MISSING = "this is a JavaScript plugin, and there is no deno: pip install 'cortexfs[esm]'"
 
 
-def _flags_of(fetched: Fetched) -> tuple[str, ...]:
+def _flags_of(fetched: FetchedPackages) -> tuple[str, ...]:
     return (f"--lock={os.path.join(fetched.folder, LOCK)}", *_FETCHED)
 
 
-def _environment_of(fetched: Fetched) -> dict[str, str]:
+def _environment_of(fetched: FetchedPackages) -> dict[str, str]:
     chosen = {name: fetched.registries[name] for name in REGISTRY_VARIABLES if name in fetched.registries}
     return {"DENO_DIR": os.path.join(fetched.folder, CACHE), **chosen}
 
@@ -99,7 +99,7 @@ def command(
     capabilities: Sequence[str],
     private: Sequence[str],
     hidden: Sequence[str],
-    fetched: Fetched | None = None,
+    fetched: FetchedPackages | None = None,
 ) -> list[str]:
     """`hidden` are files that it may not open wherever it may open others."""
     given = deno_permissions(capabilities)
@@ -122,7 +122,7 @@ def command(
 
 
 def environment(
-    capabilities: Sequence[str], caller: Mapping[str, str], fetched: Fetched | None = None
+    capabilities: Sequence[str], caller: Mapping[str, str], fetched: FetchedPackages | None = None
 ) -> dict[str, str]:
     """Returns the variables of Deno. The module sees none: the caller's are for programs that it runs."""
     own = {**QUIET, **(_environment_of(fetched) if fetched else _KEPT_NOWHERE)}
@@ -131,7 +131,9 @@ def environment(
     return own
 
 
-def _written(folder: str, directory: str, capabilities: Sequence[str], fetched: Fetched | None) -> list[str]:
+def _written(
+    folder: str, directory: str, capabilities: Sequence[str], fetched: FetchedPackages | None
+) -> list[str]:
     """Where it may write. Its own folder holds what was fetched, and nobody can close a part of it again."""
     if "write" not in deno_permissions(capabilities):
         return []
@@ -169,7 +171,7 @@ def confine(
     directory: str,
     capabilities: Sequence[str],
     private: Sequence[str],
-    fetched: Fetched | None = None,
+    fetched: FetchedPackages | None = None,
 ) -> None:
     """Close to this thread, and to what it starts, all that its Deno has no business with."""
     given = deno_permissions(capabilities)

@@ -16,39 +16,39 @@ from cortexfs.host.esm import child
 _LOOK_SECONDS = 0.1  # between two looks of who waits for a start, whether he is to leave
 
 
-class Place(NamedTuple):
+class ProcessPlace(NamedTuple):
     """The facts about a call that decide which process may have it."""
 
     directory: str
     umask: int
 
 
-ANYWHERE = Place("", 0o077)
+ANYWHERE = ProcessPlace("", 0o077)
 
 
-def place_of(directory: str) -> Place:
+def place_of(directory: str) -> ProcessPlace:
     umask = os.umask(0o077)  # of this thread alone
     os.umask(umask)
-    return Place(directory, umask)
+    return ProcessPlace(directory, umask)
 
 
-class Started:
+class DenoChild:
     """A process, as soon as there is one."""
 
     def __init__(self) -> None:
         self._done = threading.Event()
-        self._process: child.Process | None = None
+        self._process: child.DenoProcess | None = None
         self._fault: Fault | None = None
 
     @property
     def is_open(self) -> bool:
         return not self._done.is_set() or (self._process is not None and self._process.is_open)
 
-    def end(self, process: child.Process | None, fault: Fault | None) -> None:
+    def end(self, process: child.DenoProcess | None, fault: Fault | None) -> None:
         self._process, self._fault = process, fault
         self._done.set()
 
-    def process(self, runtime: sdk.ToolRuntime | None) -> child.Process:
+    def process(self, runtime: sdk.ToolRuntime | None) -> child.DenoProcess:
         while not self._done.wait(_LOOK_SECONDS):
             if runtime is not None and runtime.cancelled:
                 raise sdk.ExecutionFailed("cancelled", "ECANCELED")

@@ -28,11 +28,11 @@ _TABLE = """CREATE TABLE IF NOT EXISTS kept
 _UNKNOWN = (-1, 0, 0)  # version, keys and bytes
 
 
-class Refused(Exception):
+class StateRefusal(Exception):
     """The plugin asks for something that cannot be; the sentence is for its author."""
 
 
-class State:
+class EsmState:
     """`path` is the file; without one, nothing outlives the host."""
 
     def __init__(self, path: str, plugin: str) -> None:
@@ -55,13 +55,13 @@ class State:
         }
 
     def answer(self, what: str, args: tuple[Any, ...]) -> Any:
-        """Answers a plugin; `Refused` says why it gets nothing."""
+        """Answers a plugin; `StateRefusal` says why it gets nothing."""
         try:
             return self._answers[what](*args)
         except (KeyError, TypeError):
-            raise Refused(f"the host knows no {what[:100]} of such arguments") from None
+            raise StateRefusal(f"the host knows no {what[:100]} of such arguments") from None
         except sqlite3.Error as error:
-            raise Refused(f"its state cannot be read or written: {error}") from None
+            raise StateRefusal(f"its state cannot be read or written: {error}") from None
 
     def get(self, key: str) -> str | None:
         return self._get(_STATE, _key(key))
@@ -116,7 +116,7 @@ class State:
 
     def _set(self, kind: str, key: str, value: str) -> None:
         if not isinstance(value, str) or (size := len(value.encode(errors="replace"))) > MAX_VALUE:
-            raise Refused(f"a value of its state is no text, or over the limit of {MAX_VALUE} bytes")
+            raise StateRefusal(f"a value of its state is no text, or over the limit of {MAX_VALUE} bytes")
         size += len(key.encode(errors="replace"))
         with self._lock:
             self._database.execute("BEGIN IMMEDIATE")
@@ -126,7 +126,7 @@ class State:
                 keys, total = self._counted()
                 keys, total = keys + (before is None), total + size - (before[0] if before else 0)
                 if keys > MAX_KEYS or total > MAX_TOTAL:
-                    raise Refused(f"its state is over {MAX_KEYS} keys or {MAX_TOTAL >> 20} MiB")
+                    raise StateRefusal(f"its state is over {MAX_KEYS} keys or {MAX_TOTAL >> 20} MiB")
                 self._put(kind, key, value, size)
             self._room = (self._version(), keys, total)
 
@@ -147,5 +147,5 @@ class State:
 
 def _key(key: object) -> str:
     if not isinstance(key, str) or not 0 < len(key.encode(errors="replace")) <= MAX_KEY:
-        raise Refused(f"a key of its state is a text of 1 to {MAX_KEY} bytes")
+        raise StateRefusal(f"a key of its state is a text of 1 to {MAX_KEY} bytes")
     return key

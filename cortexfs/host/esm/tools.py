@@ -30,7 +30,7 @@ from cortexfs.core.hooks import CONFIG_CHANGE, HOOK_SECONDS, LISTENER
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import EsmModule
 from cortexfs.core.manifestjson import capabilities as permissions
-from cortexfs.core.manifestjson.fields import Command, ToolParam
+from cortexfs.core.manifestjson.fields import CommandField, ToolParam
 from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
 from cortexfs.core.manifestjson.tools import input_schema, tool_result
 from cortexfs.host.call import plugin_state
@@ -40,8 +40,8 @@ from cortexfs.host.esm import calls as esmcalls
 from cortexfs.host.esm import child, hooks
 from cortexfs.host.esm import permissions as esmrights
 from cortexfs.host.esm.models import EsmModel
-from cortexfs.host.esm.processes import ANYWHERE, Place, Started, place_of
-from cortexfs.host.esm.state import State
+from cortexfs.host.esm.processes import ANYWHERE, DenoChild, ProcessPlace, place_of
+from cortexfs.host.esm.state import EsmState
 
 MAX_PROCESSES = 4  # of a plugin in one host; each takes some 50 MiB
 # The daemon ends the call at its timeout, from when it passed it on. This says it a little before.
@@ -124,7 +124,7 @@ class EsmTool(sdk.Tool):
         }
         try:
             said = self._plugin.ask(directory, request, self._seconds - EARLY_SECONDS, runtime)
-        except esmcalls.Failed as failed:  # "Throw from execute": a failed result
+        except esmcalls.EsmError as failed:  # "Throw from execute": a failed result
             return sdk.ToolResult.error(str(failed))
         result = tool_result(said, self.name)
         if result.success:
@@ -144,11 +144,11 @@ class _Plugin:
         self.providers: tuple[str, ...] = ()  # that the module has
         self._exported: Any = ()  # its cliCommands
         self._lock = threading.Lock()
-        self._places: dict[Place, Started] = {}  # the one that was used last is the last
+        self._places: dict[ProcessPlace, DenoChild] = {}  # the one that was used last is the last
         self._scoped = esmrights.is_scoped(declared.capabilities)
         try:
             esmrights.check(declared.folder)
-            self._state = State(declared.state, name)
+            self._state = EsmState(declared.state, name)
         except Fault as fault:
             raise self._fault(fault.code, fault.message) from None
         except sqlite3.Error as error:
@@ -177,7 +177,7 @@ class _Plugin:
         except msgspec.ValidationError as error:
             raise self._fault("EPROTO", f"one of its tools is not described: {error}") from None
 
-    def commands(self) -> tuple[Command, ...]:
+    def commands(self) -> tuple[CommandField, ...]:
         try:
             return hooks.commands_of(self.declared.commands, self._exported)
         except Fault as fault:
@@ -214,14 +214,14 @@ class _Plugin:
 
     # -- processes
 
-    def _place(self, directory: str) -> Place:
+    def _place(self, directory: str) -> ProcessPlace:
         return place_of(directory) if self._scoped else ANYWHERE
 
-    def _process(self, place: Place, runtime: sdk.ToolRuntime | None) -> child.Process:
+    def _process(self, place: ProcessPlace, runtime: sdk.ToolRuntime | None) -> child.DenoProcess:
         with self._lock:
             found = self._places.pop(place, None)
             if found is None or not found.is_open:
-                found = Started()
+                found = DenoChild()
                 environ = runtime.environ if runtime else {}
                 threading.Thread(target=self._start, args=(found, place, environ), daemon=True).start()
             self._places[place] = found
@@ -230,7 +230,7 @@ class _Plugin:
             threading.Thread(target=self._end, args=(each, HOOK_SECONDS), daemon=True).start()
         return found.process(runtime)
 
-    def _start(self, started: Started, place: Place, environ: Mapping[str, str]) -> None:
+    def _start(self, started: DenoChild, place: ProcessPlace, environ: Mapping[str, str]) -> None:
         """In a thread of its own, so that whoever waits can leave."""
         try:
             started.end(self._begun(place, environ), None)
@@ -239,11 +239,11 @@ class _Plugin:
         except Exception as error:  # the thread has nobody above it; whoever waits for the process is told
             started.end(None, self._fault("EIO", f"its process does not start: {sentence(error)}"))
 
-    def _begun(self, place: Place, environ: Mapping[str, str]) -> child.Process:
+    def _begun(self, place: ProcessPlace, environ: Mapping[str, str]) -> child.DenoProcess:
         declared = self.declared
         may = declared.capabilities
         hidden = [declared.state + end for end in ("", "-wal", "-shm")] if declared.state else []
-        start = child.Start(
+        start = child.DenoStart(
             esmrights.command(
                 declared.folder, place.directory, may, declared.private, hidden, declared.fetched
             ),
@@ -255,7 +255,7 @@ class _Plugin:
             ),
             esmrights.may_run(may),
         )
-        process = child.Process(start, self._state.answer, self._who)
+        process = child.DenoProcess(start, self._state.answer, self._who)
         try:
             process.start()
             self._load(process)
@@ -264,7 +264,7 @@ class _Plugin:
             raise
         return process
 
-    def _load(self, process: child.Process) -> None:
+    def _load(self, process: child.DenoProcess) -> None:
         """The hooks of a start, and then what has changed meanwhile."""
         declared = self.declared
         config = {**declared.config, **self._state.settings()}
@@ -290,19 +290,19 @@ class _Plugin:
                     self._hook(process, exports, name, key, config.get(key))
                 self._say_changed(process, key, config.get(key))
 
-    def _say_changed(self, process: child.Process, key: str, value: Any) -> None:
+    def _say_changed(self, process: child.DenoProcess, key: str, value: Any) -> None:
         """The event of a setting: known here, where the user's own settings are."""
         if CONFIG_CHANGE in self.declared.events and LISTENER in self.declared.capabilities:
             process.send({"event": {"type": CONFIG_CHANGE, "key": key, "value": value}})
 
-    def _hook(self, process: child.Process, exports: Mapping[str, str], name: str, *args: Any) -> None:
+    def _hook(self, process: child.DenoProcess, exports: Mapping[str, str], name: str, *args: Any) -> None:
         if exports.get(name) == "function":
             try:
                 self._told(process, {"do": "hook", "hook": name, "args": args}, HOOK_SECONDS)
             except Fault as fault:
                 raise Fault(fault.code, f"{fault.message} (in {name})") from None
 
-    def _end(self, started: Started, seconds: float, why: str = "disable") -> list[str]:
+    def _end(self, started: DenoChild, seconds: float, why: str = "disable") -> list[str]:
         """Whatever the hooks do, it ends; what went wrong in them."""
         said: list[str] = []
         with suppress(Fault):
@@ -310,18 +310,18 @@ class _Plugin:
             for name in LIFECYCLE[why]:
                 try:
                     process.ask({"do": "hook", "hook": name, "args": ()}, seconds)
-                except (Fault, esmcalls.Failed, sdk.ExecutionFailed) as error:
+                except (Fault, esmcalls.EsmError, sdk.ExecutionFailed) as error:
                     told = error.args[0] if isinstance(error, sdk.ExecutionFailed) else error
                     said.append(f"{name}: {told}")
                     print(f"{self._who}: {said[-1]}", file=sys.stderr)
             process.close()
         return said
 
-    def _told(self, process: child.Process, request: dict[str, Any], seconds: float) -> Any:
+    def _told(self, process: child.DenoProcess, request: dict[str, Any], seconds: float) -> Any:
         """The answer where only the plugin can be at fault."""
         try:
             return process.ask(request, seconds)
-        except esmcalls.Failed as failed:
+        except esmcalls.EsmError as failed:
             raise self._fault("EPROTO", str(failed)) from None
         except sdk.ExecutionFailed as failed:
             raise self._fault(failed.code, f"{request['do']} {failed.args[0]}") from None

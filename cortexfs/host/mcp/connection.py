@@ -38,7 +38,7 @@ from mcp_types import (
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp import direct, http
 from cortexfs.host.mcp.limits import Judge
 from cortexfs.host.mcp.stdio import MAX_PROGRESS, Pipe
@@ -67,7 +67,7 @@ class Link:
     Its attributes are the SDK's client with its loop and thread, and the way past them for short calls.
     """
 
-    def __init__(self, told: Told, changed: Callable[[list[Tool]], None]) -> None:
+    def __init__(self, told: McpTarget, changed: Callable[[list[Tool]], None]) -> None:
         logging.getLogger("mcp").setLevel(logging.CRITICAL)  # a server must not fill the daemon's log
         self._told = told
         self._info = Implementation(name="cortexfs", version=told.client)

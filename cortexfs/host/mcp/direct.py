@@ -28,7 +28,7 @@ from mcp_types import (
 T = TypeVar("T")
 
 
-class Question(NamedTuple):
+class SdkRequest(NamedTuple):
     method: str
     params: dict[str, Any]
 
@@ -39,11 +39,11 @@ class _Asking:
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
-        return await _asked(Question(method, dict(params or {})))
+        return await _asked(SdkRequest(method, dict(params or {})))
 
 
 @types.coroutine
-def _asked(question: Question) -> Generator[Question, dict[str, Any], dict[str, Any]]:
+def _asked(question: SdkRequest) -> Generator[SdkRequest, dict[str, Any], dict[str, Any]]:
     return (yield question)
 
 

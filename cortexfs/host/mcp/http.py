@@ -15,8 +15,8 @@ import httpx2
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from cortexfs.core.manifest.mcp_server import Told
-from cortexfs.host.mcp.limits import Broken, Judge
+from cortexfs.core.manifest.mcp_server import McpTarget
+from cortexfs.host.mcp.limits import Judge, McpViolation
 
 CONNECT_SECONDS = 30.0  # answers have the time of their call
 
@@ -25,11 +25,11 @@ MAX_ANSWER = 32 << 20  # as a line of a program's
 
 
 @asynccontextmanager
-async def transport(told: Told, judge: Judge) -> AsyncIterator[Any]:
+async def transport(told: McpTarget, judge: Judge) -> AsyncIterator[Any]:
     """The SDK's transport, with somebody who judges what comes."""
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
     client = httpx2.AsyncClient(
-        headers=told.headers, timeout=timeout, transport=Bounded(judge), trust_env=False
+        headers=told.headers, timeout=timeout, transport=BoundedTransport(judge), trust_env=False
     )
     async with client, streamable_http_client(told.url, http_client=client) as (heard, said):
         out, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -44,7 +44,7 @@ async def transport(told: Told, judge: Judge) -> AsyncIterator[Any]:
                         elif judge.is_wanted(each.message):
                             refusal = judge.refusal(each.message)
                             await (said.send(SessionMessage(refusal)) if refusal else out.send(each))
-                except Broken as broken:
+                except McpViolation as broken:
                     judge.why = str(broken)
 
         async def say() -> None:
@@ -64,7 +64,7 @@ class TooLong(httpx2.ReadError):
     """The server goes on and on."""
 
 
-class Bounded(httpx2.AsyncHTTPTransport):
+class BoundedTransport(httpx2.AsyncHTTPTransport):
     def __init__(self, judge: Judge) -> None:
         super().__init__()
         self._judge = judge

@@ -30,7 +30,7 @@ QUESTIONS = {
 }
 
 
-class Broken(Exception):
+class McpViolation(Exception):
     """The server did something that no server does."""
 
 
@@ -73,7 +73,7 @@ class Judge:
             return True
         if message.id in self._late:
             return False
-        raise Broken(f"answered the request {message.id!r}, which there never was")
+        raise McpViolation(f"answered the request {message.id!r}, which there never was")
 
     def _pay(self) -> None:
         """Counts messages that answer nothing: they may not come so often, nor for ever."""
@@ -81,4 +81,4 @@ class Judge:
         self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
         self._at = now
         if self._allowance < 0:
-            raise Broken("floods with messages that nobody asked for")
+            raise McpViolation("floods with messages that nobody asked for")

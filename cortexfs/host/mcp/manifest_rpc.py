@@ -24,7 +24,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.mcp_server import is_loopback
-from cortexfs.core.manifest.targets import NETWORK, Endpoint
+from cortexfs.core.manifest.targets import NETWORK, RpcEndpoint
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.net import fetch
@@ -52,13 +52,13 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def tools(plugin: hostcalls.Plugin) -> Iterable[sdk.Tool]:
-    return [RpcTool(plugin.name, targets.declared(plugin, Endpoint))]
+    return [RpcTool(plugin.name, targets.declared(plugin, RpcEndpoint))]
 
 
 class RpcTool(sdk.Tool):
     timeout_secs = TOOL_SECONDS
 
-    def __init__(self, plugin: str, endpoint: Endpoint) -> None:
+    def __init__(self, plugin: str, endpoint: RpcEndpoint) -> None:
         self._plugin = plugin
         self._endpoint = endpoint
         self.name = f"mcp_{plugin}"
@@ -70,10 +70,10 @@ class RpcTool(sdk.Tool):
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         if not set(NETWORK) & set(self._endpoint.capabilities):
             raise Fault("EACCES", f"{self._plugin} has none of the capabilities {' and '.join(NETWORK)}")
-        wake: queue.SimpleQueue[fetch.Answer | None] = queue.SimpleQueue()
+        wake: queue.SimpleQueue[fetch.HttpAnswer | None] = queue.SimpleQueue()
         runtime.on_cancel(lambda: wake.put(None))
         asked = {"jsonrpc": "2.0", "id": _ID, "method": input["method"], "params": input.get("params", {})}
-        request = fetch.Request("POST", self._endpoint.url, _HEADERS, msgspec.json.encode(asked))
+        request = fetch.HttpRequest("POST", self._endpoint.url, _HEADERS, msgspec.json.encode(asked))
         answer = fetch.fetch(request, self._private(), wake, most=MAX_ANSWER + 1, redirects=0)
         if answer is None:
             raise sdk.ExecutionFailed("cancelled", "ECANCELED")
@@ -83,7 +83,7 @@ class RpcTool(sdk.Tool):
         here = is_loopback(urlsplit(self._endpoint.url).hostname or "")
         return (*self._endpoint.private, *(_LOOPBACK if here else ()))
 
-    def _result(self, answer: fetch.Answer) -> sdk.ToolResult:
+    def _result(self, answer: fetch.HttpAnswer) -> sdk.ToolResult:
         who = f"the server of {self._plugin}"
         if not answer.reached:
             code = {403: "EACCES", 408: "ETIMEDOUT"}.get(answer.status, "EHOSTDOWN")

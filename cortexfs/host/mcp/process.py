@@ -16,17 +16,17 @@ from io import FileIO
 from typing import Literal, NamedTuple
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.process.children import variables_of_user
 
 
-class Started(NamedTuple):
+class ServerProcess(NamedTuple):
     process: Process
     stdin: FileIO
     stdout: FileIO
 
 
-async def started(told: Told) -> Started:
+async def started(told: McpTarget) -> ServerProcess:
     hears, stdin = _pipe(1)
     says, stdout = _pipe(0)
     try:
@@ -48,7 +48,7 @@ async def started(told: Told) -> Started:
     finally:
         hears.close()
         says.close()
-    return Started(process, stdin, stdout)
+    return ServerProcess(process, stdin, stdout)
 
 
 async def ended(process: Process) -> None:

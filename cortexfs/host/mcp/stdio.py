@@ -41,10 +41,10 @@ from mcp_types import (
 )
 
 from cortexfs import sdk
-from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.call.runtime import shielded
 from cortexfs.host.mcp import process
-from cortexfs.host.mcp.limits import Broken, Judge
+from cortexfs.host.mcp.limits import Judge, McpViolation
 from cortexfs.host.process.child_lines import ChildLines
 from cortexfs.host.process.pipe_reader import Leading
 
@@ -66,7 +66,7 @@ class _Answer(msgspec.Struct):
     jsonrpc: Literal["2.0"]
 
 
-class Progress(NamedTuple):
+class ProgressNote(NamedTuple):
     progress: float
     total: float | None
     message: str | None
@@ -76,7 +76,7 @@ class _Cancelled(NamedTuple):
     pass
 
 
-_Item: TypeAlias = dict[str, Any] | ErrorData | Progress | _Cancelled
+_Item: TypeAlias = dict[str, Any] | ErrorData | ProgressNote | _Cancelled
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 _decode = msgspec.json.Decoder(_Answer).decode
 
@@ -100,7 +100,7 @@ class _Waiting:
 class Pipe:
     """A transport of the SDK's, and a way past its streams."""
 
-    def __init__(self, told: Told, judge: Judge) -> None:
+    def __init__(self, told: McpTarget, judge: Judge) -> None:
         self._told = told
         self._judge = judge
         self.ended = asyncio.Event()
@@ -134,7 +134,7 @@ class Pipe:
                         self._leading.lead(call.waits, time.monotonic() + _LONG, begin)
                     begin = _nothing
                 item = call.items.get()
-                if isinstance(item, Progress):
+                if isinstance(item, ProgressNote):
                     hear(*item)
                 else:
                     return _answered(item)
@@ -189,7 +189,7 @@ class Pipe:
     def _taken(self) -> bool:
         try:
             return not self._gone.is_set() and self._read()
-        except Broken as broken:
+        except McpViolation as broken:
             self._judge.why = str(broken)
         self._soon(self._gone.set)
         return False
@@ -202,7 +202,7 @@ class Pipe:
         for line in self._lines.ended_by(data):
             self._hear(line)
         if self._lines.held > MAX_LINE:
-            raise Broken(f"said a line of over {MAX_LINE >> 20} MiB")
+            raise McpViolation(f"said a line of over {MAX_LINE >> 20} MiB")
         if not data:
             self._soon(self._gone.set)
         return bool(data)
@@ -224,7 +224,7 @@ class Pipe:
         except ValueError:
             self._noise += 1
             if self._noise > MAX_NOISE:
-                raise Broken("says what is no protocol") from None
+                raise McpViolation("says what is no protocol") from None
             return
         self._noise = 0
         if not self._is_for_a_call(message) and self._judge.is_wanted(message):
@@ -257,7 +257,7 @@ class Pipe:
             return False
         call = self._calls.get(said.progressToken)
         if call is not None and self._judge.is_wanted(message) and call.items.qsize() < MAX_PROGRESS:
-            call.items.put(Progress(said.progress, said.total, said.message))
+            call.items.put(ProgressNote(said.progress, said.total, said.message))
         return call is not None
 
     # -- in the loop

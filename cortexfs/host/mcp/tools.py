@@ -23,7 +23,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls, names
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp import media
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _keeping = threading.Lock()
 class Keeper:
     """The connection that a host keeps, and what the server listed last."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: McpTarget) -> None:
         self.told = told
         self._lock = threading.Lock()
         self._link: Link | None = None
@@ -158,9 +158,9 @@ def effect_of(server: str, said: ToolAnnotations | None) -> sdk.ToolEffect:
     return sdk.ToolEffect(sdk.ToolEffectKind.RUN_PROCESS, f"MCP server {server}", undone)
 
 
-def told_of(plugin: hostcalls.Plugin) -> Told:
+def told_of(plugin: hostcalls.Plugin) -> McpTarget:
     try:
-        return msgspec.json.decode(plugin.target, type=Told)
+        return msgspec.json.decode(plugin.target, type=McpTarget)
     except msgspec.MsgspecError as error:
         raise Fault("EPROTO", f"the daemon did not say what {plugin.name} is: {error}") from None
 

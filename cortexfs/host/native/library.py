@@ -29,7 +29,7 @@ from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.targets import Library, declared
-from cortexfs.core.manifest.toml import Effect
+from cortexfs.core.manifest.toml import ManifestEffect
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import sentence
 from cortexfs.state import stamps
@@ -71,7 +71,7 @@ _FUNCTIONS: dict[str, Any] = {
 }
 
 
-class Host(ctypes.Structure):
+class HostTable(ctypes.Structure):
     _fields_ = (("abi_version", ctypes.c_uint32), ("margin", ctypes.c_ubyte * _MARGIN))
 
 
@@ -96,7 +96,7 @@ class _Capabilities(msgspec.Struct, frozen=True):
     emits_progress: bool = False
     emits_observer_text: bool = False
     background_safe: bool = False
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[ManifestEffect, ...] = ()
 
 
 class _Descriptor(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ class _Opening(threading.Thread):
         try:
             with _opening:
                 if plugin not in _opened:
-                    _opened[plugin] = Opened(plugin.name, declared(plugin, Library))
+                    _opened[plugin] = OpenLibrary(plugin.name, declared(plugin, Library))
                 opened = _opened[plugin]
             opened.check_info(plugin)
             self.tools = [NativeTool(opened, descriptor) for descriptor in opened.descriptors()]
@@ -161,7 +161,7 @@ class _Opening(threading.Thread):
 
 
 class NativeTool(sdk.Tool):
-    def __init__(self, opened: Opened, descriptor: _Descriptor) -> None:
+    def __init__(self, opened: OpenLibrary, descriptor: _Descriptor) -> None:
         self._opened = opened
         self._name = descriptor.name.encode()
         self.name = descriptor.name
@@ -193,7 +193,7 @@ class NativeTool(sdk.Tool):
         return sdk.ToolResult(result.output, media, result.is_error)
 
 
-class Opened:
+class OpenLibrary:
     """A library with its state."""
 
     def __init__(self, plugin: str, library: Library) -> None:
@@ -230,7 +230,7 @@ class Opened:
         except AttributeError as error:
             wanted = "required stable native symbol cortex_plugin_init"
             raise self._fault(f"does not export {wanted}: {error}") from None
-        host, table = Host(ABI), Table()
+        host, table = HostTable(ABI), Table()
         init.restype, init.argtypes = ctypes.c_int32, (ctypes.c_void_p, ctypes.c_void_p)
         if status := init(ctypes.byref(host), ctypes.byref(table)):
             raise self._fault(f"rejected native ABI initialization with status {status}")
@@ -336,7 +336,7 @@ class Opened:
 
 
 _opening = threading.Lock()
-_opened: dict[hostcalls.Plugin, Opened] = {}
+_opened: dict[hostcalls.Plugin, OpenLibrary] = {}
 _leaving = threading.Lock()
 
 

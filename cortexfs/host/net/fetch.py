@@ -35,14 +35,14 @@ _SECRETS = ("authorization", "cookie", "proxy-authorization")
 _PORTS = {"http": 80, "https": 443}
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     method: str
     url: str
     headers: Mapping[str, str]
     body: bytes
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     body: bytes
     reached: bool = True  # whether it is a server's
@@ -50,31 +50,31 @@ class Answer(NamedTuple):
 
 class _Refused(Exception):
     def __init__(self, status: int, why: str) -> None:
-        self.answer = Answer(status, f"host: {why}".encode(), False)
+        self.answer = HttpAnswer(status, f"host: {why}".encode(), False)
 
 
 def fetch(
-    request: Request,
+    request: HttpRequest,
     private: tuple[str, ...],
-    wake: queue.SimpleQueue[Answer | None],
+    wake: queue.SimpleQueue[HttpAnswer | None],
     *,
     most: int = MAX_BODY,
     redirects: int = MAX_REDIRECTS,
-) -> Answer | None:
+) -> HttpAnswer | None:
     """The answer; None where `wake`, of this request alone, was told that nobody wants it any more."""
     exchange = _Exchange(request, private, time.monotonic() + SECONDS, most, redirects)
     threading.Thread(target=lambda: wake.put(exchange.answer()), daemon=True).start()
     try:
         return wake.get(timeout=SECONDS)
     except queue.Empty:
-        return Answer(408, b"host: request timeout or failed", False)
+        return HttpAnswer(408, b"host: request timeout or failed", False)
     finally:
         exchange.leave()
 
 
 class _Exchange:
     def __init__(
-        self, request: Request, private: tuple[str, ...], until: float, most: int, redirects: int
+        self, request: HttpRequest, private: tuple[str, ...], until: float, most: int, redirects: int
     ) -> None:
         self._request = request
         self._most = most
@@ -91,21 +91,21 @@ class _Exchange:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def answer(self) -> Answer:
+    def answer(self) -> HttpAnswer:
         try:
             return self._followed()
         except _Refused as refused:
             return refused.answer
         except TimeoutError:
-            return Answer(408, b"host: request timeout or failed", False)
+            return HttpAnswer(408, b"host: request timeout or failed", False)
         except (ValueError, http.client.InvalidURL):  # of what cannot stand in a request
-            return Answer(400, b"host: the request cannot be written as HTTP", False)
+            return HttpAnswer(400, b"host: the request cannot be written as HTTP", False)
         except (OSError, http.client.HTTPException):
-            return Answer(500, b"host: request timeout or failed", False)
+            return HttpAnswer(500, b"host: request timeout or failed", False)
         except Exception:  # the thread has nobody above it, and its guest waits for a status
-            return Answer(500, b"host: unexpected error in http_request", False)
+            return HttpAnswer(500, b"host: unexpected error in http_request", False)
 
-    def _followed(self) -> Answer:
+    def _followed(self) -> HttpAnswer:
         request = self._request
         for _ in range(self._redirects + 1):
             answer, target = self._once(request)
@@ -114,7 +114,7 @@ class _Exchange:
             request = _redirected(request, answer.status, urljoin(request.url, target))
         raise _Refused(500, f"more than {self._redirects} redirects")
 
-    def _once(self, request: Request) -> tuple[Answer, str | None]:
+    def _once(self, request: HttpRequest) -> tuple[HttpAnswer, str | None]:
         scheme, host, port, path = _parts(request.url)
         connection = http.client.HTTPConnection(host, port)
         connection.sock = self._connected(scheme, host, port)
@@ -125,7 +125,7 @@ class _Exchange:
             body = response.read(self._most)
             if response.length and len(body) < self._most:  # which `read` with a number says nothing of
                 raise http.client.IncompleteRead(body, response.length)
-            return Answer(response.status, body), target
+            return HttpAnswer(response.status, body), target
         finally:
             connection.close()
 
@@ -167,15 +167,15 @@ def _secured(plain: socket.socket, host: str) -> socket.socket:
     return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
 
 
-def _redirected(request: Request, status: int, url: str) -> Request:
+def _redirected(request: HttpRequest, status: int, url: str) -> HttpRequest:
     """The request that follows: as a GET where browsers do so, and without secrets for another server."""
     before, after = urlsplit(request.url), urlsplit(url)
     headers = dict(request.headers)
     if (before.scheme, before.netloc) != (after.scheme, after.netloc):
         headers = {name: value for name, value in headers.items() if name.lower() not in _SECRETS}
     if status == 303 or (status in (301, 302) and request.method == "POST"):
-        return Request("GET", url, headers, b"")
-    return Request(request.method, url, headers, request.body)
+        return HttpRequest("GET", url, headers, b"")
+    return HttpRequest(request.method, url, headers, request.body)
 
 
 def headers_of(value: object) -> dict[str, str] | None:

@@ -38,7 +38,7 @@ _lock = threading.Lock()
 _leaders: set[int] = set()
 
 
-class Child:
+class ChildProcess:
     """One process and our ends of its pipes, none of which blocks."""
 
     def __init__(self, *, with_errors: bool) -> None:

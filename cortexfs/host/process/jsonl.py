@@ -25,7 +25,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault, is_code
-from cortexfs.core.manifest.targets import Program
+from cortexfs.core.manifest.targets import ProgramTarget
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.process import children, one_shot, persistent
 from cortexfs.linux import syscalls
@@ -67,7 +67,7 @@ _decode = msgspec.json.Decoder(_Said).decode
 
 
 class StreamingTool(one_shot.ProcessTool):
-    def __init__(self, program: Program, companions: Companions) -> None:
+    def __init__(self, program: ProgramTarget, companions: Companions) -> None:
         super().__init__(program)
         self._companions = companions
         self.capabilities = self.capabilities._replace(emits_progress=True, emits_observer_text=True)
@@ -90,8 +90,8 @@ class StreamingTool(one_shot.ProcessTool):
         raise Fault("EPROTO", f"the child of the tool {self.name} ends as soon as it is started")
 
 
-class _Call(persistent.Call[_Said]):
-    def __init__(self, program: Program) -> None:
+class _Call(persistent.ChildCall[_Said]):
+    def __init__(self, program: ProgramTarget) -> None:
         who, limit = f"process-isolated tool '{program.name}'", program.output_bytes
         over, late = f"exceeded output limit of {limit} bytes", f"timed out after {program.timeout}s"
         super().__init__(limit, f"{who} {over}", f"{who} {late}")
@@ -122,7 +122,7 @@ class Companions:
         self._lock = threading.Lock()
         self._children: dict[_Command, dict[_Variables, Companion]] = {}  # the oldest first
 
-    def child(self, program: Program, caller: Mapping[str, str]) -> Companion:
+    def child(self, program: ProgramTarget, caller: Mapping[str, str]) -> Companion:
         """The child for this tool and these variables, which is started where there is none."""
         environment = one_shot.environment(program, caller)
         # Each request says its caller's directory, so that one is no reason for another child.
@@ -148,7 +148,7 @@ class Companion(persistent.Warm[_Call]):
 
     BLAME = "broke the protocol: it "
 
-    def __init__(self, program: Program, environment: dict[str, str]) -> None:
+    def __init__(self, program: ProgramTarget, environment: dict[str, str]) -> None:
         super().__init__(program.output_bytes + persistent.ROOM)
         self._program = program
         self._environment = environment

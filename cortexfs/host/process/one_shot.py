@@ -27,7 +27,7 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import code_of
-from cortexfs.core.manifest.targets import Program
+from cortexfs.core.manifest.targets import ProgramTarget
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import sentence
 from cortexfs.host.process import children
@@ -42,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ProcessTool(sdk.Tool):
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramTarget) -> None:
         self._program = program
         self.name = program.name
         self.description = program.description
@@ -76,11 +76,11 @@ def dry_run(runtime: sdk.ToolRuntime) -> dict[str, bool]:
     return {"dry_run": True} if runtime.invocation.dry_run else {}
 
 
-def deadline(program: Program) -> float | None:
+def deadline(program: ProgramTarget) -> float | None:
     return None if program.timeout is None else time.monotonic() + program.timeout - EARLY_SECONDS
 
 
-def environment(program: Program, caller: Mapping[str, str]) -> dict[str, str]:
+def environment(program: ProgramTarget, caller: Mapping[str, str]) -> dict[str, str]:
     """Nothing but what the manifest inherits or sets."""
     inherited = {name: caller[name] for name in program.inherited if name in caller}
     if hostcalls.CALLER_DIRECTORY in program.inherited:
@@ -91,7 +91,7 @@ def environment(program: Program, caller: Mapping[str, str]) -> dict[str, str]:
 # -- what it amounts to
 
 
-class Ended(NamedTuple):
+class ProcessEnd(NamedTuple):
     """A child that has ended, or was."""
 
     status: int  # negative for a signal
@@ -100,7 +100,7 @@ class Ended(NamedTuple):
     timed_out: bool = False
 
 
-def decided(program: Program, ended: Ended) -> sdk.ToolResult:
+def decided(program: ProgramTarget, ended: ProcessEnd) -> sdk.ToolResult:
     """The answer, in the order in which upstream decides it."""
     who = f"process-isolated tool '{program.name}'"
     if ended.timed_out:
@@ -152,7 +152,7 @@ class _Exchange:
     def __init__(self, request: bytes, limit: int) -> None:
         self._waking = threading.Lock()
         self._waker = owned(os.eventfd, 0)
-        self._child = children.Child(with_errors=True)
+        self._child = children.ChildProcess(with_errors=True)
         self._left = memoryview(request)
         self._limit = limit
         self._output, self._errors = bytearray(), bytearray()
@@ -166,7 +166,7 @@ class _Exchange:
             if not self._waker.closed:
                 os.eventfd_write(self._waker.fileno(), 1)
 
-    def start(self, program: Program, environment: dict[str, str]) -> None:
+    def start(self, program: ProgramTarget, environment: dict[str, str]) -> None:
         argv = children.limited(program.argv, program.memory_bytes, program.cpu_seconds)
         try:
             os.chdir(program.working_dir)  # of this thread alone
@@ -240,5 +240,5 @@ class _Exchange:
         with self._waking:
             self._waker.close()
 
-    def ended(self) -> Ended:
-        return Ended(self._child.status, bytes(self._output), bytes(self._errors), self._timed_out)
+    def ended(self) -> ProcessEnd:
+        return ProcessEnd(self._child.status, bytes(self._output), bytes(self._errors), self._timed_out)

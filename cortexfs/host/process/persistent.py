@@ -42,14 +42,14 @@ _LAST_READS = 16  # what a pipe of 1 MiB holds, the largest that a user may have
 _encode = msgspec.json.Encoder().encode
 
 
-class Cancelled(NamedTuple):
+class CallCancelled(NamedTuple):
     pass
 
 
 S = TypeVar("S")  # a line, as it was understood
 
 
-class Call(Generic[S]):
+class ChildCall(Generic[S]):
     """One call, and what the child has said to it that was not yet passed on."""
 
     def __init__(self, most: int, over: str, late: str, nudge: Callable[[], None] = lambda: None) -> None:
@@ -59,12 +59,12 @@ class Call(Generic[S]):
         self.ended = False  # the child has said its last word to it
         self._most, self._over, self._late = most, over, late
         self._nudge = nudge
-        self._items: queue.SimpleQueue[S | Fault | Cancelled] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[S | Fault | CallCancelled] = queue.SimpleQueue()
         self._heard = 0
 
     def cancel(self) -> None:
         """Called from another thread, at any time."""
-        self._items.put(Cancelled())
+        self._items.put(CallCancelled())
         self._nudge()
 
     def waits(self) -> bool:
@@ -84,12 +84,12 @@ class Call(Generic[S]):
             raise sdk.ExecutionFailed(self._late, "ETIMEDOUT") from None
         if isinstance(item, Fault):
             raise item
-        if isinstance(item, Cancelled):
+        if isinstance(item, CallCancelled):
             raise sdk.ExecutionFailed("cancelled", "ECANCELED")
         return item
 
 
-C = TypeVar("C", bound=Call[Any])
+C = TypeVar("C", bound=ChildCall[Any])
 Start: TypeAlias = "queue.SimpleQueue[OSError | Fault | None]"
 
 
@@ -117,7 +117,7 @@ class Warm(ABC, Generic[C]):
         self._broken = ""  # why what it says is not read any more
         self._is_mute = False
         self._waker = owned(os.eventfd, 0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._child = children.Child(with_errors=False)
+        self._child = children.ChildProcess(with_errors=False)
         self._look = select.epoll()
         self._leading = Leading(self._child.stdout, self._look, self._taken)
         self._ended = threading.Event()

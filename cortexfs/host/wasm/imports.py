@@ -21,8 +21,8 @@ import msgspec
 
 from cortexfs.host.net import fetch
 from cortexfs.host.wasm import code as wasmcode
-from cortexfs.host.wasm.instance import ABI, Broken, HostFunction, Instance
-from cortexfs.host.wasm.state import MAX_KEY, Full, State
+from cortexfs.host.wasm.instance import ABI, ContractViolation, HostFunction, Instance
+from cortexfs.host.wasm.state import MAX_KEY, Full, WasmState
 
 ROOM = 65536  # where a length word says 0
 MAX_RANDOM = 65536
@@ -32,12 +32,12 @@ NETWORK = ("network:fetch", "net:outbound")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-class Turn:
+class WasmTurn:
     """One call of the plugin's, and whether anybody still wants it."""
 
     def __init__(self) -> None:
         self.ended = ""  # the code of why it is to end
-        self.wake: queue.SimpleQueue[fetch.Answer | None] = queue.SimpleQueue()
+        self.wake: queue.SimpleQueue[fetch.HttpAnswer | None] = queue.SimpleQueue()
         self.lines = 0
 
     def end(self, code: str) -> None:
@@ -45,11 +45,11 @@ class Turn:
         self.wake.put(None)
 
 
-class Ended(Exception):
+class CallAbandoned(Exception):
     """Nobody wants the call any more."""
 
 
-class Facts(msgspec.Struct, frozen=True):
+class PluginFacts(msgspec.Struct, frozen=True):
     """The facts for the plugin, and its rights."""
 
     name: str
@@ -70,13 +70,13 @@ def variables(plugin: str, key: str) -> tuple[str, ...]:
     return (*own, f"CORTEX_WASM_{key.upper()}", f"CORTEX_WASM_{spelled(key)}")
 
 
-class Host:
+class HostFunctions:
     """The functions, for one instance at a time. `turn` is the call that is under way."""
 
-    def __init__(self, facts: Facts, state: State) -> None:
+    def __init__(self, facts: PluginFacts, state: WasmState) -> None:
         self._facts = facts
         self._state = state
-        self.turn = Turn()
+        self.turn = WasmTurn()
 
     def functions(self, instance: Instance) -> Mapping[str, HostFunction]:
         self._instance = instance
@@ -84,7 +84,7 @@ class Host:
 
     def admit(self) -> None:
         if self.turn.ended:
-            raise Ended
+            raise CallAbandoned
 
     # -- memory, time and chance
 
@@ -103,7 +103,7 @@ class Host:
     def random(self, at: int, length: int) -> None:
         self._instance.memory.check(at, length)
         if length > MAX_RANDOM:
-            raise Broken(f"host_random gives {MAX_RANDOM} bytes at a time, not {length}")
+            raise ContractViolation(f"host_random gives {MAX_RANDOM} bytes at a time, not {length}")
         self._instance.memory.write(at, os.urandom(length))
 
     # -- the log
@@ -146,7 +146,7 @@ class Host:
         try:
             self._state.set(memory.read(key, key_length), memory.read(value, value_length))
         except Full as full:
-            raise Broken(str(full)) from None
+            raise ContractViolation(str(full)) from None
 
     def get_state(self, key: int, key_length: int, out: int, out_length: int) -> int:
         name = self._instance.memory.read(key, key_length, MAX_KEY + 1)
@@ -182,24 +182,24 @@ class Host:
         memory.set_word(out_length, len(given))
         return 0 if answer.reached else -1
 
-    def _answered(self, method: bytes, url: bytes, body: bytes, headers: bytes) -> fetch.Answer:
+    def _answered(self, method: bytes, url: bytes, body: bytes, headers: bytes) -> fetch.HttpAnswer:
         if not any(each in self._facts.capabilities for each in NETWORK):
-            return fetch.Answer(403, b"host: network:fetch permission denied", False)
+            return fetch.HttpAnswer(403, b"host: network:fetch permission denied", False)
         if not url:
-            return fetch.Answer(400, b"host: empty URL", False)
+            return fetch.HttpAnswer(400, b"host: empty URL", False)
         if max(len(url), len(body), len(headers)) > fetch.MAX_REQUEST:
-            return fetch.Answer(400, b"host: the request has over 1 MiB", False)
+            return fetch.HttpAnswer(400, b"host: the request has over 1 MiB", False)
         try:
             named = fetch.headers_of(msgspec.json.decode(headers or b"{}"))
-            request = fetch.Request(method.decode() or "GET", url.decode(), named or {}, body)
+            request = fetch.HttpRequest(method.decode() or "GET", url.decode(), named or {}, body)
         except (ValueError, RecursionError):  # of text that is not UTF-8, too
             named = None
         if named is None:
-            return fetch.Answer(400, b"host: the headers are no JSON object of strings", False)
+            return fetch.HttpAnswer(400, b"host: the headers are no JSON object of strings", False)
         self.turn.wake = queue.SimpleQueue()
         self.admit()  # after that: whoever ends the turn wakes the one, or is seen by the other
         if (answer := fetch.fetch(request, self._facts.private, self.turn.wake)) is None:
-            raise Ended
+            raise CallAbandoned
         return answer
 
 

@@ -37,11 +37,11 @@ _KINDS = {"i": wasmtime.ValType.i32, "I": wasmtime.ValType.i64}
 HostFunction = Callable[..., int | None]
 
 
-class Broken(Exception):
+class ContractViolation(Exception):
     """The plugin has broken the contract; for it, this is a trap."""
 
 
-class Memory:
+class WasmMemory:
     def __init__(self, store: wasmtime.Store, memory: wasmtime.Memory) -> None:
         self._store = store
         self._memory = memory
@@ -53,7 +53,7 @@ class Memory:
     def _address(self, at: int, length: int) -> int:
         at, length = at & _MASK, length & _MASK
         if at + length > self.size:
-            raise Broken(f"{length} bytes at {at:#x} are outside of the memory")
+            raise ContractViolation(f"{length} bytes at {at:#x} are outside of the memory")
         return ctypes.addressof(self._memory.data_ptr(self._store).contents) + at
 
     def check(self, at: int, length: int) -> None:
@@ -126,7 +126,7 @@ class Instance:
         self.heap = Heap()
         self.store = wasmtime.Store(engine)
         self.store.set_limits(PAGES[1] * PAGE, MAX_TABLE, 1, MAX_TABLES, 1)
-        self._memory: Memory | None = None
+        self._memory: WasmMemory | None = None
         self._admit = admit
         try:
             self._begin(module, functions(self))
@@ -146,7 +146,7 @@ class Instance:
         self._called: dict[str, Callable[..., int]] = {}
         own = self._exports.get("memory")
         if isinstance(own, wasmtime.Memory):
-            self._memory = Memory(self.store, own)
+            self._memory = WasmMemory(self.store, own)
         self.memory.reach(HEAP.stop)
         version = self.call("plugin_get_abi_version")
         if version != ABI:
@@ -157,7 +157,7 @@ class Instance:
     def _import(self, name: str, functions: Mapping[str, HostFunction]) -> wasmtime.Func | wasmtime.Memory:
         if name == "memory":
             memory = wasmtime.Memory(self.store, wasmtime.MemoryType(wasmtime.Limits(*PAGES)))
-            self._memory = Memory(self.store, memory)
+            self._memory = WasmMemory(self.store, memory)
             return memory
         function = functions[name]
         takes, returns = ([_KINDS[letter]() for letter in side] for side in code.IMPORTS[name])
@@ -166,14 +166,14 @@ class Instance:
             if self._memory is None:  # a start function, before anybody could see what is exported
                 memory = caller.get("memory")
                 assert isinstance(memory, wasmtime.Memory)
-                self._memory = Memory(self.store, memory)
+                self._memory = WasmMemory(self.store, memory)
             self._admit()
             return function(*numbers)
 
         return wasmtime.Func(self.store, wasmtime.FuncType(takes, returns), called, access_caller=True)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> WasmMemory:
         assert self._memory is not None
         return self._memory
 
@@ -226,7 +226,7 @@ class Instance:
     def _said(self, at: int, length_at: int, room: int) -> bytes:
         length = self.memory.word(length_at)
         if length > room:
-            raise Broken(f"it says that it wrote {length} bytes where there is room for {room}")
+            raise ContractViolation(f"it says that it wrote {length} bytes where there is room for {room}")
         return self.memory.read(at, length)
 
     def _block(self, size: int) -> int:

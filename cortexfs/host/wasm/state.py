@@ -22,7 +22,7 @@ class Full(Exception):
     """The plugin wants to keep too much."""
 
 
-class State:
+class WasmState:
     """`path` is the file; without one, nothing outlives the process."""
 
     def __init__(self, path: str, plugin: str) -> None:

@@ -40,7 +40,7 @@ from cortexfs.host.call.runtime import sentence, shielded
 from cortexfs.linux import syscalls
 
 if TYPE_CHECKING:  # importing it takes 30 ms, in hosts of other kinds for nothing
-    from cortexfs.host.wasm.imports import Turn
+    from cortexfs.host.wasm.imports import WasmTurn
     from cortexfs.host.wasm.instance import Instance
 
 DESTROY_SECONDS = 0.3  # a host is ended soon after it was asked to leave
@@ -113,7 +113,7 @@ class WasmTool(sdk.Tool):
 class _Job:
     """The worker's task, and the place for its outcome."""
 
-    def __init__(self, work: Callable[[Instance], Any], turn: Turn) -> None:
+    def __init__(self, work: Callable[[Instance], Any], turn: WasmTurn) -> None:
         self.work = work
         self.turn = turn
         self.done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
@@ -161,7 +161,7 @@ class _Worker(threading.Thread):
 
     def ask(self, work: Callable[[Instance], Any], seconds: float, runtime: sdk.ToolRuntime | None) -> Any:
         """Returns the answer of `work` for the instance, when it is this call's turn."""
-        job = _Job(work, self._hosts.Turn())
+        job = _Job(work, self._hosts.WasmTurn())
         if runtime is not None:
             runtime.on_cancel(partial(self.end, job, "ECANCELED"))
             with shielded(runtime):
@@ -211,14 +211,14 @@ class _Worker(threading.Thread):
             if self._current is job:
                 self._engine.increment_epoch()
             else:  # it waits, maybe long
-                job.done.put((None, self._failure(job, self._hosts.Ended())))
+                job.done.put((None, self._failure(job, self._hosts.CallAbandoned())))
 
     def leave(self) -> None:
         self._jobs.put(None)
 
     def destroy(self) -> None:
         if self._instance is not None:
-            job = _Job(lambda instance: instance.destroy(), self._hosts.Turn())
+            job = _Job(lambda instance: instance.destroy(), self._hosts.WasmTurn())
             self._jobs.put(job)
             with suppress(queue.Empty):
                 job.done.get(timeout=DESTROY_SECONDS)
@@ -281,11 +281,11 @@ class _Worker(threading.Thread):
         self._engine = self._code.engine()
         data = self._code.read(declared.path, declared.sha256)
         self._module = self._code.compiled(self._engine, data, declared.cache)
-        state = self._states.State(declared.state, self._name)
-        facts = self._hosts.Facts(
+        state = self._states.WasmState(declared.state, self._name)
+        facts = self._hosts.PluginFacts(
             self._name, declared.config, declared.environment, declared.capabilities, declared.private
         )
-        self._host = self._hosts.Host(facts, state)
+        self._host = self._hosts.HostFunctions(facts, state)
         self._state = state
 
     def _turned(self, job: _Job) -> Any:
@@ -293,7 +293,7 @@ class _Worker(threading.Thread):
             self._current = job
         try:
             if job.turn.ended:
-                raise self._hosts.Ended
+                raise self._hosts.CallAbandoned
             return self._worked(job)
         finally:
             with self._turning:
@@ -333,7 +333,7 @@ class _Worker(threading.Thread):
             return Fault(error.code, f"{self._who}: {error.message}")
         if isinstance(error, sqlite3.Error):
             return Fault("EIO", f"{self._who}: its state cannot be read or written: {error}")
-        text = str(error) if isinstance(error, self._instances.Broken) else _trap(error)
+        text = str(error) if isinstance(error, self._instances.ContractViolation) else _trap(error)
         return sdk.ExecutionFailed(f"WASM trap: {text}", "EPROTO")
 
     # -- the work

@@ -19,7 +19,7 @@ PROVIDER = "provider:"  # how the origin of a provider's model begins
 EFFORTS = ("low", "medium", "high", "xhigh")
 
 
-class Model(msgspec.Struct, frozen=True):
+class ModelEntry(msgspec.Struct, frozen=True):
     name: str  # provider/model, as the tree has it
     id: str  # as the provider calls it
     provider: str
@@ -30,11 +30,11 @@ class Model(msgspec.Struct, frozen=True):
     fallback: tuple[str, ...] = ()
 
 
-def model_of(object_: Object, control: Callable[[Object, str], str]) -> Model:
+def model_of(object_: Object, control: Callable[[Object, str], str]) -> ModelEntry:
     """The model that an object and its controls are."""
     text = {name: control(object_, name) for name in ("id", "cap", "limit", "default", "effort")}
     limit = text["limit"].strip()
-    return Model(
+    return ModelEntry(
         name=object_.name,
         id=text["id"].rstrip("\n"),
         provider=provider_of(object_),
@@ -84,5 +84,5 @@ def _rules(text: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-class Unanswered(Fault):
+class NoAnswer(Fault):
     """Nothing was said, and another model may do better: the reason for a fallback."""

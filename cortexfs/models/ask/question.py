@@ -33,11 +33,11 @@ _DATA_URL = re.compile(r"data:([A-Za-z0-9.+/-]+)?(?:;[A-Za-z0-9=-]+)*;base64,")
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 
 
-class Text(msgspec.Struct, frozen=True):
+class PromptText(msgspec.Struct, frozen=True):
     text: str
 
 
-class Media(msgspec.Struct, frozen=True):
+class PromptMedia(msgspec.Struct, frozen=True):
     """An image or a file: base64, or a URL."""
 
     kind: Literal["image", "file"]
@@ -51,10 +51,10 @@ class Media(msgspec.Struct, frozen=True):
         return self.url or f"data:{self.media_type};base64,{self.data}"
 
 
-Part: TypeAlias = Text | Media
+Part: TypeAlias = PromptText | PromptMedia
 
 
-class Called(msgspec.Struct, frozen=True):
+class PastCall(msgspec.Struct, frozen=True):
     """A call that the model asked for earlier."""
 
     call: str
@@ -62,30 +62,30 @@ class Called(msgspec.Struct, frozen=True):
     input: Any = {}
 
 
-class Said(msgspec.Struct, frozen=True):
+class PromptMessage(msgspec.Struct, frozen=True):
     """One message of the conversation."""
 
     role: Literal["user", "assistant", "tool"]
     parts: tuple[Part, ...] = ()
-    calls: tuple[Called, ...] = ()  # of an assistant
+    calls: tuple[PastCall, ...] = ()  # of an assistant
     call: str = ""  # of a tool: which call this answers
     is_error: bool = False
 
     @property
     def text(self) -> str:
-        return "".join(part.text for part in self.parts if isinstance(part, Text))
+        return "".join(part.text for part in self.parts if isinstance(part, PromptText))
 
 
-class Tool(msgspec.Struct, frozen=True):
+class ToolOffer(msgspec.Struct, frozen=True):
     name: str
     description: str
     schema: dict[str, Any]
 
 
-class Asked(msgspec.Struct, frozen=True):
-    said: tuple[Said, ...]
+class ModelInput(msgspec.Struct, frozen=True):
+    said: tuple[PromptMessage, ...]
     system: str = ""
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[ToolOffer, ...] = ()
     tool_choice: str = ""  # "", auto, none, required, or a tool's name
     schema: dict[str, Any] | None = None
     parameters: dict[str, Any] = {}
@@ -131,17 +131,17 @@ class _Fields(msgspec.Struct):
     role: str | None = None  # {"role":"user","content":...}: the seed's short form of one message
 
 
-def asked(value: Input, history: Sequence[Message] = ()) -> Asked:
+def asked(value: Input, history: Sequence[Message] = ()) -> ModelInput:
     """Returns the question, with the messages before it; raises EINVAL where its shape is wrong."""
     before = tuple(filter(None, map(remembered, history)))
     if isinstance(value, str):
-        return Asked(said=(*before, Said("user", (Text(value),))))
+        return ModelInput(said=(*before, PromptMessage("user", (PromptText(value),))))
     fields: _Fields = jsontext.converted(value, _Fields)
     system, said = _conversation(fields)
     if not any(each.parts or each.calls for each in said):
         raise Fault("EINVAL", "the prompt is empty; messages, input or task must hold something")
     whole = any(each.role == "assistant" for each in said)
-    return Asked(
+    return ModelInput(
         said=said if whole else (*before, *said),
         system=system,
         tools=tuple(_tool(tool, f"tools[{n}]") for n, tool in enumerate(fields.tools[: MAX_TOOLS + 1])),
@@ -153,35 +153,35 @@ def asked(value: Input, history: Sequence[Message] = ()) -> Asked:
     )
 
 
-def _conversation(fields: _Fields) -> tuple[str, tuple[Said, ...]]:
+def _conversation(fields: _Fields) -> tuple[str, tuple[PromptMessage, ...]]:
     if fields.messages is None:
         content = fields.content
         if content is None:
             given = fields.task if fields.input is None else fields.input
             content = given if isinstance(given, str) else msgspec.json.encode(given).decode()
-        return fields.system, (Said("user", _parts(content, "content")),)
+        return fields.system, (PromptMessage("user", _parts(content, "content")),)
     systems = [fields.system] if fields.system else []
     said = []
     for number, turn in enumerate(fields.messages):
         path = f"messages[{number}]"
         parts = _parts(turn.content, f"{path}.content")
         if turn.role in ("system", "developer"):
-            systems.append("".join(part.text for part in parts if isinstance(part, Text)))
+            systems.append("".join(part.text for part in parts if isinstance(part, PromptText)))
         else:
             said.append(_said(turn, parts, path))
     return "\n\n".join(systems), tuple(said)
 
 
-def _said(turn: _Turn, parts: tuple[Part, ...], path: str) -> Said:
+def _said(turn: _Turn, parts: tuple[Part, ...], path: str) -> PromptMessage:
     assert turn.role not in ("system", "developer")
     call = turn.call or turn.tool_call_id or ""
     if turn.role == "tool" and not call:
         raise Fault("EINVAL", f"{path}.call: a tool's message says which call it answers")
     calls = tuple(_called(each, f"{path}.tool_calls[{n}]") for n, each in enumerate(turn.tool_calls))
-    return Said(turn.role, parts, calls, call, turn.is_error)  # type: ignore[arg-type]
+    return PromptMessage(turn.role, parts, calls, call, turn.is_error)  # type: ignore[arg-type]
 
 
-def _called(call: _Call, path: str) -> Called:
+def _called(call: _Call, path: str) -> PastCall:
     """A call as our frames have it, or as OpenAI has it."""
     function = call.function or {}
     name, given = call.name or function.get("name"), call.input
@@ -189,12 +189,12 @@ def _called(call: _Call, path: str) -> Called:
         given = jsontext.decode(text, f"{path}.function.arguments") if text.strip() else {}
     if not isinstance(name, str) or not (call.call or call.id):
         raise Fault("EINVAL", f"{path}: a call has call, name and input")
-    return Called(call.call or call.id or "", name, {} if given is None else given)
+    return PastCall(call.call or call.id or "", name, {} if given is None else given)
 
 
 def _parts(content: str | list[dict[str, Any]] | None, path: str) -> tuple[Part, ...]:
     if isinstance(content, str):
-        return (Text(content),) if content else ()
+        return (PromptText(content),) if content else ()
     return tuple(_part(part, f"{path}[{number}]") for number, part in enumerate(content or ()))
 
 
@@ -207,7 +207,7 @@ def _part(part: dict[str, Any], path: str) -> Part:
 
 
 def _text_part(part: dict[str, Any], path: str) -> Part:
-    return Text(_string(part, "text", path))
+    return PromptText(_string(part, "text", path))
 
 
 def _media_part(part: dict[str, Any], path: str) -> Part:
@@ -223,7 +223,7 @@ def _media_part(part: dict[str, Any], path: str) -> Part:
         raise Fault("EINVAL", f"{path}.media_type: expected a media type such as image/png")
     data = _string(part, "data", path)
     _check_base64(data, 0, f"{path}.data")
-    return Media(kind, media_type, data, "", name)
+    return PromptMedia(kind, media_type, data, "", name)
 
 
 def _image_url(part: dict[str, Any], path: str) -> Part:
@@ -236,10 +236,10 @@ def _image_url(part: dict[str, Any], path: str) -> Part:
 def _linked(kind: Literal["image", "file"], url: str, name: str, path: str) -> Part:
     if found := _DATA_URL.match(url):
         _check_base64(url, found.end(), path)
-        return Media(kind, found[1] or "application/octet-stream", url[found.end() :], "", name)
+        return PromptMedia(kind, found[1] or "application/octet-stream", url[found.end() :], "", name)
     if not url.startswith(("https://", "http://")):
         raise Fault("EINVAL", f"{path}: expected an http or https address, or a data: URL in base64")
-    return Media(kind, "", "", url, name)
+    return PromptMedia(kind, "", "", url, name)
 
 
 _PARTS = {
@@ -265,14 +265,14 @@ def _string(part: dict[str, Any], field: str, path: str, default: str | None = N
     return value
 
 
-def _tool(given: dict[str, Any], path: str) -> Tool:
+def _tool(given: dict[str, Any], path: str) -> ToolOffer:
     """A tool as we have it, or as one of the vendors has it."""
     function = given.get("function")
     tool: _Tool = jsontext.converted(function if isinstance(function, dict) else given, _Tool, path)
     if not _TOOL_NAME.fullmatch(tool.name):
         raise Fault("EINVAL", f"{path}.name: {jsontext.shown(tool.name)} is no name of a tool")
     schema = tool.schema or tool.input_schema or tool.parameters or {"type": "object", "properties": {}}
-    return Tool(tool.name, tool.description, schema)
+    return ToolOffer(tool.name, tool.description, schema)
 
 
 def _choice(fields: _Fields) -> str:
@@ -292,9 +292,9 @@ def _parameters(value: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def remembered(message: Message) -> Said | None:
+def remembered(message: Message) -> PromptMessage | None:
     """A message of the log. Empty ones, which providers refuse, say nothing."""
     text = "".join(part.text for part in message.content)
     if message.role not in ("user", "assistant") or not text.strip():
         return None
-    return Said(message.role, (Text(text),))  # type: ignore[arg-type]
+    return PromptMessage(message.role, (PromptText(text),))  # type: ignore[arg-type]

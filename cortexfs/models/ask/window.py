@@ -21,7 +21,7 @@ OUTPUT = 4096  # tokens that are left for an answer where nothing says how long 
 MOST = 8 << 20  # bytes: what is read and sent for one turn, whatever the limit
 
 
-class Window:
+class PromptWindow:
     """The window of one run."""
 
     def __init__(self, limit: int | None, output: int | None) -> None:

@@ -4,7 +4,7 @@ Main path: `Attempts.answer` builds the request and sends it; `_once` is one con
 a Failed, and `_next` decides: again after a while, with less history, or not at all.
 
 Rules: nothing is sent twice once a word of the answer has been said. The server's own delay counts, up to
-`Terms.patience`. Deadlines: to connect, until the answer begins, and between two pieces of it; the time
+`RetryTerms.patience`. Deadlines: to connect, until the answer begins, and between two pieces of it; the time
 that a slow client takes is not the provider's. A stream that breaks off is a fault, never an end. What
 raises here is a Fault, an Unanswered where another model may do better.
 This file must never know sockets, sessions or runners, and no key.
@@ -24,22 +24,22 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame, Message, Progress, Usage
 from cortexfs.core.models import sse
 from cortexfs.models.ask.driver import Turn
-from cortexfs.models.ask.model import Model, Unanswered
-from cortexfs.models.ask.question import Asked, asked
+from cortexfs.models.ask.model import ModelEntry, NoAnswer
+from cortexfs.models.ask.question import ModelInput, asked
 from cortexfs.models.ask.structured import Schema
-from cortexfs.models.ask.window import Window
+from cortexfs.models.ask.window import PromptWindow
 from cortexfs.models.exchange import failures
-from cortexfs.models.exchange.clients import Clients, Lost, Rejected, Settings, now
+from cortexfs.models.exchange.clients import Clients, ConnectionSettings, Lost, RejectedResponse, now
 from cortexfs.models.exchange.endpoint import Endpoint
-from cortexfs.models.exchange.failures import Failure
-from cortexfs.models.exchange.sources import Source
+from cortexfs.models.exchange.failures import ProviderFailure
+from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.exchange.wake_pace import PACE
-from cortexfs.models.formats.format import Format, Reader, Refused
+from cortexfs.models.formats.format import Format, FormatReader, ProviderRefusal
 
 LARGE = 256 << 10  # bytes of an input or a history from which on a thread makes the request of it
 
 
-class Terms(NamedTuple):
+class RetryTerms(NamedTuple):
     """How often, and how long apart."""
 
     tries: int = 3
@@ -48,10 +48,10 @@ class Terms(NamedTuple):
     shrinks: int = 4  # times that a history is halved
 
 
-class Failed(Fault):
+class AttemptFailure(Fault):
     """One connection brought no answer."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: ProviderFailure) -> None:
         super().__init__(failure.code, failure.message)
         self.failure = failure
 
@@ -60,7 +60,13 @@ class Attempts:
     """One model asked for one answer."""
 
     def __init__(
-        self, model: Model, format_: Format, source: Source, clients: Clients, turn: Turn, terms: Terms
+        self,
+        model: ModelEntry,
+        format_: Format,
+        source: ModelSource,
+        clients: Clients,
+        turn: Turn,
+        terms: RetryTerms,
     ) -> None:
         self._model = model
         self._format = format_
@@ -68,7 +74,7 @@ class Attempts:
         self._clients = clients
         self._turn = turn
         self._terms = terms
-        self._window = Window(model.limit, _output(model))
+        self._window = PromptWindow(model.limit, _output(model))
         self._said = False  # a word of the answer
         self._tried = 0
 
@@ -79,23 +85,23 @@ class Attempts:
             try:
                 await self._once(what, schema)
                 return
-            except Failed as failed:
+            except AttemptFailure as failed:
                 await self._next(failed.failure, bool(before) and not what.whole)
 
     async def _history(self) -> list[Message]:
         room = self._window.room(_size(self._turn.input))
         return self._window.stable(await self._turn.history(room)) if room else []
 
-    async def _asked(self, before: Sequence[Message]) -> tuple[Asked, Schema | None]:
+    async def _asked(self, before: Sequence[Message]) -> tuple[ModelInput, Schema | None]:
         large = _size(self._turn.input) > LARGE or len(before) > 1000
         prepare = self._prepare
         return await trio.to_thread.run_sync(prepare, before) if large else prepare(before)
 
-    def _prepare(self, before: Sequence[Message]) -> tuple[Asked, Schema | None]:
+    def _prepare(self, before: Sequence[Message]) -> tuple[ModelInput, Schema | None]:
         what = asked(self._turn.input, before)
         return what, None if what.schema is None else Schema(what.schema)
 
-    async def _next(self, failure: Failure, shrinkable: bool) -> None:
+    async def _next(self, failure: ProviderFailure, shrinkable: bool) -> None:
         """Return to try again; else raise why not."""
         if self._said:
             raise Fault(failure.code, failure.message)
@@ -107,29 +113,29 @@ class Attempts:
         if wait is None:
             wait = random.uniform(0.5, 1) * self._terms.backoff * 2 ** (self._tried - 1)
         if not failure.again or self._tried >= self._terms.tries or wait > self._terms.patience:
-            raise (Unanswered if failure.hop else Fault)(failure.code, failure.message)
+            raise (NoAnswer if failure.hop else Fault)(failure.code, failure.message)
         await self._turn.say(Progress(message=f"{failure.message}; trying again in {wait:.1f} s"))
         await trio.sleep(wait)
 
-    async def _once(self, what: Asked, schema: Schema | None) -> None:
+    async def _once(self, what: ModelInput, schema: Schema | None) -> None:
         body = self._format.request(self._model, what)
         reader = self._format.reader(what)
         try:
             async with self._source.server.serving() as endpoint:
                 await self._exchange(endpoint, body, reader)
-        except Failed:
+        except AttemptFailure:
             raise
         except Fault as fault:
             if fault.code == "EHOSTDOWN" and not self._said:
-                raise Unanswered(fault.code, fault.message) from None
+                raise NoAnswer(fault.code, fault.message) from None
             raise
         await self._finish(reader, schema)
 
-    async def _exchange(self, endpoint: Endpoint, body: dict[str, object], reader: Reader) -> None:
+    async def _exchange(self, endpoint: Endpoint, body: dict[str, object], reader: FormatReader) -> None:
         """One request, and its stream as far as it comes; Failed for all that is the provider's."""
         name, key = self._source.name, endpoint.key
-        settings = Settings(self._source.format, self._source.headers, self._source.connect)
-        parser = sse.Parser()
+        settings = ConnectionSettings(self._source.format, self._source.headers, self._source.connect)
+        parser = sse.EventParser()
         with trio.CancelScope() as patience:
             patience.deadline = trio.current_time() + self._source.first
             try:
@@ -140,20 +146,22 @@ class Attempts:
                         await self._heard(parser.feed(data), reader, patience)
                         if not reader.ended:
                             await PACE.rest()
-            except Rejected as said:
-                raise Failed(self._rejection(said, key)) from None
+            except RejectedResponse as said:
+                raise AttemptFailure(self._rejection(said, key)) from None
             except Lost as lost:
                 if not reader.ended:
-                    raise Failed(self._loss(lost)) from None
-            except Refused as refused:
-                raise Failed(failures.in_stream(name, refused.status, refused.body, key)) from None
+                    raise AttemptFailure(self._loss(lost)) from None
+            except ProviderRefusal as refused:
+                raise AttemptFailure(failures.in_stream(name, refused.status, refused.body, key)) from None
             except Fault as fault:
                 raise self._mapped(fault) from None
         if patience.cancelled_caught and not reader.ended:
             seconds = self._source.silence if self._said else self._source.first
-            raise Failed(failures.slow(name, seconds, self._said))
+            raise AttemptFailure(failures.slow(name, seconds, self._said))
 
-    async def _heard(self, events: Sequence[sse.Event], reader: Reader, patience: trio.CancelScope) -> None:
+    async def _heard(
+        self, events: Sequence[sse.ServerEvent], reader: FormatReader, patience: trio.CancelScope
+    ) -> None:
         frames: list[Frame] = []
         try:
             for event in events:
@@ -166,7 +174,7 @@ class Attempts:
         if self._said:
             patience.deadline = trio.current_time() + self._source.silence
 
-    async def _finish(self, reader: Reader, schema: Schema | None) -> None:
+    async def _finish(self, reader: FormatReader, schema: Schema | None) -> None:
         try:
             frames = reader.end()
         except Fault as fault:
@@ -186,20 +194,20 @@ class Attempts:
         """Returns a format's fault about a stream as a fault of its provider."""
         if fault.code != "EREMOTEIO":
             return fault
-        return Failed(failures.broken(self._source.name, fault.message))
+        return AttemptFailure(failures.broken(self._source.name, fault.message))
 
-    def _rejection(self, said: Rejected, key: str) -> Failure:
+    def _rejection(self, said: RejectedResponse, key: str) -> ProviderFailure:
         if said.status < 300:
             return failures.no_stream(self._source.name, said.headers.get("content-type", ""))
         return failures.of_status(self._source.name, said.status, said.headers, said.body, key, now())
 
-    def _loss(self, lost: Lost) -> Failure:
+    def _loss(self, lost: Lost) -> ProviderFailure:
         if lost.connected:
             return failures.broken(self._source.name, f"{lost.why} in the middle of the answer")
         return failures.unreachable(self._source.name, lost.why)
 
 
-def _output(model: Model) -> int | None:
+def _output(model: ModelEntry) -> int | None:
     """Tokens that the answer may take, where the controls say so."""
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         if isinstance(given := model.default.get(name), int):

@@ -41,7 +41,7 @@ NO_KEY = "none"  # what an SDK is told: it may show its client, and wants a word
 CHATTY = ("httpx2", "httpx", "httpcore2", "httpcore", "openai", "anthropic")  # loggers that tell requests
 
 
-class Rejected(Exception):
+class RejectedResponse(Exception):
     """A response that is no stream of events."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -60,7 +60,7 @@ class Lost(Exception):
         self.connected = connected
 
 
-class Settings(NamedTuple):
+class ConnectionSettings(NamedTuple):
     """The part of a provider's file that a connection needs."""
 
     format: str
@@ -110,25 +110,25 @@ class Clients:
     """The clients of one daemon, by where they connect to and as whom."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str, Settings], _Client] = {}
+        self._known: dict[tuple[str, str, ConnectionSettings], _Client] = {}
         self._importing = trio.Lock()
 
     @asynccontextmanager
     async def stream(
-        self, endpoint: Endpoint, settings: Settings, body: dict[str, Any]
+        self, endpoint: Endpoint, settings: ConnectionSettings, body: dict[str, Any]
     ) -> AsyncIterator[Response]:
         client = await self._client(endpoint, settings)
         with _translated(connected=False):
             async with client.used() as sdk, _OPEN[settings.format](sdk, dict(body)) as raw:
                 if not raw.headers.get("content-type", "").startswith("text/event-stream"):
-                    raise Rejected(raw.status_code, dict(raw.headers), await _bounded(raw))
+                    raise RejectedResponse(raw.status_code, dict(raw.headers), await _bounded(raw))
                 chunks = raw.iter_bytes()
                 try:
                     yield Response(chunks)
                 finally:
                     await _let_go(raw, chunks)
 
-    async def _client(self, endpoint: Endpoint, settings: Settings) -> _Client:
+    async def _client(self, endpoint: Endpoint, settings: ConnectionSettings) -> _Client:
         key = (endpoint.base_url, endpoint.key, settings)
         if key not in self._known:
             sdk, make = _CLIENTS[settings.format]
@@ -161,7 +161,7 @@ def _imported(name: str) -> Any:
     return module
 
 
-def _http(endpoint: Endpoint, settings: Settings) -> Any:
+def _http(endpoint: Endpoint, settings: ConnectionSettings) -> Any:
     import httpx2
 
     headers = _authorisation(endpoint.key, settings.format) | dict(settings.headers)
@@ -189,18 +189,18 @@ def _authorisation(key: str, format_: str) -> dict[str, str]:
     return {"X-Api-Key": key} if format_ == "anthropic.messages" else {"Authorization": f"Bearer {key}"}
 
 
-def _openai(sdk: Any, endpoint: Endpoint, settings: Settings) -> Any:
+def _openai(sdk: Any, endpoint: Endpoint, settings: ConnectionSettings) -> Any:
     http = _http(endpoint, settings)
     return sdk.AsyncOpenAI(base_url=endpoint.base_url, api_key=NO_KEY, max_retries=0, http_client=http)
 
 
-def _anthropic(sdk: Any, endpoint: Endpoint, settings: Settings) -> Any:
+def _anthropic(sdk: Any, endpoint: Endpoint, settings: ConnectionSettings) -> Any:
     http = _http(endpoint, settings)
     base_url = endpoint.base_url.removesuffix("/v1")
     return sdk.AsyncAnthropic(base_url=base_url, api_key=NO_KEY, max_retries=0, http_client=http)
 
 
-_CLIENTS: dict[str, tuple[str, Callable[[Any, Endpoint, Settings], Any]]] = {
+_CLIENTS: dict[str, tuple[str, Callable[[Any, Endpoint, ConnectionSettings], Any]]] = {
     "openai.chat": ("openai", _openai),
     "openai.responses": ("openai", _openai),
     "google": ("openai", _openai),
@@ -271,12 +271,16 @@ class _translated:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or not isinstance(error, Exception) or isinstance(error, Rejected | Lost | Fault):
+        if (
+            error is None
+            or not isinstance(error, Exception)
+            or isinstance(error, RejectedResponse | Lost | Fault)
+        ):
             return
         response = getattr(error, "response", None)
         if response is not None and getattr(response, "status_code", 0) >= 300:
             body = response.content if response.is_stream_consumed else b""
-            raise Rejected(response.status_code, dict(response.headers), body[:MAX_BODY]) from None
+            raise RejectedResponse(response.status_code, dict(response.headers), body[:MAX_BODY]) from None
         if (why := _reason(error)) is not None:
             raise Lost(why, self._connected) from None
 

@@ -23,6 +23,6 @@ class Endpoint(Protocol):
     def key(self) -> str: ...
 
 
-class Server(Protocol):
+class EndpointServer(Protocol):
     def serving(self) -> AbstractAsyncContextManager[Endpoint]:
         """The endpoint, ready to answer; a Fault that says why it is not (EHOSTDOWN, EACCES)."""

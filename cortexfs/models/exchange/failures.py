@@ -44,7 +44,7 @@ _MOST = (
 _NUMBER = re.compile(r"\d[\d,]{2,}")
 
 
-class Failure(NamedTuple):
+class ProviderFailure(NamedTuple):
     code: str
     message: str
     again: bool = False  # the same request may do better in a moment
@@ -61,34 +61,36 @@ class _Body(msgspec.Struct):
 
 def of_status(
     provider: str, status: int, headers: Mapping[str, str], body: bytes, key: str, now: float
-) -> Failure:
+) -> ProviderFailure:
     """A response that is no answer; `now` is the time since the epoch, for dates in headers."""
     body = body[:MAX_BODY]
     said = words(body, key)
     if status == 401 or (status == 403 and not said):
         return _denied(provider, status, key)
     if status == 403:
-        return Failure("EACCES", _says(f"{provider} does not let its key do this (403)", said))
+        return ProviderFailure("EACCES", _says(f"{provider} does not let its key do this (403)", said))
     if status == 429:
         return _limited(provider, body, said, _delay(headers, now))
     if status == 402:
-        return Failure("EDQUOT", _says(f"{provider} wants to be paid first (402)", said), hop=True)
+        return ProviderFailure("EDQUOT", _says(f"{provider} wants to be paid first (402)", said), hop=True)
     if status == 413 or (status in (400, 422) and _ABOUT_CONTEXT.search(body.decode("utf-8", "replace"))):
         return _overflow(provider, body, said)
     if status == 404:
         mend = "see which models it has: ctx provider models NAME"
-        return Failure("ENOENT", _says(f"{provider} does not know this model or address (404); {mend}", said))
+        return ProviderFailure(
+            "ENOENT", _says(f"{provider} does not know this model or address (404); {mend}", said)
+        )
     if status >= 500 or status in _RETRIED:
-        return Failure(
+        return ProviderFailure(
             "EREMOTEIO", _says(f"{provider} failed ({status})", said), True, _delay(headers, now), True
         )
     if 300 <= status < 400:
         mend = "write the final address into its base_url"
-        return Failure("EREMOTEIO", f"{provider} answered with a redirection ({status}); {mend}")
-    return Failure("EINVAL", _says(f"{provider} refuses the request ({status})", said))
+        return ProviderFailure("EREMOTEIO", f"{provider} answered with a redirection ({status}); {mend}")
+    return ProviderFailure("EINVAL", _says(f"{provider} refuses the request ({status})", said))
 
 
-def in_stream(provider: str, status: int, body: bytes, key: str) -> Failure:
+def in_stream(provider: str, status: int, body: bytes, key: str) -> ProviderFailure:
     """An error that came in the midst of a stream that had begun well."""
     text = body.decode("utf-8", "replace").lower()
     if status < 400:
@@ -101,51 +103,57 @@ def in_stream(provider: str, status: int, body: bytes, key: str) -> Failure:
     return of_status(provider, status, {}, body, key, 0)
 
 
-def no_key(provider: str) -> Failure:
-    return Failure("EACCES", f"{provider} has no key; set one with: ctx provider secret set {provider}")
+def no_key(provider: str) -> ProviderFailure:
+    return ProviderFailure(
+        "EACCES", f"{provider} has no key; set one with: ctx provider secret set {provider}"
+    )
 
 
-def unreachable(provider: str, why: str) -> Failure:
+def unreachable(provider: str, why: str) -> ProviderFailure:
     mend = f"see: ctx provider test {provider}"
-    return Failure("EHOSTDOWN", f"{provider} cannot be reached: {why}; {mend}", again=True, hop=True)
+    return ProviderFailure("EHOSTDOWN", f"{provider} cannot be reached: {why}; {mend}", again=True, hop=True)
 
 
-def slow(provider: str, seconds: float, begun: bool) -> Failure:
+def slow(provider: str, seconds: float, begun: bool) -> ProviderFailure:
     what = "sent nothing more" if begun else "did not begin to answer"
-    return Failure("ETIMEDOUT", f"{provider} {what} within {seconds:g} s", hop=True)
+    return ProviderFailure("ETIMEDOUT", f"{provider} {what} within {seconds:g} s", hop=True)
 
 
-def broken(provider: str, why: str) -> Failure:
+def broken(provider: str, why: str) -> ProviderFailure:
     """It answered, and what it said is of no use."""
-    return Failure("EREMOTEIO", f"{provider}: {why}", again=True, hop=True)
+    return ProviderFailure("EREMOTEIO", f"{provider}: {why}", again=True, hop=True)
 
 
-def no_stream(provider: str, content_type: str) -> Failure:
+def no_stream(provider: str, content_type: str) -> ProviderFailure:
     kind = one_line(content_type)[:60] or "nothing"
     why = f"{provider} answered with {kind}, not with a stream of events; is its base_url right?"
-    return Failure("EREMOTEIO", why)
+    return ProviderFailure("EREMOTEIO", why)
 
 
-def _denied(provider: str, status: int, key: str) -> Failure:
+def _denied(provider: str, status: int, key: str) -> ProviderFailure:
     if not key:
         return no_key(provider)
     mend = f"set another with: ctx provider secret set {provider}"
-    return Failure("EACCES", f"{provider} refuses its key ({status}); {mend}")
+    return ProviderFailure("EACCES", f"{provider} refuses its key ({status}); {mend}")
 
 
-def _limited(provider: str, body: bytes, said: str, delay: float | None) -> Failure:
+def _limited(provider: str, body: bytes, said: str, delay: float | None) -> ProviderFailure:
     if _ABOUT_MONEY.search(body.decode("utf-8", "replace")):
-        return Failure("EDQUOT", _says(f"the quota at {provider} is used up (429)", said), hop=True)
+        return ProviderFailure("EDQUOT", _says(f"the quota at {provider} is used up (429)", said), hop=True)
     later = f"; it says to wait {delay:g} s" if delay else ""
-    return Failure("EAGAIN", _says(f"{provider} limits the rate (429){later}", said), True, delay, True)
+    return ProviderFailure(
+        "EAGAIN", _says(f"{provider} limits the rate (429){later}", said), True, delay, True
+    )
 
 
-def _overflow(provider: str, body: bytes, said: str) -> Failure:
+def _overflow(provider: str, body: bytes, said: str) -> ProviderFailure:
     size, most = numbers(body)
     if size and most:
         why = f"the input is {size} tokens and {provider} takes {most}"
-        return Failure("EMSGSIZE", f"{why}; send less, or choose a model with a larger limit", most=most)
-    return Failure("EMSGSIZE", _says(f"the input is too long for {provider}", said), most=most)
+        return ProviderFailure(
+            "EMSGSIZE", f"{why}; send less, or choose a model with a larger limit", most=most
+        )
+    return ProviderFailure("EMSGSIZE", _says(f"the input is too long for {provider}", said), most=most)
 
 
 def numbers(body: bytes) -> tuple[int | None, int | None]:

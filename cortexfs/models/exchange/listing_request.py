@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from cortexfs.core.errors import Fault
 from cortexfs.models.exchange import failures
-from cortexfs.models.providers.listing import MAX_BODY, MAX_MODELS, Listed, decode
+from cortexfs.models.providers.listing import MAX_BODY, MAX_MODELS, ListedModel, decode
 from cortexfs.models.providers.provider import Provider, is_loopback
 
 SECONDS = 20.0
@@ -31,11 +31,11 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def models(name: str, provider: Provider, key: str) -> list[Listed]:
+def models(name: str, provider: Provider, key: str) -> list[ListedModel]:
     """All models that a provider lists."""
     if provider.needs_key and not key:
         raise Fault(*failures.no_key(name)[:2])
-    found: list[Listed] = []
+    found: list[ListedModel] = []
     after = ""
     while True:
         page, after_next = decode(_get(name, _address(provider, after), _headers(provider, key), key))

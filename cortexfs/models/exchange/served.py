@@ -11,20 +11,20 @@ from typing import NamedTuple
 
 from cortexfs.core.registry import Object
 from cortexfs.models.exchange import sources
-from cortexfs.models.exchange.sources import Source
+from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.providers.files import Providers
-from cortexfs.models.providers.objects import Offer, objects, offers
+from cortexfs.models.providers.objects import ProviderModel, objects, offers
 from cortexfs.models.providers.provider import Provider
 from cortexfs.models.providers.secrets import Secrets
 
 
-class Served(NamedTuple):
+class ProviderObjects(NamedTuple):
     objects: list[Object]
-    sources: dict[str, Source]
+    sources: dict[str, ModelSource]
     broken: dict[str, str]  # by provider
 
 
-def served(files: Providers, secrets: Secrets) -> Served:
+def served(files: Providers, secrets: Secrets) -> ProviderObjects:
     found = files.load()
 
     def has_key(name: str) -> bool:
@@ -35,15 +35,15 @@ def served(files: Providers, secrets: Secrets) -> Served:
         for name, provider in found.providers.items()
         for each in objects(_offers(files, name, provider), provider, files.since(name), has_key(name))
     ]
-    return Served(made, sources.sources(found.providers, secrets), found.broken)
+    return ProviderObjects(made, sources.sources(found.providers, secrets), found.broken)
 
 
-def every_offer(files: Providers) -> list[Offer]:
+def every_offer(files: Providers) -> list[ProviderModel]:
     """Returns the models of all providers, those that come first before others."""
     providers = files.load().providers
     return [offer for name, provider in providers.items() for offer in _offers(files, name, provider)]
 
 
-def _offers(files: Providers, name: str, provider: Provider) -> list[Offer]:
+def _offers(files: Providers, name: str, provider: Provider) -> list[ProviderModel]:
     listing = files.listing(name, provider) if provider.listed else None
     return offers(name, provider, listing.models if listing else ())

@@ -15,16 +15,16 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.models.exchange import failures
-from cortexfs.models.exchange.endpoint import Endpoint, Server
+from cortexfs.models.exchange.endpoint import Endpoint, EndpointServer
 from cortexfs.models.providers.provider import Provider
 from cortexfs.models.providers.secrets import Secrets, key_of
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """The code that answers for the models of a provider."""
 
     name: str
-    server: Server
+    server: EndpointServer
     format: str
     headers: tuple[tuple[str, str], ...] = ()
     connect: float = 10.0  # seconds
@@ -32,7 +32,7 @@ class Source(NamedTuple):
     silence: float = 120.0
 
 
-class Fixed:
+class FixedEndpoint:
     """An endpoint that is always there."""
 
     def __init__(self, base_url: str, key: str) -> None:
@@ -60,17 +60,17 @@ class Remote:
             self._key = None
             raise Fault(*failures.no_key(self._name)[:2])
         try:
-            yield Fixed(self._provider.base_url, key)
+            yield FixedEndpoint(self._provider.base_url, key)
         except Fault as fault:
             if fault.code == "EACCES":  # the next one may find a newer key
                 self._key = None
             raise
 
 
-def sources(providers: Mapping[str, Provider], secrets: Secrets) -> dict[str, Source]:
+def sources(providers: Mapping[str, Provider], secrets: Secrets) -> dict[str, ModelSource]:
     """The source of each provider, by its name."""
     return {
-        name: Source(
+        name: ModelSource(
             name=name,
             server=Remote(name, provider, secrets),
             format=provider.format,

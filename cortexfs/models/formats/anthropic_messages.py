@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from cortexfs.core.frames import Delta, Frame, ReasoningDelta
-from cortexfs.core.models.sse import Event
-from cortexfs.models.ask.model import Model
-from cortexfs.models.ask.question import Asked, Part, Said, Text
+from cortexfs.core.models.sse import ServerEvent
+from cortexfs.models.ask.model import ModelEntry
+from cortexfs.models.ask.question import ModelInput, Part, PromptMessage, PromptText
 from cortexfs.models.formats.format import (
-    Answer,
     Format,
-    Refused,
+    FormatAnswer,
+    ProviderRefusal,
     broken_off,
     decoded,
     filtered,
@@ -38,7 +38,7 @@ RENAMED = {
 CACHED = {"type": "ephemeral"}
 
 
-def request(model: Model, asked: Asked) -> dict[str, Any]:
+def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model.id, "max_tokens": MAX_TOKENS, "messages": _messages(asked)}
     if asked.system:
         body["system"] = [{"type": "text", "text": asked.system, "cache_control": CACHED}]
@@ -64,7 +64,7 @@ def _choice(choice: str) -> dict[str, Any]:
     return {"type": known[choice]} if choice in known else {"type": "tool", "name": choice}
 
 
-def _messages(asked: Asked) -> list[dict[str, Any]]:
+def _messages(asked: ModelInput) -> list[dict[str, Any]]:
     """Messages as Anthropic takes them: a tool's answers are the user's, and nobody speaks twice in a row."""
     turns = [("assistant" if said.role == "assistant" else "user", said) for said in asked.said]
     messages = [
@@ -77,7 +77,7 @@ def _messages(asked: Asked) -> list[dict[str, Any]]:
     return messages
 
 
-def _blocks(said: Said) -> list[dict[str, Any]]:
+def _blocks(said: PromptMessage) -> list[dict[str, Any]]:
     if said.role == "tool":
         answer: dict[str, Any] = {"type": "tool_result", "tool_use_id": said.call}
         if blocks := [_part(part) for part in said.parts]:
@@ -90,7 +90,7 @@ def _blocks(said: Said) -> list[dict[str, Any]]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
+    if isinstance(part, PromptText):
         return {"type": "text", "text": part.text}
     if part.url:
         source: dict[str, Any] = {"type": "url", "url": part.url}
@@ -141,11 +141,11 @@ _events = msgspec.json.Decoder(_Event)
 _CUT = ("max_tokens", "model_context_window_exceeded")
 
 
-class Reader:
+class AnthropicReader:
     """One stream of events."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._answer = Answer()
+    def __init__(self, asked: ModelInput) -> None:
+        self._answer = FormatAnswer()
         self._open: set[int | None] = set()
         self._begun = False
         self._reason = ""
@@ -159,10 +159,10 @@ class Reader:
     def text(self) -> str:
         return self._answer.text
 
-    def read(self, event: Event) -> list[Frame]:
+    def read(self, event: ServerEvent) -> list[Frame]:
         said = decoded(_events, event)
         if said.type == "error":
-            raise Refused(event.data)
+            raise ProviderRefusal(event.data)
         if self._stopped:
             return []
         read = _READ.get(said.type)
@@ -239,12 +239,12 @@ class Reader:
 
 
 _READ = {
-    "message_start": Reader._start,
-    "content_block_start": Reader._begin,
-    "content_block_delta": Reader._delta,
-    "content_block_stop": Reader._end_block,
-    "message_delta": Reader._about,
-    "message_stop": Reader._stop,
+    "message_start": AnthropicReader._start,
+    "content_block_start": AnthropicReader._begin,
+    "content_block_delta": AnthropicReader._delta,
+    "content_block_stop": AnthropicReader._end_block,
+    "message_delta": AnthropicReader._about,
+    "message_stop": AnthropicReader._stop,
 }
 
-FORMAT = renaming(Format(request, Reader))
+FORMAT = renaming(Format(request, AnthropicReader))

@@ -21,9 +21,9 @@ import msgspec
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Frame, Message, Progress, Text, ToolCall, Usage
-from cortexfs.core.models.sse import Event
-from cortexfs.models.ask.model import Model
-from cortexfs.models.ask.question import Asked
+from cortexfs.core.models.sse import ServerEvent
+from cortexfs.models.ask.model import ModelEntry
+from cortexfs.models.ask.question import ModelInput
 
 MAX_ANSWER = 64 << 20  # characters of an answer; a provider that says more is broken
 MAX_CALLS = 1000  # tool calls of one answer
@@ -31,8 +31,8 @@ MAX_CALLS = 1000  # tool calls of one answer
 T = TypeVar("T")
 
 
-class Reader(Protocol):
-    def read(self, event: Event) -> list[Frame]:
+class FormatReader(Protocol):
+    def read(self, event: ServerEvent) -> list[Frame]:
         """Returns the frames of an event; raises Refused for an error that the provider tells in its
         stream."""
 
@@ -49,11 +49,11 @@ class Reader(Protocol):
 
 
 class Format(NamedTuple):
-    request: Callable[[Model, Asked], dict[str, Any]]
-    reader: Callable[[Asked], Reader]
+    request: Callable[[ModelEntry, ModelInput], dict[str, Any]]
+    reader: Callable[[ModelInput], FormatReader]
 
 
-class Refused(Exception):
+class ProviderRefusal(Exception):
     """An error that a provider told in the midst of its stream, as it told it."""
 
     def __init__(self, body: bytes, status: int = 0) -> None:
@@ -62,7 +62,7 @@ class Refused(Exception):
         self.status = status
 
 
-class Answer:
+class FormatAnswer:
     """An answer on its way, whatever the format."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def decoded(decoder: msgspec.json.Decoder[T], event: Event) -> T:
+def decoded(decoder: msgspec.json.Decoder[T], event: ServerEvent) -> T:
     """The data of an event; EREMOTEIO when it is not what the format says."""
     try:
         return decoder.decode(event.data)

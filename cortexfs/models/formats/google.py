@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cortexfs.models.ask.model import Model
-from cortexfs.models.ask.question import Asked
+from cortexfs.models.ask.model import ModelEntry
+from cortexfs.models.ask.question import ModelInput
 from cortexfs.models.formats import openai_chat
 from cortexfs.models.formats.format import Format
 from cortexfs.models.formats.tool_names import renaming
@@ -17,11 +17,11 @@ from cortexfs.models.formats.tool_names import renaming
 MOST = "high"  # effort; there is no more
 
 
-def request(model: Model, asked: Asked) -> dict[str, Any]:
+def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
     body = openai_chat.request(model, asked)
     if body.get("reasoning_effort") == "xhigh":
         body["reasoning_effort"] = MOST
     return body
 
 
-FORMAT = renaming(Format(request, openai_chat.Reader))
+FORMAT = renaming(Format(request, openai_chat.ChatReader))

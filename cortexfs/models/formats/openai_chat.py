@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from cortexfs.core.frames import Delta, Frame, ReasoningDelta
-from cortexfs.core.models.sse import Event
-from cortexfs.models.ask.model import Model
-from cortexfs.models.ask.question import Asked, Part, Said, Text
+from cortexfs.core.models.sse import ServerEvent
+from cortexfs.models.ask.model import ModelEntry
+from cortexfs.models.ask.question import ModelInput, Part, PromptMessage, PromptText
 from cortexfs.models.ask.structured import is_strict
 from cortexfs.models.formats.format import (
-    Answer,
     Format,
-    Refused,
+    FormatAnswer,
+    ProviderRefusal,
     broken_off,
     decoded,
     filtered,
@@ -30,7 +30,7 @@ from cortexfs.models.formats.format import (
 from cortexfs.models.formats.tool_names import renaming
 
 
-def request(model: Model, asked: Asked) -> dict[str, Any]:
+def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
     messages = [{"role": "system", "content": asked.system}] if asked.system else []
     messages += [_message(said) for said in asked.said]
     body: dict[str, Any] = {"model": model.id, "messages": messages}
@@ -59,11 +59,11 @@ def _choice(choice: str) -> Any:
     return {"type": "function", "function": {"name": choice}}
 
 
-def _message(said: Said) -> dict[str, Any]:
+def _message(said: PromptMessage) -> dict[str, Any]:
     if said.role == "tool":
         return {"role": "tool", "tool_call_id": said.call, "content": said.text}
     message: dict[str, Any] = {"role": said.role}
-    if all(isinstance(part, Text) for part in said.parts):
+    if all(isinstance(part, PromptText) for part in said.parts):
         message["content"] = said.text if said.parts or not said.calls else None
     else:
         message["content"] = [_part(part) for part in said.parts]
@@ -80,7 +80,7 @@ def _message(said: Said) -> dict[str, Any]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
+    if isinstance(part, PromptText):
         return {"type": "text", "text": part.text}
     if part.kind == "image":
         return {"type": "image_url", "image_url": {"url": part.data_url}}
@@ -127,11 +127,11 @@ class _Chunk(msgspec.Struct):
 _chunks = msgspec.json.Decoder(_Chunk)
 
 
-class Reader:
+class ChatReader:
     """One stream of chunks."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._answer = Answer()
+    def __init__(self, asked: ModelInput) -> None:
+        self._answer = FormatAnswer()
         self._reason = ""
         self._done = False
 
@@ -143,13 +143,13 @@ class Reader:
     def text(self) -> str:
         return self._answer.text
 
-    def read(self, event: Event) -> list[Frame]:
+    def read(self, event: ServerEvent) -> list[Frame]:
         if event.data == b"[DONE]":
             self._done = True
             return []
         chunk = decoded(_chunks, event)
         if chunk.error is not None or event.name == "error":
-            raise Refused(event.data)
+            raise ProviderRefusal(event.data)
         if chunk.usage:
             self._answer.input_tokens = chunk.usage.prompt_tokens
             self._answer.output_tokens = chunk.usage.completion_tokens
@@ -186,4 +186,4 @@ class Reader:
         return self._answer.end(cut=self._reason == "length")
 
 
-FORMAT = renaming(Format(request, Reader))
+FORMAT = renaming(Format(request, ChatReader))

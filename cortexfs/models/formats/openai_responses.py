@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from cortexfs.core.frames import Delta, Frame, ReasoningDelta
-from cortexfs.core.models.sse import Event
-from cortexfs.models.ask.model import Model
-from cortexfs.models.ask.question import Asked, Part, Said, Text
+from cortexfs.core.models.sse import ServerEvent
+from cortexfs.models.ask.model import ModelEntry
+from cortexfs.models.ask.question import ModelInput, Part, PromptMessage, PromptText
 from cortexfs.models.ask.structured import is_strict
 from cortexfs.models.formats.format import (
-    Answer,
     Format,
-    Refused,
+    FormatAnswer,
+    ProviderRefusal,
     broken_off,
     decoded,
     filtered,
@@ -32,7 +32,7 @@ from cortexfs.models.formats.tool_names import renaming
 RENAMED = {"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"}
 
 
-def request(model: Model, asked: Asked) -> dict[str, Any]:
+def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model.id, "store": False}
     if asked.system:
         body["instructions"] = asked.system
@@ -59,7 +59,7 @@ def request(model: Model, asked: Asked) -> dict[str, Any]:
     return merged(body, renamed(model.default, RENAMED), renamed(asked.parameters, RENAMED))
 
 
-def _items(said: Said) -> list[dict[str, Any]]:
+def _items(said: PromptMessage) -> list[dict[str, Any]]:
     if said.role == "tool":
         return [{"type": "function_call_output", "call_id": said.call, "output": said.text}]
     items: list[dict[str, Any]] = []
@@ -72,7 +72,7 @@ def _items(said: Said) -> list[dict[str, Any]]:
 
 
 def _part(part: Part, role: str) -> dict[str, Any]:
-    if isinstance(part, Text):
+    if isinstance(part, PromptText):
         return {"type": "output_text" if role == "assistant" else "input_text", "text": part.text}
     if part.kind == "image":
         return {"type": "input_image", "image_url": part.data_url, "detail": "auto"}
@@ -118,11 +118,11 @@ _REASONING = ("response.reasoning_summary_text.delta", "response.reasoning_text.
 _LAST = ("response.completed", "response.incomplete")
 
 
-class Reader:
+class ResponsesReader:
     """One stream of events."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._answer = Answer()
+    def __init__(self, asked: ModelInput) -> None:
+        self._answer = FormatAnswer()
         self._number: int | None = None
         self._ended = False
         self._why = ""
@@ -135,14 +135,14 @@ class Reader:
     def text(self) -> str:
         return self._answer.text
 
-    def read(self, event: Event) -> list[Frame]:
+    def read(self, event: ServerEvent) -> list[Frame]:
         if event.data == b"[DONE]":
             return []
         said = decoded(_events, event)
         if self._ended or self._is_repeated(said.sequence_number):
             return []
         if said.type in ("error", "response.failed"):
-            raise Refused(_error(event.data, said))
+            raise ProviderRefusal(_error(event.data, said))
         if said.type in _TEXT and isinstance(said.delta, str):
             self._answer.add(said.delta)
             return [Delta(text=said.delta)] if said.delta else []
@@ -189,4 +189,4 @@ def _error(data: bytes, said: _Event) -> bytes:
     return data
 
 
-FORMAT = renaming(Format(request, Reader))
+FORMAT = renaming(Format(request, ResponsesReader))

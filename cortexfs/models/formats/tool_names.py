@@ -20,10 +20,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from cortexfs.core.frames import Frame, ToolCall
-from cortexfs.core.models.sse import Event
-from cortexfs.models.ask.model import Model
-from cortexfs.models.ask.question import Asked, Said
-from cortexfs.models.formats.format import Format, Reader
+from cortexfs.core.models.sse import ServerEvent
+from cortexfs.models.ask.model import ModelEntry
+from cortexfs.models.ask.question import ModelInput, PromptMessage
+from cortexfs.models.formats.format import Format, FormatReader
 
 LONGEST = 64
 _GOOD = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST}}}", re.ASCII)
@@ -33,10 +33,10 @@ _OUTSIDE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 def renaming(format_: Format) -> Format:
     """A format that is asked and answers in our names, and says others to the provider."""
 
-    def request(model: Model, asked: Asked) -> dict[str, Any]:
+    def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
         return format_.request(model, _renamed(asked))
 
-    def reader(asked: Asked) -> Reader:
+    def reader(asked: ModelInput) -> FormatReader:
         names, read = sent(tool.name for tool in asked.tools), format_.reader(asked)
         return _Renaming(read, {theirs: ours for ours, theirs in names.items()}) if names else read
 
@@ -64,7 +64,7 @@ def _free(plain: str, taken: set[str]) -> str:
     return next(name for end in ends if (name := plain[: LONGEST - len(end)] + end) not in taken)
 
 
-def _renamed(asked: Asked) -> Asked:
+def _renamed(asked: ModelInput) -> ModelInput:
     names = sent(tool.name for tool in asked.tools)
     return replace(
         asked,
@@ -74,7 +74,7 @@ def _renamed(asked: Asked) -> Asked:
     )
 
 
-def _said(said: Said, names: dict[str, str]) -> Said:
+def _said(said: PromptMessage, names: dict[str, str]) -> PromptMessage:
     """Of a tool that is not there any more, a call needs a name that can go, and no more than that."""
     calls = tuple(replace(call, name=names.get(call.name) or _plain(call.name)) for call in said.calls)
     return replace(said, calls=calls) if calls else said
@@ -83,7 +83,7 @@ def _said(said: Said, names: dict[str, str]) -> Said:
 class _Renaming:
     """A reader whose calls have our names."""
 
-    def __init__(self, reader: Reader, names: dict[str, str]) -> None:
+    def __init__(self, reader: FormatReader, names: dict[str, str]) -> None:
         self._reader = reader
         self._names = names
 
@@ -95,7 +95,7 @@ class _Renaming:
     def text(self) -> str:
         return self._reader.text
 
-    def read(self, event: Event) -> list[Frame]:
+    def read(self, event: ServerEvent) -> list[Frame]:
         return self._ours(self._reader.read(event))
 
     def end(self) -> list[Frame]:

@@ -16,25 +16,25 @@ from typing import Any
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.models.ask.model import Model, model_of
-from cortexfs.models.ask.question import Asked, Media
-from cortexfs.models.exchange.answering import Attempts, Terms
-from cortexfs.models.exchange.sources import Source
+from cortexfs.models.ask.model import ModelEntry, model_of
+from cortexfs.models.ask.question import ModelInput, PromptMedia
+from cortexfs.models.exchange.answering import Attempts, RetryTerms
+from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.formats import openai_chat
 from cortexfs.models.formats.format import Format
 from cortexfs.models.local.engine import Engines, Weights
 from cortexfs.models.local.weights import DRIVER, Local
 
 
-def request(model: Model, asked: Asked) -> dict[str, Any]:
+def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
     if asked.tools:
         raise Fault("EINVAL", f"{model.name} has no tool calls of its own; its cap says what it has")
-    if any(isinstance(part, Media) for said in asked.said for part in said.parts):
+    if any(isinstance(part, PromptMedia) for said in asked.said for part in said.parts):
         raise Fault("EINVAL", f"{model.name} reads text only; its cap says what it takes")
     return openai_chat.request(model, asked)
 
 
-FORMAT = Format(request, openai_chat.Reader)
+FORMAT = Format(request, openai_chat.ChatReader)
 
 
 class Locals:
@@ -60,8 +60,8 @@ class Locals:
 
             engine = self._engines.engine(weights)
             # No deadlines: a prompt may wait for its turn, and the engine is watched by whoever started it.
-            source = Source(object_.name, engine, DRIVER, first=math.inf, silence=math.inf)
+            source = ModelSource(object_.name, engine, DRIVER, first=math.inf, silence=math.inf)
             model = model_of(object_, self._control)
-            await Attempts(model, FORMAT, source, Loopback(), turn, Terms()).answer()
+            await Attempts(model, FORMAT, source, Loopback(), turn, RetryTerms()).answer()
 
         return answer

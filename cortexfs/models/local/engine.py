@@ -41,7 +41,7 @@ MAX_SAID = 4 << 10
 log = logging.getLogger("cortexfs")
 
 
-class Child(Protocol):
+class EngineProcess(Protocol):
     """A process that somebody else has started: starter.Child."""
 
     pid: int
@@ -52,10 +52,10 @@ class Child(Protocol):
 
 
 # Starts a process; also the socket that is its standard input, and what it prints.
-Start: TypeAlias = Callable[[], Awaitable[tuple[Child, list[int]]]]
+Start: TypeAlias = Callable[[], Awaitable[tuple[EngineProcess, list[int]]]]
 
 
-class Terms(NamedTuple):
+class EngineTerms(NamedTuple):
     """How long an engine may take, in seconds, and how much it may make at a time."""
 
     idle: float = 300.0
@@ -66,7 +66,7 @@ class Terms(NamedTuple):
     threads: int = 0  # 0: as many as there are cores for us
 
 
-class Served(NamedTuple):
+class EngineAddress(NamedTuple):
     """Where a loaded engine is, and what it wants to hear."""
 
     port: int
@@ -92,7 +92,7 @@ class Weights(NamedTuple):
 class Engines:
     """All engines of a daemon; a file has one, whatever names it has."""
 
-    def __init__(self, terms: Terms, start: Start) -> None:
+    def __init__(self, terms: EngineTerms, start: Start) -> None:
         self._terms = terms
         self._start = start
         self._nursery: trio.Nursery | None = None
@@ -124,7 +124,7 @@ class Engines:
 class Engine:
     """The engine of one file, running or not."""
 
-    def __init__(self, weights: Weights, terms: Terms, engines: Engines) -> None:
+    def __init__(self, weights: Weights, terms: EngineTerms, engines: Engines) -> None:
         self.weights = weights
         self.terms = terms
         self._engines = engines
@@ -135,7 +135,7 @@ class Engine:
         return self._process.pid if self._process and not self._process.fault else None
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Served]:
+    async def serving(self) -> AsyncIterator[EngineAddress]:
         """The loaded server, for as long as it is used. When its process ends meanwhile, whoever uses it
         is cancelled, and the fault that leaves this context says how it ended."""
         if self._process is None or self._process.fault:
@@ -160,16 +160,16 @@ class Engine:
 class _Process:
     """One child, from its start to its end."""
 
-    def __init__(self, weights: Weights, terms: Terms, start: Start) -> None:
+    def __init__(self, weights: Weights, terms: EngineTerms, start: Start) -> None:
         self._weights = weights
         self._terms = terms
         self._start = start
-        self._child: Child | None = None
+        self._child: EngineProcess | None = None
         self._said: deque[str] = deque(maxlen=KEPT_LINES)
         self._users: set[trio.CancelScope] = set()
         self._idle_since = trio.current_time()
         self._ready = trio.Event()
-        self._served: Served | None = None
+        self._served: EngineAddress | None = None
         self.ended = trio.Event()
         self.fault: Fault | None = None  # why it is of no use any more
 
@@ -188,7 +188,7 @@ class _Process:
                 self._users.discard(scope)
                 self._idle_since = trio.current_time()
 
-    async def loaded(self) -> Served:
+    async def loaded(self) -> EngineAddress:
         await self._ready.wait()
         if self._served is None:
             raise self.fault or self._fault("EHOSTDOWN", "ended")
@@ -209,7 +209,9 @@ class _Process:
         async with stream as channel, trio.lowlevel.FdStream(rights[1]) as output:
             await self._serve(child, channel, output)
 
-    async def _serve(self, child: Child, channel: trio.SocketStream, output: trio.abc.ReceiveStream) -> None:
+    async def _serve(
+        self, child: EngineProcess, channel: trio.SocketStream, output: trio.abc.ReceiveStream
+    ) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._overhear, output)
@@ -236,10 +238,10 @@ class _Process:
             elif trio.current_time() - self._idle_since >= self._terms.idle:
                 self._kill("EHOSTDOWN", "ended, as nobody needed it")
 
-    async def _load(self, channel: trio.SocketStream) -> Served | None:
+    async def _load(self, channel: trio.SocketStream) -> EngineAddress | None:
         """Tell it what to serve; None when it will not."""
         key = secrets.token_urlsafe(32)
-        load = engine_protocol.Load(
+        load = engine_protocol.LoadRequest(
             weights=str(self._weights.path),
             name=self._weights.name,
             context=self._weights.context,
@@ -255,12 +257,12 @@ class _Process:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             self._kill("EPROTO", "does not say what an engine says")
             return None
-        if isinstance(answer, engine_protocol.Failed):
+        if isinstance(answer, engine_protocol.LoadFailure):
             self._kill("EHOSTDOWN", f"cannot load: {one_line(answer.why)}")
             return None
-        return Served(answer.port, key, self._is_alive)
+        return EngineAddress(answer.port, key, self._is_alive)
 
-    async def _look(self, served: Served) -> None:
+    async def _look(self, served: EngineAddress) -> None:
         """Ends an engine that does not tell its slots, as the thread does that makes the answers, between
         two batches."""
         from cortexfs.models.local.loopback import request  # h11 is of the extra [local]
@@ -290,7 +292,7 @@ class _Process:
         if self._child:
             self._child.kill()
 
-    async def _end(self, child: Child) -> None:
+    async def _end(self, child: EngineProcess) -> None:
         if child.status is None:
             self._kill("EHOSTDOWN", "was ended, as the daemon ends")
             with trio.move_on_after(REAP_SECONDS):

@@ -33,7 +33,7 @@ _SCALARS = {number: struct.Struct("<" + code) for number, code in enumerate("BbH
 _TEXT, _LIST = 8, 9
 
 
-class Facts(NamedTuple):
+class ModelFileFacts(NamedTuple):
     name: str  # empty where the file has none
     organization: str
     architecture: str
@@ -42,7 +42,7 @@ class Facts(NamedTuple):
     license: str
 
 
-def facts(path: Path) -> Facts:
+def facts(path: Path) -> ModelFileFacts:
     """Read them; EINVAL where it is no GGUF file that anybody could load."""
     with os_faults(f"{path} cannot be read"), open(path, "rb") as file:
         pairs = _Reader(file, path).pairs()
@@ -53,7 +53,7 @@ def facts(path: Path) -> Facts:
     if (parts := pairs.get("split.count", 1)) not in (0, 1):
         raise Fault("EINVAL", f"{path} is one of {parts} parts; join them with: llama-gguf-split --merge")
     context = pairs.get(f"{architecture}.context_length")
-    return Facts(
+    return ModelFileFacts(
         name=_text(pairs, "general.name"),
         organization=_text(pairs, "general.organization"),
         architecture=architecture,

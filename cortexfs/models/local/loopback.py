@@ -24,9 +24,16 @@ import h11
 import msgspec
 import trio
 
-from cortexfs.models.exchange.clients import MAX_BODY, Clients, Lost, Rejected, Response, Settings
+from cortexfs.models.exchange.clients import (
+    MAX_BODY,
+    Clients,
+    ConnectionSettings,
+    Lost,
+    RejectedResponse,
+    Response,
+)
 from cortexfs.models.exchange.endpoint import Endpoint
-from cortexfs.models.local.engine import Served
+from cortexfs.models.local.engine import EngineAddress
 
 CHUNK = 64 << 10
 
@@ -90,7 +97,7 @@ async def _connect(plain: socket.socket, port: int) -> None:
 
 
 @asynccontextmanager
-async def request(served: Served, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
+async def request(served: EngineAddress, method: str, target: str, body: bytes = b"") -> AsyncIterator[Reply]:
     plain = socket.socket()
     with trio.socket.from_stdlib_socket(plain) as connection:
         try:
@@ -109,11 +116,11 @@ class Loopback(Clients):
 
     @asynccontextmanager
     async def stream(
-        self, endpoint: Endpoint, settings: Settings, body: dict[str, Any]
+        self, endpoint: Endpoint, settings: ConnectionSettings, body: dict[str, Any]
     ) -> AsyncIterator[Response]:
-        assert isinstance(endpoint, Served)
+        assert isinstance(endpoint, EngineAddress)
         data = msgspec.json.encode(body | {"stream": True})
         async with request(endpoint, "POST", "/v1/chat/completions", data) as reply:
             if reply.status != 200:
-                raise Rejected(reply.status, {}, await reply.body())
+                raise RejectedResponse(reply.status, {}, await reply.body())
             yield reply

@@ -100,7 +100,7 @@ def remove(config: Path, name: str) -> bool:
     return True
 
 
-def named(facts: gguf.Facts, path: Path) -> str:
+def named(facts: gguf.ModelFileFacts, path: Path) -> str:
     """How a model is called that nobody gave a name: by its maker, and by its file."""
     model = path.name.removesuffix(SUFFIX).lower()
     return f"{names.clean(facts.organization.lower() or 'local')}/{names.clean(model)}"
@@ -109,7 +109,7 @@ def named(facts: gguf.Facts, path: Path) -> str:
 CAP = ("chat", "stream", "session", "json_schema", "grammar", "temperature")
 
 
-def _facts(path: Path) -> gguf.Facts:
+def _facts(path: Path) -> gguf.ModelFileFacts:
     with suppress(OSError):  # which reading it will say better
         seen = path.stat()
         return _read(path, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_ctime_ns))
@@ -117,7 +117,7 @@ def _facts(path: Path) -> gguf.Facts:
 
 
 @functools.lru_cache(maxsize=64)
-def _read(path: Path, seen: tuple[int, ...]) -> gguf.Facts:
+def _read(path: Path, seen: tuple[int, ...]) -> gguf.ModelFileFacts:
     """Once for each file as it is: a vocabulary is a hundred thousand texts, and every reload asks."""
     return gguf.facts(path)
 
@@ -151,7 +151,7 @@ def _local(name: str, path: Path, most: int, why: str, link: Path) -> Local:
     return Local(object_, Weights(name, path, context))
 
 
-def _description(known: gguf.Facts | None, path: Path) -> str:
+def _description(known: gguf.ModelFileFacts | None, path: Path) -> str:
     if known is None:
         return f"A model in {path.name}, run on this machine."
     title = path.name.removesuffix(SUFFIX)

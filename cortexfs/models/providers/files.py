@@ -18,8 +18,8 @@ import msgspec
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.models.providers import provider as files
-from cortexfs.models.providers.listing import Listed, Listing
-from cortexfs.models.providers.provider import Declared, Provider
+from cortexfs.models.providers.listing import ListedModel, Listing
+from cortexfs.models.providers.provider import DeclaredModel, Provider
 from cortexfs.state import believed, no_links, whole_files
 
 FOLDER = "providers"
@@ -29,7 +29,7 @@ MAX_LISTING = 32 << 20  # as long as an answer may be
 RESERVED = ("local", "debug")  # providers of this machine
 
 
-class Found(NamedTuple):
+class ProviderFiles(NamedTuple):
     """All of them, in the order in which they count."""
 
     providers: dict[str, Provider]
@@ -46,7 +46,7 @@ class Providers:
     def path(self, name: str) -> Path:
         return self._folder / f"{names.check(name)}{SUFFIX}"
 
-    def load(self) -> Found:
+    def load(self) -> ProviderFiles:
         providers: dict[str, Provider] = {}
         broken: dict[str, str] = {}
         for path in self._paths():
@@ -55,7 +55,7 @@ class Providers:
             except Fault as fault:
                 broken[path.stem] = fault.message
         ordered = sorted(providers.items(), key=lambda item: (item[1].order, item[0]))
-        return Found(dict(ordered), broken)
+        return ProviderFiles(dict(ordered), broken)
 
     def _paths(self) -> list[Path]:
         with os_faults(f"{self._folder} cannot be read"):
@@ -81,7 +81,7 @@ class Providers:
         order = max((each.order for each in known), default=0) + 1
         self._put(path, files.encode(msgspec.structs.replace(provider, order=order)))
 
-    def declare(self, name: str, model: Declared) -> None:
+    def declare(self, name: str, model: DeclaredModel) -> None:
         """Append a model to a provider's file, which stays as its owner wrote it."""
         path = self.path(name)
         data = believed.read(path, MAX_FILE)
@@ -116,7 +116,7 @@ class Providers:
             return None  # it can be had again
         return listing if listing.base_url == provider.base_url else None
 
-    def keep(self, name: str, provider: Provider, models: list[Listed], time: float) -> None:
+    def keep(self, name: str, provider: Provider, models: list[ListedModel], time: float) -> None:
         listing = Listing(provider.base_url, time, tuple(models))
         with (
             os_faults(f"{self._listings} cannot be written"),

@@ -56,7 +56,7 @@ BASIC = ("chat", "stream", "session")
 OTHERS = ("embedding", "embeddings", "rerank", "image", "audio", "moderation")  # types that hold no chat
 
 
-class Listed(msgspec.Struct, frozen=True, omit_defaults=True):
+class ListedModel(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     limit: int | None = None
     cap: tuple[str, ...] = BASIC
@@ -68,7 +68,7 @@ class Listing(msgspec.Struct, frozen=True):
 
     base_url: str  # whose it is: a provider that has moved is listed anew
     time: float
-    models: tuple[Listed, ...]
+    models: tuple[ListedModel, ...]
 
 
 class _Page(msgspec.Struct):
@@ -78,7 +78,7 @@ class _Page(msgspec.Struct):
     last_id: str | None = None
 
 
-def decode(body: bytes) -> tuple[list[Listed], str]:
+def decode(body: bytes) -> tuple[list[ListedModel], str]:
     """The models of one page, and the id that the next page comes after (or nothing)."""
     try:
         value = msgspec.json.decode(body)
@@ -90,13 +90,13 @@ def decode(body: bytes) -> tuple[list[Listed], str]:
     return found, (page.last_id or "") if page.has_more else ""
 
 
-def _listed(row: Mapping[str, Any]) -> Listed | None:
+def _listed(row: Mapping[str, Any]) -> ListedModel | None:
     given = row.get("id") or row.get("name")
     if not isinstance(given, str) or not given.strip() or not given.isprintable() or len(given) > 512:
         return None
     about = row.get("description") or row.get("display_name") or ""
     description = one_line(about)[:MAX_DESCRIPTION] if isinstance(about, str) else ""
-    return Listed(given.removeprefix("models/"), _limit(row), _cap(row), description)
+    return ListedModel(given.removeprefix("models/"), _limit(row), _cap(row), description)
 
 
 def _limit(row: Mapping[str, Any]) -> int | None:

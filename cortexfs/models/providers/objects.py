@@ -13,41 +13,45 @@ from typing import NamedTuple
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.model import PROVIDER, written
-from cortexfs.models.providers.listing import BASIC, NATIVE, Listed, tree_name
-from cortexfs.models.providers.provider import Declared, Provider
+from cortexfs.models.providers.listing import BASIC, NATIVE, ListedModel, tree_name
+from cortexfs.models.providers.provider import DeclaredModel, Provider
 
 
-class Offer(NamedTuple):
+class ProviderModel(NamedTuple):
     """A model that a provider has, by its name in the tree."""
 
     name: str
     provider: str
-    declared: Declared
-    listed: Listed | None
+    declared: DeclaredModel
+    listed: ListedModel | None
 
 
-def offers(name: str, provider: Provider, listed: Iterable[Listed]) -> list[Offer]:
+def offers(name: str, provider: Provider, listed: Iterable[ListedModel]) -> list[ProviderModel]:
     """Returns the models of a provider; ids that fall on a name that is taken are left out."""
-    found: dict[str, Offer] = {}
+    found: dict[str, ProviderModel] = {}
     for offer in _offers(name, provider, {each.id: each for each in listed}):
         found.setdefault(offer.name, offer)
     return list(found.values())
 
 
-def _offers(name: str, provider: Provider, listed: Mapping[str, Listed]) -> Iterator[Offer]:
+def _offers(name: str, provider: Provider, listed: Mapping[str, ListedModel]) -> Iterator[ProviderModel]:
     for declared in provider.model:
-        yield Offer(declared.name or tree_name(name, declared.id), name, declared, listed.get(declared.id))
+        yield ProviderModel(
+            declared.name or tree_name(name, declared.id), name, declared, listed.get(declared.id)
+        )
     for id_ in (*provider.models, *listed):
-        yield Offer(tree_name(name, id_), name, Declared(id_), listed.get(id_))
+        yield ProviderModel(tree_name(name, id_), name, DeclaredModel(id_), listed.get(id_))
 
 
-def objects(offered: Iterable[Offer], provider: Provider, registered: float, has_key: bool) -> list[Object]:
+def objects(
+    offered: Iterable[ProviderModel], provider: Provider, registered: float, has_key: bool
+) -> list[Object]:
     """The objects of what a provider has."""
     return [_object(offer, provider, registered, has_key) for offer in offered]
 
 
-def _object(offer: Offer, provider: Provider, registered: float, has_key: bool) -> Object:
-    declared, listed = offer.declared, offer.listed or Listed(offer.declared.id)
+def _object(offer: ProviderModel, provider: Provider, registered: float, has_key: bool) -> Object:
+    declared, listed = offer.declared, offer.listed or ListedModel(offer.declared.id)
     limit = declared.limit or listed.limit
     extra = {
         "id": declared.id,
@@ -70,7 +74,7 @@ def _object(offer: Offer, provider: Provider, registered: float, has_key: bool) 
     )
 
 
-def cap(offer: Offer, provider: Provider) -> tuple[str, ...]:
+def cap(offer: ProviderModel, provider: Provider) -> tuple[str, ...]:
     """Returns its abilities, as the file says, else as its listing does."""
     if offer.declared.cap is not None:
         return offer.declared.cap
@@ -83,7 +87,7 @@ def _no_key(provider: str) -> str:
     return f"no key: ctx provider secret set {provider}"
 
 
-def resolved(offers_: Iterable[Offer], name: str) -> Offer:
+def resolved(offers_: Iterable[ProviderModel], name: str) -> ProviderModel:
     """The offer of that name; ENOENT where no provider has it."""
     for offer in offers_:
         if offer.name == name:

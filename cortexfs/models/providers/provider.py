@@ -42,14 +42,14 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 
 
-class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the daemon finds the key, when it does not lie in state/secrets."""
 
     env: str | None = None
     command: tuple[str, ...] | None = None
 
 
-class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeclaredModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A model that the file declares: one of its own, or more about a listed one."""
 
     id: Annotated[str, Meta(min_length=1, max_length=512)]
@@ -70,12 +70,12 @@ class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     order: int = 0  # of two providers with a model of the same name, the one with the lower order has it
     keyless: bool = False  # it takes requests without a key
     tools: bool = False  # its models take tools, where its listing does not say what they can
-    key: Key | None = None
+    key: KeySource | None = None
     headers: dict[str, str] = {}
     connect_secs: Seconds = 10
     first_secs: Seconds = 300  # until the answer begins: models that think say nothing for long
     silence_secs: Seconds = 120
-    model: tuple[Declared, ...] = ()
+    model: tuple[DeclaredModel, ...] = ()
 
     @property
     def needs_key(self) -> bool:
@@ -139,8 +139,8 @@ def _refuse_unknown(table: Mapping[str, Any], where: str) -> None:
     if isinstance(table.get("key"), str) or "api_key" in table:
         raise Fault("EINVAL", f"{where}: a key does not belong here; use: ctx provider secret set NAME")
     models = table.get("model")
-    rows: list[tuple[str, type, Any]] = [("", Provider, table), ("key.", Key, table.get("key"))]
-    rows += [("model.", Declared, each) for each in models] if isinstance(models, list) else []
+    rows: list[tuple[str, type, Any]] = [("", Provider, table), ("key.", KeySource, table.get("key"))]
+    rows += [("model.", DeclaredModel, each) for each in models] if isinstance(models, list) else []
     for above, struct, given in rows:
         for key in given if isinstance(given, dict) else ():
             if key not in struct.__struct_fields__:  # type: ignore[attr-defined]
@@ -168,7 +168,7 @@ def _check(provider: Provider) -> None:
         _check_declared(declared)
 
 
-def _check_declared(declared: Declared) -> None:
+def _check_declared(declared: DeclaredModel) -> None:
     if declared.name is not None:
         names.check_object("model", declared.name)
     if declared.effort not in ("auto", *EFFORTS):
@@ -221,7 +221,7 @@ def encode(provider: Provider) -> bytes:
     return (text + "".join(declaration(each) for each in provider.model)).encode()
 
 
-def declaration(model: Declared) -> str:
+def declaration(model: DeclaredModel) -> str:
     """A [[model]] table, which may be appended to any provider's file."""
     given = {key: value for key, value in msgspec.to_builtins(model).items() if value}
     lines = [f"{key} = {_toml(value)}" for key, value in given.items() if (key, value) != ("effort", "auto")]

@@ -19,7 +19,7 @@ import trio
 
 from cortexfs.core import names, starts
 from cortexfs.core.errors import Fault, os_faults
-from cortexfs.models.providers.provider import Key
+from cortexfs.models.providers.provider import KeySource
 from cortexfs.state import believed, no_links, whole_files
 
 FOLDER = "secrets"
@@ -116,7 +116,7 @@ async def _from_command(provider: str, command: tuple[str, ...], run: Run) -> st
     return checked(said.partition(b"\n")[0], f"what {command[0]} prints")
 
 
-async def key_of(provider: str, reference: Key | None, secrets: Secrets) -> str:
+async def key_of(provider: str, reference: KeySource | None, secrets: Secrets) -> str:
     """The key of a provider, or nothing when it has none."""
     if reference and reference.env:
         return from_environment(provider, reference.env)

@@ -20,7 +20,7 @@ from pathlib import Path
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.plugins.install import install
 from cortexfs.plugins.package import records
-from cortexfs.plugins.package.package import File, Tree
+from cortexfs.plugins.package.package import File, PackageFiles
 from cortexfs.state import believed
 
 _DIGITS = 24  # of the hash in a name
@@ -31,7 +31,7 @@ class Copies:
         self.base = base
         self._compared: set[Path] = set()
 
-    def place(self, tree: Tree) -> Path:
+    def place(self, tree: PackageFiles) -> Path:
         """A directory with exactly these files."""
         where = self.base / f"{tree.manifest.name}-{records.digest(tree)[:_DIGITS]}"
         try:
@@ -52,7 +52,7 @@ class Copies:
             raise Fault("EACCES", f"others may change {self.base}, from which plugins run; {mend}")
         believed.set_mode(self.base, 0o755)
 
-    def _renew(self, where: Path, tree: Tree) -> None:
+    def _renew(self, where: Path, tree: PackageFiles) -> None:
         if where.is_dir() and _is(where, tree):
             return
         draft = where.with_name(f".{where.name}")
@@ -70,7 +70,7 @@ class Copies:
                 self._compared.discard(self.base / name)
 
 
-def _is(where: Path, tree: Tree) -> bool:
+def _is(where: Path, tree: PackageFiles) -> bool:
     """Returns True if that directory holds these files and no other."""
     top = str(where)
     there = {f"{above}/{name}"[len(top) + 1 :] for above, _, files in os.walk(top) for name in files}

@@ -38,7 +38,7 @@ class Chosen(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 NOTHING = Chosen()
 
 
-class Store(locked_store.Store[dict[str, Chosen]]):
+class DecisionStore(locked_store.LockedStore[dict[str, Chosen]]):
     what, mend = "the settings of plugins ", "; mend or remove it"
 
     def __init__(self, state: Path) -> None:

@@ -24,10 +24,10 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import fetched
 from cortexfs.core.manifestjson.entry import REMOTE, entry_of, files_of
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.package import deno_lock, json_manifests, manifest_hash, package, records
 from cortexfs.plugins.package.filenames import check_names
-from cortexfs.plugins.package.package import File, Tree
+from cortexfs.plugins.package.package import File, PackageFiles
 from cortexfs.plugins.package.tarball import MAX_ENTRIES, MAX_UNPACKED
 
 _LOCK = fetched.FOLDER + fetched.LOCK
@@ -49,17 +49,17 @@ Fetch: TypeAlias = Callable[[str, int], bytes]
 FetchModules: TypeAlias = Callable[[Modules], dict[str, bytes]]
 
 
-def address_of(manifest: Manifest) -> str | None:
+def address_of(manifest: JsonManifest) -> str | None:
     entry = entry_of(manifest.entry_point)
     return manifest.entry_point if manifest.kind == "wasm" and entry and entry.form == "https" else None
 
 
 def completed(
-    tree: Tree,
+    tree: PackageFiles,
     fetch: Fetch,
     modules: FetchModules | None = None,
     installed: Path | None = None,
-) -> Tree:
+) -> PackageFiles:
     """The plugin with all that it needs; `installed` is where it would lie if it were installed already.
 
     What lies in that place of the source is nobody's: no signature and no lock file is of these bytes.
@@ -78,13 +78,13 @@ def completed(
     return _checked(tree, manifest.json, {})
 
 
-def pins(tree: Tree) -> dict[str, str]:
+def pins(tree: PackageFiles) -> dict[str, str]:
     """Returns the files that were fetched for a JavaScript plugin, and the hash of each."""
     lock = tree.files.get(_LOCK)
     return deno_lock.pins(lock.data, _LOCK) if lock else {}
 
 
-def _check_signed(manifest: json_manifests.Declared, address: str) -> None:
+def _check_signed(manifest: json_manifests.JsonPluginManifest, address: str) -> None:
     if manifest.package.signature and manifest.json.hash is None:
         mend = "its publisher has to write the hash of the module into manifest.json and sign it again"
         raise Fault("EPERM", f"its signature does not cover {address}, from where its code comes; {mend}")
@@ -93,7 +93,7 @@ def _check_signed(manifest: json_manifests.Declared, address: str) -> None:
         raise Fault("EPERM", f"its OpenPGP signature does not cover {address}; {mend}")
 
 
-def _checked(tree: Tree, manifest: Manifest, found: dict[str, File]) -> Tree:
+def _checked(tree: PackageFiles, manifest: JsonManifest, found: dict[str, File]) -> PackageFiles:
     files = {**tree.files, **found}
     check_names([*files], set())
     size = sum(len(file.data) for file in files.values())
@@ -108,7 +108,7 @@ def _checked(tree: Tree, manifest: Manifest, found: dict[str, File]) -> Tree:
 # -- what a JavaScript plugin imports
 
 
-def _root(manifest: Manifest, files: dict[str, File]) -> str | None:
+def _root(manifest: JsonManifest, files: dict[str, File]) -> str | None:
     """Where Deno begins to read; None where nothing is named that is elsewhere."""
     entry = entry_of(manifest.entry_point)
     if entry is None or entry.form in REMOTE:
@@ -117,7 +117,7 @@ def _root(manifest: Manifest, files: dict[str, File]) -> str | None:
     return next((path for path in files_of(entry) if path in files), None) if named else None
 
 
-def _installed(tree: Tree, folder: Path) -> dict[str, File]:
+def _installed(tree: PackageFiles, folder: Path) -> dict[str, File]:
     """Returns the modules that were fetched for the very same files, if they are installed."""
     try:
         there = package.read(folder)
@@ -129,7 +129,7 @@ def _installed(tree: Tree, folder: Path) -> dict[str, File]:
 
 
 def _modules(
-    tree: Tree, manifest: json_manifests.Declared, root: str, fetch: FetchModules
+    tree: PackageFiles, manifest: json_manifests.JsonPluginManifest, root: str, fetch: FetchModules
 ) -> dict[str, File]:
     shipped = tree.files.get(fetched.LOCK)
     found = fetch(Modules(tree.contents, root, shipped and shipped.data))

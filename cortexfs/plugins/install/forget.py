@@ -10,13 +10,13 @@ from pathlib import Path
 
 from cortexfs.core import names
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.plugins.install.decisions import Store
+from cortexfs.plugins.install.decisions import DecisionStore
 from cortexfs.state.beside import kept_of
 
 
 def forget(state: Path, name: str) -> None:
     """Remove all of it, of all users."""
-    Store(state).forget(name)
+    DecisionStore(state).forget(name)
     kept = kept_of(state) / names.check(name)
     aside = kept.with_name(f".{name}")  # so that a host that still ends makes no new file there
     try:

@@ -12,10 +12,10 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import POST, PRE, hooks
 from cortexfs.core.manifestjson import FILE, read
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES, effects
-from cortexfs.core.manifestjson.fields import Manifest
-from cortexfs.plugins.install.review import Check, risk_row
+from cortexfs.core.manifestjson.fields import JsonManifest
+from cortexfs.plugins.install.review import InstallCheck, risk_row
 from cortexfs.plugins.package import manifest_hash
-from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.trust import signing
 
 _COVERS = {
@@ -26,39 +26,39 @@ _COVERS = {
 }
 
 
-def errors(folder: Path) -> list[Check]:
+def errors(folder: Path) -> list[InstallCheck]:
     """Everything that is wrong with a manifest that cannot be read, not only the first of it."""
     try:
         data = (folder / FILE).read_bytes()
     except OSError:
         return []
-    return [Check(FILE, problem.told(str(folder / FILE))) for problem in read(data).errors]
+    return [InstallCheck(FILE, problem.told(str(folder / FILE))) for problem in read(data).errors]
 
 
-def checks(manifest: Manifest, tree: Tree | None, kinds: tuple[str, ...]) -> list[Check]:
+def checks(manifest: JsonManifest, tree: PackageFiles | None, kinds: tuple[str, ...]) -> list[InstallCheck]:
     there = ", ".join(kinds)
     is_run = manifest.kind in kinds
     found = [
-        Check("manifest"),
-        Check(
+        InstallCheck("manifest"),
+        InstallCheck(
             f"kind {manifest.kind}", None if is_run else f"it does not run in this version; there is {there}"
         ),
     ]
     if tree:
         found.append(_hash(manifest, tree.contents))
         verdict = signing.verify(tree)
-        found.append(Check("signature", verdict.text if verdict.status == "invalid" else None))
+        found.append(InstallCheck("signature", verdict.text if verdict.status == "invalid" else None))
     return found
 
 
-def _hash(manifest: Manifest, files: dict[str, bytes]) -> Check:
+def _hash(manifest: JsonManifest, files: dict[str, bytes]) -> InstallCheck:
     try:
-        return Check(_COVERS[manifest_hash.check(manifest, files)])
+        return InstallCheck(_COVERS[manifest_hash.check(manifest, files)])
     except Fault as fault:
-        return Check("hash", fault.message)
+        return InstallCheck("hash", fault.message)
 
 
-def capabilities(manifest: Manifest) -> list[str]:
+def capabilities(manifest: JsonManifest) -> list[str]:
     """Returns the wishes of the plugin, in words."""
     return [f"{name}: {CAPABILITIES[name].about}" for name in manifest.capabilities]
 
@@ -69,25 +69,25 @@ _HOOKS = {
 }
 
 
-def hooked(manifest: Manifest) -> list[str]:
+def hooked(manifest: JsonManifest) -> list[str]:
     """Where it hooks into what others do."""
     if manifest.kind != "esm":
         return []
     return [_HOOKS.get(word, f"event {word}") for word in hooks(manifest.capabilities, manifest.events)]
 
 
-def needs(manifest: Manifest) -> list[str]:
+def needs(manifest: JsonManifest) -> list[str]:
     """Returns the other plugins that it needs."""
     wanted = [*manifest.dependencies.items(), *manifest.peer_dependencies.items()]
     return [f"{name} {range_}" for name, range_ in wanted]
 
 
-def commands(manifest: Manifest) -> list[str]:
+def commands(manifest: JsonManifest) -> list[str]:
     """Returns the commands that it would add to the program."""
     return [f"cortex {command.name}: {command.description}" for command in manifest.cli_commands]
 
 
-def risks(manifest: Manifest) -> list[str]:
+def risks(manifest: JsonManifest) -> list[str]:
     """A line for each tool that it names and each effect of its capabilities."""
     return [
         risk_row(tool.name, effect)

@@ -16,15 +16,15 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.governance import Mechanism
-from cortexfs.core.manifest.toml import Manifest, ProcessTool
+from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.core.policy import risk
 from cortexfs.plugins.install import sandboxes
-from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.package.program_paths import resolve
 from cortexfs.plugins.trust import signing
 
 
-class Check(msgspec.Struct, frozen=True):
+class InstallCheck(msgspec.Struct, frozen=True):
     name: str
     fault: str | None = None
 
@@ -34,16 +34,16 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def checks(
-    manifest: Manifest, tree: Tree | None, place: Path, available: frozenset[Mechanism]
-) -> list[Check]:
+    manifest: Manifest, tree: PackageFiles | None, place: Path, available: frozenset[Mechanism]
+) -> list[InstallCheck]:
     """Every check; `place` is where the plugin's files lie, and `tree` what was read of them."""
     capabilities = manifest.capabilities
     found = [
         _tried("governance", lambda: governance.check(manifest, available)),
-        Check("manifest identity", None if manifest.name.strip() else "name is blank"),
-        Check("manifest version", None if manifest.version.strip() else "version is blank"),
+        InstallCheck("manifest identity", None if manifest.name.strip() else "name is blank"),
+        InstallCheck("manifest version", None if manifest.version.strip() else "version is blank"),
         _tried("cortex version target", lambda: governance.check_version(manifest)),
-        Check(
+        InstallCheck(
             "capability declaration",
             None if capabilities.provides else "capabilities.provides must not be empty",
         ),
@@ -51,27 +51,29 @@ def checks(
     ]
     if tree:
         verdict = signing.verify(tree)
-        found.append(Check("signature", verdict.text if verdict.status == "invalid" else None))
+        found.append(InstallCheck("signature", verdict.text if verdict.status == "invalid" else None))
     for tool in manifest.native.tools if manifest.native else ():
         found += _tool_checks(tool, place)
     return found
 
 
-def _tool_checks(tool: ProcessTool, place: Path) -> Iterator[Check]:
+def _tool_checks(tool: DeclaredProcessTool, place: Path) -> Iterator[InstallCheck]:
     who = f"tool {tool.name}"
     yield _tried(f"{who} command and working_dir", lambda: resolve(tool, place))
     command = place / tool.command
     if command.is_file():
         mend = f"it is not executable: chmod +x {tool.command}"
-        yield Check(f"{who} command is a program", None if command.stat().st_mode & 0o100 else mend)
-    yield Check(f"{who} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
-    yield Check(f"{who} timeout", "timeout_secs is 0, which means none" if tool.timeout_secs == 0 else None)
+        yield InstallCheck(f"{who} command is a program", None if command.stat().st_mode & 0o100 else mend)
+    yield InstallCheck(f"{who} output limit", None if tool.output_limit > 0 else "max_output_bytes is 0")
+    yield InstallCheck(
+        f"{who} timeout", "timeout_secs is 0, which means none" if tool.timeout_secs == 0 else None
+    )
     is_object = isinstance(tool.input_schema, dict)
-    yield Check(f"{who} input_schema", None if is_object else "it is no table")
-    yield Check(f"{who} env allowlist", _not_inherited(tool))
+    yield InstallCheck(f"{who} input_schema", None if is_object else "it is no table")
+    yield InstallCheck(f"{who} env allowlist", _not_inherited(tool))
 
 
-def _not_inherited(tool: ProcessTool) -> str | None:
+def _not_inherited(tool: DeclaredProcessTool) -> str | None:
     """Why a program would never get what it wants of its caller's environment."""
     missing = [name for name in tool.inherit_env if not hostcalls.is_passed_on(name.encode())]
     if not (missing := [name for name in missing if name != hostcalls.CALLER_DIRECTORY]):
@@ -81,12 +83,12 @@ def _not_inherited(tool: ProcessTool) -> str | None:
     return f"{told}; it may name {known} LC_* {hostcalls.CALLER_DIRECTORY}; a fixed value goes under env"
 
 
-def _tried(name: str, check: Callable[[], object]) -> Check:
+def _tried(name: str, check: Callable[[], object]) -> InstallCheck:
     try:
         check()
     except Fault as fault:
-        return Check(name, fault.message)
-    return Check(name)
+        return InstallCheck(name, fault.message)
+    return InstallCheck(name)
 
 
 def capabilities(manifest: Manifest) -> list[str]:

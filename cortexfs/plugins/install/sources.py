@@ -22,7 +22,7 @@ import msgspec
 from cortexfs.core.errors import Fault, os_faults
 from cortexfs.core.jsontext import clipped, shown
 from cortexfs.plugins.package import package
-from cortexfs.plugins.package.package import SUFFIX, Tree
+from cortexfs.plugins.package.package import SUFFIX, PackageFiles
 from cortexfs.plugins.package.tarball import MAX_PACKED
 from cortexfs.version import VERSION
 
@@ -36,8 +36,8 @@ _CHUNK = 1 << 18
 _RELEASE = re.compile(r"(?:([\w.-]+)/)?([\w.-]+?)(?:@v?([\w.+-]+))?", re.ASCII)
 
 
-class Source(NamedTuple):
-    tree: Tree
+class PluginSource(NamedTuple):
+    tree: PackageFiles
     packaged: bool
     told: str  # where it came from, for a person
 
@@ -51,12 +51,12 @@ class _Release(msgspec.Struct, frozen=True):
     assets: tuple[_Asset, ...] = ()
 
 
-def read(source: str) -> Source:
+def read(source: str) -> PluginSource:
     path = Path(source)
     if source.startswith(("http://", "https://")):
         return _fetched(source)
     if path.is_dir():
-        return Source(package.read(path), False, str(path.resolve()))
+        return PluginSource(package.read(path), False, str(path.resolve()))
     if source.endswith(SUFFIX) or path.exists():
         return _file(path)
     found = _RELEASE.fullmatch(source)
@@ -69,12 +69,12 @@ def read(source: str) -> Source:
     return _fetched(_asset(owner, repo, version))
 
 
-def _file(path: Path) -> Source:
+def _file(path: Path) -> PluginSource:
     data = _bounded(path, MAX_PACKED)
     beside = path.with_name(path.name + CHECKSUM)
     if beside.exists():
         package.check_checksum(_text(_bounded(beside, _MAX_TOLD)), data, path.name)
-    return Source(package.unpack(data, str(path)), True, str(path.resolve()))
+    return PluginSource(package.unpack(data, str(path)), True, str(path.resolve()))
 
 
 def _bounded(path: Path, most: int) -> bytes:
@@ -83,7 +83,7 @@ def _bounded(path: Path, most: int) -> bytes:
         return file.read(most + 1)
 
 
-def _fetched(address: str) -> Source:
+def _fetched(address: str) -> PluginSource:
     data = fetch(address, MAX_PACKED)
     name = urllib.parse.unquote(urllib.parse.urlsplit(address).path).rpartition("/")[2]
     parts = urllib.parse.urlsplit(address)
@@ -93,7 +93,7 @@ def _fetched(address: str) -> Source:
     except Fault as fault:
         if fault.code != "ENOENT":  # none is published
             raise
-    return Source(package.unpack(data, address), True, address)
+    return PluginSource(package.unpack(data, address), True, address)
 
 
 def _asset(owner: str, repo: str, version: str | None) -> str:

@@ -22,7 +22,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.toml import PACKAGE_FILE
 from cortexfs.core.manifestjson import FILE, MAX_BYTES, fetched
 from cortexfs.core.manifestjson.entry import LOCAL, entry_of, files_of
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.core.manifestjson.problems import Problem
 from cortexfs.plugins.package import deno_lock
 
@@ -33,7 +33,7 @@ _LOCK = fetched.FOLDER + fetched.LOCK
 Covers: TypeAlias = Literal["package", "entry", "nothing", "later"]
 
 
-def check(manifest: Manifest, files: Mapping[str, bytes]) -> Covers:
+def check(manifest: JsonManifest, files: Mapping[str, bytes]) -> Covers:
     """Refuse a package without its entry point, and one that is not what the manifest's hash says."""
     entry = entry_of(manifest.entry_point)
     is_file = entry is not None and entry.form in LOCAL
@@ -52,7 +52,7 @@ def check(manifest: Manifest, files: Mapping[str, bytes]) -> Covers:
     return covers
 
 
-def _entry(manifest: Manifest, files: Mapping[str, bytes]) -> str | None:
+def _entry(manifest: JsonManifest, files: Mapping[str, bytes]) -> str | None:
     """The digest of the entry point, where it is one file."""
     entry = entry_of(manifest.entry_point)
     within = files_of(entry) if entry else ()

@@ -55,7 +55,7 @@ class File(NamedTuple):
         return hashlib.sha256(self.data).hexdigest()
 
 
-class Tree(msgspec.Struct, frozen=True):
+class PackageFiles(msgspec.Struct, frozen=True):
     """The files of one plugin by their paths, the manifest that they hold, and what was left out."""
 
     files: Mapping[str, File]
@@ -110,14 +110,14 @@ def platform() -> str:
     return f"{system}-{_MACHINES.get(host.machine, host.machine)}"
 
 
-def pack(tree: Tree) -> bytes:
+def pack(tree: PackageFiles) -> bytes:
     """The .cpx of a plugin."""
     first = [name for name in FILES if name in tree.files]
     rest = sorted((name for name in tree.files if name not in FILES), key=order)
     return tarball.write((name, *tree.files[name]) for name in (*first, *rest))
 
 
-def unpack(data: bytes, where: str) -> Tree:
+def unpack(data: bytes, where: str) -> PackageFiles:
     """The plugin in a .cpx; `where` names the archive in the fault."""
     try:
         entries = tarball.read(tarball.inflate(data))
@@ -137,7 +137,7 @@ def unpack(data: bytes, where: str) -> Tree:
         raise Fault(fault.code, f"{where} is refused: {fault.message}") from None
 
 
-def read(folder: Path) -> Tree:
+def read(folder: Path) -> PackageFiles:
     """The plugin in a directory, each file as it is now."""
     with os_faults(f"{folder} cannot be read"):
         top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -149,7 +149,7 @@ def read(folder: Path) -> Tree:
         os.close(top)
 
 
-def _read(top: int) -> Tree:
+def _read(top: int) -> PackageFiles:
     reader = _Reader()
     first = {name: file for name in FILES if (file := reader.file(top, name, name))}
     if FILE not in first and (found := reader.file(top, JSON_FILE, JSON_FILE)):
@@ -169,7 +169,7 @@ def _read(top: int) -> Tree:
     return _whole(files, manifest, tuple(reader.ignored))
 
 
-def _read_json(top: int, reader: _Reader, first: dict[str, File]) -> Tree:
+def _read_json(top: int, reader: _Reader, first: dict[str, File]) -> PackageFiles:
     """All that lies there: the hash of a manifest.json is of every file."""
     for name in sorted(os.listdir(top)):
         if name not in first and name not in BESIDE:
@@ -343,7 +343,7 @@ def _file(path: str, data: bytes, executable: bool) -> File:
     return File(data, executable and not path.endswith(LIBRARIES))
 
 
-def _whole(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -> Tree:
+def _whole(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -> PackageFiles:
     """Refuse a plugin whose programs are not among its files: it would be broken where it is installed."""
     if json_manifests.is_json(manifest):
         manifest_hash.check(manifest.json, {name: file.data for name, file in files.items()})
@@ -355,7 +355,9 @@ def _whole(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -
     library = library_of(manifest)
     if library and "tools" in manifest.capabilities.provides and library not in files:
         raise Fault("ENOENT", f"{shown(library)}, the library, {missing}, or build it")
-    return Tree({name: files[name] for name in sorted(files, key=order)}, manifest, tuple(sorted(ignored)))
+    return PackageFiles(
+        {name: files[name] for name in sorted(files, key=order)}, manifest, tuple(sorted(ignored))
+    )
 
 
 def _is_file(top: int, path: str) -> bool:

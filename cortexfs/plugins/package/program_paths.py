@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.toml import ProcessTool
+from cortexfs.core.manifest.toml import DeclaredProcessTool
 
 
-class Command(NamedTuple):
+class ProgramCommand(NamedTuple):
     argv: tuple[str, ...]
     working_dir: str
 
 
-def resolve(tool: ProcessTool, plugin: Path) -> Command:
+def resolve(tool: DeclaredProcessTool, plugin: Path) -> ProgramCommand:
     """Both as absolute paths, or the fault; what a program is named by, its links included, is kept."""
     home = _canonical(plugin, "plugin directory", tool)
     command = plugin / tool.command
@@ -33,15 +33,15 @@ def resolve(tool: ProcessTool, plugin: Path) -> Command:
         if not tool.allow_host_paths and not _canonical(path, field, tool).is_relative_to(home):
             mend = "move it there, or write allow_host_paths = true"
             raise _fault("EPERM", tool, f"{field} escapes plugin directory: {path}; {mend}")
-    return Command((os.path.abspath(command), *tool.args), os.path.abspath(working_dir))
+    return ProgramCommand((os.path.abspath(command), *tool.args), os.path.abspath(working_dir))
 
 
-def _canonical(path: Path, field: str, tool: ProcessTool) -> Path:
+def _canonical(path: Path, field: str, tool: DeclaredProcessTool) -> Path:
     try:
         return path.resolve(strict=True)
     except (OSError, RuntimeError) as problem:  # 3.11 raises RuntimeError for a loop of links
         raise _fault("ENOENT", tool, f"cannot canonicalize {field} {path}: {problem}") from None
 
 
-def _fault(code: str, tool: ProcessTool, text: str) -> Fault:
+def _fault(code: str, tool: DeclaredProcessTool, text: str) -> Fault:
     return Fault(code, f"process tool '{tool.name}' {text}")

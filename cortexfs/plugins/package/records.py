@@ -15,7 +15,7 @@ import msgspec
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.jsontext import shown
 from cortexfs.plugins.package.filenames import MAX_PATH
-from cortexfs.plugins.package.package import RECORD, File, Tree
+from cortexfs.plugins.package.package import RECORD, File, PackageFiles
 from cortexfs.plugins.package.tarball import MAX_ENTRIES
 from cortexfs.state import believed
 
@@ -24,7 +24,7 @@ MAX_FILE = 2 * MAX_ENTRIES * MAX_PATH
 _NAMED = 3  # files that a fault names
 
 
-class Record(msgspec.Struct, frozen=True):
+class PluginRecord(msgspec.Struct, frozen=True):
     source: str  # where it came from, for a person
     files: dict[str, str]
     publisher: str = ""
@@ -32,27 +32,27 @@ class Record(msgspec.Struct, frozen=True):
     openpgp: str = ""  # and of an OpenPGP key, likewise
 
 
-def files_of(tree: Tree) -> dict[str, str]:
+def files_of(tree: PackageFiles) -> dict[str, str]:
     return {
         name: f"{'program' if one.executable else 'file'} {one.sha256}" for name, one in tree.files.items()
     }
 
 
-def digest(tree: Tree) -> str:
+def digest(tree: PackageFiles) -> str:
     """One word for all that is in a plugin."""
     return hashlib.sha256(msgspec.json.encode(sorted(files_of(tree).items()))).hexdigest()
 
 
-def file(record: Record) -> File:
+def file(record: PluginRecord) -> File:
     return File(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
-def read(folder: Path) -> Record:
+def read(folder: Path) -> PluginRecord:
     """The record of an installed plugin."""
     mend = f"install it with: ctx plugin install {folder}"
     try:
         believed.folder(folder.parent)
-        return msgspec.json.decode(believed.read(folder / FILE, MAX_FILE), type=Record)
+        return msgspec.json.decode(believed.read(folder / FILE, MAX_FILE), type=PluginRecord)
     except FileNotFoundError:
         raise Fault("EPERM", f"{folder} was put there by hand; move it elsewhere and {mend}") from None
     except OSError as problem:
@@ -61,7 +61,7 @@ def read(folder: Path) -> Record:
         raise Fault("EPERM", f"{folder / FILE} is damaged; install the plugin anew") from None
 
 
-def check(tree: Tree, record: Record) -> None:
+def check(tree: PackageFiles, record: PluginRecord) -> None:
     """Refuse what is no longer what was installed."""
     found = files_of(tree)
     changed = sorted(

@@ -43,7 +43,7 @@ _REFUSED = {
 }
 
 
-class Entry(NamedTuple):
+class TarEntry(NamedTuple):
     name: str
     data: bytes
     executable: bool
@@ -68,9 +68,9 @@ def inflate(data: bytes) -> bytes:
     return unpacked
 
 
-def read(tar: bytes) -> list[Entry]:
+def read(tar: bytes) -> list[TarEntry]:
     """Every entry, in order; names are text, and otherwise as they stand."""
-    entries: list[Entry] = []
+    entries: list[TarEntry] = []
     for entry in _entries(tar):
         entries.append(entry)
         if len(entries) > MAX_ENTRIES:
@@ -89,7 +89,7 @@ def write(files: Iterable[tuple[str, bytes, bool]]) -> bytes:
     return gzip.compress(made.getvalue(), mtime=0)
 
 
-def _entries(tar: bytes) -> Iterator[Entry]:
+def _entries(tar: bytes) -> Iterator[TarEntry]:
     position, long_name = 0, None
     while (header := tar[position : position + BLOCK]) != _EMPTY:
         if len(header) < BLOCK:
@@ -169,13 +169,13 @@ def _records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         position = end
 
 
-def _entry(kind: bytes, name: str, data: bytes, header: bytes) -> Entry:
+def _entry(kind: bytes, name: str, data: bytes, header: bytes) -> TarEntry:
     if kind == _FOLDER and not data:
-        return Entry(name.removesuffix("/"), b"", False, True)
+        return TarEntry(name.removesuffix("/"), b"", False, True)
     if kind not in _FILES or name.endswith("/"):
         what = _REFUSED.get(kind, "neither a file nor a directory")
         raise Fault("EINVAL", f"{shown(name)} is {what}; a package holds plain files")
-    return Entry(name, data, bool(_number(header[100:108]) & 0o100), False)
+    return TarEntry(name, data, bool(_number(header[100:108]) & 0o100), False)
 
 
 def _text(name: bytes) -> str:

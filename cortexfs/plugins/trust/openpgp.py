@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cortexfs.core import starts
 from cortexfs.core.errors import Fault, code_of
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.package import manifest_hash
 from cortexfs.plugins.trust import manifest_signature
 from cortexfs.state import believed
@@ -27,7 +27,7 @@ SECONDS = 10.0
 MAX_SAID = 1 << 20
 
 
-def unchecked(manifest: Manifest, keys: Path) -> str | None:
+def unchecked(manifest: JsonManifest, keys: Path) -> str | None:
     """Why the signature cannot be looked at; None if it can, or there is none."""
     if manifest.signature is None:
         return None
@@ -50,7 +50,7 @@ def run(folder: Path) -> bytes:
 
 
 def signer(
-    manifest: Manifest,
+    manifest: JsonManifest,
     files: Mapping[str, bytes],
     keys: Path,
     run: Callable[[Path], bytes] = run,

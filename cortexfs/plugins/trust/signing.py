@@ -31,7 +31,7 @@ from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest.toml import PACKAGE_FILE, Package
 from cortexfs.core.manifestjson.fetched import is_fetched
 from cortexfs.plugins.package.manifests import quoted
-from cortexfs.plugins.package.package import FILES, LIBRARIES, File, Tree, library_of, order
+from cortexfs.plugins.package.package import FILES, LIBRARIES, File, PackageFiles, library_of, order
 from cortexfs.plugins.trust.crypto import needed_for
 from cortexfs.state import whole_files
 
@@ -46,7 +46,7 @@ _UPSTREAM_FOLDERS = ("lib", "skills", "prompts")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-class Key(msgspec.Struct, frozen=True):
+class SigningKey(msgspec.Struct, frozen=True):
     """A publisher's public key."""
 
     public_key: str  # base64
@@ -56,7 +56,7 @@ class Key(msgspec.Struct, frozen=True):
         return hashlib.sha256(base64.b64decode(self.public_key)).hexdigest()
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class SignatureVerdict(msgspec.Struct, frozen=True):
     """The worth of a signature."""
 
     status: Literal["unsigned", "verified", "invalid"]
@@ -72,7 +72,7 @@ class Verdict(msgspec.Struct, frozen=True):
         return f"{self.status} ({self.why})"
 
 
-def keygen(path: Path) -> Key:
+def keygen(path: Path) -> SigningKey:
     """Make a signing key; an existing one is never overwritten."""
     private = _private_key()
     try:
@@ -98,7 +98,7 @@ def read_key(path: Path) -> bytes:
     return data
 
 
-def sign(tree: Tree, secret: bytes, publisher: str = "") -> Package:
+def sign(tree: PackageFiles, secret: bytes, publisher: str = "") -> Package:
     """The metadata that signs the tree; what was in it of SBOM, risk profile and certificate is kept."""
     private = _private_key(secret)
     publisher = publisher or tree.manifest.package.publisher_id or tree.manifest.author
@@ -119,11 +119,11 @@ def sign(tree: Tree, secret: bytes, publisher: str = "") -> Package:
     return msgspec.structs.replace(package, signature=base64.b64encode(signature).decode())
 
 
-def signed(tree: Tree, package: Package) -> Tree:
+def signed(tree: PackageFiles, package: Package) -> PackageFiles:
     """The tree with that package.toml."""
     files = {**tree.files, PACKAGE_FILE: File(encode_package(package))}
     manifest = msgspec.structs.replace(tree.manifest, package=package)
-    return Tree({name: files[name] for name in sorted(files, key=order)}, manifest, tree.ignored)
+    return PackageFiles({name: files[name] for name in sorted(files, key=order)}, manifest, tree.ignored)
 
 
 def write_package(folder: Path, package: Package) -> None:
@@ -132,7 +132,7 @@ def write_package(folder: Path, package: Package) -> None:
         whole_files.replace(folder / PACKAGE_FILE, [encode_package(package)], 0o666)
 
 
-def verify(tree: Tree) -> Verdict:
+def verify(tree: PackageFiles) -> SignatureVerdict:
     """Judge the tree by the package metadata that it holds."""
     package = tree.manifest.package
     signed = bool(package.signature.strip())
@@ -144,15 +144,15 @@ def verify(tree: Tree) -> Verdict:
         state = _hash_state(told, found)
         said.append(f"{name} hash {state}")
         if state == "mismatch" or (signed and state == "missing"):
-            return Verdict("invalid", "; ".join(said))
+            return SignatureVerdict("invalid", "; ".join(said))
     if not signed:
-        return Verdict("unsigned", "; ".join([*said, "signature missing"]))
+        return SignatureVerdict("unsigned", "; ".join([*said, "signature missing"]))
     try:
         return _verified(tree, package)
     except Fault as fault:
         if fault.code == "EHOSTDOWN":
             raise
-        return Verdict("invalid", "; ".join([*said, fault.message]))
+        return SignatureVerdict("invalid", "; ".join([*said, fault.message]))
 
 
 def _hash_state(told: str, found: list[str]) -> str:
@@ -161,7 +161,7 @@ def _hash_state(told: str, found: list[str]) -> str:
     return "missing" if found else "not applicable"
 
 
-def _verified(tree: Tree, package: Package) -> Verdict:
+def _verified(tree: PackageFiles, package: Package) -> SignatureVerdict:
     if package.signature_algorithm != ALGORITHM:
         raise Fault("EINVAL", f"signature algorithm {shown(package.signature_algorithm)} is unknown")
     if not package.publisher_id.strip():
@@ -173,17 +173,17 @@ def _verified(tree: Tree, package: Package) -> Verdict:
         old = _holds(key, signature, payload(tree, package, UPSTREAM)) if uncovered else False
         outside = f"it does not cover {', '.join(map(shown, uncovered[:3]))}; sign the plugin again"
         raise Fault("EINVAL", outside if old else "signature does not match the files")
-    public = Key(package.public_key)
-    return Verdict("verified", "", package.publisher_id, public.public_key, public.fingerprint)
+    public = SigningKey(package.public_key)
+    return SignatureVerdict("verified", "", package.publisher_id, public.public_key, public.fingerprint)
 
 
-def _forms(tree: Tree) -> list[str]:
+def _forms(tree: PackageFiles) -> list[str]:
     """The payloads that may stand for this tree."""
     covered = all(_upstream_covers(tree, name) for name in _listed(tree))
     return [COMPLETE, UPSTREAM] if covered else [COMPLETE]
 
 
-def payload(tree: Tree, package: Package, form: str) -> bytes:
+def payload(tree: PackageFiles, package: Package, form: str) -> bytes:
     """The bytes that are signed."""
     lines = [form, *_facts(package)]
     for name in _listed(tree):
@@ -229,29 +229,29 @@ def _bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _listed(tree: Tree) -> list[str]:
+def _listed(tree: PackageFiles) -> list[str]:
     """Every file but the one that holds the signature, in the order of the payload. What was fetched when the
     plugin was installed was not there to sign: the manifest's hash is of it (plugins/install/fetch.py)."""
     return sorted((name for name in tree.files if name != PACKAGE_FILE and not is_fetched(name)), key=order)
 
 
-def _upstream_covers(tree: Tree, name: str) -> bool:
+def _upstream_covers(tree: PackageFiles, name: str) -> bool:
     if name in FILES or name.split("/")[0] in _UPSTREAM_FOLDERS:
         return True
     has_lib = any(each.startswith("lib/") for each in tree.files)
     return name == library_of(tree.manifest) and not has_lib
 
 
-def _upstream_suffices(tree: Tree) -> bool:
+def _upstream_suffices(tree: PackageFiles) -> bool:
     """Returns True if upstream's payload says all: then its hosts can verify what is signed here."""
     return all(_upstream_covers(tree, name) and not tree.files[name].executable for name in _listed(tree))
 
 
-def _binary(tree: Tree) -> str:
+def _binary(tree: PackageFiles) -> str:
     return next(iter(_binaries(tree)), "")
 
 
-def _binaries(tree: Tree) -> list[str]:
+def _binaries(tree: PackageFiles) -> list[str]:
     """Hashes that binary_sha256 may be: of the named library, or where none is, of any: upstream takes
     the first that its file system lists."""
     named = tree.manifest.native.library if tree.manifest.native else ""
@@ -298,8 +298,8 @@ def _private_key(secret: bytes | None = None) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(secret) if secret else Ed25519PrivateKey.generate()
 
 
-def _public(private: Ed25519PrivateKey) -> Key:
-    return Key(base64.b64encode(private.public_key().public_bytes_raw()).decode())
+def _public(private: Ed25519PrivateKey) -> SigningKey:
+    return SigningKey(base64.b64encode(private.public_key().public_bytes_raw()).decode())
 
 
 def _holds(key: bytes, signature: bytes, signed: bytes) -> bool:

@@ -37,7 +37,7 @@ def installed(folder: Path) -> Copy | None:
     """Returns what lies there; None where nothing does."""
     if not folder.exists():
         return None
-    version, record = "", records.Record("", {})
+    version, record = "", records.PluginRecord("", {})
     with contextlib.suppress(Fault):
         version = directory.read(folder).version
     try:

@@ -17,7 +17,7 @@ import msgspec
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import shown
 from cortexfs.plugins.package.manifests import quoted
-from cortexfs.plugins.trust.signing import Verdict
+from cortexfs.plugins.trust.signing import SignatureVerdict
 from cortexfs.state import locked_store
 
 STORE = "plugin-trust.toml"
@@ -34,7 +34,7 @@ class _Store(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publishers: tuple[Publisher, ...] = ()
 
 
-class TrustStore(locked_store.Store[tuple[Publisher, ...]]):
+class TrustStore(locked_store.LockedStore[tuple[Publisher, ...]]):
     """The publishers that one state directory trusts."""
 
     what, mend = "the trust store ", "; mend it, or remove it"
@@ -55,10 +55,10 @@ class TrustStore(locked_store.Store[tuple[Publisher, ...]]):
             lines += ["[[publishers]]", *(f"{key} = {quoted(text)}" for key, text in fields), ""]
         return "\n".join(lines).encode()
 
-    def trusts(self, verdict: Verdict) -> bool:
+    def trusts(self, verdict: SignatureVerdict) -> bool:
         return any(_is_of(one, verdict) for one in self.read())
 
-    def add(self, verdict: Verdict, at: str) -> None:
+    def add(self, verdict: SignatureVerdict, at: str) -> None:
         """Trust the publisher of a verified signature from `at` on, an RFC 3339 time."""
         assert verdict.status == "verified"
         new = Publisher(verdict.publisher, verdict.fingerprint, verdict.public_key, at)
@@ -79,12 +79,12 @@ class TrustStore(locked_store.Store[tuple[Publisher, ...]]):
         return len(gone)
 
 
-def _is_of(one: Publisher, verdict: Verdict) -> bool:
+def _is_of(one: Publisher, verdict: SignatureVerdict) -> bool:
     return (one.publisher_id, one.fingerprint_sha256) == (verdict.publisher, verdict.fingerprint)
 
 
 def decide(
-    verdict: Verdict, *, trusted: bool, packaged: bool, yes: bool, interactive: bool
+    verdict: SignatureVerdict, *, trusted: bool, packaged: bool, yes: bool, interactive: bool
 ) -> Literal["install", "trust", "ask"]:
     """Decides about an installation: as it is, after trusting its publisher, or after asking; else raises a
     fault.

@@ -27,13 +27,13 @@ class _File(NamedTuple):
     cut: int = 0
 
 
-class Ignored(NamedTuple):
+class IgnoreRules(NamedTuple):
     """The rules that hold in one directory, outermost first."""
 
     files: tuple[_File, ...] = ()
 
     @classmethod
-    def above(cls, top: str) -> Ignored:
+    def above(cls, top: str) -> IgnoreRules:
         """The rules that hold where a search begins."""
         found: list[_File] = []
         lead, place = "", os.path.realpath(top)
@@ -48,10 +48,10 @@ class Ignored(NamedTuple):
         # Whoever names an ignored directory wants it searched all the same.
         return cls() if rules.match("") else rules
 
-    def within(self, top: str, below: str) -> Ignored:
+    def within(self, top: str, below: str) -> IgnoreRules:
         """With the directory's own rules; `below` is its path from the top, "" or ending in a slash."""
         spec = _read(os.path.join(top, below))
-        return Ignored((*self.files, _File(spec, "", len(below)))) if spec else self
+        return IgnoreRules((*self.files, _File(spec, "", len(below)))) if spec else self
 
     def match(self, path: str) -> bool:
         """Returns True if `path`, from the top and with a slash at the end for a directory, is ignored."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 _HEADER = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 
 
-class Malformed(ValueError):
+class BadPatch(ValueError):
     """The text is not a unified diff of one file."""
 
 
@@ -36,14 +36,14 @@ def parse(diff: bytes) -> list[Hunk]:
     lines = diff.removesuffix(b"\n").split(b"\n")
     at = next((at for at, line in enumerate(lines) if line.startswith(b"@@")), len(lines))
     if at == len(lines):
-        raise Malformed("it holds no hunk, which begins with a line as @@ -1,3 +1,4 @@")
+        raise BadPatch("it holds no hunk, which begins with a line as @@ -1,3 +1,4 @@")
     hunks: list[Hunk] = []
     while at < len(lines):
         if not lines[at].strip():
             at += 1
             continue
         if hunks and lines[at].startswith((b"--- ", b"diff ")):
-            raise Malformed("it changes more than one file; give one file's part at a time")
+            raise BadPatch("it changes more than one file; give one file's part at a time")
         hunk, at = _hunk(lines, at, len(hunks) + 1)
         hunks.append(hunk)
     return hunks
@@ -52,7 +52,7 @@ def parse(diff: bytes) -> list[Hunk]:
 def _hunk(lines: list[bytes], at: int, number: int) -> tuple[Hunk, int]:
     header = _HEADER.match(lines[at])
     if not header:
-        raise Malformed(
+        raise BadPatch(
             f"its line {at + 1} should begin hunk {number} with @@ -LINE,COUNT +LINE,COUNT @@; perhaps the "
             "counts of the hunk before are too small"
         )
@@ -76,7 +76,7 @@ def _hunk(lines: list[bytes], at: int, number: int) -> tuple[Hunk, int]:
             break
         at += 1
     if (len(old), len(new)) != (count, new_count):
-        raise Malformed(
+        raise BadPatch(
             f"hunk {number} holds {len(old)} old and {len(new)} new lines, and its header says "
             f"{count} and {new_count}"
         )

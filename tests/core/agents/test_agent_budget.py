@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cortexfs.agents.budget import Budget, Limits
+from cortexfs.agents.budget import BudgetLimits, RunBudget
 from cortexfs.core.errors import Fault, is_code
 from cortexfs.core.frames import Usage
 
@@ -23,7 +23,7 @@ def ended(fault: Fault, code: str, *words: str) -> None:
 
 
 def test_so_many_steps_and_no_more() -> None:
-    budget = Budget(Limits(steps=3), 0.0)
+    budget = RunBudget(BudgetLimits(steps=3), 0.0)
     for _ in range(3):
         budget.step(1.0)
     with pytest.raises(Fault) as raised:
@@ -32,11 +32,11 @@ def test_so_many_steps_and_no_more() -> None:
 
 
 def test_the_default_is_the_one_of_the_original() -> None:
-    assert Limits() == (64, 1_000_000, 3600.0, 3, 16)
+    assert BudgetLimits() == (64, 1_000_000, 3600.0, 3, 16)
 
 
 def test_an_answer_that_goes_over_the_tokens_is_the_last() -> None:
-    budget = Budget(Limits(tokens=1000), 0.0)
+    budget = RunBudget(BudgetLimits(tokens=1000), 0.0)
     budget.step(0.0)
     budget.use(Usage(input_tokens=900, output_tokens=99))
     budget.step(0.0)
@@ -47,7 +47,7 @@ def test_an_answer_that_goes_over_the_tokens_is_the_last() -> None:
 
 
 def test_what_was_used_is_the_sum_of_what_was_told() -> None:
-    budget = Budget(Limits(), 0.0)
+    budget = RunBudget(BudgetLimits(), 0.0)
     assert budget.used is None
     budget.use(Usage(input_tokens=1, output_tokens=2))
     budget.use(Usage(input_tokens=10, output_tokens=20))
@@ -55,7 +55,7 @@ def test_what_was_used_is_the_sum_of_what_was_told() -> None:
 
 
 def test_the_time_is_up() -> None:
-    budget = Budget(Limits(secs=60), 1000.0)
+    budget = RunBudget(BudgetLimits(secs=60), 1000.0)
     budget.step(1059.9)
     with pytest.raises(Fault) as raised:
         budget.step(1060.0)
@@ -64,7 +64,7 @@ def test_the_time_is_up() -> None:
 
 
 def test_the_same_call_in_a_row_ends_the_run() -> None:
-    budget = Budget(Limits(repeats=3), 0.0)
+    budget = RunBudget(BudgetLimits(repeats=3), 0.0)
     for _ in range(3):
         budget.calls([READ])
     with pytest.raises(Fault) as raised:
@@ -81,7 +81,7 @@ def test_the_same_call_in_a_row_ends_the_run() -> None:
     ],
 )
 def test_calls_side_by_side_count_too(steps: list[list[tuple[str, Any]]]) -> None:
-    budget = Budget(Limits(), 0.0)
+    budget = RunBudget(BudgetLimits(), 0.0)
     for calls in steps[:-1]:
         budget.calls(calls)
     with pytest.raises(Fault, match="ELOOP"):
@@ -90,7 +90,7 @@ def test_calls_side_by_side_count_too(steps: list[list[tuple[str, Any]]]) -> Non
 
 @pytest.mark.parametrize("other", [("fs.read", {"path": "b"}), ("fs.stat", READ[1]), ("fs.read", "path=a")])
 def test_another_call_in_between_begins_anew(other: tuple[str, Any]) -> None:
-    budget = Budget(Limits(), 0.0)
+    budget = RunBudget(BudgetLimits(), 0.0)
     for _ in range(10):
         budget.calls([READ])
         budget.calls([READ])
@@ -98,7 +98,7 @@ def test_another_call_in_between_begins_anew(other: tuple[str, Any]) -> None:
 
 
 def test_so_many_calls_at_once_and_no_more() -> None:
-    budget = Budget(Limits(), 0.0)
+    budget = RunBudget(BudgetLimits(), 0.0)
     budget.calls([("t", number) for number in range(16)])
     with pytest.raises(Fault) as raised:
         budget.calls([("t", number) for number in range(17)])
@@ -107,7 +107,7 @@ def test_so_many_calls_at_once_and_no_more() -> None:
 
 def test_a_model_that_does_not_keep_to_the_form_comes_to_an_end() -> None:
     # issue 4: "a model that never stops"
-    budget = Budget(Limits(), 0.0)
+    budget = RunBudget(BudgetLimits(), 0.0)
     for _ in range(3):
         budget.malformed()
     budget.calls([READ])  # it has found the form again
@@ -122,7 +122,7 @@ def test_an_input_that_no_tool_takes_is_counted_all_the_same() -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
-    budget = Budget(Limits(), 0.0)
+    budget = RunBudget(BudgetLimits(), 0.0)
     for _ in range(3):
         budget.calls([("t", deep)])
     with pytest.raises(Fault, match="ELOOP"):

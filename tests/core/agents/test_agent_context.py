@@ -16,9 +16,9 @@ from cortexfs.agents.window.context import (
     MAX_SUMMARY,
     SHORT,
     Pack,
-    Parts,
     Pin,
     Summary,
+    WindowParts,
     budget,
     history_room,
     pack_json,
@@ -34,14 +34,14 @@ from cortexfs.agents.window.context import (
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
-from cortexfs.models.ask.question import Called, Media, Said, Text, asked
+from cortexfs.models.ask.question import PastCall, PromptMedia, PromptMessage, PromptText, asked
 from cortexfs.models.ask.window import BYTES, MOST, OUTPUT, UNKNOWN
 
 # Issue 4: "raw history never rewritten; a window built per call (system, pinned facts, summary, recent turns)
 # with the summary made by the model when the window fills, its provenance kept in context/; everything
 # rebuildable".
 
-NOW = Said("user", (Text("and now?"),))
+NOW = PromptMessage("user", (PromptText("and now?"),))
 
 
 def history(count: int, size: int = 300, first: int = 2) -> list[Message]:
@@ -54,14 +54,14 @@ def history(count: int, size: int = 300, first: int = 2) -> list[Message]:
     return said
 
 
-def step(call: str, output: str, content: str = "a") -> list[Said]:
+def step(call: str, output: str, content: str = "a") -> list[PromptMessage]:
     return [
-        Said("assistant", (), (Called(call, "fs.write", {"path": "f", "content": content}),)),
-        Said("tool", (Text(wording.result("fs.write", call, output)),), (), call),
+        PromptMessage("assistant", (), (PastCall(call, "fs.write", {"path": "f", "content": content}),)),
+        PromptMessage("tool", (PromptText(wording.result("fs.write", call, output)),), (), call),
     ]
 
 
-def texts(said: Sequence[Said]) -> list[str]:
+def texts(said: Sequence[PromptMessage]) -> list[str]:
     return [each.text for each in said]
 
 
@@ -74,7 +74,7 @@ def size(pack: Pack) -> int:
 
 def test_everything_goes_along_where_there_is_room() -> None:
     said = history(3)
-    parts = Parts(
+    parts = WindowParts(
         "Be kind.", [NOW], step("c1", "out"), said, [Pin("1.md", "I am Ann.")], Summary(1, 1, "Hi.")
     )
     pack = plan(parts, 8192, 2048)
@@ -101,7 +101,7 @@ def test_what_is_looked_at_grows_with_the_window_and_has_an_end() -> None:
 
 def test_the_oldest_turns_are_left_out_and_what_stays_begins_with_the_user() -> None:
     said = history(40)
-    pack = plan(Parts("S", [NOW], (), said), 3000, 500)
+    pack = plan(WindowParts("S", [NOW], (), said), 3000, 500)
     assert size(pack) <= 2500
     assert 4 < len(pack.said) < 80
     assert pack.said[0].role == "user"
@@ -114,20 +114,22 @@ def test_the_beginning_of_one_question_is_that_of_the_next() -> None:
     said = history(60)
     beginnings = []
     for turns in range(20, 60):
-        pack = plan(Parts("S", [NOW], (), said[: 2 * turns]), 3000, 500)
+        pack = plan(WindowParts("S", [NOW], (), said[: 2 * turns]), 3000, 500)
         beginnings.append((pack.system, pack.said[0]))
     changes = sum(before != after for before, after in pairwise(beginnings))
     assert changes <= 14  # of 39: three turns are a quarter of the window
 
 
 def test_nothing_tells_the_time() -> None:
-    parts = Parts("S", [NOW], step("c1", "o"), history(9), [Pin("1.md", "p")], Summary(1, 1, "s"))
+    parts = WindowParts("S", [NOW], step("c1", "o"), history(9), [Pin("1.md", "p")], Summary(1, 1, "s"))
     assert plan(parts, 9000, 1000) == plan(parts, 9000, 1000)
 
 
 def test_what_a_summary_covers_does_not_go_along() -> None:
     said = history(10)
-    pack = plan(Parts("S", [NOW], (), said, summary=Summary(2, int(said[9].id or 0), "Sums.")), 8192, 2048)
+    pack = plan(
+        WindowParts("S", [NOW], (), said, summary=Summary(2, int(said[9].id or 0), "Sums.")), 8192, 2048
+    )
     assert texts(pack.said)[0] == "user 5 ".ljust(300, "x")
     assert pack.forgotten == ()
 
@@ -135,7 +137,7 @@ def test_what_a_summary_covers_does_not_go_along() -> None:
 def test_a_summary_makes_room_once_for_many_turns() -> None:
     said, summary, renewals = history(200), None, 0
     for turns in range(1, 200):
-        parts = Parts("S", [NOW], (), said[: 2 * turns], summary=summary)
+        parts = WindowParts("S", [NOW], (), said[: 2 * turns], summary=summary)
         pack = plan(parts, 3000, 500)
         if pack.forgotten:
             summary = renewed(pack.forgotten, summary, "short")
@@ -150,24 +152,26 @@ def test_a_summary_makes_room_once_for_many_turns() -> None:
 
 def test_the_message_goes_whole_or_not_at_all() -> None:
     # docs/agents.md: "What you say now goes along whole, or the run ends with EMSGSIZE and both numbers"
-    long = Said("user", (Text("y" * 7000),))
-    pack = plan(Parts("S", [long], (), history(20)), 3000, 500)
+    long = PromptMessage("user", (PromptText("y" * 7000),))
+    pack = plan(WindowParts("S", [long], (), history(20)), 3000, 500)
     assert pack.said == (long,)
     with pytest.raises(Fault) as raised:
-        plan(Parts("S", [Said("user", (Text("y" * 9000),))], (), history(20)), 3000, 500)
+        plan(WindowParts("S", [PromptMessage("user", (PromptText("y" * 9000),))], (), history(20)), 3000, 500)
     assert raised.value.code == "EMSGSIZE"
     assert "about 3009 tokens" in raised.value.message
     assert "room for 2500" in raised.value.message
 
 
 def test_a_conversation_that_was_given_as_a_whole_counts_as_the_message() -> None:
-    given = [NOW, Said("assistant", (Text("z" * 3000),)), NOW]
-    assert plan(Parts("S", given), 3000, 500).said == tuple(given)
+    given = [NOW, PromptMessage("assistant", (PromptText("z" * 3000),)), NOW]
+    assert plan(WindowParts("S", given), 3000, 500).said == tuple(given)
 
 
 def test_an_image_counts_what_a_model_pays_for_it_and_not_its_bytes() -> None:
-    image = Said("user", (Media("image", "image/png", "A" * 1_000_000), Text("what is it?")))
-    assert plan(Parts("S", [image]), 8192, 2048).said == (image,)
+    image = PromptMessage(
+        "user", (PromptMedia("image", "image/png", "A" * 1_000_000), PromptText("what is it?"))
+    )
+    assert plan(WindowParts("S", [image]), 8192, 2048).said == (image,)
 
 
 # This run's steps.
@@ -176,7 +180,7 @@ def test_an_image_counts_what_a_model_pays_for_it_and_not_its_bytes() -> None:
 def test_older_outputs_are_shortened_before_turns_are_left_out() -> None:
     steps = [each for n in range(6) for each in step(f"c{n}", f"{n}" * 6000)]
     said = history(2)
-    pack = plan(Parts("S", [NOW], steps, said), 12_000, 2000)
+    pack = plan(WindowParts("S", [NOW], steps, said), 12_000, 2000)
     assert pack.forgotten == ()
     assert pack.said[:4] == asked("x", said).said[:4]
     outputs = [each.text for each in pack.said if each.role == "tool"]
@@ -188,7 +192,7 @@ def test_older_outputs_are_shortened_before_turns_are_left_out() -> None:
 
 def test_what_went_into_older_calls_is_shortened_too() -> None:
     steps = [*step("c1", "ok", "w" * 30_000), *step("c2", "ok")]
-    pack = plan(Parts("S", [NOW], steps), 8192, 2048)
+    pack = plan(WindowParts("S", [NOW], steps), 8192, 2048)
     call = pack.said[1].calls[0]
     assert call.input["path"] == "f"
     assert len(call.input["content"]) < 2 * SHORT
@@ -197,14 +201,14 @@ def test_what_went_into_older_calls_is_shortened_too() -> None:
 
 def test_turns_go_before_the_last_step_does() -> None:
     steps = step("c1", "o" * 6000)
-    pack = plan(Parts("S", [NOW], steps, history(20)), 4000, 1000)
+    pack = plan(WindowParts("S", [NOW], steps, history(20)), 4000, 1000)
     assert pack.said[-1] == steps[-1]
     assert pack.forgotten
 
 
 def test_when_nothing_else_is_left_the_last_step_is_squeezed_as_well() -> None:
     steps = [each for n in range(5) for each in step(f"c{n}", "o" * 5000)]
-    pack = plan(Parts("S", [NOW], steps, history(20)), 2000, 500)
+    pack = plan(WindowParts("S", [NOW], steps, history(20)), 2000, 500)
     assert len(pack.said) == 11
     assert size(pack) <= 1500
 
@@ -214,10 +218,10 @@ def test_a_run_that_cannot_go_on_says_so() -> None:
     with pytest.raises(
         Fault, match=r"EMSGSIZE: what the agent has done so far takes about \d+ .* room for 1500"
     ):
-        plan(Parts("S", [NOW], steps), 2000, 500)
+        plan(WindowParts("S", [NOW], steps), 2000, 500)
 
 
-def planned(parts: Parts, limit: int, reserve: int) -> Pack | str:
+def planned(parts: WindowParts, limit: int, reserve: int) -> Pack | str:
     try:
         return plan(parts, limit, reserve)
     except Fault as fault:
@@ -236,7 +240,7 @@ def test_a_window_fits_or_is_refused(
 ) -> None:
     steps = [one for n, length in enumerate(outputs) for one in step(f"c{n}", "o" * length)]
     summary = Summary(1, 4, "s" * 3000) if short else None
-    parts = Parts("System.", [NOW], steps, history(turns, each), [Pin("1.md", "pin")], summary)
+    parts = WindowParts("System.", [NOW], steps, history(turns, each), [Pin("1.md", "pin")], summary)
     most, reserve = budget(limit)
     pack = planned(parts, most, reserve)
     if isinstance(pack, str):
@@ -254,7 +258,9 @@ def test_a_window_fits_or_is_refused(
 
 def test_a_pack_says_where_each_thing_comes_from() -> None:
     said = history(2)
-    parts = Parts("Be kind.", [NOW], step("c1", "o"), said, [Pin("3.md", "p")], Summary(1, 1, "s"), tools=300)
+    parts = WindowParts(
+        "Be kind.", [NOW], step("c1", "o"), said, [Pin("3.md", "p")], Summary(1, 1, "s"), tools=300
+    )
     told = json.loads(pack_json(plan(parts, 8192, 2048), "default", "coder"))
     assert (told["session"], told["agent"], told["budget_tokens"]) == ("default", "coder", 8192)
     items = {item["kind"]: item for item in told["items"]}
@@ -351,6 +357,6 @@ def test_what_only_pinned_something_is_not_told_again() -> None:
 
 def test_a_message_without_an_id_is_of_no_event() -> None:
     nameless: Any = [Message(role="user", content=[frames.Text("a")])]
-    pack = plan(Parts("S", [NOW], (), nameless, summary=Summary(1, 9, "s")), 8192, 2048)
+    pack = plan(WindowParts("S", [NOW], (), nameless, summary=Summary(1, 9, "s")), 8192, 2048)
     assert texts(pack.said) == ["a", "and now?"]
     assert context.renewed(nameless, None, "s") is None

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cortexfs.agents.window import wording
-from cortexfs.agents.window.context import SHORT, Parts, plan
-from cortexfs.models.ask.question import Called, Said, Text
+from cortexfs.agents.window.context import SHORT, WindowParts, plan
+from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText
 
-NOW = Said("user", (Text("go on"),))
+NOW = PromptMessage("user", (PromptText("go on"),))
 LIMIT, RESERVE = 32_768, 4096  # tokens of three bytes each
 MIB = 1 << 20
 
 
-def step(number: int, size: int) -> list[Said]:
+def step(number: int, size: int) -> list[PromptMessage]:
     """An answer of the model with a call, and what came of it, all of them huge."""
     output = wording.result("fs.read", f"c{number}", "o" * size)
-    call = Called(f"c{number}", "fs.write", {"path": "f", "content": "i" * min(size, 256 << 10)})
+    call = PastCall(f"c{number}", "fs.write", {"path": "f", "content": "i" * min(size, 256 << 10)})
     return [
-        Said("assistant", (Text("a" * size),), (call,)),
-        Said("tool", (Text(output),), (), f"c{number}"),
+        PromptMessage("assistant", (PromptText("a" * size),), (call,)),
+        PromptMessage("tool", (PromptText(output),), (), f"c{number}"),
     ]
 
 
-def taken(steps: Sequence[Said]) -> int:
+def taken(steps: Sequence[PromptMessage]) -> int:
     calls = sum(len(str(call.input)) for said in steps for call in said.calls)
     return calls + sum(len(said.text) for said in steps)
 
 
 def test_fifty_huge_steps_are_held_as_far_as_the_window_goes() -> None:
     # issue 4: "50 steps"; docs/agents.md: "of a run's older steps the daemon itself keeps no more"
-    parts = Parts("S", [NOW])
+    parts = WindowParts("S", [NOW])
     most = 0
     for number in range(50):
         parts = parts._replace(steps=(*parts.steps, *step(number, MIB)))
@@ -42,12 +42,12 @@ def test_fifty_huge_steps_are_held_as_far_as_the_window_goes() -> None:
 
 def test_what_is_held_is_all_that_the_next_question_needs() -> None:
     # docs/agents.md: "the beginning of one question is that of the next": what was cut stays as it was cut
-    steps: tuple[Said, ...] = ()
-    before: tuple[Said, ...] = ()
+    steps: tuple[PromptMessage, ...] = ()
+    before: tuple[PromptMessage, ...] = ()
     for number in range(30):
         steps = (*steps, *step(number, 6000))
-        pack = plan(Parts("S", [NOW], steps), LIMIT, RESERVE)
-        assert plan(Parts("S", [NOW], pack.steps), LIMIT, RESERVE).said == pack.said
+        pack = plan(WindowParts("S", [NOW], steps), LIMIT, RESERVE)
+        assert plan(WindowParts("S", [NOW], pack.steps), LIMIT, RESERVE).said == pack.said
         cut = [said for said, now in zip(before, pack.steps, strict=False) if said != now]
         assert all(taken((said,)) > 4000 for said in cut)
         before = steps = pack.steps
@@ -55,4 +55,4 @@ def test_what_is_held_is_all_that_the_next_question_needs() -> None:
 
 def test_steps_that_fit_are_kept_as_they_are() -> None:
     steps = tuple(said for number in range(3) for said in step(number, 500))
-    assert plan(Parts("S", [NOW], steps), LIMIT, RESERVE).steps == steps
+    assert plan(WindowParts("S", [NOW], steps), LIMIT, RESERVE).steps == steps

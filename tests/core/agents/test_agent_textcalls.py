@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from cortexfs.agents.window.text_protocol import (
     MAX_DESCRIPTION,
-    Answer,
-    Call,
-    Malformed,
     Spoken,
+    TextCall,
+    TextMistake,
+    TextReply,
     _written,
     as_text,
     instruction,
@@ -23,10 +23,10 @@ from cortexfs.agents.window.text_protocol import (
     result_message,
     schema,
 )
-from cortexfs.models.ask.question import Called, Media, Said, Text, Tool
+from cortexfs.models.ask.question import PastCall, PromptMedia, PromptMessage, PromptText, ToolOffer
 from cortexfs.models.ask.structured import Schema, is_strict
 
-READ = Tool(
+READ = ToolOffer(
     "fs.read",
     "Read a file. It is returned as it is.",
     {
@@ -40,7 +40,7 @@ READ = Tool(
         "additionalProperties": False,
     },
 )
-DONE = Tool("todo.done", "", {"type": "object", "properties": {"ids": {"type": "array", "items": {}}}})
+DONE = ToolOffer("todo.done", "", {"type": "object", "properties": {"ids": {"type": "array", "items": {}}}})
 TOOLS = [READ, DONE]
 
 
@@ -60,7 +60,7 @@ def test_the_instruction_is_small_and_shows_tools_and_an_example() -> None:
 def test_the_example_is_one_that_the_tool_would_take() -> None:
     example = instruction(TOOLS).split("To call a tool: ")[1].splitlines()[0]
     call = parse(example, TOOLS)
-    assert isinstance(call, Call)
+    assert isinstance(call, TextCall)
     jsonschema_rs.validator_for(READ.schema).validate(call.input)
 
 
@@ -69,7 +69,7 @@ def test_without_tools_nothing_is_told() -> None:
 
 
 def test_a_long_description_is_cut() -> None:
-    assert "w" * MAX_DESCRIPTION + "...\n" in instruction([Tool("a", "w" * 5000, {})]) + "\n"
+    assert "w" * MAX_DESCRIPTION + "...\n" in instruction([ToolOffer("a", "w" * 5000, {})]) + "\n"
 
 
 def test_nested_inputs_are_spelled_out() -> None:
@@ -82,13 +82,13 @@ def test_nested_inputs_are_spelled_out() -> None:
             "ref": {"$ref": "#/$defs/edit"},
         },
     }
-    told = instruction([Tool("edit", "", nested)])
+    told = instruction([ToolOffer("edit", "", nested)])
     assert "{edits?: {at: integer}[], one?: {at: integer}, ref?: " in told
 
 
 def test_a_schema_that_is_circular_ends() -> None:
     loop = {"properties": {"a": {"$ref": "#"}, "b": {"type": "array", "items": {"$ref": "#"}}}}
-    assert "- loop {a?: " in instruction([Tool("loop", "", loop)])
+    assert "- loop {a?: " in instruction([ToolOffer("loop", "", loop)])
 
 
 # agents.md: "One that can be held to any JSON ... answers in plain words".
@@ -97,15 +97,15 @@ def test_a_schema_that_is_circular_ends() -> None:
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        ('"It says \\"hi\\"."', Answer('It says "hi".')),
-        ('  "Hello!"\n', Answer("Hello!")),
-        ('"Hello, I am', Answer("Hello, I am")),  # it was cut off
-        ('"Hello\\', Answer("Hello")),
-        ('"bad \\x escape"', Answer("bad ")),  # as far as it is one
-        ('"\\ud83d\\ude00 \\ude00"', Answer("\U0001f600 \ufffd")),
-        ('"two\nlines"', Answer("two\nlines")),
-        ('{"tool": "todo.done", "input": {}}', Call("todo.done", {})),
-        ("Hello.", Answer("Hello.")),
+        ('"It says \\"hi\\"."', TextReply('It says "hi".')),
+        ('  "Hello!"\n', TextReply("Hello!")),
+        ('"Hello, I am', TextReply("Hello, I am")),  # it was cut off
+        ('"Hello\\', TextReply("Hello")),
+        ('"bad \\x escape"', TextReply("bad ")),  # as far as it is one
+        ('"\\ud83d\\ude00 \\ude00"', TextReply("\U0001f600 \ufffd")),
+        ('"two\nlines"', TextReply("two\nlines")),
+        ('{"tool": "todo.done", "input": {}}', TextCall("todo.done", {})),
+        ("Hello.", TextReply("Hello.")),
     ],
 )
 def test_a_plain_answer_is_a_json_text(said: str, meant: object) -> None:
@@ -131,7 +131,7 @@ def test_whatever_comes_is_told_as_text(said: str) -> None:
 
 @pytest.mark.parametrize("said", ['""', '" ', '"'])
 def test_an_empty_plain_answer_is_none(said: str) -> None:
-    assert isinstance(parse(said, TOOLS, plain=True), Malformed)
+    assert isinstance(parse(said, TOOLS, plain=True), TextMistake)
 
 
 def test_a_plain_model_is_held_to_a_call_or_a_text() -> None:
@@ -146,7 +146,7 @@ def test_a_plain_model_is_held_to_a_call_or_a_text() -> None:
 # The schema of structured output.
 
 
-def fits(tools: list[Tool], value: object) -> bool:
+def fits(tools: list[ToolOffer], value: object) -> bool:
     return jsonschema_rs.validator_for(schema(tools)).is_valid(value)
 
 
@@ -170,13 +170,13 @@ def fits(tools: list[Tool], value: object) -> bool:
 def test_the_schema_allows_a_call_of_a_tool_or_an_answer(value: object, good: bool) -> None:
     assert fits(TOOLS, value) is good
     if good:
-        assert not isinstance(parse(json.dumps(value), TOOLS), Malformed)
+        assert not isinstance(parse(json.dumps(value), TOOLS), TextMistake)
 
 
 def test_the_schema_is_one_that_models_take_and_not_a_strict_one() -> None:
     # OpenAI refuses a strict schema whose root is a choice
     Schema(schema(TOOLS)).check('{"answer":"x"}')
-    assert not is_strict(schema([Tool("a", "", READ.schema)]))
+    assert not is_strict(schema([ToolOffer("a", "", READ.schema)]))
 
 
 def test_what_makes_grammars_large_or_is_refused_by_them_is_left_out() -> None:
@@ -190,10 +190,10 @@ def test_what_makes_grammars_large_or_is_refused_by_them_is_left_out() -> None:
         "if": {"required": ["a"]},
         "then": {"required": ["b"]},
     }
-    text = json.dumps(schema([Tool("hard", "", hard)]))
+    text = json.dumps(schema([ToolOffer("hard", "", hard)]))
     for word in ("pattern", "maxLength", "format", "oneOf", "minimum", '"if"', '"then"'):
         assert word not in text
-    assert fits([Tool("hard", "", hard)], {"tool": "hard", "input": {"a": "", "b": 1, "not": 2}})
+    assert fits([ToolOffer("hard", "", hard)], {"tool": "hard", "input": {"a": "", "b": 1, "not": 2}})
 
 
 def test_references_of_a_schema_lead_into_it_where_it_stands() -> None:
@@ -202,7 +202,7 @@ def test_references_of_a_schema_lead_into_it_where_it_stands() -> None:
         "type": "object",
         "properties": {"root": {"$ref": "#/$defs/node"}, "self": {"$ref": "#"}},
     }
-    tools = [READ, Tool("tree", "", tree)]
+    tools = [READ, ToolOffer("tree", "", tree)]
     assert fits(tools, {"tool": "tree", "input": {"root": {"left": {"left": {}}}, "self": {"root": {}}}})
     assert not fits(tools, {"tool": "tree", "input": {"root": {"left": {"left": 1}}}})
 
@@ -216,12 +216,12 @@ def test_references_of_a_schema_lead_into_it_where_it_stands() -> None:
     ],
 )
 def test_schemas_that_hold_together_are_not_closed(combined: dict[str, Any]) -> None:
-    assert fits([Tool("both", "", combined)], {"tool": "both", "input": {"a": "1", "b": "2"}})
+    assert fits([ToolOffer("both", "", combined)], {"tool": "both", "input": {"a": "1", "b": "2"}})
 
 
 def test_a_property_may_have_the_name_of_a_keyword() -> None:
     odd = {"type": "object", "properties": {"$ref": {"type": "string"}, "allOf": {"type": "integer"}}}
-    assert fits([Tool("odd", "", odd)], {"tool": "odd", "input": {"$ref": "x", "allOf": 1}})
+    assert fits([ToolOffer("odd", "", odd)], {"tool": "odd", "input": {"$ref": "x", "allOf": 1}})
 
 
 # What a model says.
@@ -240,11 +240,11 @@ CALL = '{"tool": "fs.read", "input": {"path": "a}b"}}'
     ],
 )
 def test_a_call_is_found_whatever_stands_around_it(text: str) -> None:
-    assert parse(text, TOOLS) == Call("fs.read", {"path": "a}b"})
+    assert parse(text, TOOLS) == TextCall("fs.read", {"path": "a}b"})
 
 
 def test_a_call_without_input_has_an_empty_one() -> None:
-    assert parse('{"tool": "todo.done"}', TOOLS) == Call("todo.done", {})
+    assert parse('{"tool": "todo.done"}', TOOLS) == TextCall("todo.done", {})
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_call_without_input_has_an_empty_one() -> None:
     ],
 )
 def test_an_answer_may_also_be_plain_words(text: str, answer: str) -> None:
-    assert parse(text, TOOLS) == Answer(answer)
+    assert parse(text, TOOLS) == TextReply(answer)
 
 
 @pytest.mark.parametrize(
@@ -278,14 +278,14 @@ def test_an_answer_may_also_be_plain_words(text: str, answer: str) -> None:
 def test_what_is_wrong_is_told_in_a_sentence(text: str, why: str) -> None:
     # issue 4: "a malformed call is answered to the model with what was wrong"
     found = parse(text, TOOLS)
-    assert isinstance(found, Malformed)
+    assert isinstance(found, TextMistake)
     assert why in found.why
     assert len(found.why) < 2000
 
 
 def test_a_thousand_tools_are_not_all_named() -> None:
-    found = parse('{"tool": "x"}', [Tool(f"t{n}", "", {}) for n in range(1000)])
-    assert isinstance(found, Malformed)
+    found = parse('{"tool": "x"}', [ToolOffer(f"t{n}", "", {}) for n in range(1000)])
+    assert isinstance(found, TextMistake)
     assert found.why.endswith("t19 and 980 more")
 
 
@@ -294,14 +294,14 @@ def test_a_thousand_tools_are_not_all_named() -> None:
     ['{"a":' * 200_000, "{" * 200_000, '{"tool":' * 100_000, '{"a":[' * 100_000, '{"x":1}' * 200_000],
 )
 def test_a_hostile_text_is_read_in_no_time(text: str) -> None:
-    assert isinstance(parse(text, TOOLS), Answer | Malformed)
+    assert isinstance(parse(text, TOOLS), TextReply | TextMistake)
 
 
 @given(st.text() | st.lists(st.sampled_from([CALL, '{"tool":', "{", "}", '"', "```", "\ud800"])).map("".join))
 def test_whatever_is_said_one_of_the_three_comes_out(text: str) -> None:
     found = parse(text, TOOLS)
-    assert isinstance(found, Call | Answer | Malformed)
-    if isinstance(found, Call):
+    assert isinstance(found, TextCall | TextReply | TextMistake)
+    if isinstance(found, TextCall):
         assert found.name in ("fs.read", "todo.done")
 
 
@@ -320,30 +320,30 @@ json_values = st.recursive(
 )
 def test_what_is_told_as_a_call_is_read_as_that_call(input_: dict[str, Any], before: str) -> None:
     said = _written("fs.read", input_)
-    assert parse(said, TOOLS) == Call("fs.read", input_)
+    assert parse(said, TOOLS) == TextCall("fs.read", input_)
     if "{" not in before:
-        assert parse(before + said, TOOLS) == Call("fs.read", input_)
+        assert parse(before + said, TOOLS) == TextCall("fs.read", input_)
 
 
 # Earlier steps.
 
 
 def test_calls_and_results_are_told_in_the_protocol() -> None:
-    user = Said("user", (Text("read a"),))
+    user = PromptMessage("user", (PromptText("read a"),))
     steps = (
         user,
-        Said("assistant", (Text("I look."),), (Called("c1", "fs.read", {"path": "a"}),)),
-        Said("tool", (Text("OUT"),), (), "c1"),
-        Said("tool", (Text("NO"),), (), "c9", is_error=True),
+        PromptMessage("assistant", (PromptText("I look."),), (PastCall("c1", "fs.read", {"path": "a"}),)),
+        PromptMessage("tool", (PromptText("OUT"),), (), "c1"),
+        PromptMessage("tool", (PromptText("NO"),), (), "c9", is_error=True),
         user,
     )
     assert as_text(steps) == (
         user,
-        Said("assistant", (Text('I look.\n\n{"tool":"fs.read","input":{"path":"a"}}'),)),
-        Said(
+        PromptMessage("assistant", (PromptText('I look.\n\n{"tool":"fs.read","input":{"path":"a"}}'),)),
+        PromptMessage(
             "user",
             (
-                Text(
+                PromptText(
                     "The output of fs.read:\nOUT\nCall again, or answer.\n\n"
                     "The call of a tool failed:\nNO\nCall again, or answer.\n\nread a"
                 ),
@@ -354,10 +354,12 @@ def test_calls_and_results_are_told_in_the_protocol() -> None:
 
 def test_a_result_is_a_message_of_the_user() -> None:
     told = result_message("fs.read", "<out>", is_error=False)
-    assert told == Said("user", (Text("The output of fs.read:\n<out>\nCall again, or answer."),))
+    assert told == PromptMessage(
+        "user", (PromptText("The output of fs.read:\n<out>\nCall again, or answer."),)
+    )
 
 
 def test_images_stay_where_they_were() -> None:
-    image = Media("image", "image/png", "aGk=")
-    said = (Said("user", (Text("a"), image)), Said("user", (Text("b"),)))
-    assert as_text(said) == (Said("user", (Text("a"), image, Text("b"))),)
+    image = PromptMedia("image", "image/png", "aGk=")
+    said = (PromptMessage("user", (PromptText("a"), image)), PromptMessage("user", (PromptText("b"),)))
+    assert as_text(said) == (PromptMessage("user", (PromptText("a"), image, PromptText("b"))),)

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cortexfs.agents.dry_runs import Trials, Wanted
-from cortexfs.agents.ports import World
+from cortexfs.agents.dry_runs import AgentDryRuns, MeantCall
+from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.toolbox import Toolbox
 from cortexfs.core.arguments import dryrun
 from cortexfs.core.errors import Fault
@@ -105,20 +105,20 @@ def tool(properties: dict[str, Any], flag: bool) -> Object:
 @pytest.mark.parametrize("flag", [True, False])
 def test_a_model_sees_it_of_tools_that_have_opted_in(flag: bool) -> None:
     # abi.md 4.46
-    (shown,) = Toolbox(cast(World, OneTool(tool({"path": {}}, flag))), ["t"]).shown()
+    (shown,) = Toolbox(cast(AgentPorts, OneTool(tool({"path": {}}, flag))), ["t"]).shown()
     assert ("dry_run" in shown.schema["properties"]) is flag
 
 
 def test_what_a_model_says_to_one_that_has_not_is_wrong() -> None:
     # abi.md 4.48
     labelled = tool({"path": {}}, False)
-    wanted = Trials().wanted(labelled, {"path": "x", "dry_run": True}, 0.0)
+    wanted = AgentDryRuns().wanted(labelled, {"path": "x", "dry_run": True}, 0.0)
     assert (wanted.dry, wanted.wrong) == (False, dryrun.lacking("t", "dry_run"))
-    wanted = Trials().wanted(labelled, {"path": "x", "dry_run": "yes"}, 0.0)
+    wanted = AgentDryRuns().wanted(labelled, {"path": "x", "dry_run": "yes"}, 0.0)
     assert "nothing was run" in wanted.wrong
-    assert Trials().wanted(labelled, {"path": "x", "dry_run": False}, 0.0) == Wanted({"path": "x"})
+    assert AgentDryRuns().wanted(labelled, {"path": "x", "dry_run": False}, 0.0) == MeantCall({"path": "x"})
     own = tool({"dry_run": {}}, False)
-    assert Trials().wanted(own, {"dry_run": True}, 0.0) == Wanted({"dry_run": True})
+    assert AgentDryRuns().wanted(own, {"dry_run": True}, 0.0) == MeantCall({"dry_run": True})
 
 
 def test_what_opts_in_is_shown() -> None:

@@ -7,12 +7,24 @@ from typing import Any
 import pytest
 
 from cortexfs.chat import edits
-from cortexfs.chat.calls import HINT, LONG, SCROLLED, Show, Sight, Told, asked, called, line, page, resulted
+from cortexfs.chat.calls import (
+    HINT,
+    LONG,
+    SCROLLED,
+    Show,
+    ShownCall,
+    Surroundings,
+    asked,
+    called,
+    line,
+    page,
+    resulted,
+)
 from cortexfs.chat.printing import MARKS, STYLES, marked
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, ToolResult
 
-SMALL = Sight(rows=lambda: 14)  # a change has six rows
+SMALL = Surroundings(rows=lambda: 14)  # a change has six rows
 
 
 def approval(name: str, given: Any, reason: str = "") -> Approval:
@@ -50,7 +62,7 @@ def test_whatever_a_line_leaves_out_is_counted() -> None:
 def test_a_command_is_shown_verbatim() -> None:
     # commands.md: "below it the command of `shell.exec`"
     given = {"cmd": "cat <<X\n  two  spaces\ttab\x1b[2J\nX", "cwd": "/srv"}
-    assert asked(approval("shell.exec", given, "it runs\na program"), Sight(), None) == Told(
+    assert asked(approval("shell.exec", given, "it runs\na program"), Surroundings(), None) == ShownCall(
         [
             Show("call", "shell.exec cwd=/srv"),
             Show("code", "  cat <<X"),
@@ -60,7 +72,7 @@ def test_a_command_is_shown_verbatim() -> None:
         ],
         [],
     )
-    assert len(asked(approval("shell.exec", given), Sight(), []).shows) == 1
+    assert len(asked(approval("shell.exec", given), Surroundings(), []).shows) == 1
 
 
 def test_what_does_not_fit_the_screen_is_counted() -> None:
@@ -76,7 +88,7 @@ def test_what_does_not_fit_the_screen_is_counted() -> None:
     assert long[1].text.endswith("x ... and 600 characters more")
 
 
-def pages(told: Told) -> tuple[str, list[int]]:
+def pages(told: ShownCall) -> tuple[str, list[int]]:
     """All that is shown before a call may be allowed, and how many lines each page has."""
     said, counts = "", []
     while told.rest:
@@ -177,13 +189,13 @@ def test_a_newline_in_an_argument_is_no_line() -> None:
     ],
 )
 def test_what_is_no_call_of_that_kind_is_a_line(name: str, given: Any) -> None:
-    assert called(name, given, SMALL) == Told([Show("call", line(name, given, 200))], [])
+    assert called(name, given, SMALL) == ShownCall([Show("call", line(name, given, 200))], [])
     (question,), _ = asked(approval(name, given), SMALL, None)
     assert question.text == f"may it call {line(name, given, LONG)} (run_process)?"
 
 
 def test_a_change_has_its_sides() -> None:
-    sight = Sight(lambda path: b"a\nb\n")
+    sight = Surroundings(lambda path: b"a\nb\n")
     kinds = [show.kind for show in called("fs.write", {"path": "f", "content": "a\nc\n"}, sight).shows]
     assert kinds == ["call", "place", "same", "removed", "added"]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.chat import diffs
-from cortexfs.chat.diffs import Line, difference, of
+from cortexfs.chat.diffs import DiffLine, difference, of
 from cortexfs.tools.support import patch
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 21))
@@ -27,7 +27,7 @@ def failing(problem: OSError) -> Callable[[str], bytes]:
     return read
 
 
-def texts(lines: list[Line] | None) -> list[str]:
+def texts(lines: list[DiffLine] | None) -> list[str]:
     assert lines is not None
     return [line.text for line in lines]
 
@@ -77,7 +77,7 @@ def test_a_part_that_is_replaced() -> None:
     ]
     elsewhere = of("fs.replace", change, reading("other\n"))
     assert elsewhere
-    assert elsewhere[0] == Line("!", "the text to be replaced is not in the file as it is here")
+    assert elsewhere[0] == DiffLine("!", "the text to be replaced is not in the file as it is here")
     assert [line.side for line in elsewhere[1:]] == ["@", "-", "-", "+"]
     twice = {"path": "f", "old": "a", "new": "b", "all": True}
     assert texts(of("fs.replace", twice, reading("a\na\n")))[1:] == ["-a", "-a", "+b", "+b"]
@@ -120,7 +120,7 @@ def test_what_is_too_much_is_not_compared() -> None:
     before = "".join(f"a{number}\n" for number in range(2000))
     lines = of("fs.write", {"path": "f", "content": before.replace("a", "b")}, reading(before))
     assert lines
-    assert lines[0] == Line("!", "too much to compare: 2,000 lines become 2,000; what it puts there:")
+    assert lines[0] == DiffLine("!", "too much to compare: 2,000 lines become 2,000; what it puts there:")
     assert len(lines) == 2001
 
 

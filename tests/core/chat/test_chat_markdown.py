@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.chat import markdown
-from cortexfs.chat.markdown import MAX_BLOCK, MAX_STEP, Answer, Style, rendered, split
+from cortexfs.chat.markdown import MAX_BLOCK, MAX_STEP, MarkdownStream, Style, rendered, split
 
 PLAIN = Style(colour=False)
 TEXT = """\
@@ -45,7 +45,7 @@ SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def streamed(text: str, size: int, width: int = 60) -> str:
-    answer, said = Answer(PLAIN), ""
+    answer, said = MarkdownStream(PLAIN), ""
     for start in range(0, len(text), size):
         answer.add(text[start : start + size])
         answer.live(width, 10)
@@ -131,7 +131,7 @@ def test_another_encoding_gets_what_it_has() -> None:
 def test_a_block_without_end_is_printed_in_parts() -> None:
     # the module: "Work is bounded"
     for text in ("word " * 4000, "```\n" + "some code\n" * 2000, "x" * 20_000):
-        answer = Answer(PLAIN)
+        answer = MarkdownStream(PLAIN)
         answer.add(text)
         said = ""
         while answer.behind:
@@ -144,7 +144,7 @@ def test_a_block_without_end_is_printed_in_parts() -> None:
 
 
 def test_what_is_drawn_again_and_again_is_short() -> None:
-    answer = Answer(PLAIN)
+    answer = MarkdownStream(PLAIN)
     answer.add("line\n" * 1000)
     assert answer.live(80, 5) == "line\n" * 5
     answer.add("line\n" * MAX_BLOCK)
@@ -153,7 +153,7 @@ def test_what_is_drawn_again_and_again_is_short() -> None:
 
 def test_what_is_drawn_is_never_what_was_there_before() -> None:
     # a text of the same length in another answer must be drawn too
-    answer = Answer(PLAIN)
+    answer = MarkdownStream(PLAIN)
     answer.add("- one")
     assert answer.live(80, 5) == " • one\n"
     answer.end(80)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from cortexfs.chat import state
-from cortexfs.chat.calls import Show, Sight
+from cortexfs.chat.calls import Show, Surroundings
 from cortexfs.chat.state import Talk
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
@@ -194,7 +194,7 @@ def test_what_is_decided_elsewhere_is_told(world: World, chat: Chat) -> None:
 def test_a_change_is_shown_once_for_a_call_and_its_question(world: World) -> None:
     # issue: "diffs of writes and approvals as they happen"
     chat = Chat(world)
-    chat.talk = Talk("debug/echo", "s", "private", lambda: "m", sight=Sight(lambda path: b"old\n"))
+    chat.talk = Talk("debug/echo", "s", "private", lambda: "m", sight=Surroundings(lambda path: b"old\n"))
     chat.do(chat.talk.say("go"))
     given = {"path": "f", "content": "new\n"}
     for call in "ab":
@@ -217,7 +217,7 @@ def test_questions_of_the_past_are_asked_when_they_are_still_open() -> None:
         read.append(path)
         return b""
 
-    late = Talk("debug/echo", "s", "private", lambda: "m", sight=Sight(reading))
+    late = Talk("debug/echo", "s", "private", lambda: "m", sight=Surroundings(reading))
     given = {"path": "f", "content": "x"}
     past: list[frames.AnyFrame] = [frames.Start(id="1", run="r", agent="a")]
     for number, call in enumerate("abc", 2):

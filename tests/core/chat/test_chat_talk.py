@@ -16,7 +16,7 @@ from cortexfs.chat.state import Deed, Leave, Talk
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.talk import approvals
-from cortexfs.core.talk.requests import Cancel, Key, Resume, Send, Verdict
+from cortexfs.core.talk.requests import Cancel, Resume, Send, SessionKey, Verdict
 from tests.core import chat_pair
 from tests.core.chat_pair import Chat, run_of
 from tests.core.conversation_pair import World
@@ -170,7 +170,7 @@ def test_nothing_is_shown_twice_or_lost_when_the_daemon_restarts(world: World, d
     world.restart()
     assert chat.talk.lost() == []
     chat.connect()
-    events = [frames.decode(event.line) for event in world.logs[Key("private", 1000, "s")]]
+    events = [frames.decode(event.line) for event in world.logs[SessionKey("private", 1000, "s")]]
     said = [frame.text for frame in events if isinstance(frame, frames.Delta)]
     assert [show.text for show in chat.shown if show.kind == "answer"] == said
     ends = [frame for frame in events if isinstance(frame, frames.Done)]
@@ -242,7 +242,7 @@ def test_what_was_said_before_is_recalled_without_its_deltas(world: World) -> No
     world.echo = False
     first.do(first.talk.say("three"))
     world.emit(run_of(world), frames.Delta(text="thr"))
-    past = [frames.decode(event.line) for event in world.logs[Key("private", 1000, "s")]]
+    past = [frames.decode(event.line) for event in world.logs[SessionKey("private", 1000, "s")]]
     later = Chat.__new__(Chat)
     later.world, later.shown, later.asked = world, [], []
     later.talk = Talk("debug/echo", "s", "private", lambda: "other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cortexfs.chat import typed
-from cortexfs.chat.typed import Order, Say
+from cortexfs.chat.typed import TypedCommand, TypedText
 from cortexfs.core.errors import Fault
 from cortexfs.core.talk import requests
 
@@ -13,24 +13,24 @@ from cortexfs.core.talk import requests
 @pytest.mark.parametrize(
     ("text", "meaning"),
     [
-        ("hello", Say("hello")),
-        ("hello \n", Say("hello")),
+        ("hello", TypedText("hello")),
+        ("hello \n", TypedText("hello")),
         ("", None),
         (" \n\t", None),
-        ("/help", Order("/help", "")),
-        ("/HELP ", Order("/help", "")),
-        ("/resume work", Order("/resume", "work")),
-        ("/new  a b ", Order("/new", "a b")),
-        (" /help", Say(" /help")),
-        ("/pin  we use tabs ", Order("/pin", "we use tabs")),
-        ("/etc/passwd", Say("/etc/passwd")),
-        ("/usr/bin/env what is it", Say("/usr/bin/env what is it")),
-        ("/help\nme", Say("/help\nme")),
-        ("// a comment", Say("// a comment")),
-        ("/", Say("/")),
+        ("/help", TypedCommand("/help", "")),
+        ("/HELP ", TypedCommand("/help", "")),
+        ("/resume work", TypedCommand("/resume", "work")),
+        ("/new  a b ", TypedCommand("/new", "a b")),
+        (" /help", TypedText(" /help")),
+        ("/pin  we use tabs ", TypedCommand("/pin", "we use tabs")),
+        ("/etc/passwd", TypedText("/etc/passwd")),
+        ("/usr/bin/env what is it", TypedText("/usr/bin/env what is it")),
+        ("/help\nme", TypedText("/help\nme")),
+        ("// a comment", TypedText("// a comment")),
+        ("/", TypedText("/")),
     ],
 )
-def test_orders_and_messages(text: str, meaning: Say | Order | None) -> None:
+def test_orders_and_messages(text: str, meaning: TypedText | TypedCommand | None) -> None:
     # the module: "only a single line whose first word is a slash and letters is an order"
     assert typed.meaning(text) == meaning
 
@@ -48,7 +48,7 @@ def test_an_unknown_order_says_what_there_is() -> None:
 def test_a_message_over_a_mebibyte_is_refused_and_a_smaller_one_can_be_sent() -> None:
     # abi.md 5.4
     largest = "x" * ((1 << 20) - 6000)
-    assert typed.meaning(largest) == Say(largest)
+    assert typed.meaning(largest) == TypedText(largest)
     requests.encode(requests.Send(id="i", input=largest))
     for text in ("x" * (1 << 20), "\x01" * (1 << 18)):  # control characters grow in JSON
         with pytest.raises(Fault, match="1 MiB") as raised:
@@ -59,13 +59,13 @@ def test_a_message_over_a_mebibyte_is_refused_and_a_smaller_one_can_be_sent() ->
 def test_ten_thousand_lines_are_one_message() -> None:
     # issue: "paste of 10,000 lines"
     text = "\n".join(f"line {number}" for number in range(10_000))
-    assert typed.meaning(text) == Say(text)
+    assert typed.meaning(text) == TypedText(text)
 
 
 def test_what_is_no_utf8_is_replaced() -> None:
     # a terminal of another locale sends such bytes; JSON cannot hold them
-    assert typed.meaning("caf\udce9") == Say("caf�")
-    assert typed.meaning("a\udcc3\udca9") == Say("aé")
+    assert typed.meaning("caf\udce9") == TypedText("caf�")
+    assert typed.meaning("a\udcc3\udca9") == TypedText("aé")
 
 
 @pytest.mark.parametrize(("line", "more"), [("a\\", True), ("a", False), ("a\\\\", False), ("\\", True)])

@@ -25,7 +25,7 @@ def manifest(text: str = "", top: str = TOP) -> m.Manifest:
     return decode(tomllib.loads(top + text))
 
 
-def tool(text: str = "") -> m.ProcessTool:
+def tool(text: str = "") -> m.DeclaredProcessTool:
     native = manifest(TOOL + text).native
     assert native
     return native.tools[0]
@@ -112,7 +112,7 @@ def test_native_and_certificates_have_their_defaults() -> None:
     # conformance = {suite, passed=false, checked_at, checks=[{name, passed, message=""}]}
     table = {"conformance": {"suite": "cortex", "checks": [{"name": "abi", "passed": True}]}}
     assert decode_package(table).conformance == m.Conformance(
-        "cortex", False, "", (m.Check("abi", True, ""),)
+        "cortex", False, "", (m.CertificationCheck("abi", True, ""),)
     )
 
 
@@ -133,14 +133,14 @@ def test_every_field_is_taken() -> None:
     found = manifest(text + tools)
     native = m.Native("lib/x.so", 1, "trusted_in_process", (found.native or m.Native()).tools)
     assert found.native == native
-    assert found.capabilities == m.Capabilities(
+    assert found.capabilities == m.ManifestCapabilities(
         # "unknown names silently kept"
         ("tools", "unheard_of"), ("/a",), ("/b",), ("h",), True, True, True
     )  # fmt: skip
-    assert found.sandbox == m.Sandbox(
+    assert found.sandbox == m.ManifestSandbox(
         "system_sandbox", "none", "declared_paths", ("/c",), "default", True, 64, 3
     )
-    assert native.tools[0] == m.ProcessTool(
+    assert native.tools[0] == m.DeclaredProcessTool(
         "add", "Adds a note", "bin/add", {}, ("-v",), "data", True, ("HOME",), {"LANG": "C"}, 5, 9, 10, 11
     )
     assert (found.author, found.trust, found.plugin_type, found.dependencies) == (
@@ -170,7 +170,7 @@ def test_an_unknown_field_is_refused(text: str) -> None:
 def test_effects_may_hold_more() -> None:
     # abi.md 11.2
     found = tool(EFFECT % ', note = "x"').effects
-    assert found == (m.Effect("read_file", "reversible", "never", "supported", ""),)
+    assert found == (m.ManifestEffect("read_file", "reversible", "never", "supported", ""),)
     assert tool(EFFECT % ', target = "/etc"').effects[0].target == "/etc"
     for key in ("kind", "reversibility", "confirmation", "dry_run"):
         without = EFFECT.replace(f"{key} =", f"{key}x =") % ""

@@ -191,7 +191,7 @@ def test_each_kind_takes_its_entry_points_and_no_others() -> None:
 def test_an_entry_point_is_told_by_its_form() -> None:
     forms = {"./a/./mod.ts": "relative", "/a.ts": "absolute", "jsr:@a/b": "jsr", "https://a/b": "https"}
     assert {text: found.form for text in forms if (found := entry.entry_of(text))} == forms
-    assert entry.entry_of("./a/./mod.ts") == entry.Entry("relative", "a/mod.ts")
+    assert entry.entry_of("./a/./mod.ts") == entry.EntryPoint("relative", "a/mod.ts")
 
 
 @pytest.mark.parametrize(

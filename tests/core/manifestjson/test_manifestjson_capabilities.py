@@ -116,6 +116,6 @@ def test_a_tool_is_judged_by_what_its_process_may() -> None:
         "git",
         PROCESS,
     ]
-    assert risk.assess(risk.Tool("t", with_rights((), process_rights(["fs:write"])))).level >= (
-        risk.assess(risk.Tool("t", effects(["fs:write"]))).level
+    assert risk.assess(risk.RatedTool("t", with_rights((), process_rights(["fs:write"])))).level >= (
+        risk.assess(risk.RatedTool("t", effects(["fs:write"]))).level
     )

@@ -14,7 +14,7 @@ from msgspec import inspect
 from cortexfs.core import manifestjson
 from cortexfs.core.manifestjson import entry, lifecycle, needs, settings
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES
-from cortexfs.core.manifestjson.fields import Manifest
+from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.core.manifestjson.problems import ERRORS, WARNINGS
 from cortexfs.plugins.package import manifest_hash
 from tests.places import PROJECT
@@ -62,7 +62,7 @@ def keys(type_: inspect.Type, path: str = "") -> Iterator[list[str]]:
 
 
 def test_the_keys_are_those_of_the_code() -> None:
-    assert [row[:3] for row in table("key")] == list(keys(inspect.type_info(Manifest)))
+    assert [row[:3] for row in table("key")] == list(keys(inspect.type_info(JsonManifest)))
 
 
 def test_the_kinds_and_capabilities_are_those_of_the_code() -> None:

@@ -107,7 +107,7 @@ def test_params_are_a_schema_for_arguments() -> None:
 def test_a_result_is_checked_as_the_reference_has_it() -> None:
     # abi.md 9.43
     good = {"toolName": "count", "success": True, "output": "3", "durationMs": 0.5}
-    assert tools.tool_result(good, "count") == tools.ToolResult("count", True, "3", 0.5)
+    assert tools.tool_result(good, "count") == tools.JsonToolResult("count", True, "3", 0.5)
     assert tools.tool_result(good | {"error": "why", "more": 1}, "count").error == "why"
     wrong: list[Any] = [{key: value for key, value in good.items() if key != cut} for cut in good]
     wrong += [good | {"output": {"a": 1}}, good | {"success": "true"}, good | {"toolName": "other"}, None, []]

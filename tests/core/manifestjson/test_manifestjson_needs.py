@@ -6,16 +6,16 @@ import itertools
 
 import pytest
 
-from cortexfs.core.manifestjson.needs import HOST_VERSION, Installed, load_order
+from cortexfs.core.manifestjson.needs import HOST_VERSION, InstalledPlugin, load_order
 
 
 def plugin(
     name: str, *wanted: str, version: str = "1.0.0", enabled: bool = True, peers: str = ""
-) -> Installed:
+) -> InstalledPlugin:
     """`wanted` and `peers` as name@range."""
     ranges = {one.partition("@")[0]: one.partition("@")[2] or "*" for one in wanted}
     beside = {one.partition("@")[0]: one.partition("@")[2] or "*" for one in peers.split()}
-    return Installed(name, version, ranges, beside, enabled)
+    return InstalledPlugin(name, version, ranges, beside, enabled)
 
 
 def test_a_plugin_loads_after_its_dependencies_and_else_as_they_were_given() -> None:
@@ -31,7 +31,7 @@ def test_a_plugin_loads_after_its_dependencies_and_else_as_they_were_given() -> 
 
 
 # what is wrong, who is refused and why, in one sentence with the whole chain
-REFUSED: list[tuple[list[Installed], dict[str, str]]] = [
+REFUSED: list[tuple[list[InstalledPlugin], dict[str, str]]] = [
     (
         [plugin("a", "b@^1.0"), plugin("b", "c@~2.1"), plugin("d")],
         {

@@ -9,8 +9,8 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Message
 from cortexfs.core.frames import Text as Said
-from cortexfs.models.ask.question import Asked, Called, Media, Text, Tool, asked
-from cortexfs.models.ask.question import Said as Turn
+from cortexfs.models.ask.question import ModelInput, PastCall, PromptMedia, PromptText, ToolOffer, asked
+from cortexfs.models.ask.question import PromptMessage as Turn
 
 PNG = {"type": "image", "media_type": "image/png", "data": "aGk="}
 USER = {"role": "user", "content": "hi"}
@@ -21,8 +21,8 @@ def message(role: str, text: str) -> Message:
 
 
 HISTORY = [message("user", "one"), message("assistant", "two"), message("assistant", "  ")]
-REMEMBERED = (Turn("user", (Text("one"),)), Turn("assistant", (Text("two"),)))
-HI = Turn("user", (Text("hi"),))
+REMEMBERED = (Turn("user", (PromptText("one"),)), Turn("assistant", (PromptText("two"),)))
+HI = Turn("user", (PromptText("hi"),))
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ HI = Turn("user", (Text("hi"),))
 )
 def test_text_in_every_shape_continues_the_session(value: Any) -> None:
     # issue: "sessions with history sent as real messages"
-    assert asked(value, HISTORY) == Asked(said=(*REMEMBERED, HI))
+    assert asked(value, HISTORY) == ModelInput(said=(*REMEMBERED, HI))
 
 
 def test_messages_with_an_assistant_s_are_the_whole_conversation() -> None:
     value = {"messages": [USER, {"role": "assistant", "content": "x"}, USER]}
     whole = asked(value, HISTORY)
     assert whole.whole
-    assert whole.said == (HI, Turn("assistant", (Text("x"),)), HI)
+    assert whole.said == (HI, Turn("assistant", (PromptText("x"),)), HI)
 
 
 def test_everything_that_an_input_may_say() -> None:
@@ -64,14 +64,14 @@ def test_everything_that_an_input_may_say() -> None:
         "effort": "high",
         "temperature": 0.5,
     }
-    assert asked(value) == Asked(
+    assert asked(value) == ModelInput(
         said=(
-            Turn("user", (Text("hi"), Media("image", "image/png", "aGk="))),
-            Turn("assistant", (), (Called("c1", "f", {"a": 1}),)),
-            Turn("tool", (Text("42"),), (), "c1", True),
+            Turn("user", (PromptText("hi"), PromptMedia("image", "image/png", "aGk="))),
+            Turn("assistant", (), (PastCall("c1", "f", {"a": 1}),)),
+            Turn("tool", (PromptText("42"),), (), "c1", True),
         ),
         system="be terse\n\nand kind",
-        tools=(Tool("f", "d", {"type": "object"}),),
+        tools=(ToolOffer("f", "d", {"type": "object"}),),
         tool_choice="f",
         schema={"type": "object"},
         parameters={"temperature": 0.5},
@@ -98,11 +98,11 @@ def test_what_openai_s_clients_send_is_understood() -> None:
         "tools": [{"type": "function", "function": function}],
     }
     got = asked(value)
-    assert got.said[0].parts == (Media("image", url="https://x/i.png"),)
-    assert got.said[1].parts == (Media("image", "image/png", "aGk="),)
-    assert got.said[2].calls == (Called("c", "f", {"a": 1}),)
+    assert got.said[0].parts == (PromptMedia("image", url="https://x/i.png"),)
+    assert got.said[1].parts == (PromptMedia("image", "image/png", "aGk="),)
+    assert got.said[2].calls == (PastCall("c", "f", {"a": 1}),)
     assert got.said[3].call == "c"
-    assert got.tools == (Tool("f", "d", {"type": "object"}),)
+    assert got.tools == (ToolOffer("f", "d", {"type": "object"}),)
 
 
 WRONG: list[tuple[Any, str]] = [

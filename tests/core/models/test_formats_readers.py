@@ -10,12 +10,12 @@ import pytest
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, ToolCall, Usage
-from cortexfs.core.models.sse import Event
-from cortexfs.models.ask.question import Asked, Said, Text
+from cortexfs.core.models.sse import ServerEvent
+from cortexfs.models.ask.question import ModelInput, PromptMessage, PromptText
 from cortexfs.models.drivers import FORMATS
-from cortexfs.models.formats.format import Refused, arguments
+from cortexfs.models.formats.format import ProviderRefusal, arguments
 
-ASKED = Asked(said=(Said("user", (Text("hi"),)),))
+ASKED = ModelInput(said=(PromptMessage("user", (PromptText("hi"),)),))
 
 
 def read(format_: str, *rows: Any) -> list[Frame]:
@@ -23,7 +23,7 @@ def read(format_: str, *rows: Any) -> list[Frame]:
     said: list[Frame] = []
     for row in rows:
         data = row if isinstance(row, bytes) else json.dumps(row).encode()
-        said += reader.read(Event("", data))
+        said += reader.read(ServerEvent("", data))
     return [*said, *reader.end()]
 
 
@@ -187,7 +187,7 @@ def test_a_stream_that_is_no_answer(format_: str, rows: list[Any], code: str) ->
     ],
 )
 def test_an_error_in_the_stream(format_: str, row: Any) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(ProviderRefusal):
         read(format_, row)
 
 

@@ -7,8 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from cortexfs.models.ask.model import Model
-from cortexfs.models.ask.question import Asked, Called, Media, Said, Text, Tool
+from cortexfs.models.ask.model import ModelEntry
+from cortexfs.models.ask.question import (
+    ModelInput,
+    PastCall,
+    PromptMedia,
+    PromptMessage,
+    PromptText,
+    ToolOffer,
+)
 from cortexfs.models.ask.structured import is_strict
 from cortexfs.models.drivers import FORMATS
 from cortexfs.models.formats import anthropic_messages, google, openai_chat, openai_responses
@@ -19,16 +26,18 @@ SCHEMA = {
     "required": ["a"],
     "additionalProperties": False,
 }
-MODEL = Model(name="p/m", id="native/m", provider="p")
-ASKED = Asked(
+MODEL = ModelEntry(name="p/m", id="native/m", provider="p")
+ASKED = ModelInput(
     said=(
-        Said("user", (Text("look"), Media("image", "image/png", "aGk="))),
-        Said("assistant", (), (Called("c1", "f", {"a": 1}),)),
-        Said("tool", (Text("42"),), (), "c1"),
-        Said("user", (Text("read"), Media("file", "application/pdf", "aGk=", name="x.pdf"))),
+        PromptMessage("user", (PromptText("look"), PromptMedia("image", "image/png", "aGk="))),
+        PromptMessage("assistant", (), (PastCall("c1", "f", {"a": 1}),)),
+        PromptMessage("tool", (PromptText("42"),), (), "c1"),
+        PromptMessage(
+            "user", (PromptText("read"), PromptMedia("file", "application/pdf", "aGk=", name="x.pdf"))
+        ),
     ),
     system="be terse",
-    tools=(Tool("f", "d", {"type": "object"}),),
+    tools=(ToolOffer("f", "d", {"type": "object"}),),
     tool_choice="required",
     schema=SCHEMA,
     parameters={"temperature": 0, "max_tokens": 9},
@@ -162,11 +171,11 @@ def test_the_controls_count_and_the_input_wins(format_: str) -> None:
     # issue: "parameters that override default"
     model = msgspec.structs.replace(MODEL, default={"temperature": 1, "top_p": 0.5}, effort="low")
     body = FORMATS[format_].request(
-        model, Asked(said=(Said("user", (Text("hi"),)),), parameters={"top_p": 0.9})
+        model, ModelInput(said=(PromptMessage("user", (PromptText("hi"),)),), parameters={"top_p": 0.9})
     )
     assert (body["temperature"], body["top_p"]) == (1, 0.9)
     assert "low" in msgspec.json.encode(body).decode()
-    auto = FORMATS[format_].request(MODEL, Asked(said=(Said("user", (Text("hi"),)),)))
+    auto = FORMATS[format_].request(MODEL, ModelInput(said=(PromptMessage("user", (PromptText("hi"),)),)))
     assert not {"reasoning", "reasoning_effort", "output_config", "tools", "system"} & set(auto)
 
 
@@ -179,8 +188,10 @@ def test_google_has_no_effort_above_high() -> None:
 def test_a_longer_conversation_begins_with_the_shorter_one(format_: str) -> None:
     # issue: "stable prefix so that providers' prompt caches hit"
     def messages(count: int) -> list[Any]:
-        said = tuple(Said("assistant" if n % 2 else "user", (Text(f"text {n}"),)) for n in range(count))
-        body = FORMATS[format_].request(MODEL, Asked(said=said, system="s"))
+        said = tuple(
+            PromptMessage("assistant" if n % 2 else "user", (PromptText(f"text {n}"),)) for n in range(count)
+        )
+        body = FORMATS[format_].request(MODEL, ModelInput(said=said, system="s"))
         text = msgspec.json.encode(body.get("messages", body.get("input"))).replace(
             b',"cache_control":{"type":"ephemeral"}', b""
         )
@@ -209,6 +220,6 @@ def test_strict_mode_is_asked_for_where_the_schema_allows_it(schema: Any, strict
 
 def test_null_leaves_a_field_out() -> None:
     model = msgspec.structs.replace(MODEL, default={"stream_options": None, "top_p": 1})
-    said = (Said("user", (Text("hi"),)),)
-    body = openai_chat.request(model, Asked(said=said, parameters={"top_p": None}))
+    said = (PromptMessage("user", (PromptText("hi"),)),)
+    body = openai_chat.request(model, ModelInput(said=said, parameters={"top_p": None}))
     assert set(body) == {"model", "messages"}

@@ -46,7 +46,7 @@ WHOLE = (
 )
 
 
-def read(tmp_path: Path, data: bytes) -> gguf.Facts:
+def read(tmp_path: Path, data: bytes) -> gguf.ModelFileFacts:
     path = tmp_path / "Some.Model-Q4.gguf"
     path.write_bytes(data)
     return gguf.facts(path)
@@ -54,7 +54,7 @@ def read(tmp_path: Path, data: bytes) -> gguf.Facts:
 
 def test_facts(tmp_path: Path) -> None:
     known = read(tmp_path, file(*WHOLE) + b"tensors follow")
-    assert known == gguf.Facts("A Model", "Some One", "llama", 2048, True, "mit")
+    assert known == gguf.ModelFileFacts("A Model", "Some One", "llama", 2048, True, "mit")
     # abi.md 2.6
     assert weights.named(known, tmp_path / "Some Model-Q4.gguf") == "some-one/some-model-q4"
     bare = read(tmp_path, file(("general.architecture", "x")))

@@ -41,7 +41,7 @@ def test_what_may_be_left_out() -> None:
     burst, call, asked = parse('[{"burst":1},{"tool_call":{"name":"t"}},{"approval":{"name":"t"}}]')
     assert isinstance(burst, script.Burst)
     assert burst.size == 32
-    assert isinstance(call, script.Call)
+    assert isinstance(call, script.CallStep)
     assert (call.tool_call.input, call.tool_call.call) == ({}, None)
     assert isinstance(asked, script.Ask)
     assert asked.approval.effects == []

@@ -18,12 +18,12 @@ from cortexfs.core.registry import Registry
 from cortexfs.core.tree import controls
 from cortexfs.models.ask.model import model_of, parameters, written
 from cortexfs.models.ask.structured import Schema
-from cortexfs.models.ask.window import BYTES, Window
+from cortexfs.models.ask.window import BYTES, PromptWindow
 from cortexfs.models.exchange import failures
 from cortexfs.models.providers import listing, provider
 from cortexfs.models.providers import objects as offered
-from cortexfs.models.providers.listing import BASIC, NATIVE, Listed, tree_name
-from cortexfs.models.providers.provider import PRESETS, Declared, Key, Provider
+from cortexfs.models.providers.listing import BASIC, NATIVE, ListedModel, tree_name
+from cortexfs.models.providers.provider import PRESETS, DeclaredModel, KeySource, Provider
 
 HERE = "/etc/cortexfs/providers/p.toml"
 FULL = Provider(
@@ -31,9 +31,9 @@ FULL = Provider(
     format="openai.chat",
     models=("a", "vendor/b"),
     order=3,
-    key=Key(command=("pass", "show", 'a "b"')),
+    key=KeySource(command=("pass", "show", 'a "b"')),
     headers={"X-Org": "o\\1"},
-    model=(Declared("a", name="p/c", default={"temperature": 0.5, "stop": ["\n", "ä\x7f"]}, limit=9),),
+    model=(DeclaredModel("a", name="p/c", default={"temperature": 0.5, "stop": ["\n", "ä\x7f"]}, limit=9),),
 )
 
 
@@ -49,7 +49,7 @@ def test_what_is_written_is_read() -> None:
 )
 def test_any_text_survives_being_written(text: str, default: dict[str, str]) -> None:
     default = {key: value for key, value in default.items() if key not in ("token", "secret", "password")}
-    made = Provider("http://x", "google", model=(Declared("i", description=text, default=default),))
+    made = Provider("http://x", "google", model=(DeclaredModel("i", description=text, default=default),))
     read = provider.decode(provider.encode(made), HERE)
     assert read.model[0].default == default
     assert read.model[0].description == text
@@ -130,15 +130,15 @@ def test_every_id_has_a_name_of_the_grammar(id_: str) -> None:
     names.check_object("model", tree_name("p", id_))
 
 
-LISTINGS: list[tuple[Any, list[Listed]]] = [
-    ({"data": [{"id": "a"}, {"id": ""}, {"no": 1}, {"id": 7}]}, [Listed("a")]),
-    ([{"id": "a", "context_length": 8192}], [Listed("a", 8192)]),  # Together: a list alone
-    ({"data": [{"id": "g", "context_window": 131072}]}, [Listed("g", 131072)]),  # Groq
-    ({"data": [{"id": "v", "max_model_len": 4096}]}, [Listed("v", 4096)]),  # vLLM
-    ({"data": [{"id": "l", "meta": {"n_ctx_train": 8192}}]}, [Listed("l", 8192)]),  # llama.cpp
-    ({"models": [{"name": "models/gemini", "inputTokenLimit": 9}]}, [Listed("gemini", 9)]),
-    ({"data": [{"id": "a", "context_length": True}]}, [Listed("a")]),
-    ({"data": [{"id": "a", "context_length": -1}]}, [Listed("a")]),
+LISTINGS: list[tuple[Any, list[ListedModel]]] = [
+    ({"data": [{"id": "a"}, {"id": ""}, {"no": 1}, {"id": 7}]}, [ListedModel("a")]),
+    ([{"id": "a", "context_length": 8192}], [ListedModel("a", 8192)]),  # Together: a list alone
+    ({"data": [{"id": "g", "context_window": 131072}]}, [ListedModel("g", 131072)]),  # Groq
+    ({"data": [{"id": "v", "max_model_len": 4096}]}, [ListedModel("v", 4096)]),  # vLLM
+    ({"data": [{"id": "l", "meta": {"n_ctx_train": 8192}}]}, [ListedModel("l", 8192)]),  # llama.cpp
+    ({"models": [{"name": "models/gemini", "inputTokenLimit": 9}]}, [ListedModel("gemini", 9)]),
+    ({"data": [{"id": "a", "context_length": True}]}, [ListedModel("a")]),
+    ({"data": [{"id": "a", "context_length": -1}]}, [ListedModel("a")]),
     (
         {
             "data": [
@@ -153,7 +153,7 @@ LISTINGS: list[tuple[Any, list[Listed]]] = [
             ]
         },
         [
-            Listed(
+            ListedModel(
                 "o/m",
                 50,
                 ("chat", "stream", "session", "vision", "tool_call_syntax", "json_schema", "reasoning"),
@@ -171,17 +171,17 @@ LISTINGS: list[tuple[Any, list[Listed]]] = [
                 }
             ]
         },
-        [Listed("c", 200000, ("chat", "stream", "session", "vision"))],
+        [ListedModel("c", 200000, ("chat", "stream", "session", "vision"))],
     ),
     (
         {"data": [{"id": "e-embed", "capabilities": {"completion_chat": False}}]},
-        [Listed("e-embed", None, ("embedding",))],
+        [ListedModel("e-embed", None, ("embedding",))],
     ),
 ]
 
 
 @pytest.mark.parametrize(("value", "models"), LISTINGS)
-def test_listings(value: Any, models: list[Listed]) -> None:
+def test_listings(value: Any, models: list[ListedModel]) -> None:
     found, after = listing.decode(json.dumps(value).encode())
     assert (found, after) == (models, "")
 
@@ -206,7 +206,9 @@ def shown(object_: Any, name: str) -> str:
 
 
 def test_offers_as_objects() -> None:
-    offers = offered.offers("p", FULL, [Listed("a", 8192, description="A."), Listed("A:b"), Listed("A-b", 5)])
+    offers = offered.offers(
+        "p", FULL, [ListedModel("a", 8192, description="A."), ListedModel("A:b"), ListedModel("A-b", 5)]
+    )
     assert [offer.name for offer in offers] == ["p/c", "p/a", "vendor/b", "p/A-b"]
     objects = offered.objects(offers, FULL, 1.0, True)
     registry = Registry({each.key: each for each in objects})
@@ -231,8 +233,8 @@ def test_offers_as_objects() -> None:
 
 def test_a_provider_whose_models_take_tools_though_its_listing_does_not_say_so() -> None:
     # models.md: "`cap` says `chat stream session`, with `tool_call_syntax` where the provider has `tools`"
-    listed = [Listed("a"), Listed("e", cap=("embedding",)), Listed("n", cap=(*BASIC, NATIVE))]
-    given = Provider("https://x.org", "openai.chat", tools=True, model=(Declared("d", cap=("chat",)),))
+    listed = [ListedModel("a"), ListedModel("e", cap=("embedding",)), ListedModel("n", cap=(*BASIC, NATIVE))]
+    given = Provider("https://x.org", "openai.chat", tools=True, model=(DeclaredModel("d", cap=("chat",)),))
     for provider_, caps in (
         (given, ("chat", " ".join((*BASIC, NATIVE)), "embedding", " ".join((*BASIC, NATIVE)))),
         (
@@ -362,9 +364,9 @@ def history(count: int, first: int = 2) -> list[Message]:
 
 def test_what_fits_is_sent_whole() -> None:
     whole = history(10)
-    assert Window(None, None).stable(whole) == whole
-    assert Window(8192, 1000).room(600) == (8192 - 1000) * BYTES - 600
-    assert Window(100, 1 << 30).room(1 << 20) == 0
+    assert PromptWindow(None, None).stable(whole) == whole
+    assert PromptWindow(8192, 1000).room(600) == (8192 - 1000) * BYTES - 600
+    assert PromptWindow(100, 1 << 30).room(1 << 20) == 0
 
 
 def test_a_history_that_is_cut_begins_where_it_began_the_turns_before() -> None:
@@ -372,7 +374,7 @@ def test_a_history_that_is_cut_begins_where_it_began_the_turns_before() -> None:
     whole = history(400)
     beginnings = []
     for end in range(100, 400, 2):
-        sent = Window(None, None).stable(whole[end - 60 : end])
+        sent = PromptWindow(None, None).stable(whole[end - 60 : end])
         assert sent[0].role == "user"
         assert len(sent) >= 29
         beginnings.append(sent[0].id)
@@ -381,7 +383,7 @@ def test_a_history_that_is_cut_begins_where_it_began_the_turns_before() -> None:
 
 
 def test_a_history_that_is_too_long_all_the_same_is_halved() -> None:
-    window = Window(10_000, 1000)
+    window = PromptWindow(10_000, 1000)
     before = window.room(0)
     window.shrink(None)
     assert window.room(0) == before // 2

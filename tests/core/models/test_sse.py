@@ -16,16 +16,16 @@ STREAM = (
     "data:one\ndata: two\nid: 7\n\n\n\rdata: x\r\rdata: lost"
 )
 EVENTS = [
-    sse.Event("a", '{"t":"ä🙂"}'.encode()),
-    sse.Event("", b"one\ntwo"),
-    sse.Event("", b"x"),
+    sse.ServerEvent("a", '{"t":"ä🙂"}'.encode()),
+    sse.ServerEvent("", b"one\ntwo"),
+    sse.ServerEvent("", b"x"),
 ]
 
 
 @given(st.lists(st.integers(0, len(STREAM.encode())), max_size=8))
 def test_a_stream_may_be_cut_anywhere(cuts: list[int]) -> None:
     # issue: "half UTF-8/half SSE lines"
-    data, parser = STREAM.encode(), sse.Parser()
+    data, parser = STREAM.encode(), sse.EventParser()
     places = [0, *sorted(cuts), len(data)]
     pieces = [data[start:end] for start, end in itertools.pairwise(places)]
     assert [event for piece in pieces for event in parser.feed(piece)] == EVENTS
@@ -33,14 +33,14 @@ def test_a_stream_may_be_cut_anywhere(cuts: list[int]) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_events_or_nothing(data: bytes) -> None:
-    whole = sse.Parser().feed(data + b"\n\n")
-    parser = sse.Parser()
+    whole = sse.EventParser().feed(data + b"\n\n")
+    parser = sse.EventParser()
     assert [event for byte in data + b"\n\n" for event in parser.feed(bytes([byte]))] == whole
 
 
 @pytest.mark.parametrize("piece", [b"data: " + b"x" * 65536 + b"\n", b"x" * 65536])
 def test_an_event_that_never_ends_is_bounded(piece: bytes) -> None:
-    parser = sse.Parser()
+    parser = sse.EventParser()
     kept = sse.MAX_EVENT // len(piece)
     for _ in range(kept):
         assert not parser.feed(piece)

@@ -11,24 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.core.frames import Message, ToolCall
-from cortexfs.core.models.sse import Event
-from cortexfs.models.ask.model import Model
-from cortexfs.models.ask.question import Asked, Called, Said, Text, Tool, asked
+from cortexfs.core.models.sse import ServerEvent
+from cortexfs.models.ask.model import ModelEntry
+from cortexfs.models.ask.question import ModelInput, PastCall, PromptMessage, PromptText, ToolOffer, asked
 from cortexfs.models.drivers import FORMATS
 from cortexfs.models.formats.tool_names import sent
 
-MODEL = Model(name="p/m", id="m", provider="p")
+MODEL = ModelEntry(name="p/m", id="m", provider="p")
 # What OpenAI's function names, Anthropic's and Google's have in common.
 TAKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 COMPONENT = st.from_regex(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", fullmatch=True)  # abi.md 2.1
 
 
-def asking(*tools: str, calls: tuple[str, ...] = (), choice: str = "") -> Asked:
-    said = [Said("user", (Text("hi"),))]
+def asking(*tools: str, calls: tuple[str, ...] = (), choice: str = "") -> ModelInput:
+    said = [PromptMessage("user", (PromptText("hi"),))]
     for number, name in enumerate(calls):
-        said.append(Said("assistant", (), (Called(f"c{number}", name),)))
-        said.append(Said("tool", (Text("done"),), (), f"c{number}"))
-    return Asked(said=tuple(said), tools=tuple(Tool(name, "", {}) for name in tools), tool_choice=choice)
+        said.append(PromptMessage("assistant", (), (PastCall(f"c{number}", name),)))
+        said.append(PromptMessage("tool", (PromptText("done"),), (), f"c{number}"))
+    return ModelInput(
+        said=tuple(said), tools=tuple(ToolOffer(name, "", {}) for name in tools), tool_choice=choice
+    )
 
 
 def names_in(body: Any) -> list[str]:
@@ -89,7 +91,9 @@ STREAMS["google"] = STREAMS["openai.chat"]
 )
 def test_a_call_comes_back_under_our_name(format_: str, tools: tuple[str, ...], name: str) -> None:
     reader = FORMATS[format_].reader(asking(*tools))
-    said = [frame for row in STREAMS[format_] for frame in reader.read(Event("", json.dumps(row).encode()))]
+    said = [
+        frame for row in STREAMS[format_] for frame in reader.read(ServerEvent("", json.dumps(row).encode()))
+    ]
     said += reader.end()
     assert [frame for frame in said if isinstance(frame, ToolCall)] == [
         ToolCall(call="c", name=name, input={})
@@ -98,9 +102,9 @@ def test_a_call_comes_back_under_our_name(format_: str, tools: tuple[str, ...], 
 
 def test_a_reader_that_renames_is_otherwise_the_format_s() -> None:
     reader = FORMATS["openai.chat"].reader(asking("fs.read"))
-    reader.read(Event("", b'{"choices":[{"delta":{"content":"hi"}}]}'))
+    reader.read(ServerEvent("", b'{"choices":[{"delta":{"content":"hi"}}]}'))
     assert (reader.ended, reader.text) == (False, "hi")
-    reader.read(Event("", b"[DONE]"))
+    reader.read(ServerEvent("", b"[DONE]"))
     assert reader.ended
     assert isinstance(reader.end()[0], Message)
 

@@ -22,15 +22,15 @@ PAGE = (PROJECT / "docs" / "plugins.md").read_text()
 EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 TABLES: dict[str, type[msgspec.Struct]] = {
     "top": m.Manifest,
-    "capabilities": m.Capabilities,
-    "sandbox": m.Sandbox,
+    "capabilities": m.ManifestCapabilities,
+    "sandbox": m.ManifestSandbox,
     "native": m.Native,
-    "native.tools": m.ProcessTool,
+    "native.tools": m.DeclaredProcessTool,
     "python": m.Python,
-    "effects": m.Effect,
+    "effects": m.ManifestEffect,
     "package": m.Package,
     "conformance": m.Conformance,
-    "checks": m.Check,
+    "checks": m.CertificationCheck,
 }
 
 

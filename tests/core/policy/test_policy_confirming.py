@@ -12,17 +12,17 @@ from cortexfs.core.policy.confirming import (
     ESCALATE_AFTER,
     MAX_DRY_RUNS,
     PAUSE_AFTER,
-    Asked,
+    CallerKind,
+    CallForm,
+    ConfirmVerdict,
     Denials,
     DryRuns,
-    Kind,
-    Verdict,
     verdict,
 )
-from cortexfs.core.policy.risk import ALLOW, BLOCK, REQUIRE_CONFIRMATION, REVIEW, Level, Tool
-from cortexfs.core.policy.risk_settings import Mode, Settings, decode
+from cortexfs.core.policy.risk import ALLOW, BLOCK, REQUIRE_CONFIRMATION, REVIEW, Level, RatedTool
+from cortexfs.core.policy.risk_settings import Mode, RiskSettings, decode
 
-AGENT, PERSON = Asked(Kind.AGENT), Asked(Kind.PERSON)
+AGENT, PERSON = CallForm(CallerKind.AGENT), CallForm(CallerKind.PERSON)
 
 
 def effect(
@@ -31,8 +31,8 @@ def effect(
     return Effect(kind, "reversible", confirmation, dry_run, target)
 
 
-def builtin(*effects: Effect) -> Tool:
-    return Tool("one", effects, builtin=True)
+def builtin(*effects: Effect) -> RatedTool:
+    return RatedTool("one", effects, builtin=True)
 
 
 BY_LEVEL = {
@@ -51,7 +51,7 @@ EVERY: list[tuple[Mode, Level]] = list(product(LIMITS, Level))
 def test_an_agent_asks_above_what_the_mode_approves(mode: Mode, level: Level) -> None:
     # section 6: "Gate: Block denied; level <= auto_approve_up_to approved; else ask. strict=Allow,
     # balanced=Review (default), open=RequireConfirmation"
-    said = verdict(BY_LEVEL[level], AGENT, Settings(mode=mode))
+    said = verdict(BY_LEVEL[level], AGENT, RiskSettings(mode=mode))
     assert said.level is level
     assert said.allowed is (level is not BLOCK)
     assert said.confirm is (level is not BLOCK and level > LIMITS[mode])
@@ -60,7 +60,7 @@ def test_an_agent_asks_above_what_the_mode_approves(mode: Mode, level: Level) ->
 @pytest.mark.parametrize(("mode", "level"), EVERY)
 def test_nobody_there_to_ask_means_no(mode: Mode, level: Level) -> None:
     # section 6: "Non-interactive: deny"
-    said = verdict(BY_LEVEL[level], Asked(Kind.AGENT, can_ask=False), Settings(mode=mode))
+    said = verdict(BY_LEVEL[level], CallForm(CallerKind.AGENT, can_ask=False), RiskSettings(mode=mode))
     assert said.allowed is (level <= LIMITS[mode])
     assert not said.confirm
 
@@ -68,15 +68,15 @@ def test_nobody_there_to_ask_means_no(mode: Mode, level: Level) -> None:
 @pytest.mark.parametrize(("mode", "level"), EVERY)
 def test_a_person_has_confirmed_what_they_run(mode: Mode, level: Level) -> None:
     # issue 5: "a person at a terminal or running a tool directly has confirmed it; an agent asks"
-    said = verdict(BY_LEVEL[level], PERSON, Settings(mode=mode, deny=("*",)))
+    said = verdict(BY_LEVEL[level], PERSON, RiskSettings(mode=mode, deny=("*",)))
     assert (said.allowed, said.confirm, said.dry_run_first) == (True, False, False)
 
 
 def test_approval_ask_asks_about_everything() -> None:
     # Of the originals: "Approval `ask`: after all checks, before spawn"
-    always = Asked(Kind.AGENT, always_ask=True)
+    always = CallForm(CallerKind.AGENT, always_ask=True)
     for level, tool in BY_LEVEL.items():
-        said = verdict(tool, always, Settings(mode="open"))
+        said = verdict(tool, always, RiskSettings(mode="open"))
         assert (said.allowed, said.confirm) == ((True, True) if level < BLOCK else (False, False))
 
 
@@ -90,13 +90,13 @@ def test_block_is_never_approved_by_itself() -> None:
 
 def test_process_tools_are_asked_about_in_balanced_mode() -> None:
     # section 6: "Consequence: every process tool needs confirmation in balanced mode"
-    assert verdict(Tool("theirs", (effect("run_process", confirmation="always"),)), AGENT).confirm
+    assert verdict(RatedTool("theirs", (effect("run_process", confirmation="always"),)), AGENT).confirm
 
 
 def test_declaring_delete_file_blocks_agents_and_nobody_else() -> None:
     # section 6: "So declaring delete_file blocks the tool outright"; better: a person may run it
-    tool = Tool("worktree_remove", (effect("delete_file"),))
-    assert not verdict(tool, AGENT, Settings(mode="open")).allowed
+    tool = RatedTool("worktree_remove", (effect("delete_file"),))
+    assert not verdict(tool, AGENT, RiskSettings(mode="open")).allowed
     assert verdict(tool, PERSON).allowed
 
 
@@ -110,16 +110,18 @@ def test_a_verdict_says_what_decided() -> None:
 # Dry runs.
 
 
-def opted_in(*effects: Effect, trusted: bool = True) -> Tool:
-    return Tool("one", effects, builtin=True, dry_run_flag=True, trusted=trusted)
+def opted_in(*effects: Effect, trusted: bool = True) -> RatedTool:
+    return RatedTool("one", effects, builtin=True, dry_run_flag=True, trusted=trusted)
 
 
-def tried(tool: Tool, dry_run: bool = False, tried_dry: bool = False, kind: Kind = Kind.AGENT) -> Verdict:
-    return verdict(tool, Asked(kind, dry_run=dry_run, tried_dry=tried_dry))
+def tried(
+    tool: RatedTool, dry_run: bool = False, tried_dry: bool = False, kind: CallerKind = CallerKind.AGENT
+) -> ConfirmVerdict:
+    return verdict(tool, CallForm(kind, dry_run=dry_run, tried_dry=tried_dry))
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_required_dry_run_comes_first_for_everybody(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(CallerKind))
+def test_a_required_dry_run_comes_first_for_everybody(kind: CallerKind) -> None:
     # issue 5: "`required_before_execute` is enforced"; section 6: "dry_run is recorded, nowhere enforced"
     tool = opted_in(effect("write_file", dry_run="required_before_execute"))
     assert tried(tool, kind=kind).dry_run_first
@@ -135,8 +137,8 @@ def test_a_supported_dry_run_is_no_duty() -> None:
     assert tried(tool).confirm
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_tool_without_a_dry_run_is_not_run_instead(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(CallerKind))
+def test_a_tool_without_a_dry_run_is_not_run_instead(kind: CallerKind) -> None:
     for word in ("not_supported", "supported", "required_before_execute"):
         said = tried(builtin(effect("write_file", dry_run=word)), dry_run=True, kind=kind)
         assert not said.allowed
@@ -148,14 +150,14 @@ def test_a_required_dry_run_that_there_is_not_asks_each_time(mode: Mode) -> None
     # abi.md 4.48
     for kind in ("read_file", "write_file"):
         tool = builtin(effect(kind, dry_run="required_before_execute"))
-        said = verdict(tool, AGENT, Settings(mode=mode))
+        said = verdict(tool, AGENT, RiskSettings(mode=mode))
         assert (said.allowed, said.confirm, said.dry_run_first) == (True, True, False)
         assert "is asked about each time" in said.why
-        assert not verdict(tool, Asked(Kind.AGENT, can_ask=False), Settings(mode=mode)).allowed
-        said = verdict(tool, PERSON, Settings(mode=mode))
+        assert not verdict(tool, CallForm(CallerKind.AGENT, can_ask=False), RiskSettings(mode=mode)).allowed
+        said = verdict(tool, PERSON, RiskSettings(mode=mode))
         assert (said.allowed, said.confirm, said.dry_run_first) == (True, False, False)
     blocked = builtin(effect("delete_file", dry_run="required_before_execute"))
-    assert not verdict(blocked, AGENT, Settings(mode=mode)).allowed
+    assert not verdict(blocked, AGENT, RiskSettings(mode=mode)).allowed
 
 
 @pytest.mark.parametrize("mode", LIMITS)
@@ -163,10 +165,12 @@ def test_a_dry_run_of_nobody_trusted_is_judged_as_the_call(mode: Mode) -> None:
     # abi.md 4.49
     tool = opted_in(effect("write_file", dry_run="supported"), trusted=False)
     for can_ask in (True, False):
-        dry = verdict(tool, Asked(Kind.AGENT, can_ask=can_ask, dry_run=True), Settings(mode=mode))
-        assert dry == verdict(tool, Asked(Kind.AGENT, can_ask=can_ask), Settings(mode=mode))
+        dry = verdict(
+            tool, CallForm(CallerKind.AGENT, can_ask=can_ask, dry_run=True), RiskSettings(mode=mode)
+        )
+        assert dry == verdict(tool, CallForm(CallerKind.AGENT, can_ask=can_ask), RiskSettings(mode=mode))
     trusted = tool._replace(trusted=True)
-    assert not verdict(trusted, Asked(Kind.AGENT, dry_run=True), Settings(mode=mode)).confirm
+    assert not verdict(trusted, CallForm(CallerKind.AGENT, dry_run=True), RiskSettings(mode=mode)).confirm
 
 
 def test_a_dry_run_counts_what_it_does_not_show() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from cortexfs.core.hostcalls import Effect
-from cortexfs.core.policy.confirming import Kind
+from cortexfs.core.policy.confirming import CallerKind
 from cortexfs.core.policy.decision import (
     DENY,
     EXECUTE,
@@ -17,24 +17,24 @@ from cortexfs.core.policy.decision import (
     READ,
     WRITE,
     Bits,
-    Caller,
     Decision,
-    Question,
+    PolicyCaller,
+    PolicyQuery,
     Thing,
     decide,
     permits,
 )
-from cortexfs.core.policy.risk import Circumstances, Tool
-from cortexfs.core.policy.risk_settings import Settings
+from cortexfs.core.policy.risk import Circumstances, RatedTool
+from cortexfs.core.policy.risk_settings import RiskSettings
 from cortexfs.core.policy.rules import parse
 
 LINE = "allow base_t tool:fs.read execute"
 READ_FILE = Effect("read_file", "reversible", "on_risk", "not_supported")
-ALICE = Caller("alice", 1000, frozenset({1000}))
-BASE = Caller(
+ALICE = PolicyCaller("alice", 1000, frozenset({1000}))
+BASE = PolicyCaller(
     "agent/base",
     1000,
-    kind=Kind.AGENT,
+    kind=CallerKind.AGENT,
     label="base_t",
     rules=parse(f"{LINE}\n", "agent/base.d/policy"),
     file="agent/base.d/policy",
@@ -45,15 +45,15 @@ FS_READ = Thing(
     "fs.read",
     BITS,
     file="tool/fs.read.d/policy",
-    tool=Tool("fs.read", (READ_FILE,), builtin=True),
+    tool=RatedTool("fs.read", (READ_FILE,), builtin=True),
     path="/ctx/tool/fs.read",
 )
 
 
 def asked(
-    caller: Caller = ALICE, thing: Thing = FS_READ, permission: str = "execute", **more: object
+    caller: PolicyCaller = ALICE, thing: Thing = FS_READ, permission: str = "execute", **more: object
 ) -> Decision:
-    return decide(replace(Question(caller, thing, permission), **more))
+    return decide(replace(PolicyQuery(caller, thing, permission), **more))
 
 
 def results(decision: Decision) -> dict[str, str]:
@@ -89,7 +89,7 @@ def test_policy_lines_are_not_about_people() -> None:
 def test_a_users_daemon_serves_that_user_alone() -> None:
     # abi.md 4.37
     assert asked(serves=1000).allowed
-    for caller in (ALICE, Caller("root", 0)):
+    for caller in (ALICE, PolicyCaller("root", 0)):
         decision = asked(caller, serves=1001)
         assert not decision.allowed
         assert decision.rule == "daemon of uid 1001"
@@ -165,12 +165,12 @@ SPOILT: dict[str, dict[str, dict[str, object]]] = {
     "label": {"caller": {"label": ""}},
     "object's policy": {"thing": {"rules": parse("allow other_t tool:fs.read execute\n")}},
     "caller's policy": {"caller": {"rules": ()}},
-    "effects": {"question": {"settings": Settings(deny=("fs.*",))}},
+    "effects": {"question": {"settings": RiskSettings(deny=("fs.*",))}},
 }
 
 
 def spoilt(*layers: str) -> Decision:
-    caller, thing, question = BASE, FS_READ, Question(BASE, FS_READ, "execute")
+    caller, thing, question = BASE, FS_READ, PolicyQuery(BASE, FS_READ, "execute")
     for layer in layers:
         said = SPOILT[layer]
         caller = replace(caller, **said.get("caller", {}))
@@ -206,7 +206,9 @@ def test_the_layers_are_in_the_order_of_the_page() -> None:
 
 def test_a_confirmation_is_part_of_the_decision() -> None:
     # abi.md 7.5
-    writing = Tool("fs.read", (Effect("write_file", "reversible", "on_risk", "not_supported"),), builtin=True)
+    writing = RatedTool(
+        "fs.read", (Effect("write_file", "reversible", "on_risk", "not_supported"),), builtin=True
+    )
     decision = asked(BASE, replace(FS_READ, tool=writing))
     assert decision.allowed
     assert decision.confirm
@@ -228,7 +230,7 @@ def test_the_input_counts() -> None:
 
 def test_a_dry_run_that_is_required_is_said() -> None:
     required = replace(READ_FILE, dry_run="required_before_execute")
-    tool = Tool("fs.read", (required,), builtin=True, dry_run_flag=True, trusted=True)
+    tool = RatedTool("fs.read", (required,), builtin=True, dry_run_flag=True, trusted=True)
     thing = replace(FS_READ, tool=tool)
     for caller in (ALICE, BASE):
         assert asked(caller, thing).dry_run_first
@@ -253,7 +255,7 @@ def test_what_is_no_tool_has_no_effects(class_: str, name: str, permission: str)
 SRV = "/srv\t/srv\trw\t-\n"
 
 
-def view_of(caller: Caller, thing: Thing = FS_READ) -> tuple[str, str]:
+def view_of(caller: PolicyCaller, thing: Thing = FS_READ) -> tuple[str, str]:
     permission = "use" if thing.class_ == "model" else "execute"
     return next(
         (one.result, one.rule) for one in asked(caller, thing, permission).steps if "view" in one.layer

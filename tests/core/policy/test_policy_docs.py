@@ -9,11 +9,11 @@ import msgspec
 from cortexfs.core.hostcalls import Effect
 from cortexfs.core.policy import confirming, risk
 from cortexfs.core.policy import rules as policy
-from cortexfs.core.policy.confirming import Asked, Kind, verdict
-from cortexfs.core.policy.decision import LAYERS, Caller, Question, Thing, decide
+from cortexfs.core.policy.confirming import CallerKind, CallForm, verdict
+from cortexfs.core.policy.decision import LAYERS, PolicyCaller, PolicyQuery, Thing, decide
 from cortexfs.core.policy.lint import CODES
-from cortexfs.core.policy.risk import FLOORS, LEVELS, MODES, Tool
-from cortexfs.core.policy.risk_settings import Mode, Profile, Settings, decode
+from cortexfs.core.policy.risk import FLOORS, LEVELS, MODES, RatedTool
+from cortexfs.core.policy.risk_settings import Mode, Profile, RiskSettings, decode
 from tests.places import PROJECT
 
 PAGE = (PROJECT / "docs" / "policy.md").read_text()
@@ -62,15 +62,17 @@ def test_who_is_asked() -> None:
     assert set(modes) == set(MODES)
     for word in LEVELS:
         kind = next(kind for kind, floor in FLOORS.items() if floor.word == word)
-        tool = Tool("one", (Effect(kind, "reversible", "on_risk", "not_supported"),), builtin=True)
-        asked = [(Kind.PERSON, mode) for mode in modes[:1]] + [(Kind.AGENT, mode) for mode in modes]
-        said = [verdict(tool, Asked(who), Settings(mode=mode)) for who, mode in asked]
+        tool = RatedTool("one", (Effect(kind, "reversible", "on_risk", "not_supported"),), builtin=True)
+        asked = [(CallerKind.PERSON, mode) for mode in modes[:1]] + [
+            (CallerKind.AGENT, mode) for mode in modes
+        ]
+        said = [verdict(tool, CallForm(who), RiskSettings(mode=mode)) for who, mode in asked]
         assert rows[word] == ["asks" if one.confirm else "runs" if one.allowed else "refused" for one in said]
 
 
 def test_keys_of_policy_toml() -> None:
     keys = [table("key | default | meaning"), table_after("[tools.NAME]")]
-    for rows, empty in zip(keys, (Settings(), Profile()), strict=True):
+    for rows, empty in zip(keys, (RiskSettings(), Profile()), strict=True):
         defaults = {name: value for name, value in msgspec.structs.asdict(empty).items() if name != "tools"}
         shown = {
             name: "" if value is None else f"`{msgspec.json.encode(value).decode()}`"
@@ -83,7 +85,7 @@ def test_the_example_is_read() -> None:
     example = PAGE.partition("```toml\n")[2].partition("```")[0]
     settings = decode(example)
     assert (settings.mode, settings.deny, list(settings.tools)) == ("balanced", ("deploy.*",), ["notes.add"])
-    assert risk.assess(Tool("notes.add"), settings).level is risk.ALLOW
+    assert risk.assess(RatedTool("notes.add"), settings).level is risk.ALLOW
 
 
 def test_numbers() -> None:
@@ -102,7 +104,7 @@ def test_depth() -> None:
     # policy.md: "a plugin's tool is blocked three runs deep, and a built-in one is reviewed from seven on"
     def level(depth: int, builtin: bool) -> risk.Level:
         call = risk.Circumstances(depth=depth)
-        return risk.assess(Tool("one", builtin=builtin), call=call).level
+        return risk.assess(RatedTool("one", builtin=builtin), call=call).level
 
     assert [level(depth, False) for depth in (2, 3)] == [risk.REQUIRE_CONFIRMATION, risk.BLOCK]
     assert [level(depth, True) for depth in (6, 7)] == [risk.ALLOW, risk.REVIEW]
@@ -112,9 +114,9 @@ def test_depth() -> None:
 def test_the_explanation_is_one() -> None:
     write = Effect("write_file", "reversible", "on_risk", "not_supported")
     rules = policy.parse("#\nallow base_t tool:fs.write execute\n", "agent/base.d/policy")
-    agent = Caller("agent/base", 1000, kind=Kind.AGENT, label="base_t", rules=rules)
-    thing = Thing("tool", "fs.write", tool=Tool("fs.write", (write,), builtin=True))
-    decision = decide(Question(agent, thing, "execute"))
+    agent = PolicyCaller("agent/base", 1000, kind=CallerKind.AGENT, label="base_t", rules=rules)
+    thing = Thing("tool", "fs.write", tool=RatedTool("fs.write", (write,), builtin=True))
+    decision = decide(PolicyQuery(agent, thing, "execute"))
     assert f"{decision.reason} rule: {decision.rule} " in " ".join(PAGE.split())
 
 

@@ -8,8 +8,18 @@ import pytest
 from msgspec.structs import replace
 
 from cortexfs.core.hostcalls import Effect
-from cortexfs.core.policy.lint import CODES, ERROR, Agent, Finding, Plugin, PolicyFile, World, lint, passed
-from cortexfs.core.policy.risk import Tool
+from cortexfs.core.policy.lint import (
+    CODES,
+    ERROR,
+    LintedAgent,
+    LintedPlugin,
+    LintFinding,
+    LintInput,
+    PolicyText,
+    lint,
+    passed,
+)
+from cortexfs.core.policy.risk import RatedTool
 from cortexfs.core.policy.risk_settings import decode
 
 # Of the reference; the others are this project's own.
@@ -21,41 +31,41 @@ REFERENCE = """
 """
 
 
-def tool(name: str, kind: str) -> Tool:
-    return Tool(name, (Effect(kind, "reversible", "on_risk", "not_supported"),), builtin=True)
+def tool(name: str, kind: str) -> RatedTool:
+    return RatedTool(name, (Effect(kind, "reversible", "on_risk", "not_supported"),), builtin=True)
 
 
-def agent(policy: str, *tools: str, name: str = "agent/base", label: str = "base_t") -> Agent:
-    return Agent(name, label, PolicyFile(f"{name}.d/policy", policy), tools)
+def agent(policy: str, *tools: str, name: str = "agent/base", label: str = "base_t") -> LintedAgent:
+    return LintedAgent(name, label, PolicyText(f"{name}.d/policy", policy), tools)
 
 
 TOOLS = (tool("fs.read", "read_file"), tool("fs.write", "write_file"), tool("fs.remove", "delete_file"))
 READS = agent("# what it needs\nallow base_t tool:fs.read execute\n", "fs.read")
-NOTES = Plugin("notes", trust="reviewed_process", tools=("fs.write",))
+NOTES = LintedPlugin("notes", trust="reviewed_process", tools=("fs.write",))
 NAMES = frozenset({("tool", one.name) for one in TOOLS} | {("agent", "base"), ("model", "p/m")})
-FINE = World(root="/ctx", tools=TOOLS, names=NAMES, agents=(READS,), plugins=(NOTES,))
+FINE = LintInput(root="/ctx", tools=TOOLS, names=NAMES, agents=(READS,), plugins=(NOTES,))
 
 
-def with_settings(text: str, **more: Any) -> World:
+def with_settings(text: str, **more: Any) -> LintInput:
     return replace(FINE, settings=decode(text), **more)
 
 
-def with_plugin(text: str = "", **more: Any) -> World:
+def with_plugin(text: str = "", **more: Any) -> LintInput:
     return with_settings(text, plugins=(replace(NOTES, **more),))
 
 
-def with_agents(*agents: Agent) -> World:
+def with_agents(*agents: LintedAgent) -> LintInput:
     return replace(FINE, agents=agents)
 
 
-def codes(world: World) -> list[str]:
+def codes(world: LintInput) -> list[str]:
     return [finding.code for finding in lint(world)]
 
 
 PROFILE = "[tools.'fs.write']\n"
 ALLOW = "allow base_t tool:fs.read execute\n"
 # Code, a world that has it, its subject, and what its sentence holds.
-CASES: list[tuple[str, World, str, str]] = [
+CASES: list[tuple[str, LintInput, str, str]] = [
     ("RISK_SETTINGS_INVALID", replace(FINE, settings_fault="unknown key x"), "policy.toml", "unknown key x"),
     (
         "RISK_ALLOW_DENY_CONFLICT",
@@ -120,7 +130,7 @@ CASES: list[tuple[str, World, str, str]] = [
     ),
     (
         "POLICY_LABEL_UNKNOWN",
-        replace(FINE, files=(PolicyFile("tool/fs.read.d/policy", "allow none_t tool:fs.read execute\n"),)),
+        replace(FINE, files=(PolicyText("tool/fs.read.d/policy", "allow none_t tool:fs.read execute\n"),)),
         "tool/fs.read.d/policy:1",
         "no agent is none_t",
     ),
@@ -147,7 +157,7 @@ CASES: list[tuple[str, World, str, str]] = [
 
 
 @pytest.mark.parametrize(("code", "world", "subject", "why"), CASES, ids=[case[0] for case in CASES])
-def test_each_code_is_found_alone(code: str, world: World, subject: str, why: str) -> None:
+def test_each_code_is_found_alone(code: str, world: LintInput, subject: str, why: str) -> None:
     (found,) = lint(world)
     assert (found.code, found.subject) == (code, subject)
     assert why in found.why
@@ -158,9 +168,9 @@ def test_each_code_is_found_alone(code: str, world: World, subject: str, why: st
 def test_nothing_wrong_is_said() -> None:
     # section 6: "POLICY_OK"
     (found,) = lint(FINE)
-    assert found == Finding("POLICY_OK", "policy", "nothing wrong in tools (3), agents (1), plugins (1)")
+    assert found == LintFinding("POLICY_OK", "policy", "nothing wrong in tools (3), agents (1), plugins (1)")
     assert passed([found])
-    assert codes(World()) == ["POLICY_OK"]
+    assert codes(LintInput()) == ["POLICY_OK"]
 
 
 def test_every_code_has_a_case() -> None:
@@ -192,11 +202,11 @@ def test_errors_come_first() -> None:
         with_plugin(native=True, background=True, profiled=True),
         with_plugin(f"{PROFILE}require_confirmation = true", secrets=True),
         with_plugin(f"{PROFILE}block = true", secrets=True),
-        replace(FINE, files=(PolicyFile("tool/fs.read.d/policy", f"# {ALLOW}{ALLOW}"),)),
+        replace(FINE, files=(PolicyText("tool/fs.read.d/policy", f"# {ALLOW}{ALLOW}"),)),
         with_agents(agent(f"{ALLOW}allow base_t session:default read\n", "fs.read")),
     ],
 )
-def test_what_is_mended_is_not_found(world: World) -> None:
+def test_what_is_mended_is_not_found(world: LintInput) -> None:
     assert codes(world) == ["POLICY_OK"]
 
 

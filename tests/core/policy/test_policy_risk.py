@@ -20,7 +20,7 @@ from cortexfs.core.policy.risk import (
     Axes,
     Circumstances,
     Level,
-    Tool,
+    RatedTool,
     assess,
     effects_of,
     floor,
@@ -28,7 +28,7 @@ from cortexfs.core.policy.risk import (
     score,
     words_of,
 )
-from cortexfs.core.policy.risk_settings import DEFAULT, Profile, Settings, decode, matches
+from cortexfs.core.policy.risk_settings import DEFAULT, Profile, RiskSettings, decode, matches
 from cortexfs.sdk.effects import ToolEffect, ToolEffectKind
 
 
@@ -42,8 +42,8 @@ def effect(
     return Effect(kind, reversibility, confirmation, dry_run, target)
 
 
-def builtin(*effects: Effect, name: str = "one", **more: Any) -> Tool:
-    return Tool(name, effects, builtin=True, **more)
+def builtin(*effects: Effect, name: str = "one", **more: Any) -> RatedTool:
+    return RatedTool(name, effects, builtin=True, **more)
 
 
 def as_declared(kind: ToolEffectKind) -> Effect:
@@ -134,8 +134,8 @@ def test_effects_are_read_as_the_tree_writes_them() -> None:
 def test_unknown_tools_need_confirmation() -> None:
     # section 6: "unknown/plugin tool .9/.1/.6/.5 = .513 RequireConfirmation"
     assert score(UNKNOWN) == pytest.approx(0.513)
-    assert assess(Tool("theirs", (effect("read_file"),))).level is REQUIRE_CONFIRMATION
-    assert assess(Tool("theirs")).level is REQUIRE_CONFIRMATION
+    assert assess(RatedTool("theirs", (effect("read_file"),))).level is REQUIRE_CONFIRMATION
+    assert assess(RatedTool("theirs")).level is REQUIRE_CONFIRMATION
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_depth_raises_three_axes_and_no_axis_passes_one() -> None:
     assert score(Axes(0.5, 0, 0, 0), 1) == pytest.approx(0.65 * 0.3 * 0.65)
     assert score(Axes(0, 0.5, 0, 0), 5) == score(Axes(0, 0.5, 0, 0))
     assert score(UNKNOWN, 100) == pytest.approx(0.3 + 0.2 * 0.1 + 0.3 + 0.2)
-    assert assess(Tool("theirs"), call=Circumstances(depth=3)).level is BLOCK
+    assert assess(RatedTool("theirs"), call=Circumstances(depth=3)).level is BLOCK
 
 
 @pytest.mark.parametrize(
@@ -241,8 +241,8 @@ def test_a_pattern_has_one_star(pattern: str, name: str, matched: bool) -> None:
 def test_profiles_block_and_raise() -> None:
     # section 6: "block -> Block, require_confirmation raises"
     reading = builtin(effect("read_file"))
-    assert assess(reading, Settings(tools={"one": Profile(block=True)})).level is BLOCK
-    raised = Settings(tools={"one": Profile(require_confirmation=True)})
+    assert assess(reading, RiskSettings(tools={"one": Profile(block=True)})).level is BLOCK
+    raised = RiskSettings(tools={"one": Profile(require_confirmation=True)})
     assert assess(reading, raised).level is REQUIRE_CONFIRMATION
     assert assess(builtin(effect("delete_file")), raised).level is BLOCK
     assert assess(builtin(name="other"), raised).level is ALLOW
@@ -250,17 +250,17 @@ def test_profiles_block_and_raise() -> None:
 
 def test_axes_lower_a_guess_and_no_floor() -> None:
     # section 6: "Floors cannot be lowered"
-    settings = Settings(
+    settings = RiskSettings(
         tools={"one": Profile(tool_risk=0, file_sensitivity=0, blast_radius=0, irreversibility=0)}
     )
-    assert assess(Tool("one"), settings).level is ALLOW
-    assert assess(Tool("one", (effect("write_file"),)), settings).level is REQUIRE_CONFIRMATION
+    assert assess(RatedTool("one"), settings).level is ALLOW
+    assert assess(RatedTool("one", (effect("write_file"),)), settings).level is REQUIRE_CONFIRMATION
 
 
 def test_background_is_blocked_unless_it_is_safe_or_allowed() -> None:
     # section 6: "Background scope: Block unless tool background_safe or allow_background"
     behind = Circumstances(background=True)
-    allowed = Settings(tools={"one": Profile(allow_background=True)})
+    allowed = RiskSettings(tools={"one": Profile(allow_background=True)})
     assert assess(builtin(), call=behind).level is BLOCK
     assert assess(builtin(background_safe=True), call=behind).level is ALLOW
     assert assess(builtin(), allowed, behind).level is ALLOW

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cortexfs.core.frames import Approval, Observer
-from cortexfs.core.talk.approvals import Decided, by, decided, read
+from cortexfs.core.talk.approvals import ApprovalRecord, by, decided, read
 from cortexfs.core.talk.requests import Decision, Verdict
 
 ASKED = Approval(call="c", name="fs.write", input={"path": "x"}, effects=[], reason="it writes")
@@ -31,7 +31,7 @@ def test_a_decision_has_its_reason(decision: Decision, reason: str) -> None:
         "decision": decision,
         "reason": reason,
     }
-    assert read(said) == Decided("c", "fs.write", decision, reason)
+    assert read(said) == ApprovalRecord("c", "fs.write", decision, reason)
 
 
 def test_an_edited_input_is_part_of_the_decision() -> None:

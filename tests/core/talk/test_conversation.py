@@ -8,7 +8,7 @@ from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE, AnyFrame
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.protocol import Client, Server
+from cortexfs.core.talk.protocol import ClientSide, ServerSide
 from cortexfs.core.talk.requests import Approve, Cancel, Ping, Resume, Send
 from tests.core.conversation_pair import OPENING, World, ids, kinds, texts
 
@@ -48,9 +48,9 @@ def test_a_transcript_is_answered_alike_however_it_is_cut(data: bytes, expected:
 def test_a_client_hears_alike_however_it_is_cut(data: bytes, expected: str) -> None:
     sent, heard = answers([data])
     for cut in range(1, len(sent)):
-        client = Client()
+        client = ClientSide()
         assert client.receive(sent[:cut]) + client.receive(sent[cut:]) == heard
-    client = Client()
+    client = ClientSide()
     assert [frame for n in range(len(sent)) for frame in client.receive(sent[n : n + 1])] == heard
     assert all(client.is_over(run) for run in client.runs)
 
@@ -325,7 +325,7 @@ def test_deltas_keep_their_order() -> None:
 
 def test_a_last_line_needs_no_newline() -> None:
     # `printf '{"op":"ping"}' | nc -U agent.sock` is answered
-    server = Server()
+    server = ServerSide()
     assert server.receive(b'{"op":"ping"}') == []
     assert server.receive(b"") == [Ping()]
 
@@ -350,12 +350,12 @@ def test_a_last_line_needs_no_newline() -> None:
 )
 def test_a_client_notices_a_server_that_breaks_the_protocol(sent: bytes) -> None:
     with pytest.raises(Fault, match="EPROTO: "):
-        Client().receive(sent)
+        ClientSide().receive(sent)
 
 
 def test_a_client_ignores_what_it_does_not_know() -> None:
     # abi.md 6.4
-    heard = Client().receive(b'{"type":"hologram","id":"1","run":"r"}\n{"type":"pong","mood":"good"}\n')
+    heard = ClientSide().receive(b'{"type":"hologram","id":"1","run":"r"}\n{"type":"pong","mood":"good"}\n')
     assert heard == [frames.Pong()]
 
 
@@ -378,5 +378,5 @@ def test_the_opening_is_told_as_it_is() -> None:
 
 def test_an_over_long_request_is_the_clients_fault() -> None:
     with pytest.raises(Fault, match="EMSGSIZE"):
-        Client().send(Send(input="x" * MAX_LINE))
-    assert requests.decode(Client().send(Ping())[:-1]) == Ping()
+        ClientSide().send(Send(input="x" * MAX_LINE))
+    assert requests.decode(ClientSide().send(Ping())[:-1]) == Ping()

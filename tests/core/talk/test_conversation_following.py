@@ -9,11 +9,11 @@ import pytest
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.talk.protocol import MAX_FOLLOWED, Spans, Subscriptions
-from cortexfs.core.talk.requests import Cancel, Key, Resume, Send
-from cortexfs.core.talk.session import Event
+from cortexfs.core.talk.requests import Cancel, Resume, Send, SessionKey
+from cortexfs.core.talk.session import LogEvent
 from tests.core.conversation_pair import World, ids
 
-KEY = Key("private", 1000, "default")
+KEY = SessionKey("private", 1000, "default")
 
 
 def test_spans_are_a_set() -> None:
@@ -34,7 +34,7 @@ def spans_in_order(order: tuple[tuple[int, int], ...]) -> None:
             assert bool(gap) == bool(missing)
 
 
-def taken(given: Subscriptions, log: list[Event]) -> list[int]:
+def taken(given: Subscriptions, log: list[LogEvent]) -> list[int]:
     """What the reader of this log sends, reading as it is told."""
     sent = []
     while due := given.due(KEY, len(log)):
@@ -45,9 +45,9 @@ def taken(given: Subscriptions, log: list[Event]) -> list[int]:
     return sent
 
 
-def log_of(runs: str) -> list[Event]:
+def log_of(runs: str) -> list[LogEvent]:
     """A letter is an event of that run; a capital one its last."""
-    return [Event(n, letter.lower(), letter.isupper(), b"") for n, letter in enumerate(runs, 1)]
+    return [LogEvent(n, letter.lower(), letter.isupper(), b"") for n, letter in enumerate(runs, 1)]
 
 
 def test_nothing_is_due_to_who_asked_for_nothing() -> None:
@@ -88,7 +88,7 @@ def test_a_run_and_a_resume_of_its_middle() -> None:
 
 def test_numbers_that_no_event_has_hold_nobody_up() -> None:
     # the reader goes through the events that there are, wherever due begins
-    log = [Event(number, "a", False, b"") for number in (1, 2, 10, 11, 20)]
+    log = [LogEvent(number, "a", False, b"") for number in (1, 2, 10, 11, 20)]
     given = Subscriptions()
     given.follow(KEY, 2)
     sent = []

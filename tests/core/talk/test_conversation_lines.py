@@ -8,13 +8,13 @@ import pytest
 from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.core.lines import Lines, encode
+from cortexfs.core.lines import LineSplitter, encode
 
 HARD = ["a", '"', "\\", "\n", "\x01", "\x7f", "é", "€", "😀", '\\"', "\\\\", "u0041\\", "a\x1fb\\\x02"]
 
 
 def fed(chunks: list[bytes]) -> list[bytes | None]:
-    splitter = Lines()
+    splitter = LineSplitter()
     found: list[bytes | None] = []
     for chunk in chunks:
         found += splitter.feed(chunk)
@@ -42,7 +42,7 @@ def test_a_line_has_at_most_1_mib_with_the_newline(size: int, kept: bool, chunk:
 
 def test_an_over_long_line_is_told_at_once_and_once() -> None:
     # abi.md 5.11
-    splitter = Lines()
+    splitter = LineSplitter()
     told = [splitter.feed(b"x" * (MAX_LINE // 4)) for _ in range(12)]
     assert told == [[], [], [], [None], *[[]] * 8]
     assert splitter.held == 0
@@ -50,7 +50,7 @@ def test_an_over_long_line_is_told_at_once_and_once() -> None:
 
 
 def test_the_end_completes_a_last_line() -> None:
-    splitter = Lines()
+    splitter = LineSplitter()
     assert splitter.feed(b'{"op":"ping"}') == []
     assert splitter.feed(b"") == [b'{"op":"ping"}']
     assert splitter.feed(b"") == []

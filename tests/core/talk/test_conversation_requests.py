@@ -17,11 +17,11 @@ from cortexfs.core.talk.requests import (
     AnyRequest,
     Approve,
     Cancel,
-    Key,
     Ping,
     Refusal,
     Resume,
     Send,
+    SessionKey,
     decode,
     encode,
     said,
@@ -210,10 +210,10 @@ def test_the_users_message_is_the_newest(value: Any, expected: list[str]) -> Non
 
 def test_whose_session_it_is() -> None:
     # abi.md 5.17
-    mine, other = Key.of(Send(input="x"), 1000, 1), Key.of(Resume(), 1001, 2)
-    assert mine == Key("private", 1000, "default")
+    mine, other = SessionKey.of(Send(input="x"), 1000, 1), SessionKey.of(Resume(), 1001, 2)
+    assert mine == SessionKey("private", 1000, "default")
     assert mine != other
-    assert Key.of(Resume(), 1000, 9) == mine
-    assert Key.of(Resume(scope="shared"), 1, 1) == Key.of(Send(scope="shared", input="x"), 2, 2)
+    assert SessionKey.of(Resume(), 1000, 9) == mine
+    assert SessionKey.of(Resume(scope="shared"), 1, 1) == SessionKey.of(Send(scope="shared", input="x"), 2, 2)
     # "after a disconnect ... a temp run is cancelled and leaves nothing": it belongs to a connection
-    assert Key.of(Resume(scope="temp"), 1000, 1) != Key.of(Resume(scope="temp"), 1000, 2)
+    assert SessionKey.of(Resume(scope="temp"), 1000, 1) != SessionKey.of(Resume(scope="temp"), 1000, 2)

@@ -9,7 +9,7 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.talk.requests import Send
-from cortexfs.core.talk.session import MAX_WAITING, OUTPUT, TRANSITIONS, Event, Session, State, step
+from cortexfs.core.talk.session import MAX_WAITING, OUTPUT, TRANSITIONS, LogEvent, Session, State, step
 from tests.core.conversation_pair import kinds, new_session
 
 FRAMES: dict[str, frames.Frame] = {
@@ -26,15 +26,15 @@ FRAMES: dict[str, frames.Frame] = {
 }
 
 
-def read(events: list[Event]) -> list[frames.AnyFrame]:
+def read(events: list[LogEvent]) -> list[frames.AnyFrame]:
     return [frames.decode(event.line) for event in events]
 
 
-def told(events: list[Event]) -> str:
+def told(events: list[LogEvent]) -> str:
     return kinds(read(events))
 
 
-def replayed(log: list[Event]) -> Session:
+def replayed(log: list[LogEvent]) -> Session:
     session = new_session()
     assert [session.replay(event.line) for event in log] == log
     return session
@@ -234,7 +234,7 @@ def test_approve() -> None:
         session.approve("r-9", "c")
 
 
-def long_log() -> list[Event]:
+def long_log() -> list[LogEvent]:
     session = new_session()
     _, log = session.send(Send(id="a", input="one"), "r-1")
     session.send(Send(id="b", input="two"), "r-2")

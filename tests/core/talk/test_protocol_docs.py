@@ -11,7 +11,7 @@ import pytest
 from cortexfs.core import frames, jsontext
 from cortexfs.core.errors import EXIT_FAILED, EXIT_STATUS
 from cortexfs.core.talk import protocol, requests, session
-from cortexfs.core.talk.requests import Input, Key
+from cortexfs.core.talk.requests import Input, SessionKey
 from cortexfs.peers import quotas
 from cortexfs.sessions import memory_log, store
 from tests.core.conversation_pair import World
@@ -108,9 +108,9 @@ def test_the_table_of_limits() -> None:
         protocol.MAX_FOLLOWED,
         quotas.MAX_HELD >> 20,
         quotas.MAX_UNREAD,
-        store.Limits().temp_session >> 20,
-        (store.Limits().temp_total // memory_log.SHARE) >> 20,
-        store.Limits().temp_total >> 20,
+        store.SessionLimits().temp_session >> 20,
+        (store.SessionLimits().temp_total // memory_log.SHARE) >> 20,
+        store.SessionLimits().temp_total >> 20,
         jsontext.MAX_DEPTH,
     ]
     assert f"none is `{requests.INDEX}`" in PAGE
@@ -137,6 +137,6 @@ def test_the_conversation_shown_is_what_is_said() -> None:
         frames.Message(role="assistant", content=[frames.Text("hello")]),
     )
     world.finish(active.run)
-    assert world.sessions.keys() == {Key("private", 1000, "default")}
+    assert world.sessions.keys() == {SessionKey("private", 1000, "default")}
     said = connection.sent.decode().replace(active.run, "r1")
     assert re.sub(r',"digest":"\w+"', "", said).splitlines() == shown

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from cortexfs.core import registry
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy import rules
-from cortexfs.core.policy.confirming import Kind
-from cortexfs.core.policy.decision import Caller, Question, Thing, decide
+from cortexfs.core.policy.confirming import CallerKind
+from cortexfs.core.policy.decision import PolicyCaller, PolicyQuery, Thing, decide
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree import controls, places, temporaries
 from cortexfs.core.tree.places import AGENT, FOLDER, SOCKET, Keep
@@ -129,12 +129,12 @@ def test_no_word_of_a_label_means_what_its_path_does_not_say(word: str) -> None:
 # Policy.
 
 RULES = rules.parse("allow mine_t tool:fs.read execute\nallow mine_t agent:home/1000/helper start\n")
-MINE = Caller("home/1000/agent/mine", UID, kind=Kind.AGENT, label="mine_t", rules=RULES, home=UID)
+MINE = PolicyCaller("home/1000/agent/mine", UID, kind=CallerKind.AGENT, label="mine_t", rules=RULES, home=UID)
 
 
-def decided(caller: Caller, *lines: str) -> bool:
+def decided(caller: PolicyCaller, *lines: str) -> bool:
     thing = Thing("tool", "fs.read", rules=rules.parse("\n".join(lines)))
-    return decide(Question(caller, thing, "execute")).allowed
+    return decide(PolicyQuery(caller, thing, "execute")).allowed
 
 
 def test_a_label_that_a_user_writes_is_no_agents_of_others() -> None:
@@ -149,13 +149,13 @@ def test_a_label_that_a_user_writes_is_no_agents_of_others() -> None:
 
 def test_a_refusal_names_the_line_that_would_allow_it() -> None:
     thing = Thing("tool", "fs.read", rules=rules.parse("allow x_t tool:fs.read execute"))
-    said = decide(Question(MINE, thing, "execute")).reason
+    said = decide(PolicyQuery(MINE, thing, "execute")).reason
     assert said.endswith("none is: allow home/1000/mine_t tool:fs.read execute")
 
 
 def test_a_users_helper_is_started_by_its_place_only() -> None:
     for name, may in {"home/1000/helper": True, "helper": False, "home/2000/helper": False}.items():
-        assert decide(Question(MINE, Thing("agent", name), "start")).allowed is may
+        assert decide(PolicyQuery(MINE, Thing("agent", name), "start")).allowed is may
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from cortexfs.core.tree import session_places
 from cortexfs.core.tree.places import HOME_SLOTS, MAIN, MODEL, TOOL
-from cortexfs.core.tree.session_places import BIT, Kind, Place
+from cortexfs.core.tree.session_places import BIT, PlaceKind, SessionPlace
 from cortexfs.tree.open_files import FIRST_HANDLE
 from tests.core.tree.test_tree import make
 
@@ -16,11 +16,11 @@ MODEL_SESSION = "home/1000/model/debug/echo.d/session"
 AGENT_SESSION = "shared/main/agent/coder.d/session"
 
 
-def at(path: str) -> Place | None:
+def at(path: str) -> SessionPlace | None:
     return session_places.at(tuple(path.split("/")))
 
 
-def there(path: str) -> Place:
+def there(path: str) -> SessionPlace:
     found = at(path)
     assert found is not None, path
     return found
@@ -30,26 +30,28 @@ def there(path: str) -> Place:
 @pytest.mark.parametrize(
     ("below", "kind"),
     [
-        ("", Kind.SESSIONS),
-        ("/default", Kind.SESSION),
-        ("/default/events.jsonl", Kind.LOG),
-        ("/default/messages.jsonl", Kind.GROWING),
-        *((f"/default/{name}", Kind.REPLACED) for name in ("latest.md", "state", "cwd", "meta.json")),
-        *((f"/default/{name}", Kind.REPLACED) for name in ("created_at", "updated_at")),
-        ("/default/context", Kind.CONTEXT),
-        *((f"/default/context/{name}", Kind.REPLACED) for name in ("summary.md", "pack.json")),
-        ("/default/context/pinned", Kind.PINNED),
-        ("/default/context/pinned/12.md", Kind.REPLACED),
-        ("/default/context/output", Kind.OUTPUT),
-        ("/default/context/output/call_1.txt", Kind.REPLACED),
-        ("/index", Kind.INDEX),
-        ("/index/list", Kind.REPLACED),
-        ("/index/current", Kind.REPLACED),
-        ("/index/by-cwd", Kind.BY_CWD),
-        ("/index/by-cwd/" + "0af1" * 8, Kind.REPLACED),
+        ("", PlaceKind.SESSIONS),
+        ("/default", PlaceKind.SESSION),
+        ("/default/events.jsonl", PlaceKind.LOG),
+        ("/default/messages.jsonl", PlaceKind.GROWING),
+        *((f"/default/{name}", PlaceKind.REPLACED) for name in ("latest.md", "state", "cwd", "meta.json")),
+        *((f"/default/{name}", PlaceKind.REPLACED) for name in ("created_at", "updated_at")),
+        ("/default/context", PlaceKind.CONTEXT),
+        *((f"/default/context/{name}", PlaceKind.REPLACED) for name in ("summary.md", "pack.json")),
+        ("/default/context/pinned", PlaceKind.PINNED),
+        ("/default/context/pinned/12.md", PlaceKind.REPLACED),
+        ("/default/context/output", PlaceKind.OUTPUT),
+        ("/default/context/output/call_1.txt", PlaceKind.REPLACED),
+        ("/index", PlaceKind.INDEX),
+        ("/index/list", PlaceKind.REPLACED),
+        ("/index/current", PlaceKind.REPLACED),
+        ("/index/by-cwd", PlaceKind.BY_CWD),
+        ("/index/by-cwd/" + "0af1" * 8, PlaceKind.REPLACED),
     ],
 )
-def test_the_files_of_the_abi_are_there_and_belong_to_their_object(base: str, below: str, kind: Kind) -> None:
+def test_the_files_of_the_abi_are_there_and_belong_to_their_object(
+    base: str, below: str, kind: PlaceKind
+) -> None:
     # abi.md 5.31
     place = there(base + below)
     assert place.kind is kind
@@ -98,7 +100,7 @@ def test_what_is_not_in_the_table_is_not_there(path: str) -> None:
 def test_each_user_has_a_log_of_what_he_ran(path: str) -> None:
     # abi.md 3.19
     place = there(f"home/1000/{path}/log")
-    assert (place.kind, place.uid, stat.filemode(place.mode)) == (Kind.RUNS, 1000, "-rw-------")
+    assert (place.kind, place.uid, stat.filemode(place.mode)) == (PlaceKind.RUNS, 1000, "-rw-------")
     assert place.made_from is None
 
 
@@ -144,7 +146,7 @@ def test_rm_meets_a_log_first_and_the_index_last() -> None:
     sessions = [there(f"{MODEL_SESSION}/{name}") for name in names]
     assert [place.name for place in sorted(sessions, key=session_places.order)] == ["a", "zz", "index"]
     files = [there(f"{MODEL_SESSION}/a/{name}") for name in ("cwd", "state", "events.jsonl")]
-    assert sorted(files, key=session_places.order)[0].kind is Kind.LOG
+    assert sorted(files, key=session_places.order)[0].kind is PlaceKind.LOG
 
 
 def test_the_trees_folders_that_hold_sessions_are_known_both_ways() -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.agents.window.context import Kept, Summary
+from cortexfs.agents.window.context import FormerContext, Summary
 from cortexfs.core.frames import Delta
 from cortexfs.models.ask.driver import Turn as Question
 from tests.shell.agent_runs import ANSWER, CALL, InMemory, Played, hangs, run, says, turns
@@ -29,7 +29,7 @@ class Slow(InMemory):
         self.let_go = threading.Event()
         self._method = method
 
-    def load(self) -> Kept:
+    def load(self) -> FormerContext:
         self._wait("load")
         return super().load()
 

@@ -17,21 +17,23 @@ from hypothesis import strategies as st
 from pyfuse3 import FUSEError
 
 from cortexfs.agents import defaults, records
-from cortexfs.agents.records import Record
+from cortexfs.agents.records import AgentRecord
 from cortexfs.core.errors import Fault
 from cortexfs.core.names import MAX_COMPONENT
 from cortexfs.core.policy import rules
 from cortexfs.core.registry import Object, Registry
 from cortexfs.core.tree.controls import CONTROLS, LOG, line_ended
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 from tests.shell.handlers import World, caller
 
 TOOLS = ["fs.list", "fs.read", "shell.exec"]
 
 
-def record(name: str = "coder", **more: Any) -> Record:
+def record(name: str = "coder", **more: Any) -> AgentRecord:
     texts = defaults.controls(name, "main", ["fs.read"])
-    return Record(name=name, created=1000.5, uid=7, gid=8, description="Writes code.", controls=texts, **more)
+    return AgentRecord(
+        name=name, created=1000.5, uid=7, gid=8, description="Writes code.", controls=texts, **more
+    )
 
 
 def loaded(state: Path) -> dict[str, Object]:
@@ -250,7 +252,8 @@ async def test_patterns_are_expanded_as_they_are_written(
     assert "did you mean fs.read" in caplog.text
     assert await world.read("agent/coder.d/tools") == b"fs.list\nfs.read\nnotes.add\n"
     assert (
-        Store(world.state).load().values["agent", "coder"]["tools"].data == b"fs.list\nfs.read\nnotes.add\n"
+        ControlStore(world.state).load().values["agent", "coder"]["tools"].data
+        == b"fs.list\nfs.read\nnotes.add\n"
     )
 
 
@@ -283,7 +286,7 @@ async def test_an_agent_that_goes_takes_along_what_was_written_into_it(world: Wo
     assert await world.read("agent/coder.d/model") == b"main\n"
     assert await world.read("agent/coder.d/tools") == b"fs.read\n"
     assert await world.read("agent/other.d/approval") == b"ask\n"
-    assert set(Store(world.state).load().values) == {("agent", "other")}
+    assert set(ControlStore(world.state).load().values) == {("agent", "other")}
 
 
 async def test_a_disk_that_keeps_what_should_go_does_not_stop_the_reload(
@@ -292,11 +295,11 @@ async def test_a_disk_that_keeps_what_should_go_does_not_stop_the_reload(
     await world.fs.apply(registry("coder"))
     await world.put("agent/coder.d/approval", b"ask\n")
 
-    def full(_store: Store, _key: tuple[str, str]) -> None:
+    def full(_store: ControlStore, _key: tuple[str, str]) -> None:
         raise OSError(errno.EIO, "bad sector")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Store, "drop_values", full)
+        broken.setattr(ControlStore, "drop_values", full)
         await world.fs.apply(registry())
     assert "bad sector" in caplog.text
     await world.fs.apply(registry("coder"))
@@ -324,7 +327,7 @@ async def test_a_tool_that_goes_keeps_its_policy(world: World) -> None:
     # its plugin may be disabled for a while
     await world.put("tool/shell.d/policy", b"allow a_t tool:shell execute\n")
     await world.fs.apply(registry())
-    assert ("tool", "shell") in Store(world.state).load().values
+    assert ("tool", "shell") in ControlStore(world.state).load().values
 
 
 async def test_what_a_person_put_beside_the_values_stays(world: World, tmp_path: Path) -> None:

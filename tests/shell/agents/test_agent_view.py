@@ -13,7 +13,7 @@ from cortexfs.agents.loop import Agents
 from cortexfs.agents.view import allowed, caps, view
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta, Observer, ToolCall, ToolResult
-from cortexfs.core.hostcalls import Identity, Outcome
+from cortexfs.core.hostcalls import CallOutcome, Identity
 from cortexfs.core.registry import Object
 from cortexfs.core.value_formats import HIDES
 from cortexfs.models.ask.driver import Turn as Question
@@ -83,10 +83,10 @@ HIDDEN = "/home/alice/.x is hidden: without lines in agent/coder.d/mount an agen
 
 
 class Failing(Played):
-    outcome = Outcome("")
+    outcome = CallOutcome("")
     identities: tuple[Identity, ...] = ()
 
-    async def call(self, _tool: Object, identity: Identity, *_asked: Any) -> Outcome:
+    async def call(self, _tool: Object, identity: Identity, *_asked: Any) -> CallOutcome:
         self.identities += (identity,)
         return self.outcome
 
@@ -94,7 +94,7 @@ class Failing(Played):
 def notes(path: str, output: str, fault: Fault, **controls: str) -> list[str]:
     """What is said about a call with this input that fails so: to its user, and in its result."""
     world = Failing(Model(path=path), unused, None, **controls)
-    world.outcome = Outcome(output, fault)
+    world.outcome = CallOutcome(output, fault)
     said = trio.run(run, world).frames
     found = [one.content for one in said if isinstance(one, Observer) and one.source == "mount view"]
     (result,) = (one for one in said if isinstance(one, ToolResult))

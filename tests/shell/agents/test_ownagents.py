@@ -15,7 +15,7 @@ from cortexfs.agents import records
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.tree import temporaries
 from cortexfs.sessions.layout import Address, Space
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 from cortexfs.tree import home_agents, open_files, writes
 from cortexfs.tree.fuse import Filesystem
 from tests.shell.handlers import Fields, NoLogs, caller, refused, registry
@@ -35,7 +35,7 @@ class Homes(Seen):
         self.dropped: list[Key] = []
         of_all = registry("shell", "fs.read").objects
         self.fs = Filesystem(
-            store=Store(self.state / "tree"),
+            store=ControlStore(self.state / "tree"),
             logs=NoLogs(),
             sessions=self.sessions,
             status=self.status,
@@ -110,12 +110,12 @@ async def test_what_was_written_survives_a_restart_and_not_a_removal(tmp_path: P
         await world.unlink(f"{AGENTS}/mine")
         await world.make("mine")
         assert await world.read(f"{AGENTS}/mine.d/approval") == b"auto\n"
-        assert set(Store(tmp_path / "tree").load().values) == set()
+        assert set(ControlStore(tmp_path / "tree").load().values) == set()
 
 
 async def test_what_a_crash_left_of_a_removed_one_is_not_the_next_ones(tmp_path: Path) -> None:
     async with homes(tmp_path) as world:
-        Store(tmp_path / "tree").put_value(KEY, "approval", b"ask\n")
+        ControlStore(tmp_path / "tree").put_value(KEY, "approval", b"ask\n")
         world.again()
         await world.make("mine")
         assert await world.read(f"{AGENTS}/mine.d/approval") == b"auto\n"
@@ -129,7 +129,7 @@ async def test_a_file_that_was_open_writes_into_no_agent_made_since(tmp_path: Pa
         await world.fs.write(info.fh, 0, b"ask\n")
         await world.unlink(f"{AGENTS}/mine")
         await world.fs.flush(info.fh)
-        assert set(Store(tmp_path / "tree").load().values) == set()
+        assert set(ControlStore(tmp_path / "tree").load().values) == set()
         await world.make("mine")
         await world.fs.flush(info.fh)
         await world.fs.release(info.fh)

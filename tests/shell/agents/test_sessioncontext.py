@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.agents.window.context import Kept, Pin, Summary
+from cortexfs.agents.window.context import FormerContext, Pin, Summary
 from cortexfs.core.errors import Fault
 from cortexfs.daemon import agent_context_files
 from cortexfs.daemon.agent_context_files import MAX_FILES, MAX_PIN, MAX_PINS, ContextFiles
@@ -36,7 +36,7 @@ def context(folder: Path) -> ContextFiles:
 
 def test_a_summary_and_pins_are_there_for_the_next_run(tmp_path: Path) -> None:
     files = context(tmp_path)
-    assert files.load() == Kept()
+    assert files.load() == FormerContext()
     files.write_summary(Summary(2, 9, "They met."))
     assert files.pin("I am Ann.") == f"{SHOWN}/context/pinned/1.md"
     assert files.pin("two\nlines") == f"{SHOWN}/context/pinned/2.md"
@@ -68,7 +68,7 @@ def test_what_is_damaged_is_as_if_it_were_not_there(tmp_path: Path) -> None:
     os.mkfifo(folder / "pinned/5.md")
     (folder / "pinned/name.md").write_text("not one of ours")
     (folder / "pinned/7.md").write_bytes(b"half \xff")
-    assert files.load() == Kept(None, (Pin("1.md", "good\n"), Pin("7.md", "half \ufffd")))
+    assert files.load() == FormerContext(None, (Pin("1.md", "good\n"), Pin("7.md", "half \ufffd")))
 
 
 def test_a_session_that_was_removed_does_not_come_back(
@@ -80,7 +80,7 @@ def test_a_session_that_was_removed_does_not_come_back(
     assert files.spill("c1", "x") == ""
     with pytest.raises(Fault, match="ENOENT: the pin cannot be kept"):
         files.pin("x")
-    assert files.load() == Kept()
+    assert files.load() == FormerContext()
     assert not (tmp_path / "gone").exists()
     assert len(caplog.messages) == 3
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cortexfs.chat import diffs, sessions
-from cortexfs.chat.calls import Sight
-from cortexfs.chat.commands import Place
+from cortexfs.chat.calls import Surroundings
+from cortexfs.chat.commands import ChatPlace
 from cortexfs.cli.talk.sight import read
 from cortexfs.core.talk.requests import Scope
 
@@ -59,6 +59,8 @@ def test_a_path_is_taken_from_where_the_session_works(
     for folder, text in ((own, session), (controls, control)):
         folder.mkdir(parents=True)
         (folder / "cwd").write_text(f"{text}\n")
-    place = Place(str(tmp_path), str(tmp_path / "agent" / "a"), "agent/a", "a", scope, Sight(reading))
+    place = ChatPlace(
+        str(tmp_path), str(tmp_path / "agent" / "a"), "agent/a", "a", scope, Surroundings(reading)
+    )
     place.sight("s", given).read(path)
     assert asked == [found]

@@ -21,7 +21,7 @@ from cortexfs.cli.mounts import Mount
 from cortexfs.cli.shell import complete
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 from tests.shell.cli_tree import STATUS, add, plant
 
 
@@ -123,7 +123,7 @@ def test_what_it_is_told_to_be_comes_from_a_file_or_standard_input(
 def test_labels_are_unique_whatever_the_names(root: Path, state: Path) -> None:
     for name in ("c+", "c-", "c++"):
         assert new(name) == 0
-    Store(state / "tree").put_value(("agent", "c+"), "label", b"user_u:agent_r:d_t:s0\n")
+    ControlStore(state / "tree").put_value(("agent", "c+"), "label", b"user_u:agent_r:d_t:s0\n")
     assert new("d") == 0
     labels = [one.extra["label"] for one in records.load(state).objects]
     assert len(set(labels)) == len(labels)
@@ -184,7 +184,7 @@ def test_agents_of_agent_are_the_daemon_owners(
 ) -> None:
     owner = os.getuid() + 1
     monkeypatch.setattr(mounts, "mounted_at", lambda point: Mount(point, 1, owner, True))
-    records.put(state, records.Record("theirs", 0, 0, 0))
+    records.put(state, records.AgentRecord("theirs", 0, 0, 0))
     (root / "agent" / "theirs").touch()
     assert main(["agent", "rm", "theirs", "--yes"]) == 13
     assert "the daemon's owner to remove" in capsys.readouterr().err
@@ -223,24 +223,24 @@ def test_what_is_removed_leaves_nothing_for_the_next_of_its_name(
 ) -> None:
     for name in ("one", "two", "three"):
         assert new(name) == 0
-        Store(state / "tree").put_value(("agent", name), "approval", b"ask\n")
+        ControlStore(state / "tree").put_value(("agent", name), "approval", b"ask\n")
     capsys.readouterr()
     assert main(["agent", "rm", "one", "agent/two", "one", "--yes"]) == 0
     said = capsys.readouterr().err
     assert "removed agent/one, agent/two; sessions stay" in said
     assert records.named(state) == ["three"]
-    assert set(Store(state / "tree").load().values) == {("agent", "three")}
+    assert set(ControlStore(state / "tree").load().values) == {("agent", "three")}
 
 
 def test_a_daemon_that_serves_the_state_drops_the_values_itself(root: Path, state: Path) -> None:
     assert new("one") == 0
-    Store(state / "tree").put_value(("agent", "one"), "approval", b"ask\n")
+    ControlStore(state / "tree").put_value(("agent", "one"), "approval", b"ask\n")
     with open(state / "lock") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert main(["agent", "rm", "one", "--yes"]) == 0
-    assert ("agent", "one") in Store(state / "tree").load().values
+    assert ("agent", "one") in ControlStore(state / "tree").load().values
     assert new("one") == 0  # nobody serves it any more
-    assert not Store(state / "tree").load().values
+    assert not ControlStore(state / "tree").load().values
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_odd_declarations_make_a_parser() -> None:
         ],
     }
     made = plugin_commands.parser_of(odd)
-    assert isinstance(made, parser.Parser)
+    assert isinstance(made, parser.CommandParser)
     assert "[<a b>] [<[c]>] [<%s>] [<é >] [<>]" in made.format_help()
     values = dict(plugin_commands._values(odd, vars(made.parse_args(["1", "2", "-x", "3", "--no-y"]))))
     assert values == {"a b": "1", "[c]": "2", "help": "3", "no-y": True}

@@ -192,7 +192,7 @@ def test_the_running_daemon_is_told_and_waited_for(
     root = plant(tmp_path / "ctx")
     said = iter([f"pid: {daemon.pid}\nreloads: 3\n"])
     monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, os.getuid(), True))
-    found = daemons.Daemon(daemons.Process(daemon.pid), str(places.state), str(places.config))
+    found = daemons.RunningDaemon(daemons.PinnedProcess(daemon.pid), str(places.state), str(places.config))
     monkeypatch.setattr(daemons, "of", lambda mount: found)
     monkeypatch.setattr(mounts, "status_text", lambda root: next(said, f"pid: {daemon.pid}\n{status}"))
     monkeypatch.setattr(reload, "RELOAD_SECONDS", 0.01)

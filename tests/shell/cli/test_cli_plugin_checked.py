@@ -9,7 +9,7 @@ import pytest
 
 from cortexfs import config
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.toml import ProcessTool
+from cortexfs.core.manifest.toml import DeclaredProcessTool
 from cortexfs.plugins.package.program_paths import resolve
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
@@ -66,6 +66,6 @@ def test_no_scaffold_limits_what_interpreters_need(places: config.Places, said: 
 
 def test_a_plugin_that_is_gone_is_a_fault_of_its_tool(tmp_path: Path) -> None:
     # abi.md 11.9
-    tool = ProcessTool("t", "A tool", "/bin/sh", {})
+    tool = DeclaredProcessTool("t", "A tool", "/bin/sh", {})
     with pytest.raises(Fault, match=r"process tool 't' cannot canonicalize plugin directory .*/gone: "):
         resolve(tool, tmp_path / "gone")

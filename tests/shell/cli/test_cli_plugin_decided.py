@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from cortexfs import config
 from cortexfs.core.errors import Fault
 from cortexfs.plugins.enabled import Offers
-from cortexfs.plugins.install.decisions import STORE, Store
+from cortexfs.plugins.install.decisions import STORE, DecisionStore
 from cortexfs.plugins.trust import secret_box
 from tests.shell import plugin_desk, plugin_files
 from tests.shell.plugin_desk import World
@@ -102,7 +102,7 @@ def test_a_key_that_others_could_have_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_writer_left_is_in_nobodys_way(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DecisionStore(tmp_path)
     (tmp_path / f".{STORE}.new").write_text("{half")
     store.change("notes", lambda chosen: replace(chosen, config={"a": 1}))
     assert store.of("notes").config == {"a": 1}
@@ -127,7 +127,7 @@ def test_what_cannot_be_decided_is_said(world: World, words: str, sentence: str)
     status, _, err = world.ctx("permissions", *words.split())
     assert status != 0
     assert sentence in err
-    assert Store(world.where.state).read() == {}
+    assert DecisionStore(world.where.state).read() == {}
 
 
 def test_settings_have_their_defaults_and_what_is_set(world: World) -> None:
@@ -158,7 +158,7 @@ def test_a_secret_is_shown_to_nobody(world: World, monkeypatch: pytest.MonkeyPat
     assert "********" in "".join(map(str, said))
     assert world.config_of("notes").config["token"] == "s3cret"
     # "only the daemon's user may read it"
-    assert Store(world.where.state).path.stat().st_mode & 0o777 == 0o600
+    assert DecisionStore(world.where.state).path.stat().st_mode & 0o777 == 0o600
     # another version of the plugin takes it for no secret: neither shown nor told
     world.install("notes", config={"settings": {"token": "mine"}}, version="1.1.0")
     assert world.ctx("config", "notes", "token")[1] == "mine\n"
@@ -171,7 +171,7 @@ def test_a_secret_is_stored_encrypted(world: World) -> None:
     world.install("other", **SETTINGS)
     for name, secret in (("notes", "s3cret"), ("other", "s3cret")):
         assert world.ctx("config", name, "token", secret)[0] == 0
-    store = Store(world.where.state)
+    store = DecisionStore(world.where.state)
     everything = [path.read_bytes() for path in world.where.state.rglob("*") if path.is_file()]
     assert not any(b"s3cret" in data for data in everything)
     key = world.where.state / secret_box.KEY_FILE
@@ -222,9 +222,9 @@ def test_purging_forgets_what_was_decided(world: World) -> None:
     world.ctx("config", "notes", "most", "30")
     world.ctx("permissions", "notes", "--set", "fs:read=grant")
     world.ctx("uninstall", "notes")
-    assert Store(world.where.state).of("notes").config == {"most": 30}
+    assert DecisionStore(world.where.state).of("notes").config == {"most": 30}
     world.ctx("uninstall", "notes", "--purge")
-    assert Store(world.where.state).read() == {}
+    assert DecisionStore(world.where.state).read() == {}
 
 
 # -- needs

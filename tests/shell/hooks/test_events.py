@@ -11,7 +11,7 @@ import trio
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.hooks import events
-from cortexfs.hooks.events import Events
+from cortexfs.hooks.events import HookEvents
 from cortexfs.hooks.registry import Hooks, Site
 from tests.shell.calling import no_hosts
 from tests.waiting import PATIENCE
@@ -40,9 +40,9 @@ class Heard(Hooks):
 
 
 @contextlib.asynccontextmanager
-async def telling() -> AsyncIterator[tuple[Events, Heard]]:
+async def telling() -> AsyncIterator[tuple[HookEvents, Heard]]:
     heard = Heard()
-    made = Events(heard)
+    made = HookEvents(heard)
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             await nursery.start(made.run)

@@ -91,7 +91,7 @@ async def test_a_library_never_reads_the_variables_of_another_call(
 
 async def test_of_a_call_of_an_agents_it_reads_the_agents(tmp_path: Path, library: hostcalls.Plugin) -> None:
     who = hostcalls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
-    asked = hostcalls.Call(
+    asked = hostcalls.CallRequest(
         "r", hostcalls.Invocation("look"), None, b"{}", 0o22, {b"LANG": b"C.UTF-8", b"PATH": b"/usr/bin"}, "/"
     )
     async with serving(tmp_path) as world:

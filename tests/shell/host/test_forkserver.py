@@ -117,7 +117,7 @@ def test_without_descriptors_a_host_is_refused_and_then_the_next_one_starts(root
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (some, hard))
             roots_forks.send(USER, connection)
             said = roots_forks.hear()
-            assert isinstance(said, hostcalls.Spawned)
+            assert isinstance(said, hostcalls.HostStart)
             faults.append(said.fault[0] if said.fault else None)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
     assert faults[0] == "EHOSTDOWN"
@@ -144,7 +144,7 @@ def test_no_descriptor_of_the_fork_server_is_left_open(forks: Forks) -> None:
 
 
 def test_a_host_has_its_limits(forks: Forks) -> None:
-    asked = hostcalls.Limits(memory_bytes=300 << 20, processes=5, open_files=99)
+    asked = hostcalls.HostLimits(memory_bytes=300 << 20, processes=5, open_files=99)
     host = forks.spawn(USER, limits=asked)
     got = host.ask(
         "import resource as r; answer = [r.getrlimit(n) for n in (r.RLIMIT_DATA, 7, r.RLIMIT_CORE)]"
@@ -177,17 +177,17 @@ def test_processes_are_bounded_for_root_too_where_there_are_cgroups(
     roots_forks: Forks, identity: hostcalls.Identity
 ) -> None:
     needs_cgroups()
-    host = roots_forks.spawn(identity, limits=hostcalls.Limits(1 << 30, 5, 256))
+    host = roots_forks.spawn(identity, limits=hostcalls.HostLimits(1 << 30, 5, 256))
     assert host.ask(FORKS) == 4
     # One host's processes do not count against another's.
-    assert roots_forks.spawn(identity, limits=hostcalls.Limits(1 << 30, 5, 256)).ask(FORKS) == 4
+    assert roots_forks.spawn(identity, limits=hostcalls.HostLimits(1 << 30, 5, 256)).ask(FORKS) == 4
 
 
 def test_processes_are_bounded_for_a_user_without_cgroups() -> None:
     # RLIMIT_NPROC counts the user's processes on the whole machine, so it takes a user who has no other.
     alone = 60000 + os.getpid() % 5000
     with Forks("setpriv", f"--reuid={alone}", f"--regid={alone}", "--clear-groups") as forks:
-        host = forks.spawn(hostcalls.Identity(alone, alone, ()), limits=hostcalls.Limits(1 << 30, 5, 256))
+        host = forks.spawn(hostcalls.Identity(alone, alone, ()), limits=hostcalls.HostLimits(1 << 30, 5, 256))
         assert 1 <= host.ask(FORKS) <= 5
 
 
@@ -257,7 +257,7 @@ def test_escaped_processes_end_with_their_host_and_with_no_other(forks: Forks) -
 
 def test_a_fork_bomb_ends_with_its_host(forks: Forks) -> None:
     other = forks.spawn(USER)
-    host = forks.spawn(USER, limits=hostcalls.Limits(1 << 30, 40, 256))
+    host = forks.spawn(USER, limits=hostcalls.HostLimits(1 << 30, 40, 256))
     assert host.ask(BOMB) == "x"  # it has reached its limit
     assert forks.process.pid in descendants(os.getpid())
     assert len(descendants(forks.process.pid)) >= 20

@@ -58,9 +58,9 @@ def test_a_start_that_is_held_up_ends() -> None:
     # limits.py: "A host that does not report by then hangs in its caller's place, or was stopped"
     with forks() as server:
         with connection_of(USER) as connection:
-            server.send(USER, connection, hostcalls.Limits(1 << 30, 7, 256))
+            server.send(USER, connection, hostcalls.HostLimits(1 << 30, 7, 256))
             said = server.hear()
-        assert isinstance(said, hostcalls.Spawned)
+        assert isinstance(said, hostcalls.HostStart)
         assert said.fault is not None
         assert said.fault[0] == "EHOSTDOWN"
         assert server.spawn(USER).ask("answer = 'served'") == "served"

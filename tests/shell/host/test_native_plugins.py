@@ -308,7 +308,7 @@ async def test_a_flood_on_standard_output_is_in_nobodys_answer(
 
 async def test_memory_is_limited(tmp_path: Path, fixture: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
-        world.pool._limits = hostcalls.Limits(256 << 20, 40, 256)
+        world.pool._limits = hostcalls.HostLimits(256 << 20, 40, 256)
         assert (await call(world, fixture, "eat")).status in (0, 70)
 
 
@@ -316,7 +316,7 @@ async def test_a_fork_bomb_goes_with_its_host(tmp_path: Path, fixture: hostcalls
     if os.geteuid() == 0 and not any(os.access(place, os.W_OK) for _, place in limits.hierarchies()):
         pytest.skip("no cgroups here")  # nothing would count root's processes
     async with serving(tmp_path) as world:
-        world.pool._limits = hostcalls.Limits(256 << 20, 40, 256)
+        world.pool._limits = hostcalls.HostLimits(256 << 20, 40, 256)
         async with world.begun(world.inode("bomb", fixture), "{}") as runner:
             await runner.until(b"start")
             await awaited(lambda: any(map(_has_child, world.pool.by_pid)))  # it can be called off till then

@@ -166,7 +166,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixtur
 async def test_more_calls_than_threads(tmp_path: Path) -> None:
     # A host that may have no more threads answers when one has become free.
     async with serving(tmp_path) as world:
-        world.pool._limits = hostcalls.Limits(1 << 30, 6, 256)
+        world.pool._limits = hostcalls.HostLimits(1 << 30, 6, 256)
         nap = world.inode("nap")
         pids = []
 
@@ -244,7 +244,9 @@ async def test_a_daemon_that_does_not_keep_to_the_protocol(tmp_path: Path) -> No
                 await send(call, said)
                 assert await _fault(call) == "EPROTO"
         with host.call(None) as call:
-            await send(call, announce(hostcalls.Call("r", hostcalls.Invocation("echo"), [b"x"], None, 0, {})))
+            await send(
+                call, announce(hostcalls.CallRequest("r", hostcalls.Invocation("echo"), [b"x"], None, 0, {}))
+            )
             assert await _fault(call) == "EACCES"  # no working directory was given
         world.pool.release(host)
         assert await world.pid() == pid

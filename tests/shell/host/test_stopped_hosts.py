@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 
 from cortexfs.core import frames, hostcalls
-from cortexfs.core.hostcalls import Outcome
+from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.registry import Object
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.pool.tool_call import ToolCalls
@@ -22,20 +22,22 @@ WAIT = b'{"cmd":"echo begun; sleep 99"}'
 MOMENT = 0.3  # seconds that a tool may take which stops its host: it never ends by itself
 
 
-async def call(world: World, input_: bytes, begun: trio.Event | None = None, seconds: float = 30) -> Outcome:
+async def call(
+    world: World, input_: bytes, begun: trio.Event | None = None, seconds: float = 30
+) -> CallOutcome:
     async def say(*_said: frames.Frame) -> None:
         if begun:
             begun.set()
 
     invocation = hostcalls.Invocation("shell.exec", None, str(os.getuid()), "agent")
     environment = {b"PATH": os.environb[b"PATH"]}
-    asked = hostcalls.Call("r", invocation, None, input_, 0o022, environment, directory="/")
+    asked = hostcalls.CallRequest("r", invocation, None, input_, 0o022, environment, directory="/")
     return await ToolCalls(world.pool, seconds).call(SHELL, IDENTITY, asked, say)
 
 
 async def test_a_host_that_a_tool_has_stopped_ends_with_the_call_that_did_not_let_go(tmp_path: Path) -> None:
     # hosts.py: "a stuck one is killed, and one that is stopped at once"
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, CallOutcome] = {}
 
     async def neighbour(world: World) -> None:
         outcomes["neighbour"] = await call(world, WAIT)

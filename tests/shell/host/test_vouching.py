@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from cortexfs.core import hostcalls
-from cortexfs.core.hostcalls import Identity, Meet, Met, Part
+from cortexfs.core.hostcalls import Forget, Identity, Meet, Met
 from cortexfs.linux import syscalls
 from tests.shell.confined import in_child
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, connected, connection_of, ended
@@ -137,12 +137,12 @@ def test_somebody_who_was_met_is_known_until_they_part(forks: Forks) -> None:
         assert forks.hear() == Met(7)
     host = forks.send(USER, met=7)  # also when they have left
     said = forks.hear()
-    assert isinstance(said, hostcalls.Spawned)
+    assert isinstance(said, hostcalls.HostStart)
     assert said.fault is None
     host.pid = said.pid
     assert forks.refused(Identity(0, 0, ()), met=7)[0] == "EACCES"
     assert forks.refused(USER, met=8)[0] == "EACCES"
-    forks.say(Part(7))
+    forks.say(Forget(7))
     assert forks.refused(USER, met=7)[0] == "EACCES"
 
 
@@ -161,7 +161,7 @@ def test_of_a_process_that_has_ended_the_powers_are_not_believed(forks: Forks) -
 def test_a_host_that_starts_can_be_killed(forks: Forks) -> None:
     with connected(*AS_NOBODY) as sock:
         host = forks.spawn(USER, sock)
-        forks.say(hostcalls.Kill(host.number))
+        forks.say(hostcalls.KillHost(host.number))
         assert forks.exit_of(host) == -signal.SIGKILL
-        forks.say(hostcalls.Kill(host.number))  # twice does no harm
+        forks.say(hostcalls.KillHost(host.number))  # twice does no harm
         assert forks.spawn(USER, sock).pid

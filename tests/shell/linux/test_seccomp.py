@@ -147,7 +147,7 @@ def test_the_filter_on_every_machine(
     name: str, numbers: tuple[int, int], arguments: tuple[int, ...], error: int | None
 ) -> None:
     machine = seccomp.MACHINES[name]
-    program = seccomp.program(machine, seccomp.Choice(network=False, unix=seccomp._ASK))
+    program = seccomp.program(machine, seccomp.FilterChoice(network=False, unix=seccomp._ASK))
     answer = {None: 0x7FC00000, 0: 0x7FFF0000}.get(error, 0x50000 | (error or 0))
     assert judged(program, machine.arch, numbers[machine.column], *arguments) == answer
     assert judged(program, machine.arch ^ 1, numbers[machine.column], *arguments) == 0x80000000
@@ -160,7 +160,7 @@ def test_the_filter_where_there_are_no_mounts(
     name: str, numbers: tuple[int, int], arguments: tuple[int, ...], error: int
 ) -> None:
     machine = seccomp.MACHINES[name]
-    program = seccomp.program(machine, seccomp.Choice(network=False, metadata=False))
+    program = seccomp.program(machine, seccomp.FilterChoice(network=False, metadata=False))
     answer = 0x50000 | error if error else 0x7FFF0000
     assert judged(program, machine.arch, numbers[machine.column], *arguments) == answer
 
@@ -220,7 +220,7 @@ FAMILIES = [
 def test_sockets_of_some_families_alone(name: str, family: int, error: int) -> None:
     # docs/plugins.md: "it has IPv4 alone"
     machine = seccomp.MACHINES[name]
-    program = seccomp.program(machine, seccomp.Choice(True, seccomp._ALLOW, families=(1, 2, 16)))
+    program = seccomp.program(machine, seccomp.FilterChoice(True, seccomp._ALLOW, families=(1, 2, 16)))
     answer = 0x50000 | error if error else 0x7FFF0000
     assert judged(program, machine.arch, seccomp.SOCKET[machine.column], family) == answer
     assert judged(program, machine.arch, (0, 63)[machine.column], family) == 0x7FFF0000

@@ -12,8 +12,8 @@ from cortexfs.client.results import Failed
 from cortexfs.core import frames
 from cortexfs.core.hostcalls import Effect
 from cortexfs.mcp import offer, results
-from cortexfs.mcp.offer import Offer, hints
-from cortexfs.mcp.results import Result
+from cortexfs.mcp.offer import McpOffer, hints
+from cortexfs.mcp.results import McpResult
 
 
 def tool(where: Path, name: str, effects: str = "", mode: int = 0o755) -> str:
@@ -28,7 +28,7 @@ def tool(where: Path, name: str, effects: str = "", mode: int = 0o755) -> str:
     return str(path)
 
 
-def names(offered: Offer) -> list[str]:
+def names(offered: McpOffer) -> list[str]:
     found: list[str] = []
     cursor: str | None = None
     while True:
@@ -40,7 +40,7 @@ def names(offered: Offer) -> list[str]:
 
 def test_tools_come_in_pages(tmp_path: Path) -> None:
     every = [tool(tmp_path, f"t{number:03}") for number in range(2 * offer.PAGE + 1)]
-    offered = Offer(lambda: every)
+    offered = McpOffer(lambda: every)
     assert offered.renew()
     assert len(offered.page(None)[0]) == offer.PAGE
     assert names(offered) == sorted(os.path.basename(path) for path in every)
@@ -49,7 +49,7 @@ def test_tools_come_in_pages(tmp_path: Path) -> None:
 
 def test_names_are_of_the_alphabet_of_models_and_each_is_one_tools(tmp_path: Path) -> None:
     every = [tool(tmp_path, name) for name in ("fs.read", "fs_read", "a+b")]
-    offered = Offer(lambda: every)
+    offered = McpOffer(lambda: every)
     offered.renew()
     assert names(offered) == ["a_b", "fs_read", "fs_read_2"]
     assert offered.path("fs_read") == str(tmp_path / "fs_read")
@@ -66,7 +66,7 @@ def test_a_mount_that_does_not_answer_offers_what_it_did(tmp_path: Path) -> None
             raise OSError(107, "Transport endpoint is not connected")
         return [path]
 
-    offered = Offer(paths)
+    offered = McpOffer(paths)
     offered.renew()
     answers[0] = False
     assert not offered.renew()
@@ -76,7 +76,7 @@ def test_a_mount_that_does_not_answer_offers_what_it_did(tmp_path: Path) -> None
 def test_what_cannot_be_read_is_not_offered(tmp_path: Path) -> None:
     good, bad = tool(tmp_path, "good"), tool(tmp_path, "bad", effects="nonsense\n")
     plain = tool(tmp_path, "plain", mode=0o644)
-    offered = Offer(lambda: [good, bad, plain, str(tmp_path / "gone")])
+    offered = McpOffer(lambda: [good, bad, plain, str(tmp_path / "gone")])
     offered.renew()
     assert names(offered) == ["good"]
 
@@ -99,7 +99,7 @@ def test_effects_are_hints() -> None:
 
 def test_a_long_output_is_cut_and_says_so() -> None:
     # docs/mcp.md: "An output of more than 4 million characters is cut, and says so."
-    result = Result()
+    result = McpResult()
     for _ in range(3):
         result.add(frames.Delta(text="x" * (results.MAX_TEXT // 2)))
     (part,) = result.whole().content
@@ -108,7 +108,7 @@ def test_a_long_output_is_cut_and_says_so() -> None:
 
 
 def test_what_failed_is_said_behind_what_came() -> None:
-    result = Result()
+    result = McpResult()
     result.add(frames.Delta(text="so far"))
     result.fail(Failed("EPROTO", "it broke off"))
     whole = result.whole()
@@ -120,7 +120,7 @@ def test_what_failed_is_said_behind_what_came() -> None:
 
 
 def test_pictures_of_one_answer_have_a_bound(tmp_path: Path) -> None:
-    result = Result()
+    result = McpResult()
     picture = tmp_path / "a.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(results.MAX_FILE - 8))
     attachment = {"media_type": "image", "mime_type": "image/png", "url": str(picture)}

@@ -24,7 +24,7 @@ from cortexfs.core.tree import controls
 from cortexfs.models.ask.driver import Who
 from cortexfs.models.exchange.clients import Lost
 from cortexfs.models.local.driver import Locals
-from cortexfs.models.local.engine import Engine, Engines, Terms, Weights
+from cortexfs.models.local.engine import Engine, Engines, EngineTerms, Weights
 from cortexfs.models.local.loopback import request
 from cortexfs.models.local.weights import Local
 from cortexfs.pool.starter import Starter
@@ -68,7 +68,7 @@ class Turn:
 class World:
     """Engines of the fake kind, and the driver of one that behaves as `kind` says."""
 
-    def __init__(self, terms: Terms, nursery: trio.Nursery, starter: Starter) -> None:
+    def __init__(self, terms: EngineTerms, nursery: trio.Nursery, starter: Starter) -> None:
         self.nursery = nursery
         self.engines = Engines(terms, partial(starter.start, ENGINE))
 
@@ -104,7 +104,7 @@ def control(object_: Object, name: str) -> str:
 async def world(*words: str, **terms: float) -> AsyncIterator[World]:
     """`words` are more of the fake's command line."""
     async with starting(engine=(*FAKE, *words)) as starter, trio.open_nursery() as nursery:
-        made = World(Terms(**terms), nursery, starter)  # type: ignore[arg-type]
+        made = World(EngineTerms(**terms), nursery, starter)  # type: ignore[arg-type]
         await nursery.start(made.engines.run)
         with trio.fail_after(PATIENCE):
             yield made
@@ -200,7 +200,7 @@ async def test_one_that_loads_for_ever_is_ended() -> None:
 
 async def test_one_that_cannot_be_started() -> None:
     async with starting(engine=["/nowhere/python"]) as starter, trio.open_nursery() as nursery:
-        engines = Engines(Terms(), partial(starter.start, ENGINE))
+        engines = Engines(EngineTerms(), partial(starter.start, ENGINE))
         await nursery.start(engines.run)
         with pytest.raises(Fault) as caught:
             async with engines.engine(Weights(NAME, Path("/x"), 512)).serving():

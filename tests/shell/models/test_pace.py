@@ -7,7 +7,7 @@ import contextlib
 import trio
 import trio.testing
 
-from cortexfs.models.exchange.answering import Terms
+from cortexfs.models.exchange.answering import RetryTerms
 from cortexfs.models.exchange.wake_pace import FEW, LONGEST, Pace
 from tests.shell.asking import Turn, world
 from tests.shell.provider_server import chat
@@ -41,7 +41,10 @@ def test_few_streams_do_not_rest_and_many_do_for_longer() -> None:
 async def test_what_comes_in_a_rest_is_said_all_the_same() -> None:
     words = [f"{number} " for number in range(20)]
     count = FEW + 4
-    async with world(chat(*words), terms=Terms(tries=1)) as (made, provider), trio.open_nursery() as nursery:
+    async with (
+        world(chat(*words), terms=RetryTerms(tries=1)) as (made, provider),
+        trio.open_nursery() as nursery,
+    ):
         turns = [Turn("hi") for _ in range(count)]
         for turn in turns:
             nursery.start_soon(made.drivers.chosen(made.objects["p/m"], "exec"), turn)

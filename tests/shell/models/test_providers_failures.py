@@ -12,7 +12,7 @@ import trio
 
 from cortexfs.core import frames
 from cortexfs.models.exchange import clients
-from cortexfs.models.exchange.answering import Terms
+from cortexfs.models.exchange.answering import RetryTerms
 from tests.shell.asking import QUICK, Turn, World, model, world
 from tests.shell.provider_server import (
     KEY,
@@ -114,7 +114,7 @@ async def test_every_prefix_of_a_stream_is_an_error_and_never_a_whole_answer(for
     whole = WHOLE[format_]("Hel", "lo")
     last = {"openai.responses": 1, "anthropic.messages": 1}.get(format_, 3)  # what may be left out
     for count in range(1, len(whole) - last + 1):
-        async with world([*whole[:count], Cut()], format_=format_, terms=Terms(tries=1)) as (made, _):
+        async with world([*whole[:count], Cut()], format_=format_, terms=RetryTerms(tries=1)) as (made, _):
             turn, fault = await made.ask("hi")
         assert fault is not None, count
         assert fault.code == "EREMOTEIO"
@@ -138,7 +138,7 @@ async def test_a_stream_in_pieces_of_a_byte_is_whole(format_: str) -> None:
 
 async def test_rate_limits_are_waited_for_as_long_as_the_server_says() -> None:
     moves = [status(429, retry_after="0.01"), status(429, retry_after_ms="10"), chat("ok")]
-    async with world(*moves, terms=Terms(backoff=3600)) as (made, provider):
+    async with world(*moves, terms=RetryTerms(backoff=3600)) as (made, provider):
         turn, fault = await made.ask("hi")
     assert fault is None
     assert turn.output == "ok"
@@ -312,7 +312,7 @@ async def test_the_traceback_of_a_bug_shows_no_key(
     def bug(*_: object) -> list[frames.Frame]:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("cortexfs.models.formats.openai_chat.Reader.read", bug)
+    monkeypatch.setattr("cortexfs.models.formats.openai_chat.ChatReader.read", bug)
     with caplog.at_level(logging.DEBUG):
         async with world(chat("x")) as (made, provider):
             _, fault = await made.ask("hi")
@@ -364,7 +364,7 @@ async def test_a_server_that_does_not_take_connections() -> None:
             waiting = held.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(listener.getsockname())
-        made = World(Terms(tries=1))
+        made = World(RetryTerms(tries=1))
         await made.add(model(), f"http://127.0.0.1:{listener.getsockname()[1]}/v1", connect=0.05)
         _, fault = await made.ask("hi")
         await made.drivers.close()

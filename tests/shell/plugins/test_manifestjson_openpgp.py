@@ -37,7 +37,7 @@ class Signer:
         done = subprocess.run([*self._gpg, *words], input=given, capture_output=True, check=True)
         return done.stdout
 
-    def signature(self, tree: package.Tree) -> str:
+    def signature(self, tree: package.PackageFiles) -> str:
         digest = manifest_hash.package_digest(tree.contents)
         return base64.b64encode(self._run("--detach-sign", given=digest.encode())).decode()
 

@@ -57,7 +57,7 @@ class World:
 
     def install(self, name: str = "word-count", **changes: Any) -> Path:
         tree = package.read(plugin(self.base / "source" / name, name=name, **changes))
-        record = records.Record("a test", records.files_of(tree))
+        record = records.PluginRecord("a test", records.files_of(tree))
         files = {**tree.files, records.FILE: records.file(record)}
         where = installing.install(self.base / "state" / "plugins", name, files)
         config.choose(self.config.directory, name, True)
@@ -183,7 +183,7 @@ def fetch(address: str, most: int) -> bytes:
     return MODULE
 
 
-def remote(where: Path, **changes: Any) -> package.Tree:
+def remote(where: Path, **changes: Any) -> package.PackageFiles:
     return package.read(plugin(where, entryPoint=ADDRESS, **changes))
 
 
@@ -226,7 +226,7 @@ def test_a_signature_needs_the_hash_of_what_is_fetched(tmp_path: Path) -> None:
     # what a package brings along in that place is thrown away, as no signature is of it
     smuggled = package.File(b"evil")
     tree = package.read(plugin(tmp_path / "r"))
-    carrying = package.Tree({**tree.files, fetched.MODULE: smuggled}, tree.manifest)
+    carrying = package.PackageFiles({**tree.files, fetched.MODULE: smuggled}, tree.manifest)
     assert fetching.completed(carrying, fetch).files == tree.files
 
 

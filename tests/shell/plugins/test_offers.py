@@ -48,7 +48,7 @@ class World:
         tree = package.read(source)
         if publisher:
             tree = signing.signed(tree, signing.sign(tree, SECRET, publisher))
-        record = records.Record("a test", records.files_of(tree))
+        record = records.PluginRecord("a test", records.files_of(tree))
         files = {**tree.files, records.FILE: records.file(record)}
         where = installing.install(self.base / "state" / "plugins", name, files)
         if enable:

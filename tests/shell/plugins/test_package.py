@@ -90,7 +90,7 @@ def test_a_script_that_an_interpreter_gets_belongs_too(tmp_path: Path) -> None:
     )
     made = tree(tmp_path, text, {"src/main.py": "", "src/part.py": "", "gone/other": ""})
     assert [*made.files] == ["manifest.toml", "src/main.py", "src/part.py"]
-    assert package.unpack(package.pack(made), "x.cpx") == package.Tree(made.files, made.manifest, ())
+    assert package.unpack(package.pack(made), "x.cpx") == package.PackageFiles(made.files, made.manifest, ())
 
 
 def test_a_program_beside_the_manifest_takes_nothing_along(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.governance import Mechanism
 from cortexfs.plugins.package import directory, manifests
-from cortexfs.plugins.package.program_paths import Command, resolve
+from cortexfs.plugins.package.program_paths import ProgramCommand, resolve
 
 AVAILABLE = frozenset((Mechanism.PROCESS, Mechanism.RLIMITS))
 TOOLS = '[capabilities]\nprovides = ["tools"]\n'
@@ -98,7 +98,7 @@ def test_a_manifest_that_is_no_file_holds_nobody_up(tmp_path: Path, kind: str) -
         directory.read(where)
 
 
-def resolved(where: Path) -> Command:
+def resolved(where: Path) -> ProgramCommand:
     native = directory.read(where).native
     assert native
     return resolve(native.tools[0], where)

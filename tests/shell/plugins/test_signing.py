@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.toml import Check, Conformance, Package
+from cortexfs.core.manifest.toml import CertificationCheck, Conformance, Package
 from cortexfs.plugins.install import install
 from cortexfs.plugins.package import manifests, package
-from cortexfs.plugins.package.package import File, Tree
+from cortexfs.plugins.package.package import File, PackageFiles
 from cortexfs.plugins.trust import signing
 from cortexfs.plugins.trust.signing import COMPLETE, UPSTREAM, payload, read_key, sign, signed, verify
 from tests.shell.plugin_files import NATIVE, PUBLIC, SECRET, TOOL, full, plugin, tree
@@ -27,35 +27,37 @@ from tests.shell.plugin_files import NATIVE, PUBLIC, SECRET, TOOL, full, plugin,
 pytest.importorskip("cryptography")
 
 
-def made(tree: Tree, publisher: str = "example.dev") -> Tree:
+def made(tree: PackageFiles, publisher: str = "example.dev") -> PackageFiles:
     return signed(tree, sign(tree, SECRET, publisher))
 
 
-def changed(tree: Tree, name: str, data: bytes | None, executable: bool = False) -> Tree:
+def changed(tree: PackageFiles, name: str, data: bytes | None, executable: bool = False) -> PackageFiles:
     """The tree with another file in it, parsed anew."""
     files = {each: file for each, file in tree.files.items() if each != name}
     if data is not None:
         files[name] = File(data, executable)
     manifest = manifests.parse(files["manifest.toml"].data, files["package.toml"].data)
-    return Tree(files, manifest)
+    return PackageFiles(files, manifest)
 
 
 def test_the_key_of_the_test_vector(tmp_path: Path) -> None:
     # abi.md 11.19
     package = sign(tree(tmp_path), SECRET)
     assert package.public_key == PUBLIC
-    assert signing.Key(PUBLIC).fingerprint == hashlib.sha256(base64.b64decode(PUBLIC)).hexdigest()
+    assert signing.SigningKey(PUBLIC).fingerprint == hashlib.sha256(base64.b64decode(PUBLIC)).hexdigest()
 
 
 def test_the_payload_is_that_of_upstream(tmp_path: Path) -> None:
     # abi.md 11.19
     files = {"lib/libhello.so": "elf", "skills/a/x": "1", "skills/a-b/x": "2", "sbom.spdx.json": "{}"}
     found = tree(tmp_path, NATIVE % "lib/libhello.so", files)
-    certificate = Conformance("suite", True, "today", (Check("abi", True, ""), Check("cwd", False, "no")))
+    certificate = Conformance(
+        "suite", True, "today", (CertificationCheck("abi", True, ""), CertificationCheck("cwd", False, "no"))
+    )
     kept = msgspec.structs.replace(
         found.manifest, package=Package(sbom="s", risk_profile="r", conformance=certificate)
     )
-    package = sign(Tree(found.files, kept), SECRET, "example.dev")
+    package = sign(PackageFiles(found.files, kept), SECRET, "example.dev")
     hashes = {name: hashlib.sha256(file.data).hexdigest() for name, file in found.files.items()}
     assert payload(found, package, UPSTREAM).decode() == (
         "cortex-plugin-signature-v1\npublisher_id=example.dev\nalgorithm=ed25519\n"
@@ -114,7 +116,7 @@ def test_a_verdict_says_what_was_verified(tmp_path: Path) -> None:
         == "unsigned (manifest hash missing; binary hash not applicable; signature missing)"
     )
     found = made(plain)
-    fingerprint = signing.Key(PUBLIC).fingerprint
+    fingerprint = signing.SigningKey(PUBLIC).fingerprint
     assert verify(found).text == f"verified ed25519; publisher=example.dev; fingerprint={fingerprint}"
     hashed = msgspec.structs.replace(found.manifest.package, signature="")
     # "Why text e.g. `manifest hash verified; binary hash not applicable; signature missing`"
@@ -180,16 +182,18 @@ def test_every_file_and_every_name_counts(tmp_path: Path) -> None:
         for bit in range(len(name.encode()) * 8):
             other = _flipped(name.encode(), bit).decode("latin-1")
             if "manifest.toml" in files:
-                assert verify(Tree({**files, other: file}, found.manifest)).status != "verified", other
+                assert verify(PackageFiles({**files, other: file}, found.manifest)).status != "verified", (
+                    other
+                )
         if name not in ("manifest.toml", "package.toml"):
-            assert verify(Tree(files, found.manifest)).status == "invalid", name
+            assert verify(PackageFiles(files, found.manifest)).status == "invalid", name
 
 
 def _flipped(data: bytes, bit: int) -> bytes:
     return data[: bit // 8] + bytes((data[bit // 8] ^ (1 << bit % 8),)) + data[bit // 8 + 1 :]
 
 
-def _verifies(found: Tree, name: str, data: bytes, executable: bool = False) -> bool:
+def _verifies(found: PackageFiles, name: str, data: bytes, executable: bool = False) -> bool:
     try:
         return verify(changed(found, name, data, executable)).status == "verified"
     except Fault:
@@ -229,7 +233,9 @@ def test_a_round_trip(tmp_path: Path) -> None:
 
 
 def test_metadata_is_written_as_toml(tmp_path: Path) -> None:
-    certificate = Conformance("s", True, "t", (Check("a", True, "m"), Check("b\u2027\"'\\ ü", False)))
+    certificate = Conformance(
+        "s", True, "t", (CertificationCheck("a", True, "m"), CertificationCheck("b\u2027\"'\\ ü", False))
+    )
     made = Package("p", "m", "b", "ed25519", "k", "s", "sbom", "risk\x7f", certificate)
     parsed = manifests.parse(b'name="n"\nversion="1"\ndescription=""', signing.encode_package(made)).package
     assert parsed == made
@@ -241,11 +247,11 @@ def test_the_publisher_is_known_before_signing(tmp_path: Path) -> None:
     named = msgspec.structs.replace(found.manifest, package=Package(publisher_id="old.dev"))
     nobody = msgspec.structs.replace(found.manifest, author=" ")
     assert sign(found, SECRET, "new.dev").publisher_id == "new.dev"
-    assert sign(Tree(found.files, named), SECRET, "new.dev").publisher_id == "new.dev"
-    assert sign(Tree(found.files, named), SECRET).publisher_id == "old.dev"
+    assert sign(PackageFiles(found.files, named), SECRET, "new.dev").publisher_id == "new.dev"
+    assert sign(PackageFiles(found.files, named), SECRET).publisher_id == "old.dev"
     assert sign(found, SECRET).publisher_id == "Ann"
     with pytest.raises(Fault, match=r"^EINVAL: publisher_id is required before signing; "):
-        sign(Tree(found.files, nobody), SECRET)
+        sign(PackageFiles(found.files, nobody), SECRET)
     # abi.md 11.19
     for publisher in ("a\nb", "a\tb", "a\u2028b"):
         with pytest.raises(Fault, match="publisher_id holds a control character"):

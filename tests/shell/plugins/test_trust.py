@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.plugins.trust.signing import Verdict
+from cortexfs.plugins.trust.signing import SignatureVerdict
 from cortexfs.plugins.trust.trust import TrustStore, decide
 from tests.shell.plugin_files import PUBLIC
 
-KNOWN = Verdict("verified", "", "example.dev", PUBLIC, "f" * 64)
+KNOWN = SignatureVerdict("verified", "", "example.dev", PUBLIC, "f" * 64)
 AT = "2026-01-02T03:04:05Z"
 
 

@@ -15,7 +15,7 @@ import trio.testing
 
 from cortexfs.peers import place
 from cortexfs.peers.place import HERE
-from cortexfs.pool.callers import Callers, Looker, Question
+from cortexfs.pool.callers import Callers, Looker, LookQuestion
 from cortexfs.pool.starter import Starter
 from tests.shell.calling import files_closed, open_files
 from tests.shell.forks import connected
@@ -132,7 +132,7 @@ async def test_who_waits_hears_of_an_answer_that_somebody_else_reads() -> None:
             os.kill(looker._child.pid, signal.SIGCONT)
             while second.answer is None:  # without a turn of the loop, so that nobody else reads
                 looker._hear(second)
-            assert isinstance(second.answer, place.Seen)
+            assert isinstance(second.answer, place.SeenPlace)
             second.answer.close()
         assert places == [HERE]
 
@@ -147,15 +147,15 @@ signal.signal(signal.SIGUSR1, lambda *_: ctypes.CDLL(None).unshare(0x10000000))
 async def test_powers_that_somebody_gains_where_he_goes_are_none_here() -> None:
     # Root without powers is seen here, and has all of them in a user namespace, as /proc says, at once after.
     class Late:
-        def ask(self, pid: int) -> Question:
-            question = Question(1, pid)
+        def ask(self, pid: int) -> LookQuestion:
+            question = LookQuestion(1, pid)
             question.answer = place.seen(pid)
             os.kill(pid, signal.SIGUSR1)
             until(lambda: powers(pid), lambda found: found != 0)
             return question
 
-        async def seen(self, question: Question) -> place.Seen:
-            assert isinstance(question.answer, place.Seen)
+        async def seen(self, question: LookQuestion) -> place.SeenPlace:
+            assert isinstance(question.answer, place.SeenPlace)
             assert question.answer.place == HERE
             return question.answer
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.hostcalls import Identity, Meet, Part
+from cortexfs.core.hostcalls import Forget, Identity, Meet
 from cortexfs.pool.people import People
 
 SHE = Identity(7, 7, (1, 7), capabilities=3)
@@ -56,7 +56,7 @@ def test_it_is_told_when_there_is_need(people: People, forks: Forks, sock: socke
     assert people.number(SHE) == people.number(AGENT) == people.number(replace(SHE, depth=2)) == 1
     assert forks.told == [Meet(1)]
     let_go()
-    assert forks.told == [Meet(1), Part(1)]
+    assert forks.told == [Meet(1), Forget(1)]
     assert people.number(SHE) == 0
 
 
@@ -65,9 +65,9 @@ def test_it_is_told_once_of_all_that_somebody_does(people: People, forks: Forks,
     for let_go in holds:
         assert people.number(SHE) == 1
         let_go()
-    assert forks.told == [Meet(1), Part(1)]
+    assert forks.told == [Meet(1), Forget(1)]
     people.keep(SHE, sock)()
-    assert forks.told == [Meet(1), Part(1)]
+    assert forks.told == [Meet(1), Forget(1)]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_work_that_outlasts_its_connection(people: People, forks: Forks, sock: s
     sock.close()
     assert people.number(SHE) == 1
     over()
-    assert forks.told == [Meet(1), Part(1)]
+    assert forks.told == [Meet(1), Forget(1)]
 
 
 def test_an_event_is_told_of_a_run_that_has_ended(people: People, forks: Forks, sock: socket.socket) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cortexfs.core.errors import Fault
-from cortexfs.pool.run_table import Line, Runs
+from cortexfs.pool.run_table import RunLogLine, Runs
 from cortexfs.state.run_logs import Logs
 
 
@@ -26,7 +26,9 @@ def test_a_line_for_each_run_that_ended(logs: Logs) -> None:
     first.bytes_out = 7
     runs.close(first, "ok")
     runs.close(second, "error", Fault("EPROTO", "died"))
-    lines = [msgspec.json.decode(line, type=Line) for line in logs.read("tool", "t", 0, 10_000).splitlines()]
+    lines = [
+        msgspec.json.decode(line, type=RunLogLine) for line in logs.read("tool", "t", 0, 10_000).splitlines()
+    ]
     assert [(line.run, line.uid, line.source, line.status, line.code) for line in lines] == [
         (first.id, 1000, "exec", "ok", None),
         (second.id, 0, "socket", "error", "EPROTO"),
@@ -52,7 +54,7 @@ def test_each_users_lines_are_in_a_log_of_his_own_too(logs: Logs) -> None:
     logs.flush()
     for uid, id_ in ids.items():
         lines = (logs.root / f"home/{uid}/model/p/m.d/log").read_bytes().splitlines()
-        assert [msgspec.json.decode(line, type=Line).run for line in lines] == [id_]
+        assert [msgspec.json.decode(line, type=RunLogLine).run for line in lines] == [id_]
     assert b"home/1000" not in logs.read("model", "p/m", 0, 10_000)
     # An agent of his own has one log, which is his already.
     assert own.id.encode() in logs.read("agent", "home/1000/mine", 0, 10_000)

@@ -12,7 +12,7 @@ import trio.testing
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault
-from cortexfs.core.hostcalls import Outcome
+from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.registry import Object
 from cortexfs.pool import host_queue, tool_call
 from cortexfs.pool.pool import Pool
@@ -58,12 +58,12 @@ async def said(_frame: frames.Frame) -> None:
     raise AssertionError("deltas are collected")
 
 
-async def outcomes(uids: list[int], pieces: list[bytes]) -> list[Outcome]:
+async def outcomes(uids: list[int], pieces: list[bytes]) -> list[CallOutcome]:
     """What comes of calls that all go on until each host has said what it has to say."""
     hosts = [Host(pieces) for _ in uids]
     tools = tool_call.ToolCalls(cast(Pool, Hosts(*hosts)), 5.0)
-    asked = hostcalls.Call("r", hostcalls.Invocation("x"), None, b"{}", 0o22, {})
-    found: dict[int, Outcome] = {}
+    asked = hostcalls.CallRequest("r", hostcalls.Invocation("x"), None, b"{}", 0o22, {})
+    found: dict[int, CallOutcome] = {}
 
     async def one(number: int) -> None:
         identity = hostcalls.Identity(uids[number], 0, ())
@@ -98,7 +98,7 @@ def test_no_note_of_a_tool_is_taken_for_a_decision(name: str, source: str | None
     # issue 4: "Every decision with its reason in events.jsonl"; whatever a tool is called, and says, is none
     async def sources() -> list[str | None]:
         host = Host([msgspec.msgpack.encode((source, "allow"))], wire.OBSERVER)
-        asked = hostcalls.Call("r", hostcalls.Invocation(name), None, b"{}", 0o22, {})
+        asked = hostcalls.CallRequest("r", hostcalls.Invocation(name), None, b"{}", 0o22, {})
         heard: list[str | None] = []
 
         async def hear(frame: frames.Frame) -> None:
@@ -132,7 +132,7 @@ def test_a_call_waits_for_a_host() -> None:
     async def calls_at_once() -> list[str]:
         host = Host([b"x"])
         tools = tool_call.ToolCalls(cast(Pool, Full(host)), 60.0)
-        asked = hostcalls.Call("r", hostcalls.Invocation("x"), None, b"{}", 0o22, {})
+        asked = hostcalls.CallRequest("r", hostcalls.Invocation("x"), None, b"{}", 0o22, {})
         found: list[str] = []
 
         async def one() -> None:

@@ -275,7 +275,7 @@ def test_the_environment_is_a_table() -> None:
 
 
 def test_calls_carry_what_was_asked() -> None:
-    call = hostcalls.Call(
+    call = hostcalls.CallRequest(
         "r", hostcalls.Invocation("t", None, "0", "exec"), [b"\xff"], None, 0, {b"A": b"\xff"}
     )
     import msgspec

@@ -15,14 +15,14 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.pool import Host, Pool
-from cortexfs.pool.run_table import Run, Runs
-from cortexfs.run.output import Jsonl
+from cortexfs.pool.run_table import ObjectRun, Runs
+from cortexfs.run.output import JsonlVoice
 from cortexfs.run.tool_run import Relay
 from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
 
 PLUGIN = hostcalls.Plugin("p", "1", "python", "m:a")
-CALL = hostcalls.Call("r1", hostcalls.Invocation("t"), [b"x"], None, 0o22, {})
+CALL = hostcalls.CallRequest("r1", hostcalls.Invocation("t"), [b"x"], None, 0o22, {})
 
 
 class Someone:
@@ -73,13 +73,13 @@ class Stage:
         self.stream, self.runner = socket.socketpair()
         for end in (self.stream, self.runner):
             end.setblocking(False)
-        self.run: Run = Runs(Logs(folder, 1000), 9).open("tool", "t", 0, "exec")
-        self.voice = Jsonl("t")
+        self.run: ObjectRun = Runs(Logs(folder, 1000), 9).open("tool", "t", 0, "exec")
+        self.voice = JsonlVoice("t")
         self.voice.run = self.run.id
         self.relay = Relay(self.stream, self.voice, self.run, Bounds())
 
     async def play(
-        self, host: Callable[[Stage], Any], seconds: float = PATIENCE, asked: hostcalls.Call = CALL
+        self, host: Callable[[Stage], Any], seconds: float = PATIENCE, asked: hostcalls.CallRequest = CALL
     ) -> None:
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:

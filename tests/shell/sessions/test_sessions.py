@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessions.store import Limits
+from cortexfs.sessions.store import SessionLimits
 from tests.shell.logreader import Reader, grown
 from tests.shell.session_stores import address, append_each, fill, line, read_to, run_of, store
 
@@ -165,7 +165,7 @@ async def test_what_is_no_event_is_refused_and_leaves_the_log_as_it_was(
 async def test_many_sessions_and_readers_get_their_own_in_order(tmp_path: Path) -> None:
     count, rounds = 100, 20
     got: dict[tuple[str, int], bytes] = {}
-    async with store(tmp_path, limits=Limits(descriptors=16)) as sessions:
+    async with store(tmp_path, limits=SessionLimits(descriptors=16)) as sessions:
         expected: dict[str, list[bytes]] = {f"s{n}": [] for n in range(count)}
         logs = {name: await sessions.open(address(name)) for name in expected}
 
@@ -215,7 +215,7 @@ async def test_whoever_appends_without_end_is_told_or_waits(tmp_path: Path) -> N
 
 async def test_descriptors_are_bounded_and_none_is_left_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    async with store(tmp_path, limits=Limits(descriptors=8)) as sessions:
+    async with store(tmp_path, limits=SessionLimits(descriptors=8)) as sessions:
         during = len(os.listdir("/proc/self/fd"))
         for name in map(str, range(200)):
             log = await fill(sessions, name)

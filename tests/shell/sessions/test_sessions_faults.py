@@ -16,7 +16,7 @@ import trio
 
 from cortexfs.sessions.log import LEAP
 from cortexfs.sessions.log_facts import INDEX_ENTRIES, Index, Scan
-from cortexfs.sessions.store import Limits
+from cortexfs.sessions.store import SessionLimits
 from tests.places import PROJECT
 from tests.shell.logreader import Reader
 from tests.shell.session_stores import Reports, address, line, plant, read_all, run_of, store
@@ -247,7 +247,7 @@ async def test_files_made_before_a_crash_are_made_anew(tmp_path: Path) -> None:
 
 async def test_many_sessions_take_few_descriptors(tmp_path: Path) -> None:
     count = 10_000 if SOAK else 300
-    async with store(tmp_path, limits=Limits(descriptors=64)) as sessions:
+    async with store(tmp_path, limits=SessionLimits(descriptors=64)) as sessions:
         before = len(os.listdir("/proc/self/fd"))
         logs = [await sessions.open(address(f"s{n}", "debug/many")) for n in range(count)]
         for log in logs:

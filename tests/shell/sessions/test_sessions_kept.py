@@ -14,7 +14,7 @@ import trio.testing
 
 from cortexfs.core.errors import Fault
 from cortexfs.sessions.layout import Address, Space
-from cortexfs.sessions.store import Limits, Policy
+from cortexfs.sessions.store import Policy, SessionLimits
 from tests.shell.logreader import Reader, grown
 from tests.shell.session_stores import SPACE, address, append_each, fill, line, read_to, run_of, store
 
@@ -226,7 +226,7 @@ def of_user(uid: int, session: str = "t") -> Address:
 
 
 async def test_temp_sessions_are_bounded_each_and_together(tmp_path: Path) -> None:
-    async with store(tmp_path, limits=Limits(temp_session=1 << 20, temp_total=5 << 20)) as sessions:
+    async with store(tmp_path, limits=SessionLimits(temp_session=1 << 20, temp_total=5 << 20)) as sessions:
         big = "x" * 300_000
         for uid, fits in {1: 3, 2: 3, 3: 3, 4: 3, 5: 3, 6: 2}.items():
             log = sessions.temp(of_user(uid))
@@ -241,7 +241,7 @@ async def test_temp_sessions_are_bounded_each_and_together(tmp_path: Path) -> No
 
 async def test_temp_sessions_of_one_user_are_a_part_of_all(tmp_path: Path) -> None:
     # abi.md 5.25; one user locks out only himself
-    async with store(tmp_path, limits=Limits(temp_session=1 << 20, temp_total=4 << 20)) as sessions:
+    async with store(tmp_path, limits=SessionLimits(temp_session=1 << 20, temp_total=4 << 20)) as sessions:
         big = "x" * 300_000
         append_each(sessions.temp(of_user(1, "a")), [line(id, text=big) for id in range(1, 3)])
         with pytest.raises(Fault, match="your temp sessions hold 1 MiB"):

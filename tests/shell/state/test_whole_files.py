@@ -164,7 +164,7 @@ def test_many_who_replace_one_file_at_a_time_do_not_meet(tmp_path: Path) -> None
     assert named(tmp_path) == ["file"]
 
 
-class Numbers(locked_store.Store[list[int]]):
+class Numbers(locked_store.LockedStore[list[int]]):
     what, mend = "the list ", "; mend it"
 
     def decode(self, data: bytes) -> list[int]:

@@ -16,7 +16,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Delta
 from cortexfs.core.registry import Key
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.sessions.store import Limits
+from cortexfs.sessions.store import SessionLimits
 from cortexfs.talk.conversations import IDLE, IDLE_RUNS
 from tests.shell.conversing import ECHO, HANG, SCRIPT, Client, Frame, World, conversing
 
@@ -225,7 +225,7 @@ async def test_large_idle_sessions_do_not_stay(tmp_path: Path) -> None:
 
 async def test_temp_sessions_have_a_limit(tmp_path: Path) -> None:
     # abi.md 5.17: ENOSPC, and the session can be used again
-    limits = Limits(temp_session=64 << 10, temp_total=100 << 10)
+    limits = SessionLimits(temp_session=64 << 10, temp_total=100 << 10)
     async with conversing(tmp_path, limits=limits) as world:
         with world.connected(SCRIPT) as client:
             await client.send('[{"burst":5000,"size":100}]', scope="temp", id="m")
@@ -252,7 +252,7 @@ async def over(client: Client) -> None:
 
 async def test_one_user_cannot_take_all_of_the_memory_for_temp_sessions(tmp_path: Path) -> None:
     # abi.md 5.25; design.md: nobody locks out others
-    limits = Limits(temp_session=1 << 20, temp_total=4 << 20)
+    limits = SessionLimits(temp_session=1 << 20, temp_total=4 << 20)
     async with conversing(tmp_path, limits=limits) as world:
         with world.connected(SCRIPT) as greedy, world.connected(SCRIPT, uid=1) as other:
             for number in range(6):

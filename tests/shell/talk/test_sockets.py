@@ -19,7 +19,7 @@ from cortexfs.peers.arrivals import Arrivals
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
 from cortexfs.talk.conversations import Conversations
-from cortexfs.talk.listener import Bindings, Sockets
+from cortexfs.talk.listener import SocketNames, Sockets
 
 TALKS = Object(class_="model", name="acme/talker", description="Talks.", extra={"session": "socket"})
 BROKEN = msgspec.structs.replace(TALKS, status="broken: its key is missing")
@@ -44,7 +44,7 @@ async def listening(root: Path) -> AsyncIterator[Sockets]:
 
     async def free(object_: Object | None) -> None: ...
 
-    bindings = cast(Bindings, SimpleNamespace(free=free, expecting=expecting))
+    bindings = cast(SocketNames, SimpleNamespace(free=free, expecting=expecting))
     arrivals = Arrivals()
     sockets = Sockets(bindings, cast(Conversations, None), pool, 8, arrivals, strict=True)
     try:

@@ -73,7 +73,7 @@ def test_a_diff_finds_its_lines_where_they_have_moved(old: list[bytes], new: lis
 @given(st.binary(max_size=60))
 def test_any_text_is_either_applied_or_refused(text: bytes) -> None:
     for diff in (text, b"@@ -1 +1 @@\n" + text):
-        with suppress(patch.Malformed, patch.Mismatch):
+        with suppress(patch.BadPatch, patch.Mismatch):
             patch.apply(b"a\nb\n", patch.parse(diff))
 
 

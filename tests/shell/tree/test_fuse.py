@@ -12,7 +12,7 @@ import pyfuse3
 import pytest
 
 from cortexfs.core.tree.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL, Stale
-from cortexfs.state.control_store import Store
+from cortexfs.state.control_store import ControlStore
 from tests.bugcount import counted
 from tests.shell import handlers
 from tests.shell.handlers import SECOND, Fields, World, caller, refused, registry
@@ -156,7 +156,7 @@ async def test_a_full_disk_is_said_and_the_value_tried_again(
     info = await world.fs.open(await world.find("tool/shell.d/policy"), os.O_WRONLY, caller())
     await world.fs.write(info.fh, 0, RULE)
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "put_value", full)
+        patched.setattr(ControlStore, "put_value", full)
         with refused(errno.ENOSPC):
             await world.fs.flush(info.fh)
     assert await world.read("tool/shell.d/policy") == b""

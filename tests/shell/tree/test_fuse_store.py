@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cortexfs.core.tree.written_values import Written
-from cortexfs.state.control_store import KeptAlias, Store
+from cortexfs.state.control_store import ControlStore, KeptAlias
 
 TOOL = ("tool", "fs.read")
 MODEL = ("model", "openai/gpt")
@@ -18,14 +18,14 @@ WHEN = 1_600_000_000_123_456_789
 
 def test_values_come_back_with_their_time(tmp_path: Path) -> None:
     # abi.md 3.17
-    store = Store(tmp_path)
+    store = ControlStore(tmp_path)
     store.put_value(TOOL, "policy", RULE)
     store.put_value(MODEL, "effort", b"low\n")
     store.put_value(MODEL, "effort", b"high\n")
     files = tmp_path / "tool/fs.read.d/policy", tmp_path / "model/openai/gpt.d/effort"
     for file in files:
         os.utime(file, ns=(WHEN, WHEN))
-    assert Store(tmp_path).load().values == {
+    assert ControlStore(tmp_path).load().values == {
         TOOL: {"policy": Written(RULE, WHEN)},
         MODEL: {"effort": Written(b"high\n", WHEN)},
     }
@@ -33,7 +33,7 @@ def test_values_come_back_with_their_time(tmp_path: Path) -> None:
 
 
 def test_a_removed_value_stays_absent_until_it_is_written_or_created_again(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ControlStore(tmp_path)
     store.put_value(TOOL, "policy", RULE)
     store.remove_value(TOOL, "policy")
     (written,) = store.load().values[TOOL].values()
@@ -46,7 +46,7 @@ def test_a_removed_value_stays_absent_until_it_is_written_or_created_again(tmp_p
 
 
 def test_a_crash_between_the_steps_leaves_the_older_state_or_the_default(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ControlStore(tmp_path)
     store.put_value(TOOL, "policy", RULE)
     folder = tmp_path / "tool/fs.read.d"
     (folder / ".new.policy").write_bytes(b"half a li")
@@ -58,7 +58,7 @@ def test_a_crash_between_the_steps_leaves_the_older_state_or_the_default(tmp_pat
 
 def test_aliases_and_homes_come_back(tmp_path: Path) -> None:
     # abi.md 1.5
-    store = Store(tmp_path)
+    store = ControlStore(tmp_path)
     store.put_alias(("model",), "main", b"/ctx/model/openai/gpt")
     store.put_alias(("home", "1000", "tool"), "sh", b"/ctx/tool/shell")
     store.put_alias(("home", "1000", "tool"), "sh", b"/ctx/tool/bash")
@@ -73,7 +73,7 @@ def test_aliases_and_homes_come_back(tmp_path: Path) -> None:
 
 
 def test_aliases_move_and_go(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = ControlStore(tmp_path)
     store.put_alias(("tool",), "a", b"x")
     store.put_alias(("tool",), "b", b"y")
     store.move_alias(("tool",), "a", ("agent",), "c")
@@ -86,7 +86,7 @@ def test_aliases_move_and_go(tmp_path: Path) -> None:
 def test_what_cannot_be_understood_is_left_alone_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = Store(tmp_path)
+    store = ControlStore(tmp_path)
     store.put_value(MODEL, "effort", b"low\n")
     folder = tmp_path / "model/openai/gpt.d"
     (folder / "effort").write_bytes(b"enormous\n")
@@ -104,13 +104,13 @@ def test_what_cannot_be_understood_is_left_alone_and_said(
 
 
 def test_a_state_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
-    kept = Store(tmp_path / "none").load()
+    kept = ControlStore(tmp_path / "none").load()
     assert (kept.homes, kept.aliases, kept.values) == ([], [], {})
     assert not (tmp_path / "none").exists()
 
 
 def test_nobody_else_reads_the_state(tmp_path: Path) -> None:
-    store = Store(tmp_path / "tree")
+    store = ControlStore(tmp_path / "tree")
     store.put_value(TOOL, "policy", RULE)
     assert (tmp_path / "tree").stat().st_mode & 0o777 == 0o700
 
@@ -119,7 +119,7 @@ def test_an_alias_never_stands_where_a_control_would_be_kept(tmp_path: Path) -> 
     # An alias of that name may be older than the provider; its target is somebody else's folder.
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    store = Store(tmp_path / "tree")
+    store = ControlStore(tmp_path / "tree")
     store.put_alias(("model",), "openai", bytes(elsewhere))
     store.put_value(MODEL, "effort", b"low\n")
     assert os.listdir(elsewhere) == []

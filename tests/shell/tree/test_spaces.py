@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from cortexfs.core.tree.places import HOME, MAIN, SHARED
-from cortexfs.core.tree.session_places import BIT, Place
+from cortexfs.core.tree.session_places import BIT, SessionPlace
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.tree import session_files
 from tests.shell.handlers import caller, refused
@@ -292,7 +292,7 @@ async def test_a_disk_that_hangs_holds_up_who_asks_for_sessions_only(
     # docs/design.md: "a disk that hangs holds up sessions and not the daemon"
     works = threading.Event()
 
-    def look(root: Path, place: Place) -> None:
+    def look(root: Path, place: SessionPlace) -> None:
         works.wait(PATIENCE)
 
     async with seen(tmp_path) as world:

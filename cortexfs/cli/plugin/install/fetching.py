@@ -17,17 +17,17 @@ from cortexfs.cli.plugin.permissions import networks
 from cortexfs.plugins.install import fetch
 from cortexfs.plugins.install.fetch import Modules
 from cortexfs.plugins.package import directory
-from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.package.package import PackageFiles
 
 
-def completed(tree: Tree, where: config.Places, private: str) -> Tree:
+def completed(tree: PackageFiles, where: config.Places, private: str) -> PackageFiles:
     """With all that it needs; from the network, unless the very same plugin is installed."""
     installed = where.state / directory.FOLDER / tree.manifest.name
     own = networks(private)
     return fetch.completed(tree, partial(_module, private=own), partial(_fetched, private=own), installed)
 
 
-def told(tree: Tree, where: config.Places) -> str:
+def told(tree: PackageFiles, where: config.Places) -> str:
     """For the line that says that it is installed."""
     if not (count := len(fetch.pins(tree))):
         return ""
@@ -47,7 +47,7 @@ def _fetched(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:
     shows = sys.stderr.isatty()
     try:
         with _put_away():
-            return esmfetch.fetch(esmfetch.Wanted(*modules), private, _progress if shows else _silent)
+            return esmfetch.fetch(esmfetch.FetchRequest(*modules), private, _progress if shows else _silent)
     finally:
         if shows:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

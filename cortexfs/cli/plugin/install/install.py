@@ -21,7 +21,7 @@ from cortexfs.cli.confirm import sure
 from cortexfs.cli.plugin.install import ending, fetching
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault
-from cortexfs.core.manifest.toml import Manifest, ProcessTool
+from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import dependencies
@@ -29,11 +29,11 @@ from cortexfs.plugins import enabled as offers
 from cortexfs.plugins.install import forget, review, sources
 from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.install.entry_points import found
-from cortexfs.plugins.install.sources import Source
+from cortexfs.plugins.install.sources import PluginSource
 from cortexfs.plugins.package import directory, json_manifests, records
-from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.trust import openpgp, signing, succession, trust
-from cortexfs.plugins.trust.signing import Verdict
+from cortexfs.plugins.trust.signing import SignatureVerdict
 
 CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
 
@@ -49,7 +49,7 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     after = succession.Copy(source.tree.manifest.version, verdict.publisher, verdict.fingerprint, key)
     is_other = _replaces(options, where, name, after)
     _decide(options, where, verdict, source.packaged and not key)
-    record = records.Record(
+    record = records.PluginRecord(
         source.told, records.files_of(source.tree), verdict.publisher, verdict.fingerprint, key
     )
     files = {**source.tree.files, records.FILE: records.file(record)}
@@ -83,7 +83,7 @@ def _replaces(options: argparse.Namespace, where: config.Places, name: str, afte
     return is_other
 
 
-def _openpgp(tree: Tree, where: config.Places) -> tuple[str, str]:
+def _openpgp(tree: PackageFiles, where: config.Places) -> tuple[str, str]:
     """The key that has signed a manifest.json, and what to say where that was not looked at."""
     if not json_manifests.is_json(tree.manifest):
         return "", ""
@@ -92,7 +92,7 @@ def _openpgp(tree: Tree, where: config.Places) -> tuple[str, str]:
     return openpgp.signer(tree.manifest.json, tree.contents, keys), f" ({why})" if why else ""
 
 
-def _warned(source: Source) -> str:
+def _warned(source: PluginSource) -> str:
     manifest = source.tree.manifest
     if not json_manifests.is_json(manifest) or not manifest.warnings:
         return ""
@@ -106,7 +106,7 @@ def _lacks(where: config.Places, name: str) -> str | None:
     return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
 
 
-def check(tree: Tree) -> None:
+def check(tree: PackageFiles) -> None:
     """Refuse what a daemon would not load."""
     manifest = tree.manifest
     if why := commands_fault(manifest):
@@ -140,7 +140,7 @@ def commands_fault(manifest: Manifest) -> str | None:
     )
 
 
-def _check_as_tested(tree: Tree, place: Path) -> None:
+def _check_as_tested(tree: PackageFiles, place: Path) -> None:
     """Refuses what `ctx plugin test` fails; nothing is opened or run here."""
     if json_manifests.is_json(tree.manifest):  # which is read whole or not at all
         return
@@ -150,7 +150,7 @@ def _check_as_tested(tree: Tree, place: Path) -> None:
             raise Fault("EINVAL", f"{told}; see: ctx plugin test")
 
 
-def check_schema(tool: ProcessTool) -> None:
+def check_schema(tool: DeclaredProcessTool) -> None:
     """Here, in the process of whoever installs: the daemon compiles none, and a host only to use it."""
     try:
         Validator(tool.input_schema).check({})
@@ -159,7 +159,9 @@ def check_schema(tool: ProcessTool) -> None:
             raise Fault("EINVAL", f"process tool '{tool.name}' has no sound input_schema: {fault}") from None
 
 
-def _decide(options: argparse.Namespace, where: config.Places, verdict: Verdict, packaged: bool) -> None:
+def _decide(
+    options: argparse.Namespace, where: config.Places, verdict: SignatureVerdict, packaged: bool
+) -> None:
     """Trust its publisher, if that is needed and wanted; a Fault where it is not."""
     store = trust.TrustStore(where.state)
     trusted = verdict.status == "verified" and store.trusts(verdict)

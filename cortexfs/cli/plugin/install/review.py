@@ -23,9 +23,9 @@ from cortexfs.linux import kernel_support
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.install import fetch, install, json_review
 from cortexfs.plugins.install import review as reviewing
-from cortexfs.plugins.install.review import Check
+from cortexfs.plugins.install.review import InstallCheck
 from cortexfs.plugins.package import directory, json_manifests, package
-from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.package.tarball import MAX_PACKED
 from cortexfs.plugins.trust import signing
 
@@ -58,12 +58,12 @@ def test(options: argparse.Namespace, where: config.Places) -> int:
     return EXIT_FAILED if any(check.fault for check in checks) else EXIT_OK
 
 
-def _unread(path: Path) -> list[Check]:
+def _unread(path: Path) -> list[InstallCheck]:
     """All that is wrong with a manifest.json, where that is what there is."""
     return [] if (path / FILE).exists() else json_review.errors(path)
 
 
-def _say_wrong(path: Path, wrong: list[Check]) -> int:
+def _say_wrong(path: Path, wrong: list[InstallCheck]) -> int:
     print(output.printable(f"Plugin review: {path}"))
     print("  Checks:")
     for check in wrong:
@@ -71,24 +71,28 @@ def _say_wrong(path: Path, wrong: list[Check]) -> int:
     return EXIT_FAILED
 
 
-def _read(path: Path, where: config.Places, private: str) -> tuple[Manifest, Tree | None, list[Check]]:
+def _read(
+    path: Path, where: config.Places, private: str
+) -> tuple[Manifest, PackageFiles | None, list[InstallCheck]]:
     """Returns the readable part of a directory, and the reasons for the rest."""
     try:
         whole = package.read(path)
     except Fault as fault:
-        return directory.read(path), None, [Check("files", fault.message)]
+        return directory.read(path), None, [InstallCheck("files", fault.message)]
     tree, unread = _completed(whole, where, private)
     return tree.manifest, tree, unread
 
 
-def _completed(tree: Tree, where: config.Places, private: str) -> tuple[Tree, list[Check]]:
+def _completed(
+    tree: PackageFiles, where: config.Places, private: str
+) -> tuple[PackageFiles, list[InstallCheck]]:
     """With what installing would fetch, and why not."""
     if not json_manifests.is_json(tree.manifest) or tree.manifest.json.kind != hostcalls.ESM:
         return tree, []
     try:
         return plugin_fetching.completed(tree, where, private), []
     except Fault as fault:
-        return tree, [Check("modules from elsewhere", fault.message)]
+        return tree, [InstallCheck("modules from elsewhere", fault.message)]
 
 
 def _bytes(path: Path) -> bytes:
@@ -96,11 +100,13 @@ def _bytes(path: Path) -> bytes:
         return file.read(MAX_PACKED + 1)
 
 
-def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
+def _checks(manifest: Manifest, tree: PackageFiles | None, place: Path) -> list[InstallCheck]:
     if json_manifests.is_json(manifest):
         checks = json_review.checks(manifest.json, tree, tuple(json_kinds.KINDS))
         return (
-            [*checks, Check("commands", commands_fault(manifest))] if manifest.json.cli_commands else checks
+            [*checks, InstallCheck("commands", commands_fault(manifest))]
+            if manifest.json.cli_commands
+            else checks
         )
     checks = reviewing.checks(manifest, tree, place, kernel_support.available())
     for tool in manifest.native.tools if manifest.native else ():
@@ -108,11 +114,11 @@ def _checks(manifest: Manifest, tree: Tree | None, place: Path) -> list[Check]:
             try:
                 check_schema(tool)
             except Fault as fault:
-                checks.append(Check(f"tool {tool.name} input_schema", fault.message))
+                checks.append(InstallCheck(f"tool {tool.name} input_schema", fault.message))
     return checks
 
 
-def _claims(manifest: Manifest, tree: Tree | None) -> tuple[tuple[str, list[str]], ...]:
+def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, list[str]], ...]:
     """Returns the plugin's claims, and what holds it, by its kind of manifest."""
     available = kernel_support.available()
     has_landlock = governance.Mechanism.LANDLOCK in available
@@ -136,7 +142,7 @@ def _own_warnings(manifest: Manifest) -> list[str]:
     return json_manifests.told(manifest.warnings) if json_manifests.is_json(manifest) else []
 
 
-def _say(manifest: Manifest, tree: Tree | None, checks: list[Check]) -> int:
+def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallCheck]) -> int:
     passed = not any(check.fault for check in checks)
     trust = "".join(part.capitalize() for part in manifest.trust.split("_"))
     lines = [

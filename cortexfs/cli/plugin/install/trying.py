@@ -25,13 +25,13 @@ from cortexfs.core.registry import Object
 from cortexfs.plugins import enabled
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.install import install
-from cortexfs.plugins.install.review import Check
-from cortexfs.plugins.package.package import Tree
+from cortexfs.plugins.install.review import InstallCheck
+from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.tool_call import ToolCalls
 
 CALL_SECONDS = 30.0
-_LIMITS = hostcalls.Limits(2 << 30, 512, 1024)
+_LIMITS = hostcalls.HostLimits(2 << 30, 512, 1024)
 _SHOWN = 200  # characters of an output
 _LEAST: Mapping[str, Any] = {
     "string": "example",
@@ -43,7 +43,7 @@ _LEAST: Mapping[str, Any] = {
 }
 
 
-def tried(tree: Tree, *, run: bool) -> list[Check]:
+def tried(tree: PackageFiles, *, run: bool) -> list[InstallCheck]:
     with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
         os.chmod(folder, 0o755)
         place = Path(folder) / tree.manifest.name
@@ -52,10 +52,10 @@ def tried(tree: Tree, *, run: bool) -> list[Check]:
             plugin = enabled.declared(tree, place)
             return trio.run(partial(_tried, run=run), plugin) if plugin else []
         except Fault as fault:
-            return [Check("it loads", fault.message)]
+            return [InstallCheck("it loads", fault.message)]
 
 
-async def _tried(plugin: hostcalls.Plugin, *, run: bool) -> list[Check]:
+async def _tried(plugin: hostcalls.Plugin, *, run: bool) -> list[InstallCheck]:
     pool = Pool(_LIMITS)
     try:
         async with trio.open_nursery() as nursery:
@@ -68,24 +68,24 @@ async def _tried(plugin: hostcalls.Plugin, *, run: bool) -> list[Check]:
         pool.stop()
 
 
-async def _each(pool: Pool, plugin: hostcalls.Plugin, *, run: bool) -> list[Check]:
+async def _each(pool: Pool, plugin: hostcalls.Plugin, *, run: bool) -> list[InstallCheck]:
     catalog = Catalog(pool)
     registry = await catalog.registry([plugin], consents=[plugin.name])
     if why := catalog.broken.get(plugin.name):
-        return [Check("it loads", why)]
+        return [InstallCheck("it loads", why)]
     tools = [one for one in registry if one.plugin == plugin]
-    checks = [Check(f"it loads, with {', '.join(tool.name for tool in tools) or 'no tools'}")]
+    checks = [InstallCheck(f"it loads, with {', '.join(tool.name for tool in tools) or 'no tools'}")]
     for tool in tools if run else ():
         checks.append(await _called(pool, tool))
     return checks
 
 
-async def _called(pool: Pool, tool: Object) -> Check:
+async def _called(pool: Pool, tool: Object) -> InstallCheck:
     value = example(msgspec.json.decode(tool.schema))
     given = msgspec.json.encode(value)
     invocation = hostcalls.Invocation(tool.name, None, str(os.getuid()), "test")
     environment = {name: each for name, each in os.environb.items() if hostcalls.is_passed_on(name)}
-    asked = hostcalls.Call("test-1", invocation, None, given, 0o022, environment, os.getcwd())
+    asked = hostcalls.CallRequest("test-1", invocation, None, given, 0o022, environment, os.getcwd())
     identity = hostcalls.Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups())))
     with _connection() as connection:
         let_go = pool.people.keep(identity, connection)
@@ -94,9 +94,9 @@ async def _called(pool: Pool, tool: Object) -> Check:
     name = f"tool {tool.name} called with {given.decode()}"
     # EIO is how a tool says that it could not do what was asked: it works.
     if outcome.fault and outcome.fault.code != "EIO":
-        return Check(name, str(outcome.fault))
+        return InstallCheck(name, str(outcome.fault))
     said = outcome.fault.message if outcome.fault else outcome.output
-    return Check(f"{name}: {clipped(said.strip(), _SHOWN)}")
+    return InstallCheck(f"{name}: {clipped(said.strip(), _SHOWN)}")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cortexfs.host.call.runtime import Cancelled, Runtime, _raise_in, shielded
+from cortexfs.host.call.runtime import Runtime, ToolCancelled, _raise_in, shielded
 from cortexfs.host.process.pipe_reader import Leading
 
 SECONDS = 60.0
@@ -108,7 +108,7 @@ def test_he_leaves_when_his_time_is_over_or_nothing_more_comes(said: Said) -> No
 
 
 def test_a_cancellation_waits_until_nothing_is_half_done() -> None:
-    # runtime.py: "`Cancelled` is raised in the tool's thread at most once ... and not where it is `shielded`"
+    # runtime.py: "`ToolCancelled` is raised in the tool's thread at most once ... not where it is `shielded`"
     ours, theirs = socket.socketpair()
     with ours, theirs:
         runtime = Runtime(theirs)
@@ -123,7 +123,7 @@ def test_a_cancellation_waits_until_nothing_is_half_done() -> None:
                 interrupting.join()
                 done.append("whole")
 
-        with pytest.raises(Cancelled):
+        with pytest.raises(ToolCancelled):
             work()
         assert (told, done) == ([True], ["whole"])
         with shielded(runtime):  # it comes once
@@ -144,13 +144,13 @@ def test_a_cancellation_that_is_on_its_way_comes_before_the_shield() -> None:
                 begun.set()
                 runtime.shield()
                 met.append("shielded")
-            except Cancelled:
+            except ToolCancelled:
                 met.append("cancelled")
 
         with runtime._state:
             worker = threading.Thread(target=work)
             worker.start()
             begun.wait()
-            _raise_in(worker.ident, Cancelled)
+            _raise_in(worker.ident, ToolCancelled)
         worker.join()
         assert met == ["cancelled"]

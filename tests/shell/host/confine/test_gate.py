@@ -151,7 +151,7 @@ def test_where_somebody_else_listens_already_nobody_gets_one() -> None:
     # seccomp(2): EBUSY, "a listener already exists"; a container's manager may be one.
     def work() -> None:
         machine = seccomp.MACHINES[os.uname().machine]
-        everything = seccomp.program(machine, seccomp.Choice(network=True, unix=seccomp._ALLOW))
+        everything = seccomp.program(machine, seccomp.FilterChoice(network=True, unix=seccomp._ALLOW))
         syscalls.filter_syscalls(everything, asks=True)
         assert seccomp.restrict(network=True, metadata=True) is None
         socket.socket(socket.AF_UNIX)

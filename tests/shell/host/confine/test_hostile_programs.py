@@ -70,7 +70,7 @@ def commands(plugin: hostcalls.Plugin) -> list[str]:
 
 async def test_memory_ends_the_program_and_nothing_else(tmp_path: Path, plugin: hostcalls.Plugin) -> None:
     async with serving(tmp_path) as world:
-        world.pool._limits = hostcalls.Limits(256 << 20, 40, 256)
+        world.pool._limits = hostcalls.HostLimits(256 << 20, 40, 256)
         await call(world, plugin)
         (host,) = world.pool.by_pid
         answer = await call(world, plugin, "bytearray(10 << 30)")
@@ -83,7 +83,7 @@ async def test_a_fork_bomb_ends_with_its_call(tmp_path: Path, plugin: hostcalls.
     if os.geteuid() == 0 and not any(os.access(place, os.W_OK) for _, place in limits.hierarchies()):
         pytest.skip("no cgroups here")  # nothing would count root's processes
     async with serving(tmp_path) as world:
-        world.pool._limits = hostcalls.Limits(1 << 30, 40, 256)
+        world.pool._limits = hostcalls.HostLimits(1 << 30, 40, 256)
         answer = await call(world, plugin, BOMB, timeout=1)
         assert answer.code == "ETIMEDOUT", answer
         await awaited(lambda: not commands(plugin))

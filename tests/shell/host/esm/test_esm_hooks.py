@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cortexfs.core.manifestjson.fields import Argument, Command, Option
+from cortexfs.core.manifestjson.fields import Argument, CommandField, Option
 from cortexfs.plugins.catalog import Catalog
 from tests.shell import esmodules
 from tests.shell.calling import serving
@@ -87,7 +87,7 @@ async def test_commands(tmp_path: Path, place: Path, export: str) -> None:
     # abi.md 9.17
     says = "console.log('hello', args.name, {a: args.loud}); console.log('bye')"
     text = f"{export} async (args) => {{ {says} }}"
-    command = Command(
+    command = CommandField(
         "say-hello",
         "Greets",
         (Argument("name", "string", "Whom", required=True),),
@@ -118,7 +118,7 @@ async def test_the_last_hooks(tmp_path: Path, place: Path) -> None:
 
 async def test_none_of_these_is_a_tool(tmp_path: Path, place: Path) -> None:
     may = ("tools", "events:listener", "middleware:pre", "middleware:post", "cli:commands")
-    command = Command("say-hello", "Greets")
+    command = CommandField("say-hello", "Greets")
     plugin = esmodules.plugin(
         place / "p", esmodules.source({"only": "return 1"}), capabilities=may, commands=(command,)
     )

@@ -171,18 +171,18 @@ async def test_state_has_bounds(tmp_path: Path, place: Path) -> None:
 
 
 def test_state_does_not_grow_without_end(tmp_path: Path) -> None:
-    state = esmstate.State(str(tmp_path / "s"), "p")
+    state = esmstate.EsmState(str(tmp_path / "s"), "p")
     value = "x" * esmstate.MAX_VALUE
     for number in range(255):
         state.answer("state.set", (f"k{number}", value))
-    with pytest.raises(esmstate.Refused, match="16 MiB"):
+    with pytest.raises(esmstate.StateRefusal, match="16 MiB"):
         state.answer("state.set", ("k255", value))
     assert len(state.list()) == 255
-    with pytest.raises(esmstate.Refused, match="knows no"):
+    with pytest.raises(esmstate.StateRefusal, match="knows no"):
         state.answer("sql", ("DROP TABLE kept",))
-    with pytest.raises(esmstate.Refused, match="knows no"):
+    with pytest.raises(esmstate.StateRefusal, match="knows no"):
         state.answer("state.get", ())
-    with pytest.raises(esmstate.Refused, match="a text"):
+    with pytest.raises(esmstate.StateRefusal, match="a text"):
         state.answer("state.get", (1,))
 
 

@@ -14,7 +14,7 @@ from mcp_types import CallToolResult, Implementation, InitializeResult, ListTool
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp import direct
 from cortexfs.host.mcp import tools as mcptools
 from cortexfs.host.mcp.tools import Keeper
@@ -77,7 +77,7 @@ def serving() -> Iterator[Callable[[dict[str, Any]], Keeper]]:
 
     def make(answers: dict[str, Any]) -> Keeper:
         command = (sys.executable, "-I", "-c", SERVER, json.dumps(answers))
-        made.append(Keeper(Told("test", command=command)))
+        made.append(Keeper(McpTarget("test", command=command)))
         made[-1].link()
         return made[-1]
 

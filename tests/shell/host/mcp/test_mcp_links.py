@@ -17,7 +17,7 @@ import pytest
 
 from cortexfs import sdk
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.mcp_server import Told
+from cortexfs.core.manifest.mcp_server import McpTarget
 from cortexfs.host.mcp import connection, limits, tools
 from cortexfs.host.mcp import http as mcphttp
 from cortexfs.host.mcp.tools import Keeper
@@ -31,7 +31,7 @@ def keeper() -> Iterator[Callable[..., Keeper]]:
     made: list[Keeper] = []
 
     def make(**told: Any) -> Keeper:
-        made.append(Keeper(Told("test", **told)))
+        made.append(Keeper(McpTarget("test", **told)))
         return made[-1]
 
     yield make
@@ -93,7 +93,7 @@ def test_one_that_cannot_be_started_is_that_for_all_who_ask(keeper: Callable[...
 
 
 def test_a_connection_that_failed_is_closed_before_anybody_hears_of_it() -> None:
-    link = connection.Link(Told("test", command=("/no/such/program",)), lambda listed: None)
+    link = connection.Link(McpTarget("test", command=("/no/such/program",)), lambda listed: None)
     seen: list[bool] = []
     link._opened.add_done_callback(lambda _: seen.append(link.is_open))
     assert failure(link.open)[0] == "EHOSTDOWN"

@@ -68,7 +68,7 @@ def url(server: Server) -> str:
 
 
 def tool(url: str, capabilities: tuple[str, ...] = FETCH, **more: Any) -> manifest_rpc.RpcTool:
-    endpoint = targets.Endpoint(url, capabilities=capabilities, **more)
+    endpoint = targets.RpcEndpoint(url, capabilities=capabilities, **more)
     plugin = hostcalls.Plugin("my-plugin", "1.0.0", targets.RPC, targets.target(endpoint))
     (made,) = manifest_rpc.tools(plugin)
     assert isinstance(made, manifest_rpc.RpcTool)
@@ -259,7 +259,7 @@ def test_a_manifest_becomes_the_tool(tmp_path: Path) -> None:
     # abi.md 9.27
     made = json_manifests.parse(json.dumps(MANIFEST).encode(), None, "manifest.json")
     manifest = made.json
-    assert isinstance(manifest, fields.Manifest)
+    assert isinstance(manifest, fields.JsonManifest)
     plugin = json_kinds.plugin(manifest, tmp_path, NOTHING)
     (one,) = manifest_rpc.tools(plugin)
     assert one.name == "mcp_my-plugin"

@@ -180,8 +180,8 @@ PRIVATE = (
 )  # fmt: skip
 
 
-def fetched(url: str, private: tuple[str, ...] = (), **fields: Any) -> fetch.Answer:
-    request = fetch.Request("GET", url, fields.get("headers", {}), b"")
+def fetched(url: str, private: tuple[str, ...] = (), **fields: Any) -> fetch.HttpAnswer:
+    request = fetch.HttpRequest("GET", url, fields.get("headers", {}), b"")
     answer = fetch.fetch(request, private, queue.SimpleQueue())
     assert answer is not None
     return answer
@@ -226,15 +226,15 @@ def test_secrets_stay_with_their_server(server: str) -> None:
     there = server.replace("127.0.0.1", "127.0.0.2")
     here = fetched(f"{server}/to/{server}/a", LOOPBACK, headers=fetch.headers_of(sent))
     assert here.body == b"GET /a 1 secret "
-    made = fetch._redirected(fetch.Request("POST", server, sent, b"x"), 302, f"{there}/a")
+    made = fetch._redirected(fetch.HttpRequest("POST", server, sent, b"x"), 302, f"{there}/a")
     assert (made.method, made.body, made.headers.get("Cookie")) == ("GET", b"", None)
-    kept = fetch._redirected(fetch.Request("POST", server, sent, b"x"), 307, f"{server}/a")
+    kept = fetch._redirected(fetch.HttpRequest("POST", server, sent, b"x"), 307, f"{server}/a")
     assert (kept.method, kept.body, kept.headers["Cookie"]) == ("POST", b"x", "secret")
 
 
 def test_redirects_end(server: str) -> None:
     url = server + "/to//to//to//to//to//to//to//a"
-    assert fetched(url, LOOPBACK) == fetch.Answer(500, b"host: more than 5 redirects", False)
+    assert fetched(url, LOOPBACK) == fetch.HttpAnswer(500, b"host: more than 5 redirects", False)
 
 
 def test_a_server_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,4 +243,4 @@ def test_a_server_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         answer = fetched(f"http://127.0.0.1:{silent.getsockname()[1]}/", LOOPBACK)
-    assert answer == fetch.Answer(408, b"host: request timeout or failed", False)
+    assert answer == fetch.HttpAnswer(408, b"host: request timeout or failed", False)

@@ -15,7 +15,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.toml import decode
 from cortexfs.host import loaders
-from cortexfs.host.process.one_shot import Ended, decided
+from cortexfs.host.process.one_shot import ProcessEnd, decided
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.sdk import ExecutionFailed, ToolResult
 from tests.shell import declaring
@@ -49,14 +49,14 @@ T = program("/bin/t", timeout=4, output_bytes=200_000)
 
 @pytest.mark.parametrize(("said", "result"), ANSWERS)
 def test_an_answer(said: str, result: ToolResult) -> None:
-    assert decided(T, Ended(0, said.encode(), b"on stderr")) == result
+    assert decided(T, ProcessEnd(0, said.encode(), b"on stderr")) == result
 
 
 @pytest.mark.parametrize(("said", "why"), REFUSED)
 def test_no_answer(said: str, why: str) -> None:
     # abi.md 4.30
     with pytest.raises(ExecutionFailed, match="process-isolated tool 't' ") as caught:
-        decided(T, Ended(0, said.encode(), b""))
+        decided(T, ProcessEnd(0, said.encode(), b""))
     assert why in str(caught.value)
     assert caught.value.code == "EPROTO"
 
@@ -65,7 +65,7 @@ def test_no_answer(said: str, why: str) -> None:
 def test_whatever_is_said_is_an_answer_or_none(said: bytes) -> None:
     code = None
     try:
-        decided(T, Ended(0, said, b""))
+        decided(T, ProcessEnd(0, said, b""))
     except ExecutionFailed as error:
         code = error.code
     assert code in (None, "EPROTO")
@@ -73,23 +73,23 @@ def test_whatever_is_said_is_an_answer_or_none(said: bytes) -> None:
 
 def test_bytes_that_are_no_text_are_replaced() -> None:
     # abi.md 11.13
-    assert decided(T, Ended(0, b'"\xff"', b"")) == ToolResult("\N{REPLACEMENT CHARACTER}")
+    assert decided(T, ProcessEnd(0, b'"\xff"', b"")) == ToolResult("\N{REPLACEMENT CHARACTER}")
 
 
 def test_the_order_of_decision() -> None:
     flood = b"x" * 200_001
     with pytest.raises(ExecutionFailed, match="process-isolated tool 't' timed out after 4s") as caught:
-        decided(T, Ended(-9, flood, b"", timed_out=True))
+        decided(T, ProcessEnd(-9, flood, b"", timed_out=True))
     assert caught.value.code == "ETIMEDOUT"  # abi.md 4.30
     told = ToolResult.error("process-isolated tool 't' exceeded output limit of 200000 bytes")
-    assert decided(T, Ended(3, flood, b"")) == told
-    assert decided(T, Ended(0, flood[:100_000], flood[:100_001])) == told
-    assert decided(T, Ended(3, b'"fine"', b" why \n")) == ToolResult.error("why")
+    assert decided(T, ProcessEnd(3, flood, b"")) == told
+    assert decided(T, ProcessEnd(0, flood[:100_000], flood[:100_001])) == told
+    assert decided(T, ProcessEnd(3, b'"fine"', b" why \n")) == ToolResult.error("why")
     told = ToolResult.error("process-isolated tool 't' exited with status exit status: 3")
-    assert decided(T, Ended(3, b'"fine"', b"")) == told
+    assert decided(T, ProcessEnd(3, b'"fine"', b"")) == told
     for status, text in ((-9, "signal: 9 (SIGKILL)"), (-63, "signal: 63")):
         with pytest.raises(ExecutionFailed) as caught:
-            decided(T, Ended(status, b"", b""))
+            decided(T, ProcessEnd(status, b"", b""))
         assert str(caught.value).endswith(f"exited with status {text}")
         assert caught.value.code == "EPROTO"
 

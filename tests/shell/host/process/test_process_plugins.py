@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from cortexfs.core import hostcalls, wire
-from cortexfs.core.manifest.targets import Program
+from cortexfs.core.manifest.targets import ProgramTarget
 from cortexfs.host.confine import limits
 from cortexfs.peers.streams import send
 from tests.shell import declaring
@@ -39,7 +39,7 @@ def where(tmp_path: Path) -> Path:
     return place
 
 
-def only(world: World, tool: Program, **settings: Any) -> int:
+def only(world: World, tool: ProgramTarget, **settings: Any) -> int:
     return world.inode(tool.name, declaring.plugin([tool]), schema=b"{}", **settings)
 
 
@@ -49,7 +49,9 @@ async def call(
     return await run(where, program(script(where, text), **fields), stdin, environ)
 
 
-async def run(where: Path, tool: Program, stdin: bytes = b"{}", environ: tuple[str, ...] = ()) -> Answer:
+async def run(
+    where: Path, tool: ProgramTarget, stdin: bytes = b"{}", environ: tuple[str, ...] = ()
+) -> Answer:
     """One call in a daemon of its own."""
     with tempfile.TemporaryDirectory(dir=where.parent) as place:
         async with serving(Path(place)) as world, world.begun(only(world, tool), environ=environ) as runner:
@@ -294,7 +296,7 @@ def bounded() -> None:
 @pytest.mark.usefixtures("bounded")
 async def test_a_fork_bomb_ends_with_its_call(where: Path) -> None:
     async with serving(where.parent) as world:
-        world.pool._limits = hostcalls.Limits(1 << 30, 40, 256)
+        world.pool._limits = hostcalls.HostLimits(1 << 30, 40, 256)
         bomb = program(script(where, "f() { f | f & f; }; f 2>/dev/null; sleep 1000"), timeout=1)
         answer = await world.call(only(world, bomb, timeout=1), stdin=b"{}")
         assert answer.status in (1, 70), answer
@@ -307,7 +309,7 @@ async def test_a_fork_bomb_ends_with_its_call(where: Path) -> None:
 async def test_a_bomb_in_sessions_of_its_own_ends_with_its_call(where: Path) -> None:
     # children.py: "What left the group becomes the host's child when its parent ends"
     async with serving(where.parent) as world:
-        world.pool._limits = hostcalls.Limits(1 << 30, 40, 256)
+        world.pool._limits = hostcalls.HostLimits(1 << 30, 40, 256)
         command = script(where, 'setsid "$0" & setsid "$0" & sleep 1000')
         answer = await world.call(only(world, program(command, timeout=1), timeout=1), stdin=b"{}")
         assert answer.status in (1, 70), answer

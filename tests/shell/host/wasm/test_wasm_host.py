@@ -66,7 +66,7 @@ def test_the_log_is_bounded(capsys: pytest.CaptureFixture[str]) -> None:
 
     instance: Any = Instance()
     instance.memory = instance
-    host = imports.Host(imports.Facts("p", {}, {}, (), ()), state.State("", "p"))
+    host = imports.HostFunctions(imports.PluginFacts("p", {}, {}, (), ()), state.WasmState("", "p"))
     host.functions(instance)
     for _ in range(2000):
         host.log(0, 1 << 20)
