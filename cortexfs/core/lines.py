@@ -79,7 +79,7 @@ def first_line(frame: Frame) -> tuple[bytes, Frame | None]:
     """A line with as much of the frame as one may hold, and a frame with the rest of its text."""
     text = _text(frame)
     if text is None or len(text) < MAX_LINE:
-        line = frames.encode(frame)
+        line = frames.encode_lines([frame])
         if len(line) <= MAX_LINE:
             return line, None
     room = MAX_LINE - len(frames.encode(_with(frame, "")))

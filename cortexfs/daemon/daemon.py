@@ -144,7 +144,6 @@ class Daemon:
         self.sessions = Sessions(
             config.state / "sessions",
             _report,
-            grew=lambda address: self.conversations.grew(address),
             removed=lambda address: self.conversations.removed(address),
             most=terms.most(config),
         )
@@ -157,6 +156,7 @@ class Daemon:
             turns.talked,
             turns.over,
         )
+        self.sessions.on_growth(self.conversations.grew)
         self.fs = Filesystem(
             store=ControlStore(config.state / "tree"),
             logs=self.logs,

@@ -49,6 +49,7 @@ class Hooks:
     def __init__(self, pool: Pool, failure: Failure = "closed") -> None:
         self.failure = failure
         self.plugins: tuple[hostcalls.Plugin, ...] = ()
+        self.words: frozenset[str] = frozenset()  # of all hooks
         self.of_tools = False  # whether any is about calls of tools: all that these cost where none is
         self._pool = pool
         self._turnstile = Turnstile(pool)
@@ -57,9 +58,8 @@ class Hooks:
     def apply(self, plugins: Iterable[hostcalls.Plugin]) -> None:
         """From now on these; what is under way goes on."""
         self.plugins = tuple(plugin for plugin in plugins if plugin.hooks)
-        words = {word for plugin in self.plugins for word in plugin.hooks}
+        self.words = words = frozenset(word for plugin in self.plugins for word in plugin.hooks)
         self._by = {word: tuple(one for one in self.plugins if word in one.hooks) for word in words}
-
         self.of_tools = not words.isdisjoint((PRE, POST, *TOOL_EVENTS))
 
     def of(self, word: str) -> tuple[hostcalls.Plugin, ...]:

@@ -27,6 +27,8 @@ from cortexfs.models.ask.driver import Driver, Turn, Who
 from cortexfs.sessions.layout import Address
 
 MAX_SESSIONS = 10_000  # of which it is known who is told of their end
+MODELS = ("llm:pre-call", "llm:post-call")
+AGENTS = ("agent:turn-start", "agent:turn-end")
 SESSIONS = ("session:start", "session:end")
 
 _Hear: TypeAlias = Callable[[Frame], None]
@@ -46,11 +48,8 @@ class Turns:
         self._events = events
         self._sessions: OrderedDict[Address, _Known] = OrderedDict()
 
-    def _wants(self, *types: str) -> bool:
-        return any(self._hooks.of(type_) for type_ in types)
-
     def model(self, object_: Object, driver: Driver) -> Driver:
-        if not self._wants("llm:pre-call", "llm:post-call"):
+        if self._hooks.words.isdisjoint(MODELS):
             return driver
         provider, _, model = object_.name.partition("/")
 
@@ -73,7 +72,7 @@ class Turns:
         return answer
 
     def agent(self, driver: Driver) -> Driver:
-        if not self._wants("agent:turn-start", "agent:turn-end"):
+        if self._hooks.words.isdisjoint(AGENTS):
             return driver
 
         async def answer(turn: Turn) -> None:
@@ -95,7 +94,7 @@ class Turns:
 
     def talked(self, address: Address, who: Identity, is_new: bool) -> None:
         """A message was sent in this session, as its first or as a later one."""
-        if not self._wants(*SESSIONS) or who.unheard or address in self._sessions:
+        if self._hooks.words.isdisjoint(SESSIONS) or who.unheard or address in self._sessions:
             return
         self._sessions[address] = _Known(address.session, who, self._hooks.outlast(Site(who)))
         if len(self._sessions) > MAX_SESSIONS:

@@ -53,20 +53,6 @@ def named(control: str, use: str) -> list[str]:
     return [name for name in dict.fromkeys(listed) if name]
 
 
-def chosen(model: str, control: str, use: str, more: Mapping[str, Driver] | None = None) -> Driver:
-    """The driver that answers for a model; EHOSTDOWN when it has none of those that there are."""
-    names = named(control, use)
-    known = {**DRIVERS, **(more or {})}
-    for name in names:
-        if name in known:
-            return known[name]
-    lacking = f"there is no driver {' or '.join(names)}" if names else f"it names no driver for {use}"
-    if any(name in FORMATS for name in names):
-        lacking = "no provider serves it"
-    mend = f"write one of {', '.join(known)} into its .d/driver, or remove that file"
-    raise Fault("EHOSTDOWN", f"{model} cannot answer: {lacking}; {mend}")
-
-
 class Drivers:
     """The drivers of a daemon's models, and the connections that these take."""
 
@@ -105,11 +91,25 @@ class Drivers:
         return answer if behind else first
 
     def _one(self, object_: Object, use: str) -> Driver:
-        control = self._control(object_, "driver")
-        source = self._sources.get(provider_of(object_))
-        more = {name: self._asking(object_, name, source) for name in FORMATS} if source else {}
-        made = {name: driver for name, make in self._makers.items() if (driver := make(object_))}
-        return self._heard(object_, chosen(object_.name, control, use, more | made))
+        """The driver that answers for a model; EHOSTDOWN when it has none of those that there are."""
+        names = named(self._control(object_, "driver"), use)
+        for name in names:
+            if driver := self._by_name(object_, name):
+                return self._heard(object_, driver)
+        lacking = f"there is no driver {' or '.join(names)}" if names else f"it names no driver for {use}"
+        if any(name in FORMATS for name in names):
+            lacking = "no provider serves it"
+        known = [name for name in (*DRIVERS, *FORMATS, *self._makers) if self._by_name(object_, name)]
+        mend = f"write one of {', '.join(known)} into its .d/driver, or remove that file"
+        raise Fault("EHOSTDOWN", f"{object_.name} cannot answer: {lacking}; {mend}")
+
+    def _by_name(self, object_: Object, name: str) -> Driver | None:
+        if name in DRIVERS:
+            return DRIVERS[name]
+        if name in FORMATS:
+            source = self._sources.get(provider_of(object_))
+            return self._asking(object_, name, source) if source else None
+        return self._makers[name](object_) if name in self._makers else None
 
     def _asking(self, object_: Object, format_: str, source: ModelSource) -> Driver:
         async def answer(turn: Turn) -> None:

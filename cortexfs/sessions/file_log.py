@@ -1,4 +1,4 @@
-"""The log of a session on disk: how its readers read, and what a worker thread has to know of it.
+"""The log of a session on disk: how its readers read, what it may take, and what a worker thread has to know.
 
 Rules: an error of the disk is a Fault from here on. What readers need is read from the page cache on the trio
 thread, which cannot block, and from the disk in a thread.
@@ -21,8 +21,8 @@ from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.layout import EVENTS, Address, DerivedFacts
 from cortexfs.sessions.log import Log, WriteLoad
 from cortexfs.sessions.log_facts import Scan
-from cortexfs.sessions.quota import Share
 
+MEND = "remove some with ctx session rm or ctx session gc, or have the limit raised in config.toml"
 READERS = 8  # threads that may wait for the disk on behalf of readers
 ADVICE = {
     "ENOSPC": "make room, then send again",
@@ -57,6 +57,32 @@ class LogDisk:
         self.descriptors = Descriptors(descriptors)
         self.load = WriteLoad()
         self.reading = trio.CapacityLimiter(READERS)
+
+
+class Most(msgspec.Struct, frozen=True):
+    session_bytes: int = 256 << 20
+    space_bytes: int = 4096 << 20
+    space_sessions: int = 10_000
+
+
+class Share:
+    """The share of a space's sessions."""
+
+    def __init__(self, most: Most) -> None:
+        self.sessions = 0
+        self.bytes = 0
+        self._most = most
+
+    def admit(self, size: int, is_new: bool) -> None:
+        """Before more is said in a session, of `size` bytes now: EFBIG or EDQUOT where that is too much."""
+        most = self._most
+        if size >= most.session_bytes:
+            mib = most.session_bytes >> 20
+            raise Fault("EFBIG", f"the session holds {mib} MiB, which is the limit; begin another")
+        if self.bytes >= most.space_bytes:
+            raise Fault("EDQUOT", f"there are {most.space_bytes >> 20} MiB of sessions already; {MEND}")
+        if is_new and self.sessions >= most.space_sessions:
+            raise Fault("EDQUOT", f"there are {most.space_sessions} sessions already; {MEND}")
 
 
 class FileLog(Log):
@@ -127,7 +153,7 @@ class LogJob:
 
     def __init__(self, log: FileLog) -> None:
         self.log = log
-        self.size, self.last, self.synced = log.size, log.last, log.synced
+        self.size, self.last, self.synced = log.size, log.facts.last, log.synced
         self.lines: list[bytes] = []
         self.data = b""
         self.told: DerivedFacts | None = None
@@ -140,3 +166,38 @@ class LogJob:
             yield
         except OSError as error:
             self.error = error
+
+
+class Queue:
+    """Logs that wait for one kind of work: each once, in order."""
+
+    def __init__(self) -> None:
+        self._logs: dict[FileLog, None] = {}
+        self._lot = trio.lowlevel.ParkingLot()
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def __iter__(self) -> Iterator[FileLog]:
+        return iter(self._logs)
+
+    def add(self, log: FileLog) -> None:
+        self._logs[log] = None
+        self._lot.unpark()  # one takes it
+
+    def add_last(self, log: FileLog) -> None:
+        self.discard(log)
+        self.add(log)
+
+    def discard(self, log: FileLog) -> None:
+        self._logs.pop(log, None)
+
+    def take(self, limit: int | None = None) -> list[FileLog]:
+        taken = list(self._logs)[:limit]
+        for log in taken:
+            del self._logs[log]
+        return taken
+
+    async def wait(self) -> None:
+        while not self._logs:
+            await self._lot.park()

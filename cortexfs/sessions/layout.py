@@ -265,10 +265,7 @@ class Marks:
 
     def __init__(self, root: Path) -> None:
         self.path = root / "unclean.jsonl"
-        self._marked: set[Address] = set()
-
-    def __len__(self) -> int:
-        return len(self._marked)
+        self.marked: set[Address] = set()
 
     def load(self) -> list[Address]:
         """Loads what the last life left, as far as it can be understood."""
@@ -277,17 +274,17 @@ class Marks:
             for line in self.path.read_bytes().split(b"\n"):
                 with contextlib.suppress(msgspec.MsgspecError, Fault):
                     found[msgspec.json.decode(line, type=Address)] = None
-        self._marked = set(found)
+        self.marked = set(found)
         return list(found)
 
     def add(self, address: Address) -> bool:
         """Mark a session that is about to be written to; whether that is new."""
-        if address in self._marked:
+        if address in self.marked:
             return False
         with open(self.path, "ab", buffering=0, opener=_beside) as file:
             # A newline first: what a crash cut short must not spoil what follows.
             file.write(b"\n" + msgspec.json.encode(address) + b"\n")
-        self._marked.add(address)
+        self.marked.add(address)
         return True
 
     def clear(self, left: list[Address]) -> None:
@@ -297,4 +294,4 @@ class Marks:
             disk.replace(self.path, lines)
         else:
             self.path.unlink(missing_ok=True)
-        self._marked = set(left)
+        self.marked = set(left)

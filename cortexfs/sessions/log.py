@@ -81,7 +81,7 @@ class Log(ABC):
         self._load = load
         self._touched = touched
         self._lot = trio.lowlevel.ParkingLot()
-        self._pending: list[bytes] = []
+        self.pending: list[bytes] = []  # appended, and not yet in the file
         self._pending_bytes = 0
         self._waits: list[_Wait] = []
         self._dones: deque[int] = deque()  # where those stand that are not on disk yet
@@ -124,7 +124,7 @@ class Log(ABC):
         for line in lines:
             if line.startswith(TELLING):
                 check(line)
-        self._pending += lines
+        self.pending += lines
         self._count(len(data))
         self.given = last
         self._touched(self)
@@ -261,7 +261,7 @@ class Log(ABC):
 
     @property
     def unwritten(self) -> bool:
-        return bool(self._pending)
+        return bool(self.pending)
 
     @property
     def holds_done(self) -> bool:
@@ -275,7 +275,7 @@ class Log(ABC):
 
     def take(self) -> tuple[list[bytes], bytes]:
         """Returns the lines that have to be written, and the same as one piece."""
-        lines, self._pending = self._pending, []
+        lines, self.pending = self.pending, []
         return lines, b"".join(lines)
 
     def written(self, lines: Sequence[bytes], size: int) -> bool:
@@ -330,7 +330,7 @@ class Log(ABC):
         self._release(self._waits, Fault("ENOENT", "the session was removed; begin another"))
 
     def _drop(self) -> None:
-        self._pending = []
+        self.pending = []
         self._count(-self._pending_bytes)
 
     def _release(self, waits: Sequence[_Wait], fault: Fault) -> None:

@@ -13,41 +13,12 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import trio
 
-from cortexfs.core.errors import Fault
 from cortexfs.core.tree import session_places
 from cortexfs.sessions import layout
+from cortexfs.sessions.file_log import Most, Share
 from cortexfs.sessions.layout import EVENTS, Space
-
-MEND = "remove some with ctx session rm or ctx session gc, or have the limit raised in config.toml"
-
-
-class Most(msgspec.Struct, frozen=True):
-    session_bytes: int = 256 << 20
-    space_bytes: int = 4096 << 20
-    space_sessions: int = 10_000
-
-
-class Share:
-    """The share of a space's sessions."""
-
-    def __init__(self, most: Most) -> None:
-        self.sessions = 0
-        self.bytes = 0
-        self._most = most
-
-    def admit(self, size: int, is_new: bool) -> None:
-        """Before more is said in a session, of `size` bytes now: EFBIG or EDQUOT where that is too much."""
-        most = self._most
-        if size >= most.session_bytes:
-            mib = most.session_bytes >> 20
-            raise Fault("EFBIG", f"the session holds {mib} MiB, which is the limit; begin another")
-        if self.bytes >= most.space_bytes:
-            raise Fault("EDQUOT", f"there are {most.space_bytes >> 20} MiB of sessions already; {MEND}")
-        if is_new and self.sessions >= most.space_sessions:
-            raise Fault("EDQUOT", f"there are {most.space_sessions} sessions already; {MEND}")
 
 
 class Shares:

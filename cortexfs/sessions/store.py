@@ -26,11 +26,11 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.sessions import disk, layout
-from cortexfs.sessions.file_log import FileLog, fault_of
+from cortexfs.sessions.file_log import FileLog, Most, fault_of
 from cortexfs.sessions.layout import EVENTS, Address, Info, Meta, Space
 from cortexfs.sessions.load import Loading
 from cortexfs.sessions.memory_log import MemoryBudget, MemoryLog
-from cortexfs.sessions.quota import Most, Shares, taken
+from cortexfs.sessions.quota import Shares, taken
 from cortexfs.sessions.writer import Commit
 
 MISSING = "there is no such session; `ctx session list` shows those that are there"
@@ -60,7 +60,6 @@ class Sessions:
         report: Callable[[Address, str], None],
         *,
         limits: SessionLimits | None = None,
-        grew: Callable[[Address], None] = lambda _: None,
         removed: Callable[[Address], None] = lambda _: None,
         sync: Callable[[int], None] = os.fsync,
         most: Most | None = None,
@@ -72,7 +71,7 @@ class Sessions:
         self._report = report
         self._removed = removed
         descriptors = min(limits.descriptors, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        self._commit = Commit(root, descriptors, sync, report, grew)
+        self._commit = Commit(root, descriptors, sync, report)
         self._loading = Loading(root, self._commit.descriptors)
         self._logs: WeakValueDictionary[Address, FileLog] = WeakValueDictionary()
         self._changing: dict[Address, trio.Event] = {}  # being opened or removed
@@ -81,6 +80,10 @@ class Sessions:
         self._budget = MemoryBudget(limits.temp_session, limits.temp_total)
         self.run = self._commit.run
         self.settle = self._commit.settle
+
+    def on_growth(self, told: Callable[[Address], None]) -> None:
+        """Have `told` called when there is more to be seen in a log, or it has lost what was to be."""
+        self._commit.grew = told
 
     @property
     def unclean(self) -> tuple[Address, ...]:

@@ -22,12 +22,11 @@ import trio
 
 from cortexfs.linux.short_waits import Prompt
 from cortexfs.sessions import disk, layout
-from cortexfs.sessions.file_log import FileLog, LogDisk, LogJob, fault_of
+from cortexfs.sessions.file_log import FileLog, LogDisk, LogJob, Queue, fault_of
 from cortexfs.sessions.index import Indexes
 from cortexfs.sessions.layout import Address, Marks
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.log_facts import Scan
-from cortexfs.sessions.queue import Queue
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,7 +51,6 @@ class Commit:
         descriptors: int,
         sync: Callable[[int], None],
         report: Callable[[Address, str], None],
-        grew: Callable[[Address], None],
     ) -> None:
         self.root = root
         self.disk = LogDisk(root, descriptors, self._touched)
@@ -62,7 +60,8 @@ class Commit:
         self._marks = Marks(root)
         self._most_marks = MARKS
         self._in_use: WeakSet[FileLog] = WeakSet()  # as long as one is not on disk, a queue holds it
-        self._sync, self._report, self._grew = sync, report, grew
+        self._sync, self._report = sync, report
+        self.grew: Callable[[Address], None] = lambda address: None  # is told of logs that have more to see
         self._unwritten, self._unsynced, self._stale = Queue(), Queue(), Queue()
         self._writing, self._deriving = trio.Lock(), trio.Lock()
         self._prompt = Prompt()
@@ -75,7 +74,7 @@ class Commit:
     def _touched(self, log: Log) -> None:
         assert isinstance(log, FileLog)
         self._in_use.add(log)
-        if log.unwritten:
+        if log.pending:
             self._unwritten.add(log)
         elif log.wants_sync:
             self._want_sync(log)
@@ -141,12 +140,12 @@ class Commit:
         with self._at_work():
             # The lock lets others run first: a message just accepted has its answer in the same round.
             async with self._writing:
-                jobs = [LogJob(log) for log in self._unwritten.take() if log.unwritten]
+                jobs = [LogJob(log) for log in self._unwritten.take() if log.pending]
                 for job in jobs:
                     job.lines, job.data = job.log.take()
                 await self._prompt.run(partial(self._write_all, jobs))
                 self._written(jobs)
-                if len(self._marks) > self._most_marks:
+                if len(self._marks.marked) > self._most_marks:
                     await self._clear_marks()
 
     async def _clear_marks(self) -> None:
@@ -154,7 +153,7 @@ class Commit:
         left = [*self.unclean, *(log.address for log in self._in_use if not log.ended)]
         with suppress(OSError):
             await trio.to_thread.run_sync(self._marks.clear, left, limiter=self._threads)
-        self._most_marks = 2 * len(self._marks) + MARKS
+        self._most_marks = 2 * len(self._marks.marked) + MARKS
 
     def _write_all(self, jobs: list[LogJob]) -> None:
         for job in jobs:
@@ -192,14 +191,14 @@ class Commit:
             if job.error:
                 log.fail(fault_of(job.error, "written"))
                 self._report(log.address, f"events are lost: {log.fault}")
-                self._grew(log.address)
+                self.grew(log.address)
                 continue
             self._behind[log] = None
             before = log.visible
             if log.written(job.lines, len(job.data)):
                 self._stale.add_last(log)
             if log.visible > before:
-                self._grew(log.address)
+                self.grew(log.address)
             if log.wants_sync:
                 self._want_sync(log)
 
@@ -255,7 +254,7 @@ class Commit:
         if job.size == log.size:
             self._behind.pop(log, None)
         if log.on_disk(job.size, job.last):
-            self._grew(log.address)
+            self.grew(log.address)
         if told and not log.ended:
             self._stale.add_last(log)
         if log.wants_sync and not log.ended:

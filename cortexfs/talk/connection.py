@@ -168,7 +168,6 @@ class Connection:
                 await self._check_cwd(request.cwd)
             live = await self._open(key)
             self._conversations.accepts()
-            self._charge(live)
             if request.id is None or not live.session.find(request.id):  # no retry
                 live.log.check_share()
             new = self._conversations.runs.new_id()

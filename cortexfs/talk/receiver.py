@@ -18,8 +18,8 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
+from cortexfs.core.lines import LineSplitter
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.protocol import ServerSide
 from cortexfs.core.talk.requests import AnyRequest, Input, Refusal
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.quotas import SMALL, Guests
@@ -38,7 +38,7 @@ class Hearing:
         self._stream = stream
         self._uid = uid
         self._guests = guests
-        self._server = ServerSide()
+        self._lines = LineSplitter()
         self._let_go: Callable[[], None] | None = None  # of a long line that is not whole
         self._heard = 0
 
@@ -60,17 +60,17 @@ class Hearing:
 
     def lines(self, data: bytes) -> list[bytes | None]:
         """The lines that `data` completes; None stands for one that was too long."""
-        return self._server.split(data)
+        return self._lines.feed(data)
 
     def keep(self) -> Refusal | None:
         """When lines have been taken: account for the rest; the answer where there is no room for it."""
-        if self._server.held <= SMALL:
+        if self._lines.held <= SMALL:
             self.close()
         elif self._let_go is None:
             try:
                 self._let_go = self._guests.hold(self._uid, MAX_LINE)
             except Fault as fault:
-                self._server.drop()
+                self._lines.drop()
                 return requests.refusal(fault)
         return None
 

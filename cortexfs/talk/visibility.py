@@ -6,6 +6,7 @@ shared sessions. This file must never know what is said in a session.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from cortexfs.core.registry import Key as ObjectKey
@@ -13,6 +14,8 @@ from cortexfs.core.registry import is_own, plain
 from cortexfs.core.talk.requests import Scope, SessionKey
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.talk.session import LiveSession
+
+ADDRESSES = 4096  # of sessions, that need not be made anew
 
 
 class ClientView(NamedTuple):
@@ -22,6 +25,7 @@ class ClientView(NamedTuple):
     uid: int
     number: int  # of his connection
 
+    @functools.lru_cache(ADDRESSES)  # noqa: B019  # of a tuple: nothing is kept alive but some words
     def address(self, key: SessionKey) -> Address:
         if key.scope == "temp":
             space = Space(f"temp/{key.owner}", self.uid)

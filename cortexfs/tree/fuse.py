@@ -88,6 +88,7 @@ class Filesystem(pyfuse3.Operations):
         self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock, logs)
         self._entries = Entries(self._tree, self._spaces, logs, status, commands, clock)
         self._handles = Handles()
+        self.control = self._tree.control  # the value that counts for the next run
         self.object_of: Callable[[int, int], Object | None] = self._tree.runnable
 
     # For the daemon.
@@ -102,10 +103,6 @@ class Filesystem(pyfuse3.Operations):
     @property
     def registry(self) -> Registry:
         return self._tree.registry
-
-    def control(self, object_: Object, name: str) -> str:
-        """The value of a control that counts for the next run."""
-        return self._tree.control(object_, name)
 
     def model_alias(self, name: str) -> str | None:
         """Where a link in model/ leads."""

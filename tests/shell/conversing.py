@@ -16,13 +16,13 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key
 from cortexfs.models.ask.driver import Driver
-from cortexfs.models.drivers import chosen
+from cortexfs.models.drivers import DRIVERS
 from cortexfs.peers import safe_sockets
 from cortexfs.peers.quotas import Guests
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.run_table import Runs
+from cortexfs.sessions.file_log import Most
 from cortexfs.sessions.layout import Address, Space
-from cortexfs.sessions.quota import Most
 from cortexfs.sessions.store import SessionLimits, Sessions
 from cortexfs.state.run_logs import Logs
 from cortexfs.talk.connection import Connection
@@ -179,7 +179,7 @@ Drivers: TypeAlias = Callable[[Key], Driver] | None
 
 
 def _driver(key: Key) -> Driver:
-    return chosen(key[1], "debug." + key[1].rpartition("/")[2], "socket")
+    return DRIVERS["debug." + key[1].rpartition("/")[2]]
 
 
 async def _check_cwd(path: str) -> None:
@@ -200,10 +200,6 @@ async def conversing(
 ) -> AsyncIterator[World]:
     world: World | None = None
 
-    def grew(address: Address) -> None:
-        if world:
-            world.conversations.grew(address)
-
     def removed(address: Address) -> None:
         if world:
             world.conversations.removed(address)
@@ -213,7 +209,6 @@ async def conversing(
         root / "sessions",
         lambda _, remark: reports.append(remark),
         limits=limits,
-        grew=grew,
         removed=removed,
         sync=sync,
         most=most,
@@ -221,6 +216,7 @@ async def conversing(
     async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)
         world = World(sessions, nursery, connections, drivers)
+        sessions.on_growth(world.conversations.grew)
         await nursery.start(world.conversations.run)
         yield world
         nursery.cancel_scope.cancel()

@@ -166,8 +166,8 @@ def _request(value: Any) -> AnyRequest:
             raise Fault("EINVAL", f"{field}: is null; leave it out instead")
     request: AnyRequest = _converted(value, REQUESTS[op])
     for field, check in _CHECKS.items():
-        if (given := getattr(request, field, None)) is not None:
-            check(field, given)
+        if field in value:
+            check(field, value[field])
     if isinstance(request, Send):
         _check_input("input", request.input)
     elif isinstance(request, Approve) and request.input is not None:
@@ -208,10 +208,9 @@ def _check_cwd(field: str, value: str) -> None:
 
 
 def _check_input(field: str, value: Input) -> None:
-    empty = Fault("EINVAL", f"{field}: is empty; say something")
     if isinstance(value, str):
         if not value.strip():
-            raise empty
+            raise _empty(field)
         return
     if "messages" not in value and "content" not in value:
         raise Fault("EINVAL", f"{field}: expected a string, or an object with messages or content")
@@ -219,7 +218,11 @@ def _check_input(field: str, value: Input) -> None:
     content = shape.content or []
     kept = content.strip() if isinstance(content, str) else [p for p in content if p.type != "text" or p.text]
     if not shape.messages and not kept:
-        raise empty
+        raise _empty(field)
+
+
+def _empty(field: str) -> Fault:
+    return Fault("EINVAL", f"{field}: is empty; say something")
 
 
 def check_edited(value: dict[str, Any], decision: Decision = "allow_once") -> None:

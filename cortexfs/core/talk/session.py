@@ -48,6 +48,7 @@ TRANSITIONS: dict[State, dict[str, State]] = {
     "failed": {"done error": "over"},
     "over": {},
 }
+_OUTPUT = tuple(each for each in frames.Frame.__subclasses__() if each.__struct_config__.tag in OUTPUT)
 _KNOWN = {trigger.split()[0] for row in TRANSITIONS.values() for trigger in row}
 # A run first seen in its middle (after a resume, or behind the end of a shortened log).
 _ANYWHERE = {trigger: after for row in TRANSITIONS.values() for trigger, after in row.items()}
@@ -236,7 +237,7 @@ class Session:
 
     def emit(self, run: str, frame: frames.Frame) -> list[LogEvent]:
         """Log what the active run produced; a text over 1 MiB becomes several events."""
-        if self.active is None or self.active.run != run or lines.kind(frame) not in OUTPUT:
+        if self.active is None or self.active.run != run or not isinstance(frame, _OUTPUT):
             raise Fault("EPROTO", f"the run {run} cannot produce a {lines.kind(frame)} frame now")
         return self._append(run, frame)
 

@@ -143,10 +143,11 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
     ),
 }
 LOG = "log"
+_BY_NAME = {(class_, control.name): control for class_, rows in CONTROLS.items() for control in rows}
 
 
 def find(class_: str, name: str) -> Control | None:
-    return next((control for control in CONTROLS[class_] if control.name == name), None)
+    return _BY_NAME.get((class_, name))
 
 
 def line_ended(text: str) -> bytes:

@@ -14,12 +14,12 @@ from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
 from cortexfs.core.hostcalls import Identity
-from cortexfs.core.registry import Registry
+from cortexfs.core.registry import Object, Registry
 from cortexfs.core.talk.requests import Decision, Input, Verdict
 from cortexfs.core.tree import controls
 from cortexfs.core.tree.places import has_socket
 from cortexfs.models import debug, drivers
-from cortexfs.models.ask.driver import Who
+from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.ask.prompt import text_of
 
 
@@ -186,6 +186,12 @@ async def test_a_large_script_is_read_in_a_thread() -> None:
 # -- as objects
 
 
+def answering(model: Object, control: str) -> Driver:
+    """What answers for a model whose `.d/driver` says this."""
+    given = {"driver": control}
+    return drivers.Drivers(lambda name: None, lambda object_, name: given.get(name, "")).chosen(model, "exec")
+
+
 def test_the_models_are_objects_with_sockets() -> None:
     # issue: "as real model objects with exec, socket and .d/"
     registry = Registry({model.key: model for model in debug.objects(1.0)})
@@ -197,7 +203,7 @@ def test_the_models_are_objects_with_sockets() -> None:
         for name, control in shown.items():
             if control.check and values[name]:
                 assert controls.judge(control, values[name]) == values[name]
-        assert drivers.chosen(model.name, values["driver"].decode(), "exec") in drivers.DRIVERS.values()
+        assert answering(model, values["driver"].decode()) in drivers.DRIVERS.values()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +224,7 @@ def test_which_drivers_a_control_names(control: str, use: str, names: list[str])
 @pytest.mark.parametrize("control", ["", "other\n", "agent=debug.echo\n"])
 def test_a_model_without_a_driver_that_there_is(control: str) -> None:
     with pytest.raises(Fault, match=r"EHOSTDOWN: p/m cannot answer: .*; write one of debug.echo, debug"):
-        drivers.chosen("p/m", control, "exec")
+        answering(Object(class_="model", name="p/m", description=""), control)
 
 
 async def test_a_bug_of_a_driver_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:
