@@ -20,7 +20,7 @@ from cortexfs.core.frames import Progress
 from cortexfs.core.registry import Object
 from cortexfs.models import debug
 from cortexfs.models.ask.driver import Driver, Turn
-from cortexfs.models.ask.model import NoAnswer, fallback_of, model_of, provider_of
+from cortexfs.models.ask.model import NoAnswer, fallbacks, model_of, provider_of
 from cortexfs.models.exchange.answering import Attempts, RetryTerms
 from cortexfs.models.exchange.clients import Clients
 from cortexfs.models.exchange.sources import ModelSource
@@ -83,7 +83,7 @@ class Drivers:
     def chosen(self, object_: Object, use: str) -> Driver:
         """Returns the driver of a model now, with those that its `.d/fallback` names behind it."""
         first = self._one(object_, use)
-        behind = fallback_of(object_, self._control)
+        behind = fallbacks(self._control(object_, "fallback"))
 
         async def answer(turn: Turn) -> None:
             await self._chain(object_.name, first, behind, use, turn)

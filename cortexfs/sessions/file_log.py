@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -146,58 +145,3 @@ class FileLog(Log):
     def told(self) -> DerivedFacts:
         """Returns the part of it that may be said: a `done` that is not on disk is not."""
         return DerivedFacts.of(self.facts, self.visible, "active" if self.holds_done else self.facts.state)
-
-
-class LogJob:
-    """The facts about one log for a thread, and the outcome."""
-
-    def __init__(self, log: FileLog) -> None:
-        self.log = log
-        self.size, self.last, self.synced = log.size, log.facts.last, log.synced
-        self.lines: list[bytes] = []
-        self.data = b""
-        self.told: DerivedFacts | None = None
-        self.anew = False
-        self.error: OSError | None = None
-
-    @contextmanager
-    def judged(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.error = error
-
-
-class Queue:
-    """Logs that wait for one kind of work: each once, in order."""
-
-    def __init__(self) -> None:
-        self._logs: dict[FileLog, None] = {}
-        self._lot = trio.lowlevel.ParkingLot()
-
-    def __len__(self) -> int:
-        return len(self._logs)
-
-    def __iter__(self) -> Iterator[FileLog]:
-        return iter(self._logs)
-
-    def add(self, log: FileLog) -> None:
-        self._logs[log] = None
-        self._lot.unpark()  # one takes it
-
-    def add_last(self, log: FileLog) -> None:
-        self.discard(log)
-        self.add(log)
-
-    def discard(self, log: FileLog) -> None:
-        self._logs.pop(log, None)
-
-    def take(self, limit: int | None = None) -> list[FileLog]:
-        taken = list(self._logs)[:limit]
-        for log in taken:
-            del self._logs[log]
-        return taken
-
-    async def wait(self) -> None:
-        while not self._logs:
-            await self._lot.park()

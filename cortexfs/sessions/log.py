@@ -25,7 +25,7 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.sessions.log_facts import DONE, HEADS, TELLING, Index, LogFacts, Scan, check, id_of
+from cortexfs.sessions.log_facts import DONE, HEAD, HEADS, TELLING, Index, LogFacts, Scan, check, id_of
 
 READ = 1 << 16  # what a reader takes at once
 SEARCH = 1 << 18
@@ -115,8 +115,9 @@ class Log(ABC):
             return
         self._admit()
         data = b"".join(lines)
-        first, last = id_of(lines[0]), id_of(lines[-1])
-        if first is None or last is None or first <= self.given or last < first + len(lines) - 1:
+        heads = HEAD.match(lines[0]), HEAD.match(lines[-1])
+        first, last = (int(head[1]) if head else 0 for head in heads)
+        if first <= self.given or last < first + len(lines) - 1:
             raise ValueError("event ids must increase strictly")
         ends = data.count(b"\n"), data.count(b"}\n")
         if ends != (len(lines), len(lines)) or len(max(lines, key=len)) > MAX_LINE:

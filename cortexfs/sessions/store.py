@@ -110,7 +110,7 @@ class Sessions:
             for remark in loaded.remarks:
                 self._report(address, remark)
             if loaded.made and loaded.derived < loaded.scan.size:  # a daemon died before it wrote them
-                self._commit.outdate(log)
+                self._commit.beside.outdate(log)
             return log
         finally:
             self._changing.pop(address).set()
@@ -140,7 +140,7 @@ class Sessions:
         log = await self.open(address)
         if not log.made:
             raise Fault("ENOENT", MISSING)
-        await self._commit.renew(log)
+        await self._commit.beside.renew(log)
         try:
             data = await trio.to_thread.run_sync((self.folder(address) / "meta.json").read_bytes)
             return msgspec.json.decode(data, type=Meta)
@@ -152,7 +152,7 @@ class Sessions:
         log = await self.open(address)
         if not log.made:
             raise Fault("ENOENT", MISSING)
-        await self._commit.renew(log, anew=True)
+        await self._commit.beside.renew(log, anew=True)
 
     def visible(self, address: Address) -> int | None:
         """How much of its log may be seen; None when nobody has it open, and all of it may."""
@@ -165,8 +165,8 @@ class Sessions:
             with suppress(Fault):
                 log = await self.open(address)
                 if log.made:
-                    await self._commit.renew(log)
-        await self._commit.freshen(lambda log: _is_below(log.address, parts))
+                    await self._commit.beside.renew(log)
+        await self._commit.beside.freshen(lambda log: _is_below(log.address, parts))
 
     def grew(self, address: Address, size: int) -> None:
         """Counts the files that an agent has kept beside a session's log for its user's share."""
@@ -180,7 +180,7 @@ class Sessions:
         with trio.CancelScope(shield=True):
             async with self._commit.exclusive():
                 await trio.to_thread.run_sync(work)
-                self._commit.indexes.forget()
+                self._commit.beside.indexes.forget()
 
     async def remove(self, address: Address) -> None:
         """Remove a session and all its files; its readers come to their end, its writers get ENOENT."""
@@ -213,7 +213,7 @@ class Sessions:
         cwd = layout.text(folder / "cwd")
         disk.discard(folder)
         self._commit.descriptors.forget(folder / EVENTS)
-        self._commit.indexes.removed(address, cwd)
+        self._commit.beside.indexes.removed(address, cwd)
         return size
 
     async def expired(self, space: Space, policy: Policy) -> list[Info]:

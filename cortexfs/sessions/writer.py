@@ -1,8 +1,8 @@
-"""From memory to the disk: writes what sessions appended, fsyncs it, and renews the files beside the logs.
+"""From memory to the disk: writes what sessions appended, and fsyncs it.
 
 One task writes what all sessions appended meanwhile, in one worker thread; some others fsync, a few logs at a
-turn; one renews what is derived. So an event costs the same however many sessions there are, and a disk
-that hangs holds up sessions and not the daemon.
+turn. The files beside the logs are made by others (beside.py). So an event costs the same however many
+sessions there are, and a disk that hangs holds up sessions and not the daemon.
 
 Rules: the state of logs changes on the trio thread only, blocking calls are made in threads only. A round
 that has begun is finished, whoever is cancelled. Errors of the disk become Faults here.
@@ -21,9 +21,9 @@ from weakref import WeakSet
 import trio
 
 from cortexfs.linux.short_waits import Prompt
-from cortexfs.sessions import disk, layout
-from cortexfs.sessions.file_log import FileLog, LogDisk, LogJob, Queue, fault_of
-from cortexfs.sessions.index import Indexes
+from cortexfs.sessions import disk
+from cortexfs.sessions.beside import Beside
+from cortexfs.sessions.file_log import FileLog, LogDisk, fault_of
 from cortexfs.sessions.layout import Address, Marks
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.log_facts import Scan
@@ -33,16 +33,60 @@ R = TypeVar("R")
 
 SYNCERS = 4
 SYNC_SHARE = 8  # logs that one of them takes at a turn: a `done` waits for its neighbours
-DERIVE_SHARE = 128  # logs in such a pass: whoever looks at the files of one waits for it
 MARKS = 1000  # sessions written to, in a file that is made anew when most of them are on disk by now
-DERIVE_PAUSE = 0.05  # seconds; runs that end together share a pass over the files beside the logs
+
+
+class _Job:
+    """The facts about one log for a thread, and the outcome."""
+
+    def __init__(self, log: FileLog) -> None:
+        self.log = log
+        self.size, self.last, self.synced = log.size, log.facts.last, log.synced
+        self.lines: list[bytes] = []
+        self.data = b""
+        self.error: OSError | None = None
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = error
+
+
+class _Queue:
+    """Logs that wait for one kind of work: each once, in order."""
+
+    def __init__(self) -> None:
+        self._logs: dict[FileLog, None] = {}
+        self._lot = trio.lowlevel.ParkingLot()
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def add(self, log: FileLog) -> None:
+        self._logs[log] = None
+        self._lot.unpark()  # one takes it
+
+    def discard(self, log: FileLog) -> None:
+        self._logs.pop(log, None)
+
+    def take(self, limit: int | None = None) -> list[FileLog]:
+        taken = list(self._logs)[:limit]
+        for log in taken:
+            del self._logs[log]
+        return taken
+
+    async def wait(self) -> None:
+        while not self._logs:
+            await self._lot.park()
 
 
 class Commit:
     """The way of records to the disk, for all sessions.
 
-    Its attributes are the stages of that way (unwritten, unsynced, stale) and who works on each: a record
-    passes from one to the next under the same two locks.
+    Its attributes are the stages of that way (unwritten, unsynced, behind) and who works on each: a record
+    passes from one to the next.
     """
 
     def __init__(
@@ -55,19 +99,18 @@ class Commit:
         self.root = root
         self.disk = LogDisk(root, descriptors, self._touched)
         self.descriptors = self.disk.descriptors
-        self.indexes = Indexes(root)
         self.unclean: dict[Address, None] = {}  # of an earlier life, not opened in this one
         self._marks = Marks(root)
         self._most_marks = MARKS
         self._in_use: WeakSet[FileLog] = WeakSet()  # as long as one is not on disk, a queue holds it
         self._sync, self._report = sync, report
         self.grew: Callable[[Address], None] = lambda address: None  # is told of logs that have more to see
-        self._unwritten, self._unsynced, self._stale = Queue(), Queue(), Queue()
-        self._writing, self._deriving = trio.Lock(), trio.Lock()
+        self._unwritten, self._unsynced = _Queue(), _Queue()
+        self._writing = trio.Lock()
         self._prompt = Prompt()
         self._behind: dict[FileLog, None] = {}  # written, and not synced as far
-        self._renewed: list[FileLog] = []  # those whose other files are being made now
         self._threads = trio.CapacityLimiter(SYNCERS + 2)  # ours: others may keep theirs waiting
+        self.beside = Beside(root, self.descriptors, self._threads, report)
         self._busy = 0
         self._idle = trio.lowlevel.ParkingLot()
 
@@ -87,7 +130,7 @@ class Commit:
                 nursery.start_soon(self._run_writer)
                 for _ in range(SYNCERS):
                     nursery.start_soon(self._run_syncer)
-                nursery.start_soon(self._run_deriver)
+                nursery.start_soon(self.beside.run)
                 task_status.started()
         finally:
             with trio.CancelScope(shield=True):
@@ -95,23 +138,22 @@ class Commit:
 
     async def settle(self) -> None:
         """Wait until nothing is left to do."""
-        while self._unwritten or self._unsynced or self._stale or self._busy:
-            await self._idle.park()
+        while self._unwritten or self._unsynced or self._busy or self.beside.is_behind:
+            while self._unwritten or self._unsynced or self._busy:
+                await self._idle.park()
+            await self.beside.rested()
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
         """While this lasts nothing is written or derived."""
-        async with self._writing, self._deriving:
+        async with self._writing, self.beside.held():
             yield
-
-    def outdate(self, log: FileLog) -> None:
-        """The files beside the log are behind it."""
-        self._stale.add_last(log)
 
     def forget(self, log: FileLog) -> None:
         """The log's session is gone."""
-        for queue in (self._unwritten, self._unsynced, self._stale):
-            queue.discard(log)
+        self._unwritten.discard(log)
+        self._unsynced.discard(log)
+        self.beside.forget(log)
         self._behind.pop(log, None)
         log.end()
 
@@ -140,7 +182,7 @@ class Commit:
         with self._at_work():
             # The lock lets others run first: a message just accepted has its answer in the same round.
             async with self._writing:
-                jobs = [LogJob(log) for log in self._unwritten.take() if log.pending]
+                jobs = [_Job(log) for log in self._unwritten.take() if log.pending]
                 for job in jobs:
                     job.lines, job.data = job.log.take()
                 await self._prompt.run(partial(self._write_all, jobs))
@@ -155,12 +197,12 @@ class Commit:
             await trio.to_thread.run_sync(self._marks.clear, left, limiter=self._threads)
         self._most_marks = 2 * len(self._marks.marked) + MARKS
 
-    def _write_all(self, jobs: list[LogJob]) -> None:
+    def _write_all(self, jobs: list[_Job]) -> None:
         for job in jobs:
             with job.judged():
                 self._write(job)
 
-    def _write(self, job: LogJob) -> None:
+    def _write(self, job: _Job) -> None:
         log = job.log
         if not log.made:
             self._make(log)
@@ -185,7 +227,7 @@ class Commit:
         log.fresh.append(log.folder)
         log.made = True
 
-    def _written(self, jobs: list[LogJob]) -> None:
+    def _written(self, jobs: list[_Job]) -> None:
         for job in jobs:
             log = job.log
             if job.error:
@@ -196,7 +238,7 @@ class Commit:
             self._behind[log] = None
             before = log.visible
             if log.written(job.lines, len(job.data)):
-                self._stale.add_last(log)
+                self.beside.outdate(log)
             if log.visible > before:
                 self.grew(log.address)
             if log.wants_sync:
@@ -215,7 +257,7 @@ class Commit:
 
     async def _sync_round(self, share: int | None) -> None:
         with self._at_work():
-            jobs = [LogJob(log) for log in self._unsynced.take(share)]
+            jobs = [_Job(log) for log in self._unsynced.take(share)]
             for job in jobs:
                 job.log.syncing = True
             await self._in_thread(self._sync_all, jobs)
@@ -225,13 +267,13 @@ class Commit:
                 else:
                     self._synced(job)
 
-    def _sync_all(self, jobs: list[LogJob]) -> None:
+    def _sync_all(self, jobs: list[_Job]) -> None:
         synced: set[Path] = set()  # folders that these logs share, once for all
         for job in jobs:
             with job.judged():
                 self._sync_one(job, synced)
 
-    def _sync_one(self, job: LogJob, synced: set[Path]) -> None:
+    def _sync_one(self, job: _Job, synced: set[Path]) -> None:
         log = job.log
         opened = self.descriptors.take(log.path, write=log.doubtful)
         try:
@@ -248,7 +290,7 @@ class Commit:
                 synced.add(path)
         log.fresh = []
 
-    def _synced(self, job: LogJob) -> None:
+    def _synced(self, job: _Job) -> None:
         log, told = job.log, job.log.holds_done
         log.syncing = False
         if job.size == log.size:
@@ -256,7 +298,7 @@ class Commit:
         if log.on_disk(job.size, job.last):
             self.grew(log.address)
         if told and not log.ended:
-            self._stale.add_last(log)
+            self.beside.outdate(log)
         if log.wants_sync and not log.ended:
             self._want_sync(log)
 
@@ -266,19 +308,19 @@ class Commit:
             if log.ended:
                 return
             self._report(log.address, f"the log may have lost events, and is read again: {error.strerror}")
-            job = LogJob(log)
+            job = _Job(log)
             found = await self._in_thread(self._look_again, job)
             log.syncing = False
             if found and found.size < log.size:
                 log.adopt(found)
                 log.fail_sync(fault_of(error, "kept"))
-                self._stale.add_last(log)
+                self.beside.outdate(log)
             elif job.error:
                 log.fail_sync(fault_of(job.error, "kept"))
             else:
                 self._synced(job)
 
-    def _look_again(self, job: LogJob) -> Scan | None:
+    def _look_again(self, job: _Job) -> Scan | None:
         """Looks at the log through a new descriptor, in case it is shorter than thought; else syncs it
         anew."""
         self.descriptors.forget(job.log.path)
@@ -300,75 +342,9 @@ class Commit:
         for log in self._behind:
             self._unsynced.add(log)
         await self._sync_round(None)
-        while self._stale:
-            await self._derive_round()
+        while self.beside.is_behind:
+            await self.beside.catch_up()
         left = [*self.unclean, *(log.address for log in self._behind)]
         with suppress(OSError):  # a disk that is read-only now; then it is read again at the next start
             await trio.to_thread.run_sync(self._marks.clear, left)
         self.descriptors.close()
-
-    # Deriving.
-
-    async def _run_deriver(self) -> None:
-        while True:
-            await self._stale.wait()
-            await self._derive_round()
-            await trio.sleep(DERIVE_PAUSE)
-
-    async def _derive_round(self) -> None:
-        with self._at_work():
-            async with self._deriving:
-                await self._derive_these(self._stale.take(DERIVE_SHARE))
-
-    async def _derive_these(self, logs: list[FileLog], anew: bool = False) -> None:
-        jobs = [LogJob(log) for log in logs if log.made and not log.ended]
-        for job in jobs:
-            job.told, job.anew = job.log.told, anew
-        self._renewed = logs
-        await self._in_thread(self._derive_all, jobs)
-        self._renewed = []
-        for job in jobs:
-            if job.error:
-                self._report(job.log.address, f"the files beside the log are not up to date: {job.error}")
-
-    async def renew(self, log: FileLog, anew: bool = False) -> None:
-        """Bring the files beside a log up to date, now."""
-        with self._at_work():
-            async with self._deriving:
-                self._stale.discard(log)
-                await self._derive_these([log], anew)
-
-    async def freshen(self, meant: Callable[[FileLog], bool]) -> None:
-        """Bring the files beside these logs up to date where they are not."""
-        if not any(map(meant, (*self._renewed, *self._stale))):
-            return
-        with self._at_work():
-            async with self._deriving:
-                logs = [log for log in self._stale if meant(log)]
-                for log in logs:
-                    self._stale.discard(log)
-                await self._derive_these(logs)
-
-    def _derive_all(self, jobs: list[LogJob]) -> None:
-        for job in jobs:
-            with job.judged():
-                self._derive(job)
-        if jobs:
-            with jobs[-1].judged():
-                self.indexes.write()
-
-    def _derive(self, job: LogJob) -> None:
-        log, told = job.log, job.told
-        assert told
-        opened = self.descriptors.take(log.path)
-        start = 0 if job.anew else log.derived
-        log.derived = 0  # should this fail half-way, the next time begins anew
-        try:
-            layout.derive(log.folder, log.address, opened.descriptor, start, told)
-        finally:
-            self.descriptors.release(opened)
-        log.derived = told.size
-        if job.anew:
-            self.indexes.rebuild(log.address)
-        elif start < told.size:
-            self.indexes.used(log.address, told.cwd)

@@ -34,7 +34,7 @@ from cortexfs.pool.people import People
 from cortexfs.sessions.log import READ
 from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.receiver import Hearing, weight
-from cortexfs.talk.sender import Saying
+from cortexfs.talk.sender import ANSWERS, Saying
 from cortexfs.talk.session import Asker, LiveSession
 from cortexfs.talk.visibility import ClientView, key_of
 
@@ -124,7 +124,8 @@ class Connection:
                 data = await self._hearing.received()
                 for line in self._hearing.lines(data):
                     await self._answer(await self._hearing.understood(line))
-                    await self._saying.answers_gone()
+                    if len(self._saying.left) > ANSWERS:
+                        await self._saying.answers_gone()
                 if refusal := self._hearing.keep():
                     self._saying.say(refusal)
             self.let_go()

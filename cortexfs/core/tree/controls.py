@@ -143,11 +143,11 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
     ),
 }
 LOG = "log"
-_BY_NAME = {(class_, control.name): control for class_, rows in CONTROLS.items() for control in rows}
+BY_NAME = {(class_, control.name): control for class_, rows in CONTROLS.items() for control in rows}
 
 
 def find(class_: str, name: str) -> Control | None:
-    return _BY_NAME.get((class_, name))
+    return BY_NAME.get((class_, name))
 
 
 def line_ended(text: str) -> bytes:

@@ -273,11 +273,11 @@ class Tree:
 
     def control(self, object_: Object, name: str) -> str:
         """The value of a control that counts now, for whoever acts on it."""
-        control = controls.find(object_.class_, name)
+        control = controls.BY_NAME.get((object_.class_, name))
         return self.value(object_, control).decode() if control else ""
 
     def value(self, object_: Object, control: Control) -> bytes:
-        written = self.values.find(object_.key, control.name)
+        written = self.values.of.get(object_.key, {}).get(control.name)
         if written and written.data is not None:
             return written.data
         if control.name == "timeout" and object_.timeout is None:

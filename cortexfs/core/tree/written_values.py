@@ -23,20 +23,20 @@ class Written(msgspec.Struct, frozen=True, gc=False):
 
 class Values:
     def __init__(self) -> None:
-        self._written: dict[Key, dict[str, Written]] = {}
+        self.of: dict[Key, dict[str, Written]] = {}
         self._incarnations: dict[tuple[Key, str], int] = {}
         self._begun: dict[Key, int] = {}  # the first incarnation of what users make and remove
         self._beginnings = itertools.count(1)
 
     def load(self, key: Key, written: Mapping[str, Written]) -> None:
-        self._written[key] = dict(written)
+        self.of[key] = dict(written)
 
     def keys(self) -> tuple[Key, ...]:
         """The objects for which something was written."""
-        return tuple(self._written)
+        return tuple(self.of)
 
     def find(self, key: Key, name: str) -> Written | None:
-        return self._written.get(key, {}).get(name)
+        return self.of.get(key, {}).get(name)
 
     def is_absent(self, key: Key, name: str) -> bool:
         written = self.find(key, name)
@@ -46,20 +46,20 @@ class Values:
         return self._incarnations.get((key, name), self._begun.get(key, 0))
 
     def put(self, key: Key, name: str, data: bytes, now: int) -> None:
-        self._written.setdefault(key, {})[name] = Written(data, now)
+        self.of.setdefault(key, {})[name] = Written(data, now)
 
     def replace(self, key: Key, name: str, data: bytes | None, now: int) -> None:
         """Another file stands there from now on, or none."""
         self._incarnations[key, name] = self.incarnation(key, name) + 1
-        self._written.setdefault(key, {})[name] = Written(data, now)
+        self.of.setdefault(key, {})[name] = Written(data, now)
 
     def restore(self, key: Key, name: str) -> None:
         """An absent control is created again, with its default."""
-        self._written.get(key, {}).pop(name, None)
+        self.of.get(key, {}).pop(name, None)
 
     def drop(self, key: Key, names: Iterable[str]) -> None:
         """The object has gone, with all its controls: one of its name starts afresh."""
-        self._written.pop(key, None)
+        self.of.pop(key, None)
         begun = self._begun.pop(key, 0)
         for name in names:
             if begun:
@@ -73,4 +73,4 @@ class Values:
 
     def size(self, key: Key) -> int:
         """How many bytes were written for an object."""
-        return sum(len(one.data or b"") for one in self._written.get(key, {}).values())
+        return sum(len(one.data or b"") for one in self.of.get(key, {}).values())

@@ -42,13 +42,14 @@ def model_of(object_: Object, control: Callable[[Object, str], str]) -> ModelEnt
         limit=int(limit) if limit.isdecimal() else None,
         default=parameters(text["default"]),
         effort=text["effort"].strip() or "auto",
-        fallback=fallback_of(object_, control),
+        fallback=fallbacks(control(object_, "fallback")),
     )
 
 
-def fallback_of(object_: Object, control: Callable[[Object, str], str]) -> tuple[str, ...]:
-    """The models that are asked when it cannot answer."""
-    return tuple(_rules(control(object_, "fallback")))
+def fallbacks(text: str) -> tuple[str, ...]:
+    """The models that a `.d/fallback` of this text has asked when its own cannot answer."""
+    lines = (line.strip() for line in text.split("\n"))
+    return tuple(line for line in lines if line and not line.startswith("#"))
 
 
 def provider_of(object_: Object) -> str:
@@ -77,11 +78,6 @@ def written(default: dict[str, Any]) -> str:
 def _text(value: Any) -> str:
     plain = isinstance(value, str) and "\n" not in value and _value(value) == value
     return value if plain else msgspec.json.encode(value).decode()
-
-
-def _rules(text: str) -> list[str]:
-    lines = (line.strip() for line in text.split("\n"))
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 class NoAnswer(Fault):

@@ -7,12 +7,12 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.sessions.file_log import LogJob
 from cortexfs.sessions.log import Log
 from cortexfs.sessions.writer import Commit
 from tests.shell.logreader import Reader
@@ -189,7 +189,7 @@ async def test_what_was_appended_behind_a_lost_event_is_lost_with_it(
 ) -> None:
     write, may_write = Commit._write_all, threading.Event()
 
-    def held(self: Commit, jobs: list[LogJob]) -> None:
+    def held(self: Commit, jobs: Any) -> None:
         may_write.wait()
         write(self, jobs)
 
