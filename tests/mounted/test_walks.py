@@ -14,9 +14,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
@@ -30,12 +30,10 @@ DAEMON = Path(__file__).with_name("walked_daemon.py")
 # Files on the way of each byte that only kernels before Linux 6.16 need.
 OLD_KERNELS = () if safe_sockets.REFUSED else ("peers/safe_sockets.py",)
 
-TIMES = 12  # the first few are not warm
-ASIDE = {
-    ("tree/fault_guard.py", "guard"),
-    ("state/run_logs.py", "run"),
-    ("sessions/writer.py", "_run_deriver"),
-}
+TIMES, COLD = 20, 4  # and how many of them are not warm
+ASIDE = {("tree/fault_guard.py", "guard"), ("state/run_logs.py", "run"), ("sessions/beside.py", "run")}
+WRITERS = {("sessions/writer.py", "_run_writer"), ("sessions/writer.py", "_run_syncer")}
+Function: TypeAlias = tuple[str, str]  # file and name
 
 
 class Event(NamedTuple):
@@ -53,21 +51,22 @@ class Page(NamedTuple):
 def page(heading: str) -> Page:
     section = DESIGN.read_text().split(f"### {heading}\n")[1].split("\n#")[0]
     files, moves = map(int, re.findall(r"at most (\d+)\s+files and (\d+)\s+moves", section)[0])
-    return Page(re.findall(r"^\d+\. `([\w/]+\.py)`", section, re.MULTILINE), files, moves)
+    steps = section.split("\n1. ")[1].split("\n\n")[0]
+    return Page(re.findall(r"`([\w/]+/\w+\.py)`", steps), files, moves)
 
 
-def without_others(events: list[Event]) -> list[Event]:
-    """Without the tasks of `ASIDE`, each of which is called when it goes on, and returns when it waits."""
+def without(events: list[Event], aside: set[Function]) -> list[Event]:
+    """Without these tasks, each of which is called when it goes on, and returns when it waits."""
     kept, depth = [], 0
     for each in events:
-        if each[1:] in ASIDE:
+        if each[1:] in aside:
             depth += 1 if each.event == "call" else -1
         elif not depth:
             kept.append(each)
     return kept
 
 
-def between(events: list[Event], first: tuple[str, str], last: tuple[str, str]) -> list[Event]:
+def between(events: list[Event], first: Function, last: Function) -> list[Event]:
     """From the first call of one function to the last return of another."""
     names = [event[1:] for event in events]
     return events[names.index(first) : len(names) - names[::-1].index(last)]
@@ -80,12 +79,15 @@ def walked(events: list[Event]) -> tuple[list[str], int]:
     return list(dict.fromkeys(files)), moves
 
 
-def check(heading: str, events: list[Event]) -> None:
-    told = page(heading)
-    files, moves = walked(events)
-    assert [file for file in files if file not in told.files] == [], "are not on the page"
-    assert [file for file in told.files if file not in files] == [], "are on the page, and not met"
-    assert len(files) <= told.most_files
+def check(heading: str, ways: list[list[Event]]) -> None:
+    """The shortest way keeps to the page, as whatever comes late is waited for once more; all of the page is
+    met on some way."""
+    told, walks = page(heading), [walked(way) for way in ways]
+    files, moves = min(walks, key=lambda walk: walk[1])
+    assert {*files} - {*told.files} == set(), "are not on the page"
+    met = {file for files, _ in walks for file in files}
+    assert {*told.files} - {*OLD_KERNELS} - met == set(), "are on the page, and not met"
+    assert len(files) <= len(told.files) <= told.most_files
     assert moves <= told.most_moves
 
 
@@ -111,16 +113,18 @@ class Walked(Ctx):
         self.process.stdin.flush()
         return self._heard()
 
-    def way(self, work: Callable[[], object], first: tuple[str, str], last: tuple[str, str]) -> list[Event]:
-        """The events on the way of this work, from a call of one function to a return of another: of several
-        times the shortest, as an answer that comes late is waited for once more."""
+    def ways(
+        self, work: Callable[[], object], first: Function, last: Function, aside: set[Function] = ASIDE
+    ) -> list[list[Event]]:
+        """The events of this work each time, from a call of one function to a return of another."""
         ways = []
-        for _ in range(TIMES):
+        for number in range(TIMES):
             assert self._say("begin") == "begun\n"
             work()
-            events = without_others([Event(*each) for each in json.loads(self._say("end"))])
-            ways.append(between(events, first, last))
-        return min(ways, key=lambda way: walked(way)[1])
+            events = without([Event(*each) for each in json.loads(self._say("end"))], aside)
+            if number >= COLD:
+                ways.append(between(events, first, last))
+        return ways
 
     def end(self) -> None:
         self.umount()
@@ -168,5 +172,38 @@ def test_the_way_of_a_call(daemon: Walked) -> None:
     def call() -> None:
         assert daemon.run([daemon.tool("fs.read"), str(daemon.work / "text")]).returncode == 0
 
-    accepted, told = ("peers/arrivals.py", "_accept"), ("run/runner.py", "_finish")
-    check("The way of a call", daemon.way(call, accepted, told))
+    ways = daemon.ways(call, ("peers/arrivals.py", "_accept"), ("run/runner.py", "_finish"))
+    check("The way of a call", ways)
+
+
+@pytest.fixture
+def echo(daemon: Walked) -> Iterator[Talk]:
+    with closing(Talk(daemon.root / "model/debug/echo.sock")) as talk:
+        yield talk
+
+
+def test_the_way_of_a_sessions_line(daemon: Walked, echo: Talk) -> None:
+    def line() -> None:
+        assert echo.send("words")["status"] == "ok"
+
+    ways = daemon.ways(line, ("talk/receiver.py", "received"), ("talk/connection.py", "_pass_on"))
+    check("The way of a session's line", ways)
+
+
+STEP = [
+    {"tool_call": {"name": "fs.read", "input": {"path": "/etc/hostname"}}},
+    {"turn": True},
+    {"delta": "it"},
+]
+
+
+def test_the_way_of_an_agents_step(daemon: Walked) -> None:
+    daemon.ctx("agent", "new", "walker", "--model", "debug/script", "--tools", "fs.read")
+    with closing(Talk(daemon.root / "agent/walker.sock")) as talk:
+
+        def message() -> None:
+            assert talk.send(json.dumps(STEP))["status"] == "ok"
+
+        asked, told = ("agents/loop.py", "_ask"), ("agents/loop.py", "_told_outcome")
+        ways = daemon.ways(message, asked, told, ASIDE | WRITERS)
+    check("The way of an agent's step", ways)
