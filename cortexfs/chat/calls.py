@@ -79,15 +79,15 @@ def asked(approval: frames.Approval, sight: Surroundings, unseen: list[Show] | N
     body = _body(name, given, sight.read if unseen is None else _blind)
     left = _rest(name, given, body)
     effects = f" ({' '.join(', '.join(approval.effects).split())})" if approval.effects else ""
-    reason = f": {' '.join(approval.reason.split())}" if approval.reason else ""
+    reason = " ".join(approval.reason.split())
     shows, rest = _fitting(body, sight.rows()) if unseen is None else ([], [*unseen])
     said = _said(left)
     if any(len(part) > LONG for part in (said, effects, reason)):
-        rest.append(Show("code", f"may it call {one_line(name)} {said}{effects}{reason}?"))
-    told = f"{line(name, left, LONG)}{_counting(effects, LONG)}{_counting(reason, LONG)}"
-    question = Show("question", f"may it call {told}?{HINT if rest else ''}")
+        rest.append(Show("code", f"{_sentence(reason)} Allow {one_line(name)} {said}{effects}?"))
+    why = [Show("note", _sentence(_counting(reason, LONG)))] if reason else []
+    told = f"Allow {line(name, left, LONG)}{_counting(effects, LONG)}?{HINT if rest else ''}"
     above = [Show("call", line(name, left, BRIEF)), *shows] if shows else []
-    return ShownCall([*above, question], rest)
+    return ShownCall([*above, *why, Show("question", told)], rest)
 
 
 def page(name: str, rest: list[Show]) -> ShownCall:
@@ -101,7 +101,7 @@ def page(name: str, rest: list[Show]) -> ShownCall:
         room -= 1 + len(shown[-1].text) // COLUMNS
     if left:
         shown.append(Show("note", f"  ... {_counted(len(left), 'more line')}"))
-    question = Show("question", f"may it call {one_line(name)}?{HINT if left else ''}")
+    question = Show("question", f"Allow {one_line(name)}?{HINT if left else ''}")
     return ShownCall([*shown, question], left[::-1])
 
 
@@ -120,6 +120,10 @@ def resulted(frame: frames.ToolResult, is_apart: bool) -> list[Show]:
 def line(name: str, given: Any, most: int) -> str:
     """A call as a line: fs.read path=README.md."""
     return f"{one_line(name)} {_counting(_said(given), most)}".rstrip()
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _said(given: Any) -> str:

@@ -258,7 +258,7 @@ def test_a_question_is_answered_and_what_was_being_typed_comes_back(shown: Scree
     shown.type(script({"sleep": 0.5}, asks, {"delta": " decided"}))
     shown.wait("Ctrl-C cancels)")
     shown.keys("f", "l")
-    shown.wait("may it call fs.write path=x (write): it must?")
+    shown.wait("It must.\nAllow fs.write path=x (write)?")
     shown.keys("y", "Enter")
     shown.wait("answer y (once), a (always in this session), n or e (edit it first)")
     shown.wait_last("[y]es once, [a]lways for this session, [n]o, [e]dit?")

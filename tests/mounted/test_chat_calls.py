@@ -82,7 +82,7 @@ def test_a_change_is_shown_as_a_diff_and_edited(shown: Screen, ctx: Ctx) -> None
     given = {"path": str(file), "content": file.read_text().replace("5\n", "five\n")}
     shown.type(script(asks("fs.write", given, effects=["write_file"])))
     shown.wait("  @@ -2,7 +2,7 @@\n   2\n   3\n   4\n  -5\n  +five\n   6\n   7\n   8\n")
-    shown.wait(f"may it call fs.write path={file} (write_file): it must?")
+    shown.wait(f"It must.\nAllow fs.write path={file} (write_file)?")
     shown.wait_last(ASKING)
     assert re.search(rf"{GREEN}  \+five", shown.coloured)
     assert re.search(f"{RED}  -5", shown.coloured)
@@ -112,12 +112,12 @@ def test_a_large_change_is_shown_before_it_is_allowed(shown: Screen, ctx: Ctx) -
     chat(shown, "debug/script", "--session", "large")
     given = {"path": "/nowhere/x", "content": "".join(f"line {number}\n" for number in range(200))}
     shown.type(script(asks("fs.write", given)))
-    shown.wait("  +line 20\n  ... 179 more lines\nmay it call fs.write path=/nowhere/x")
+    shown.wait("  +line 20\n  ... 179 more lines\nIt must.\nAllow fs.write path=/nowhere/x")
     shown.wait("(not all of it is shown: [y]es shows more first)")
     shown.wait("there is no such file yet")
     shown.wait_last(ASKING)
     shown.type("y")
-    shown.wait("  +line 199\nmay it call fs.write?")
+    shown.wait("  +line 199\nAllow fs.write?")
     shown.wait_last(ASKING)
     assert not decisions(ctx, "large")
     shown.type("y")
@@ -138,9 +138,7 @@ def test_ctrl_c_denies_and_cancels(shown: Screen, ctx: Ctx) -> None:
     chat(shown, "debug/script", "--session", "stopped")
     command = {"cmd": "rm -r x\n  # \u202etwo"}
     shown.type(script(asks("shell.exec", command, effects=["run_process"]), {"hang": True}))
-    shown.wait(
-        "\u25b8 shell.exec\n  rm -r x\n    # \\u202etwo\nmay it call shell.exec (run_process): it must?"
-    )
+    shown.wait("\u25b8 shell.exec\n  rm -r x\n    # \\u202etwo\nIt must.\nAllow shell.exec (run_process)?")
     shown.keys("C-c")
     shown.wait("\ncancelled\n")
     shown.wait_last(">")
@@ -154,10 +152,10 @@ def test_questions_queue_up(shown: Screen, ctx: Ctx) -> None:
         chat(shown, path, "--session", "queue")
         parts = [call("shell.exec", "one", cmd="echo 1 > one"), call("shell.exec", "two", cmd="echo 2 > two")]
         shown.type(answers(parts, say("both")))
-        shown.wait("may it call shell.exec")
+        shown.wait("Allow shell.exec")
         shown.wait_last(ASKING)
         shown.type("y")
-        shown.wait("may it call shell.exec", 2)
+        shown.wait("Allow shell.exec", 2)
         shown.wait_last(ASKING)
         shown.type("n")
         shown.wait("\nboth\n")
@@ -173,13 +171,14 @@ def test_an_agents_change_in_its_directory(shown: Screen, ctx: Ctx) -> None:
         chat(shown, path, "--session", "cwd")
         change = call("fs.replace", path="relative", old="old", new="new")
         shown.type(answers([change], [change], say("done")))
-        shown.wait("  @@ -1 +1 @@\n  -old\n  +new\nmay it call fs.replace path=relative")
+        shown.wait("  @@ -1 +1 @@\n  -old\n  +new\nIt changes files (write_file")
+        shown.wait("so you are asked.\nAllow fs.replace path=relative")
         shown.wait_last(ASKING)
         shown.type("always")
         shown.wait("allowed for this session: fs.replace")
         shown.wait("\ndone\n")
         assert (ctx.work / "relative").read_text() == "new\n"
-        assert shown.text.count("may it call") == 1
+        assert shown.text.count("Allow") == 1
         shown.wait_last(">")
         leave(shown)
 
@@ -241,16 +240,16 @@ def test_send_asks_on_a_terminal(shown: Screen) -> None:
     # commands.md: "Calls that ask for approval are asked about on a terminal"
     steps = script(asks("shell.exec", {"cmd": "ls -l" + " " * 400 + "; rm -r x"}), asks("t", {}))
     shown.type(f"ctx send debug/script --scope temp --output jsonl '{steps}' > out")
-    shown.wait("may it call shell.exec: it must? (not all of it is shown: [y]es shows more first)\n")
+    shown.wait("It must.\nAllow shell.exec? (not all of it is shown: [y]es shows more first)\n")
     shown.wait_last("[y]es, [n]o, [a]lways:")
     shown.type("perhaps")
     shown.wait("answer y (once)")
-    assert "rm -r x" not in shown.text.rpartition("may it call")[0].rpartition("shell.exec\n")[2]
+    assert "rm -r x" not in shown.text.rpartition("Allow")[0].rpartition("shell.exec\n")[2]
     shown.type("y")
-    shown.wait("; rm -r x\nmay it call shell.exec?\n")  # what was cut is shown before it is allowed
+    shown.wait("; rm -r x\nAllow shell.exec?\n")  # what was cut is shown before it is allowed
     shown.wait_last("[y]es, [n]o, [a]lways:")
     shown.type("y")
-    shown.wait("may it call t: it must?\n")
+    shown.wait("It must.\nAllow t?\n")
     shown.wait_last("[y]es, [n]o, [a]lways:")
     shown.keys("C-c")
     shown.wait_last(PROMPT.strip())

@@ -193,7 +193,7 @@ def test_what_requires_one_and_has_none_asks_each_time(moded: Ctx) -> None:
             for _, id_ in made:
                 asked = client.until("approval")[-1]
                 assert asked["call"] == id_
-                assert "is asked about each time" in asked["reason"]
+                assert "so you are asked each time" in asked["reason"]
                 assert effects(moded) == 0
                 client.ask("approve", run=asked["run"], call=id_, decision="allow_session")
                 assert client.until("tool_result")[-1]["output"] == "did"

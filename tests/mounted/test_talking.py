@@ -300,7 +300,7 @@ def test_where_nobody_can_be_asked_the_denial_is_told(talks: Ctx) -> None:
     assert done.stdout == "deny\n"
     mend = "ctx chat on a terminal asks, ctx send --approve fs.write allows"
     assert done.stderr.splitlines() == [
-        "may it call fs.write?",
+        "Allow fs.write?",
         f"denied, as nobody can be asked here; {mend}",
     ]
 

@@ -82,14 +82,14 @@ OUTCOMES: dict[tuple[CallerKind, str], ConfirmOutcome] = {
     (CallerKind.AGENT, "within"): ConfirmOutcome(
         True, False, "{level} is approved by itself, up to {limit} ({source})"
     ),
-    (CallerKind.AGENT, "above"): ConfirmOutcome(
-        True, True, "{level} is asked about, above {limit} ({source})"
+    (CallerKind.AGENT, "above"): ConfirmOutcome(True, True, "{source}, above {limit}, so you are asked"),
+    (CallerKind.AGENT, "always"): ConfirmOutcome(
+        True, True, "its approval file says ask, so you are asked ({source})"
     ),
-    (CallerKind.AGENT, "always"): ConfirmOutcome(True, True, "its approval file says ask ({source})"),
     (CallerKind.AGENT, "untried"): ConfirmOutcome(
         True,
         True,
-        "{level} is asked about each time: it says required_before_execute and has no dry run ({source})",
+        "it says required_before_execute and has no dry run, so you are asked each time ({source})",
     ),
     (CallerKind.AGENT, "unheard"): ConfirmOutcome(
         False, False, "{level} must be confirmed, and nobody is there ({source})"

@@ -54,6 +54,24 @@ FLOORS = {
     "deploy": BLOCK,
     "modify_credential": BLOCK,
 }
+DOES = {
+    "read_file": "reads files",
+    "introspect_runtime": "looks at this program",
+    "network_request": "uses the network",
+    "persist_memory": "keeps what it learns",
+    "generate_media": "makes media",
+    "write_file": "changes files",
+    "run_process": "runs a program",
+    "send_message": "sends messages",
+    "publish_content": "publishes",
+    "schedule_task": "plans work for later",
+    "delegate_work": "has an agent work",
+    "read_secret": "reads secrets",
+    "delete_file": "deletes files",
+    "spend_money": "spends money",
+    "deploy": "deploys",
+    "modify_credential": "changes credentials",
+}
 HARMLESS_WORDS = {
     "reversibility": ("reversible", "partially_reversible"),
     "confirmation": ("never", "on_risk"),
@@ -129,7 +147,7 @@ def floor(effect: Effect) -> RiskSource:
     level = FLOORS.get(effect.kind, REQUIRE_CONFIRMATION)
     target = f" on {effect.target}" if effect.target else ""
     why = (
-        f"{effect.kind}{target} is {level.word}"
+        f"it {DOES[effect.kind]} ({effect.kind}{target} is {level.word})"
         if effect.kind in FLOORS
         else f"nobody knows what {effect.kind} is"
     )

@@ -68,7 +68,8 @@ def test_a_command_is_shown_verbatim() -> None:
             Show("code", "  cat <<X"),
             Show("code", "    two  spaces    tab\\x1b[2J"),
             Show("code", "  X"),
-            Show("question", "may it call shell.exec cwd=/srv (run_process): it runs a program?"),
+            Show("note", "It runs a program."),
+            Show("question", "Allow shell.exec cwd=/srv (run_process)?"),
         ],
         [],
     )
@@ -81,7 +82,7 @@ def test_what_does_not_fit_the_screen_is_counted() -> None:
     shown, rest = asked(approval("shell.exec", given), SMALL, None)
     assert [show.kind for show in shown] == ["call", *["code"] * 6, "note", "question"]
     assert shown[-2].text == "  ... 14 more lines"
-    assert shown[-1].text == f"may it call shell.exec (run_process)?{HINT}"
+    assert shown[-1].text == f"Allow shell.exec (run_process)?{HINT}"
     assert [each.text for each in rest] == [f"line {number}" for number in range(6, 20)]
     assert called("shell.exec", given, SMALL).shows[-1].text == "  ... 14 more lines"
     long = called("shell.exec", {"cmd": "x" * 1000}, SMALL).shows
@@ -131,7 +132,7 @@ def test_a_reason_and_effects_are_not_cut_unseen() -> None:
     assert "characters more" in told.shows[-1].text
     said, _ = pages(told)
     assert "-end" in said
-    assert said.endswith("-last?")
+    assert "-last. Allow t" in said
 
 
 ATTACKS = {
@@ -172,10 +173,10 @@ def test_what_is_not_seen_for_what_it_is_is_escaped(attack: str) -> None:
 
 
 def test_a_newline_in_an_argument_is_no_line() -> None:
-    given = {"path": "f", "note": "x\n  rm -rf /\nmay it call fs.read?"}
+    given = {"path": "f", "note": "x\n  rm -rf /\nAllow fs.read?"}
     (question,), _ = asked(approval("fs.move", given), SMALL, None)
     assert "\n" not in question.text
-    assert '"x\\n  rm -rf /\\nmay it call fs.read?"' in question.text
+    assert '"x\\n  rm -rf /\\nAllow fs.read?"' in question.text
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_a_newline_in_an_argument_is_no_line() -> None:
 def test_what_is_no_call_of_that_kind_is_a_line(name: str, given: Any) -> None:
     assert called(name, given, SMALL) == ShownCall([Show("call", line(name, given, 200))], [])
     (question,), _ = asked(approval(name, given), SMALL, None)
-    assert question.text == f"may it call {line(name, given, LONG)} (run_process)?"
+    assert question.text == f"Allow {line(name, given, LONG)} (run_process)?"
 
 
 def test_a_change_has_its_sides() -> None:

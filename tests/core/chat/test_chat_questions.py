@@ -66,10 +66,10 @@ def test_approvals_are_asked_one_after_the_other(world: World, chat: Chat) -> No
             frames.Approval(call=call, name="fs.write", input={"path": call}, effects=["write"], reason="it"),
         )
     chat.read()
-    assert chat.text.count("?") == 1 + chat.text.count("?may")
-    assert "?may it call fs.write path=c1 (write): it?" in chat.text
+    assert chat.text.count("?") == 1 + chat.text.count("?Allow")
+    assert "<It.>?Allow fs.write path=c1 (write)?" in chat.text
     chat.do(chat.talk.decide(decision("y")))
-    assert "?may it call fs.write path=c2 (write): it?" in chat.text
+    assert "<It.>?Allow fs.write path=c2 (write)?" in chat.text
     chat.do(chat.talk.decide(decision("NO ")))
     assert [(decided.call, decided.decision) for decided in world.decisions] == [
         ("c1", "allow_once"),
@@ -119,7 +119,7 @@ def test_a_question_that_stands_behind_anothers_is_shown_before_it_is_allowed(ch
         )
         chat.do(chat.talk.hear(asked))
     assert "t.b" not in chat.text
-    assert [each.text for each in chat.talk.unseen("b")] == ["may it call t.b?"]
+    assert [each.text for each in chat.talk.unseen("b")] == ["Allow t.b?"]
     assert not chat.talk.unseen("b")
 
 
@@ -132,7 +132,7 @@ def test_a_question_goes_with_its_run_and_with_its_result(world: World, chat: Ch
     chat.read()
     assert chat.talk.question
     assert chat.talk.question.call == "c2"
-    assert chat.text.count("?may it call t?") == 2  # the second one is asked now
+    assert chat.text.count("?Allow t?") == 2  # the second one is asked now
     chat.do(chat.talk.interrupt())
     assert chat.talk.question is None
     assert [(each.call, each.decision) for each in world.decisions] == [("c2", "deny")]
@@ -177,7 +177,7 @@ def test_what_is_decided_elsewhere_is_told(world: World, chat: Chat) -> None:
     world.emit(run_of(world), approvals.decided(questions[0], timed_out))
     world.emit(run_of(world), approvals.decided(questions[2], approvals.by(7, "allow_once", None)))
     chat.read()
-    assert "<denied: t.a (nobody decided within 600 s)>?may it call t.b?" in chat.text
+    assert "<denied: t.a (nobody decided within 600 s)>?Allow t.b?" in chat.text
     assert "<allowed: t.c (uid 7 allowed it once)>" in chat.text
     assert list(chat.talk.questions) == ["b"]
     chat.do(chat.talk.decide("deny"))
@@ -207,7 +207,7 @@ def test_a_change_is_shown_once_for_a_call_and_its_question(world: World) -> Non
     assert chat.shown[-1] == Show("end")
     chat.do(chat.talk.decide("deny"))
     assert [show.kind for show in chat.shown].count("added") == 3  # far from its call
-    assert chat.shown[-1] == Show("question", "may it call fs.write path=f?")
+    assert chat.shown[-1] == Show("question", "Allow fs.write path=f?")
 
 
 def test_questions_of_the_past_are_asked_when_they_are_still_open() -> None:
@@ -227,7 +227,7 @@ def test_questions_of_the_past_are_asked_when_they_are_still_open() -> None:
     gave = frames.ToolResult(id="20", run="r", call="a", name="fs.write", output="", is_error=False)
     deeds = late.recall([*past, gave])
     assert [deed.text for deed in deeds if isinstance(deed, Show) and deed.kind == "question"] == [
-        "may it call fs.write path=f?"
+        "Allow fs.write path=f?"
     ]
     assert late.question
     assert late.question.call == "b"

@@ -103,7 +103,7 @@ def test_declaring_delete_file_blocks_agents_and_nobody_else() -> None:
 def test_a_verdict_says_what_decided() -> None:
     tool = builtin(effect("write_file", target="/etc"))
     assert verdict(tool, AGENT).why == (
-        "require_confirmation is asked about, above review (write_file on /etc is require_confirmation)"
+        "it changes files (write_file on /etc is require_confirmation), above review, so you are asked"
     )
 
 
@@ -152,7 +152,7 @@ def test_a_required_dry_run_that_there_is_not_asks_each_time(mode: Mode) -> None
         tool = builtin(effect(kind, dry_run="required_before_execute"))
         said = verdict(tool, AGENT, RiskSettings(mode=mode))
         assert (said.allowed, said.confirm, said.dry_run_first) == (True, True, False)
-        assert "is asked about each time" in said.why
+        assert "so you are asked each time" in said.why
         assert not verdict(tool, CallForm(CallerKind.AGENT, can_ask=False), RiskSettings(mode=mode)).allowed
         said = verdict(tool, PERSON, RiskSettings(mode=mode))
         assert (said.allowed, said.confirm, said.dry_run_first) == (True, False, False)

@@ -212,7 +212,10 @@ def test_a_confirmation_is_part_of_the_decision() -> None:
     decision = asked(BASE, replace(FS_READ, tool=writing))
     assert decision.allowed
     assert decision.confirm
-    assert "require_confirmation is asked about, above review" in decision.reason
+    assert (
+        "it changes files (write_file is require_confirmation), above review, so you are asked"
+        in decision.reason
+    )
     unheard = replace(BASE, can_ask=False)
     assert not asked(unheard, replace(FS_READ, tool=writing)).allowed
 

@@ -84,7 +84,7 @@ CASES: list[tuple[str, LintInput, str, str]] = [
         "BACKGROUND_HIGH_RISK_TOOL",
         with_settings(f"{PROFILE}allow_background = true"),
         "tool/fs.write",
-        "where nobody confirms: write_file is require_confirmation",
+        "where nobody confirms: it changes files (write_file is require_confirmation)",
     ),
     ("PLUGIN_MANIFEST_UNAVAILABLE", with_plugin(fault="it was killed"), "notes", "it was killed"),
     ("PLUGIN_GOVERNANCE_INVALID", with_plugin(governance="is Quarantined"), "notes", "is Quarantined"),
@@ -151,7 +151,7 @@ CASES: list[tuple[str, LintInput, str, str]] = [
         "AGENT_TOOL_BLOCKED",
         with_agents(agent("allow base_t tool:fs.remove execute\n", "fs.remove")),
         "agent/base",
-        "fs.remove is blocked for agents: delete_file is block",
+        "fs.remove is blocked for agents: it deletes files (delete_file is block)",
     ),
 ]
 
