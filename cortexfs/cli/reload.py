@@ -27,7 +27,7 @@ def told(given: str | None, outcome: Callable[[dict[str, list[str]]], str | None
         mount = mounts.mounted_at(root)
         before = mounts.status_text(root) if mount else ""
         if mount and os.getuid() not in (0, mount.owner):
-            return "the running daemon is not yours to tell and takes it over when it is mounted again"
+            return f"it counts when uid {mount.owner} mounts again, whose daemon this is"
         daemon = daemons.of(mount) if mount else None
         if daemon is None:
             return "it counts from the next ctx mount"

@@ -293,7 +293,7 @@ class Filesystem(pyfuse3.Operations):
     @guarded
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         opened = self._handles.find(fh)
-        if opened is None:  # open for writing is such a file for who has made it
+        if opened is None:  # the executable of an agent, which its maker has open for writing
             await self.own.unmake(fh)
             self._entries.clear()
             raise read_only()
