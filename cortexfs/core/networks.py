@@ -62,6 +62,14 @@ def meant(address: Address) -> Address:
     return address
 
 
+def is_loopback(host: str | None) -> bool:
+    """Whether a host is this machine itself, which no proxy leads to."""
+    try:
+        return ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def closed_4(networks: Iterable[Network]) -> list[IPv4Network]:
     """Returns the ranges of IPv4 that are not public, without these networks."""
     closed = [*NOT_PUBLIC_4]

@@ -11,20 +11,18 @@ This file must never know sockets, sessions or runners.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
-from typing import Any
 
 import msgspec
 import trio
+from msgspec.structs import asdict
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Message, Progress, Text, ToolCall, ToolResult, Usage
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Progress, Text, ToolCall, ToolResult, Usage
 from cortexfs.core.registry import Object
-from cortexfs.core.talk.requests import Input
+from cortexfs.core.talk.requests import Input, Verdict, said
 from cortexfs.models import script as scripts
 from cortexfs.models.ask.driver import Turn
-from cortexfs.models.ask.prompt import text_of
 
 # Deltas in one `say`: enough that its own cost does not count, few enough that others are not kept waiting.
 BATCH = 256
@@ -56,7 +54,7 @@ async def script(turn: Turn) -> None:
     steps, words = await trio.to_thread.run_sync(_read, text) if large else _read(text)
     play = _Play(turn)
     for number, step in scripts.part(steps, _answers(turn.input)):
-        await _PLAYED[type(step)](play, number, step)
+        await play.play(number, step)
     await play.end(words)
 
 
@@ -64,12 +62,22 @@ def _answers(given: Input) -> int:
     """How often the newest message of the user was answered already: by an agent's model, for each call."""
     messages = given.get("messages") if isinstance(given, dict) else None
     roles = [each.get("role") for each in messages or () if isinstance(each, dict)]
-    said = roles[len(roles) - roles[::-1].index("user") :] if "user" in roles else roles
-    return said.count("assistant")
+    since = roles[len(roles) - roles[::-1].index("user") :] if "user" in roles else roles
+    return since.count("assistant")
 
 
 def _read(text: str) -> tuple[list[scripts.AnyStep], int]:
     return scripts.parse(text), _count(text)
+
+
+def text_of(value: Input) -> str:
+    """The text of a prompt, or of the newest message of the user; EINVAL where its shape is wrong."""
+    if isinstance(value, str):
+        return value
+    if "messages" in value or "content" in value:
+        return "".join(part.text for part in said(value))
+    held = value.get("input", value.get("task", ""))
+    return held if isinstance(held, str) else msgspec.json.encode(held).decode()
 
 
 class _Play:
@@ -97,78 +105,58 @@ class _Play:
         else:
             self._kept.clear()
 
-    async def say(self, number: int, step: scripts.DeltaStep) -> None:
-        self._keep(step.delta)
-        await self._turn.say(Delta(text=step.delta))
-
-    async def sleep(self, number: int, step: scripts.Sleep) -> None:
-        await trio.sleep(step.sleep)
-
-    async def call(self, number: int, step: scripts.CallStep) -> None:
-        asked = step.tool_call
-        call = asked.call or f"call{number}"
-        await self._turn.say(ToolCall(call=call, name=asked.name, input=asked.input))
-
-    async def result(self, number: int, step: scripts.ResultStep) -> None:
-        gave = step.tool_result
-        said = ToolResult(call=gave.call, name=gave.name, output=gave.output, is_error=gave.is_error)
-        await self._turn.say(said)
-
-    async def fail(self, number: int, step: scripts.Fail) -> None:
-        raise Fault(step.error.code, step.error.message)
-
-    async def hang(self, number: int, step: scripts.Hang) -> None:
-        await trio.sleep_forever()
-
-    async def burst(self, number: int, step: scripts.Burst) -> None:
-        delta = Delta(text="x" * (step.size - 1) + " ")
-        self._keep(delta.text, step.burst)
-        for size in _batches(step.burst):
-            await self._turn.say(*(delta,) * size)
-
-    async def conclude(self, number: int, step: scripts.Conclude) -> None:
-        self._concluded = True
-        await self._turn.say(_message(step.message))
-
-    async def ask(self, number: int, step: scripts.Ask) -> None:
-        asked = step.approval
-        verdict = await self._turn.ask(
-            Approval(
-                call=asked.call or f"call{number}",
-                name=asked.name,
-                input=asked.input,
-                effects=asked.effects,
-                reason=asked.reason,
-            )
-        )
-        told: str = verdict.decision
-        if verdict.input is not None:
-            told += f" {msgspec.json.encode(verdict.input).decode()}"
-        self._keep(told)
-        await self._turn.say(Delta(text=told))
-
-    async def count(self, number: int, step: scripts.Count) -> None:
-        self._counted = True
-        counted = step.usage
-        await self._turn.say(Usage(input_tokens=counted.input_tokens, output_tokens=counted.output_tokens))
-
-    async def tell(self, number: int, step: scripts.Tell) -> None:
-        await self._turn.say(Progress(message=step.progress))
+    async def play(self, number: int, step: scripts.AnyStep) -> None:
+        match step:
+            case scripts.DeltaStep(delta=text):
+                self._keep(text)
+                await self._turn.say(Delta(text=text))
+            case scripts.Burst(burst=count, size=size):
+                delta = Delta(text="x" * (size - 1) + " ")
+                self._keep(delta.text, count)
+                for first in range(0, count, BATCH):
+                    await self._turn.say(*(delta,) * min(BATCH, count - first))
+            case scripts.Sleep(sleep=seconds):
+                await trio.sleep(seconds)
+            case scripts.Hang():
+                await trio.sleep_forever()
+            case scripts.Fail(error=why):
+                raise Fault(why.code, why.message)
+            case scripts.Ask(approval=asked):
+                fields = asdict(asked) | {"call": asked.call or f"call{number}"}
+                told = _told(await self._turn.ask(Approval(**fields)))
+                self._keep(told)
+                await self._turn.say(Delta(text=told))
+            case (
+                scripts.CallStep()
+                | scripts.ResultStep()
+                | scripts.Tell()
+                | scripts.Conclude()
+                | scripts.Count()
+            ):
+                self._concluded |= isinstance(step, scripts.Conclude)
+                self._counted |= isinstance(step, scripts.Count)
+                await self._turn.say(_frame(number, step))
 
 
-_PLAYED: dict[type[scripts.AnyStep], Callable[[_Play, int, Any], Awaitable[None]]] = {
-    scripts.DeltaStep: _Play.say,
-    scripts.Sleep: _Play.sleep,
-    scripts.CallStep: _Play.call,
-    scripts.ResultStep: _Play.result,
-    scripts.Fail: _Play.fail,
-    scripts.Hang: _Play.hang,
-    scripts.Burst: _Play.burst,
-    scripts.Conclude: _Play.conclude,
-    scripts.Ask: _Play.ask,
-    scripts.Count: _Play.count,
-    scripts.Tell: _Play.tell,
-}
+def _frame(
+    number: int, step: scripts.CallStep | scripts.ResultStep | scripts.Tell | scripts.Conclude | scripts.Count
+) -> Frame:
+    match step:
+        case scripts.CallStep(tool_call=asked):
+            return ToolCall(call=asked.call or f"call{number}", name=asked.name, input=asked.input)
+        case scripts.ResultStep(tool_result=gave):
+            return ToolResult(**asdict(gave))
+        case scripts.Tell(progress=text):
+            return Progress(message=text)
+        case scripts.Conclude(message=text):
+            return _message(text)
+        case scripts.Count(usage=counted):
+            return Usage(**asdict(counted))
+
+
+def _told(verdict: Verdict) -> str:
+    given = "" if verdict.input is None else f" {msgspec.json.encode(verdict.input).decode()}"
+    return verdict.decision + given
 
 
 def _message(text: str) -> Message:
@@ -177,12 +165,6 @@ def _message(text: str) -> Message:
 
 def _count(text: str) -> int:
     return len(text.split())
-
-
-def _batches(count: int) -> Iterator[int]:
-    while count > 0:
-        yield min(count, BATCH)
-        count -= BATCH
 
 
 def objects(registered: float) -> list[Object]:

@@ -16,16 +16,17 @@ ROOMS = {
     "core": "core",
     "linux": "core linux",
     "state": "core state",
+    "net": "core version net",
     "peers": "core linux peers",
     "sdk": "sdk",
     "tools": "sdk tools",
-    "host": "core linux peers state sdk tools host version",
+    "host": "core linux net peers state sdk tools host version",
     "sessions": "core linux state sessions",
     "pool": "core linux peers state pool",
-    "models": "core state pool models",
+    "models": "core net state pool models",
     "agents": "core state models agents",
     "hooks": "core pool models sessions hooks",
-    "plugins": "core linux state peers pool models version config plugins",
+    "plugins": "core linux net state peers pool models version config plugins",
     "run": "core peers pool hooks models plugins run",
     "tree": "core state sessions agents tree",
     "talk": "core peers pool plugins sessions models tree talk",
@@ -34,7 +35,7 @@ ROOMS = {
     "client": "core client",
     "chat": "core client chat",
     "mcp": "core sdk client models version mcp",
-    "cli": "core linux state peers sessions pool models agents hooks plugins run tree talk version config"
+    "cli": "core linux net state peers sessions pool models agents hooks plugins run tree talk version config"
     " daemon client chat mcp sdk cli",
 }
 # What installing a plugin runs of the hosts' side, as its caller.

@@ -19,7 +19,8 @@ from cortexfs.core.tree import controls
 from cortexfs.models.ask.driver import Who
 from cortexfs.models.drivers import Drivers, answered
 from cortexfs.models.exchange.answering import RetryTerms
-from cortexfs.models.exchange.sources import FixedEndpoint, ModelSource
+from cortexfs.models.exchange.endpoint import Endpoint
+from cortexfs.models.exchange.sources import ModelSource
 from tests.shell.provider_server import KEY, Move, Provider, playing
 from tests.waiting import PATIENCE
 
@@ -75,10 +76,10 @@ class Turn:
 
 class Server:
     def __init__(self, base_url: str, key: str) -> None:
-        self._fixed = FixedEndpoint(base_url, key)
+        self._fixed = Endpoint(base_url, key)
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[FixedEndpoint]:
+    async def serving(self) -> AsyncIterator[Endpoint]:
         yield self._fixed
 
 

@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from cortexfs import config
 from cortexfs.cli import output, parser, reload
 from cortexfs.cli.model import local
+from cortexfs.core import networks
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.models.exchange import listing_request
 from cortexfs.models.providers import provider as files
@@ -144,7 +146,8 @@ def _add(options: argparse.Namespace, place: ProviderFolder) -> int:
     place.providers.add(options.name, provider)
     heard = _refreshed(options.name, provider, place)
     output.say(f"added {options.name}, {place.providers.path(options.name)}; {heard}")
-    if provider.base_url.startswith("http:") and not files.is_loopback(provider.base_url):
+    at = urlsplit(provider.base_url)
+    if at.scheme == "http" and not networks.is_loopback(at.hostname):
         output.say(f"{provider.base_url} is not https: what is asked there can be read on the way")
     output.say(place.told(options.name))
     return EXIT_OK

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from cortexfs.core import names
+from cortexfs.core import names, networks
 from cortexfs.core.errors import Fault
 
 KIND = "mcp-server"  # hostcalls.Plugin.kind; "mcp" is manifest.json's
@@ -98,15 +97,8 @@ def _check_url(url: str) -> None:
         raise Fault("EINVAL", f"{url!r} is no http or https address")
     if parts.username or parts.password:
         raise Fault("EINVAL", "a password is no part of url; write headers or secret_headers")
-    if parts.scheme == "http" and not is_loopback(host):
+    if parts.scheme == "http" and not networks.is_loopback(host):
         raise Fault("EINVAL", f"{host} is not this machine: its url has to begin with https://")
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # The JSON that other clients use: {"mcpServers": {NAME: {...}}}, "servers" in VS Code.

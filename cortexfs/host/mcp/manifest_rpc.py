@@ -20,14 +20,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cortexfs import sdk
-from cortexfs.core import hostcalls
+from cortexfs.core import hostcalls, networks
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import targets
-from cortexfs.core.manifest.mcp_server import is_loopback
 from cortexfs.core.manifest.targets import NETWORK, RpcEndpoint
 from cortexfs.core.manifestjson import capabilities as permissions
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.net import fetch
+from cortexfs.net import web
 
 TOOL_SECONDS = 30
 MAX_ANSWER = 16 << 20
@@ -70,17 +70,17 @@ class RpcTool(sdk.Tool):
     def execute_with_runtime(self, input: dict[str, Any], runtime: sdk.ToolRuntime) -> sdk.ToolResult:
         if not set(NETWORK) & set(self._endpoint.capabilities):
             raise Fault("EACCES", f"{self._plugin} has none of the capabilities {' and '.join(NETWORK)}")
-        wake: queue.SimpleQueue[fetch.HttpAnswer | None] = queue.SimpleQueue()
+        wake: web.Wake = queue.SimpleQueue()
         runtime.on_cancel(lambda: wake.put(None))
         asked = {"jsonrpc": "2.0", "id": _ID, "method": input["method"], "params": input.get("params", {})}
-        request = fetch.HttpRequest("POST", self._endpoint.url, _HEADERS, msgspec.json.encode(asked))
+        request = web.WebRequest("POST", self._endpoint.url, _HEADERS, msgspec.json.encode(asked))
         answer = fetch.fetch(request, self._private(), wake, most=MAX_ANSWER + 1, redirects=0)
         if answer is None:
             raise sdk.ExecutionFailed("cancelled", "ECANCELED")
         return self._result(answer)
 
     def _private(self) -> tuple[str, ...]:
-        here = is_loopback(urlsplit(self._endpoint.url).hostname or "")
+        here = networks.is_loopback(urlsplit(self._endpoint.url).hostname)
         return (*self._endpoint.private, *(_LOOPBACK if here else ()))
 
     def _result(self, answer: fetch.HttpAnswer) -> sdk.ToolResult:

@@ -18,11 +18,12 @@ import socket
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from cortexfs.core import networks
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import clipped, shown
+from cortexfs.net import web
 
 CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 60.0
@@ -31,7 +32,6 @@ _MAX_HEAD = 16 << 10
 _CHUNK = 1 << 16
 _MAX_REFUSALS = 10
 _LOOPBACK = "127.0.0.1"
-_SECRET = "proxy-authorization: basic "
 _ASK = "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n"
 _CLOSED = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _OPEN = "HTTP/1.1 200 Connected\r\n\r\n"
@@ -59,11 +59,6 @@ class Outlet:
     def address(self) -> str:
         """As a program's HTTPS_PROXY has it."""
         return f"http://x:{self._secret}@{_LOOPBACK}:{self.port}"
-
-    @property
-    def authorization(self) -> str:
-        """A line of a request to it."""
-        return f"Proxy-Authorization: Basic {self._word}"
 
     def __enter__(self) -> Outlet:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -146,26 +141,11 @@ class Outlet:
 
     def _connected(self, host: str, port: int) -> Socket:
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as problem:
+            return web.connect(host, port, self._private, lambda made: made.settimeout(CONNECT_SECONDS))
+        except (socket.gaierror, UnicodeError) as problem:
             raise Fault("EIO", f"{shown(host)} is not found: {problem}") from None
-        allowed = [(each[0], each[4]) for each in found if networks.may_reach(str(each[4][0]), self._private)]
-        if not allowed:
-            mend = "name its network with --private if you trust it"
-            raise Fault(
-                "EACCES", f"{shown(host)} has a private address, and nothing is fetched there; {mend}"
-            )
-        fault: Any = None
-        for family, address in allowed:
-            made = socket.socket(family, socket.SOCK_STREAM)
-            made.settimeout(CONNECT_SECONDS)
-            try:
-                made.connect(address)
-                return made
-            except OSError as problem:
-                made.close()
-                fault = problem
-        raise Fault("EIO", f"{shown(host)} cannot be reached: {fault}")
+        except OSError as problem:
+            raise Fault("EIO", f"{shown(host)} cannot be reached: {problem}") from None
 
     def _copy(self, here: Socket, there: Socket) -> None:
         self.connections += 1

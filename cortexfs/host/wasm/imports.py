@@ -23,6 +23,7 @@ from cortexfs.host.net import fetch
 from cortexfs.host.wasm import code as wasmcode
 from cortexfs.host.wasm.instance import ABI, ContractViolation, HostFunction, Instance
 from cortexfs.host.wasm.state import MAX_KEY, Full, WasmState
+from cortexfs.net import web
 
 ROOM = 65536  # where a length word says 0
 MAX_RANDOM = 65536
@@ -37,7 +38,7 @@ class WasmTurn:
 
     def __init__(self) -> None:
         self.ended = ""  # the code of why it is to end
-        self.wake: queue.SimpleQueue[fetch.HttpAnswer | None] = queue.SimpleQueue()
+        self.wake: web.Wake = queue.SimpleQueue()
         self.lines = 0
 
     def end(self, code: str) -> None:
@@ -191,7 +192,7 @@ class HostFunctions:
             return fetch.HttpAnswer(400, b"host: the request has over 1 MiB", False)
         try:
             named = fetch.headers_of(msgspec.json.decode(headers or b"{}"))
-            request = fetch.HttpRequest(method.decode() or "GET", url.decode(), named or {}, body)
+            request = web.WebRequest(method.decode() or "GET", url.decode(), named or {}, body)
         except (ValueError, RecursionError):  # of text that is not UTF-8, too
             named = None
         if named is None:

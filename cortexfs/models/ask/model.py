@@ -22,27 +22,21 @@ EFFORTS = ("low", "medium", "high", "xhigh")
 class ModelEntry(msgspec.Struct, frozen=True):
     name: str  # provider/model, as the tree has it
     id: str  # as the provider calls it
-    provider: str
-    cap: frozenset[str] = frozenset()
     limit: int | None = None  # tokens; None: unknown
     default: dict[str, Any] = {}
     effort: str = "auto"
-    fallback: tuple[str, ...] = ()
 
 
 def model_of(object_: Object, control: Callable[[Object, str], str]) -> ModelEntry:
     """The model that an object and its controls are."""
-    text = {name: control(object_, name) for name in ("id", "cap", "limit", "default", "effort")}
+    text = {name: control(object_, name) for name in ("id", "limit", "default", "effort")}
     limit = text["limit"].strip()
     return ModelEntry(
         name=object_.name,
         id=text["id"].rstrip("\n"),
-        provider=provider_of(object_),
-        cap=frozenset(text["cap"].split()),
         limit=int(limit) if limit.isdecimal() else None,
         default=parameters(text["default"]),
         effort=text["effort"].strip() or "auto",
-        fallback=fallbacks(control(object_, "fallback")),
     )
 
 

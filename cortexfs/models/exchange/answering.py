@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import NamedTuple
@@ -29,7 +30,7 @@ from cortexfs.models.ask.question import ModelInput, asked
 from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import PromptWindow
 from cortexfs.models.exchange import failures
-from cortexfs.models.exchange.clients import Clients, ConnectionSettings, Lost, RejectedResponse, now
+from cortexfs.models.exchange.clients import Clients, ConnectionSettings, Lost, RejectedResponse
 from cortexfs.models.exchange.endpoint import Endpoint
 from cortexfs.models.exchange.failures import ProviderFailure
 from cortexfs.models.exchange.sources import ModelSource
@@ -199,7 +200,7 @@ class Attempts:
     def _rejection(self, said: RejectedResponse, key: str) -> ProviderFailure:
         if said.status < 300:
             return failures.no_stream(self._source.name, said.headers.get("content-type", ""))
-        return failures.of_status(self._source.name, said.status, said.headers, said.body, key, now())
+        return failures.of_status(self._source.name, said.status, said.headers, said.body, key, time.time())
 
     def _loss(self, lost: Lost) -> ProviderFailure:
         if lost.connected:

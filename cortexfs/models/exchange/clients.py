@@ -18,22 +18,23 @@ import logging
 import os
 import socket
 import ssl
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from operator import attrgetter
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import trio
 
+from cortexfs.core import networks
 from cortexfs.core.errors import Fault
-from cortexfs.models.exchange.endpoint import Endpoint
-from cortexfs.models.providers.provider import is_loopback
+from cortexfs.models.exchange.endpoint import Endpoint, authorisation
+from cortexfs.models.exchange.failures import MAX_BODY
 
 EXTRA = "pip install 'cortexfs[models]'"
 CONNECTIONS = 1000  # to one provider; each is somebody's answer
 KEPT = 20  # idle ones, for the next request
 KEPT_SECONDS = 60.0
-MAX_BODY = 64 << 10  # of a response that is an error
 ERROR_SECONDS = 10.0  # to read it
 CLOSE_SECONDS = 1.0
 OURS = ("authorization", "x-api-key", "openai-organization", "openai-project")  # headers that we decide
@@ -76,11 +77,13 @@ class Response:
 
     async def receive(self) -> bytes:
         """Its next bytes, as they come; none at its end."""
-        with _translated(connected=True):
+        try:
             while True:
                 data = await anext(self._chunks, None)
                 if data is None or data:
                     return data or b""
+        except Exception as error:
+            raise _translated(error, connected=True) from None
 
 
 class _Client:
@@ -118,8 +121,8 @@ class Clients:
         self, endpoint: Endpoint, settings: ConnectionSettings, body: dict[str, Any]
     ) -> AsyncIterator[Response]:
         client = await self._client(endpoint, settings)
-        with _translated(connected=False):
-            async with client.used() as sdk, _OPEN[settings.format](sdk, dict(body)) as raw:
+        try:
+            async with client.used() as sdk, _opened(sdk, _APIS[settings.format], body) as raw:
                 if not raw.headers.get("content-type", "").startswith("text/event-stream"):
                     raise RejectedResponse(raw.status_code, dict(raw.headers), await _bounded(raw))
                 chunks = raw.iter_bytes()
@@ -127,15 +130,16 @@ class Clients:
                     yield Response(chunks)
                 finally:
                     await _let_go(raw, chunks)
+        except Exception as error:
+            raise _translated(error, connected=False) from None
 
     async def _client(self, endpoint: Endpoint, settings: ConnectionSettings) -> _Client:
         key = (endpoint.base_url, endpoint.key, settings)
         if key not in self._known:
-            sdk, make = _CLIENTS[settings.format]
             async with self._importing:
-                module = await trio.to_thread.run_sync(_imported, sdk)
+                package = await trio.to_thread.run_sync(_imported, _APIS[settings.format].package)
             if key not in self._known:
-                self._known[key] = _Client(make(module, endpoint, settings))
+                self._known[key] = _Client(_made(package, endpoint, settings))
         return self._known[key]
 
     async def forget(self) -> None:
@@ -164,7 +168,7 @@ def _imported(name: str) -> Any:
 def _http(endpoint: Endpoint, settings: ConnectionSettings) -> Any:
     import httpx2
 
-    headers = _authorisation(endpoint.key, settings.format) | dict(settings.headers)
+    headers = authorisation(endpoint.key, settings.format) | dict(settings.headers)
 
     async def authorise(request: Any) -> None:
         """The last word on headers: an SDK takes some from the environment."""
@@ -179,63 +183,43 @@ def _http(endpoint: Endpoint, settings: ConnectionSettings) -> Any:
         ),
         event_hooks={"request": [authorise]},
         follow_redirects=False,  # a key goes where it was meant to go
-        trust_env=not is_loopback(endpoint.base_url),  # proxies
+        trust_env=not networks.is_loopback(urlsplit(endpoint.base_url).hostname),  # proxies
     )
 
 
-def _authorisation(key: str, format_: str) -> dict[str, str]:
-    if not key:
-        return {}
-    return {"X-Api-Key": key} if format_ == "anthropic.messages" else {"Authorization": f"Bearer {key}"}
+class _Api(NamedTuple):
+    """Where an SDK has what a format needs."""
+
+    package: str
+    client: str
+    resource: str
+    named: tuple[str, ...]  # fields that its method wants by name; it takes the others as they are
 
 
-def _openai(sdk: Any, endpoint: Endpoint, settings: ConnectionSettings) -> Any:
-    http = _http(endpoint, settings)
-    return sdk.AsyncOpenAI(base_url=endpoint.base_url, api_key=NO_KEY, max_retries=0, http_client=http)
-
-
-def _anthropic(sdk: Any, endpoint: Endpoint, settings: ConnectionSettings) -> Any:
-    http = _http(endpoint, settings)
-    base_url = endpoint.base_url.removesuffix("/v1")
-    return sdk.AsyncAnthropic(base_url=base_url, api_key=NO_KEY, max_retries=0, http_client=http)
-
-
-_CLIENTS: dict[str, tuple[str, Callable[[Any, Endpoint, ConnectionSettings], Any]]] = {
-    "openai.chat": ("openai", _openai),
-    "openai.responses": ("openai", _openai),
-    "google": ("openai", _openai),
-    "anthropic.messages": ("anthropic", _anthropic),
+_CHAT = _Api("openai", "AsyncOpenAI", "chat.completions", ("model", "messages"))
+_APIS = {
+    "openai.chat": _CHAT,
+    "openai.responses": _Api("openai", "AsyncOpenAI", "responses", ("model", "input")),
+    "google": _CHAT,
+    "anthropic.messages": _Api(
+        "anthropic", "AsyncAnthropic", "messages", ("model", "messages", "max_tokens")
+    ),
 }
 
 
-def _chat(client: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
-    return client.chat.completions.with_streaming_response.create(  # type: ignore[no-any-return]
-        model=body.pop("model"), messages=body.pop("messages"), stream=True, extra_body=body
-    )
+def _made(package: Any, endpoint: Endpoint, settings: ConnectionSettings) -> Any:
+    api, base_url = _APIS[settings.format], endpoint.base_url
+    if api.package == "anthropic":  # which adds it
+        base_url = base_url.removesuffix("/v1")
+    http = _http(endpoint, settings)
+    return getattr(package, api.client)(base_url=base_url, api_key=NO_KEY, max_retries=0, http_client=http)
 
 
-def _responses(client: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
-    return client.responses.with_streaming_response.create(  # type: ignore[no-any-return]
-        model=body.pop("model"), input=body.pop("input"), stream=True, extra_body=body
-    )
-
-
-def _messages(client: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
-    return client.messages.with_streaming_response.create(  # type: ignore[no-any-return]
-        model=body.pop("model"),
-        messages=body.pop("messages"),
-        max_tokens=body.pop("max_tokens"),
-        stream=True,
-        extra_body=body,
-    )
-
-
-_OPEN: dict[str, Callable[[Any, dict[str, Any]], AbstractAsyncContextManager[Any]]] = {
-    "openai.chat": _chat,
-    "openai.responses": _responses,
-    "google": _chat,
-    "anthropic.messages": _messages,
-}
+def _opened(client: Any, api: _Api, body: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
+    named = {name: body[name] for name in api.named}
+    others = {name: value for name, value in body.items() if name not in named}
+    resource = attrgetter(api.resource)(client).with_streaming_response
+    return resource.create(**named, stream=True, extra_body=others)  # type: ignore[no-any-return]
 
 
 async def _bounded(raw: Any) -> bytes:
@@ -261,28 +245,16 @@ async def _let_go(raw: Any, chunks: AsyncIterator[bytes]) -> None:
             pass
 
 
-class _translated:
-    """The SDKs' exceptions as ours; their texts may hold addresses and headers, and stay here."""
-
-    def __init__(self, connected: bool) -> None:
-        self._connected = connected
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if (
-            error is None
-            or not isinstance(error, Exception)
-            or isinstance(error, RejectedResponse | Lost | Fault)
-        ):
-            return
-        response = getattr(error, "response", None)
-        if response is not None and getattr(response, "status_code", 0) >= 300:
-            body = response.content if response.is_stream_consumed else b""
-            raise RejectedResponse(response.status_code, dict(response.headers), body[:MAX_BODY]) from None
-        if (why := _reason(error)) is not None:
-            raise Lost(why, self._connected) from None
+def _translated(error: Exception, connected: bool) -> Exception:
+    """An SDK's exception as ours; its text may hold addresses and headers, and stays here."""
+    if isinstance(error, RejectedResponse | Lost | Fault):
+        return error
+    response = getattr(error, "response", None)
+    if response is not None and getattr(response, "status_code", 0) >= 300:
+        body = response.content if response.is_stream_consumed else b""
+        return RejectedResponse(response.status_code, dict(response.headers), body[:MAX_BODY])
+    why = _reason(error)
+    return error if why is None else Lost(why, connected)
 
 
 NO_CONNECTION = "no connection"
@@ -328,7 +300,3 @@ def _chain(error: BaseException) -> list[BaseException]:
             left += [each.__cause__, each.__context__]
             left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
     return chain
-
-
-def now() -> float:
-    return time.time()

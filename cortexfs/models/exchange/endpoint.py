@@ -16,11 +16,17 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 
-class Endpoint(Protocol):
-    @property
-    def base_url(self) -> str: ...
-    @property
-    def key(self) -> str: ...
+class Endpoint:
+    def __init__(self, base_url: str, key: str) -> None:
+        self.base_url = base_url
+        self.key = key
+
+
+def authorisation(key: str, format_: str) -> dict[str, str]:
+    """The header that has the key."""
+    if not key:
+        return {}
+    return {"X-Api-Key": key} if format_ == "anthropic.messages" else {"Authorization": f"Bearer {key}"}
 
 
 class EndpointServer(Protocol):

@@ -21,7 +21,7 @@ import msgspec
 from cortexfs.core.safe_text import one_line
 
 MAX_WORDS = 300  # characters of a provider's own words
-MAX_BODY = 64 << 10
+MAX_BODY = 64 << 10  # of a response that is an error
 
 OVERLOADED = 529  # Anthropic's own status for it
 HIDDEN = "[key]"

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cortexfs.core.registry import Object
-from cortexfs.models.exchange import sources
 from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.providers.files import Providers
-from cortexfs.models.providers.objects import ProviderModel, objects, offers
+from cortexfs.models.providers.objects import ProviderModel, object_of, offers
 from cortexfs.models.providers.provider import Provider
 from cortexfs.models.providers.secrets import Secrets
 
@@ -26,16 +25,13 @@ class ProviderObjects(NamedTuple):
 
 def served(files: Providers, secrets: Secrets) -> ProviderObjects:
     found = files.load()
-
-    def has_key(name: str) -> bool:
-        return found.providers[name].key is not None or secrets.has(name)
-
-    made = [
-        each
-        for name, provider in found.providers.items()
-        for each in objects(_offers(files, name, provider), provider, files.since(name), has_key(name))
-    ]
-    return ProviderObjects(made, sources.sources(found.providers, secrets), found.broken)
+    made: list[Object] = []
+    for name, provider in found.providers.items():
+        registered, has_key = files.since(name), provider.key is not None or secrets.has(name)
+        for offer in _offers(files, name, provider):
+            made.append(object_of(offer, provider, registered, has_key))
+    sources = {name: ModelSource.of(name, provider, secrets) for name, provider in found.providers.items()}
+    return ProviderObjects(made, sources, found.broken)
 
 
 def every_offer(files: Providers) -> list[ProviderModel]:

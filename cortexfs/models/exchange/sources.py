@@ -7,7 +7,7 @@ This file must never know which models a provider has.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -31,13 +31,17 @@ class ModelSource(NamedTuple):
     first: float = 300.0
     silence: float = 120.0
 
-
-class FixedEndpoint:
-    """An endpoint that is always there."""
-
-    def __init__(self, base_url: str, key: str) -> None:
-        self.base_url = base_url
-        self.key = key
+    @classmethod
+    def of(cls, name: str, provider: Provider, secrets: Secrets) -> ModelSource:
+        return cls(
+            name=name,
+            server=Remote(name, provider, secrets),
+            format=provider.format,
+            headers=tuple(sorted(provider.headers.items())),
+            connect=provider.connect_secs,
+            first=provider.first_secs,
+            silence=provider.silence_secs,
+        )
 
 
 class Remote:
@@ -60,24 +64,8 @@ class Remote:
             self._key = None
             raise Fault(*failures.no_key(self._name)[:2])
         try:
-            yield FixedEndpoint(self._provider.base_url, key)
+            yield Endpoint(self._provider.base_url, key)
         except Fault as fault:
             if fault.code == "EACCES":  # the next one may find a newer key
                 self._key = None
             raise
-
-
-def sources(providers: Mapping[str, Provider], secrets: Secrets) -> dict[str, ModelSource]:
-    """The source of each provider, by its name."""
-    return {
-        name: ModelSource(
-            name=name,
-            server=Remote(name, provider, secrets),
-            format=provider.format,
-            headers=tuple(sorted(provider.headers.items())),
-            connect=provider.connect_secs,
-            first=provider.first_secs,
-            silence=provider.silence_secs,
-        )
-        for name, provider in providers.items()
-    }

@@ -12,22 +12,21 @@ from typing import Any
 
 import msgspec
 
-from cortexfs.core.frames import Delta, Frame, ReasoningDelta
+from cortexfs.core.frames import Frame
 from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, Part, PromptMessage, PromptText
 from cortexfs.models.formats.format import (
     Format,
-    FormatAnswer,
+    FormatReader,
     ProviderRefusal,
     broken_off,
     decoded,
-    filtered,
     garbage,
     merged,
-    renamed,
+    replaced,
 )
-from cortexfs.models.formats.tool_names import renaming
+from cortexfs.models.formats.tool_names import renamed
 
 MAX_TOKENS = 4096  # of an answer: Anthropic wants a number, and every model of theirs takes this one
 RENAMED = {
@@ -39,6 +38,7 @@ CACHED = {"type": "ephemeral"}
 
 
 def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
+    asked = renamed(asked)
     body: dict[str, Any] = {"model": model.id, "max_tokens": MAX_TOKENS, "messages": _messages(asked)}
     if asked.system:
         body["system"] = [{"type": "text", "text": asked.system, "cache_control": CACHED}]
@@ -56,7 +56,7 @@ def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
         output["format"] = {"type": "json_schema", "schema": asked.schema}
     if output:
         body["output_config"] = output
-    return merged(body, renamed(model.default, RENAMED), renamed(asked.parameters, RENAMED))
+    return merged(body, replaced(model.default, RENAMED), replaced(asked.parameters, RENAMED))
 
 
 def _choice(choice: str) -> dict[str, Any]:
@@ -138,32 +138,21 @@ class _Event(msgspec.Struct):
 
 
 _events = msgspec.json.Decoder(_Event)
-_CUT = ("max_tokens", "model_context_window_exceeded")
 
 
-class AnthropicReader:
+class MessagesReader(FormatReader):
     """One stream of events."""
 
     def __init__(self, asked: ModelInput) -> None:
-        self._answer = FormatAnswer()
+        super().__init__(asked)
         self._open: set[int | None] = set()
         self._begun = False
-        self._reason = ""
-        self._stopped = False
-
-    @property
-    def ended(self) -> bool:
-        return self._stopped
-
-    @property
-    def text(self) -> str:
-        return self._answer.text
 
     def read(self, event: ServerEvent) -> list[Frame]:
         said = decoded(_events, event)
         if said.type == "error":
             raise ProviderRefusal(event.data)
-        if self._stopped:
+        if self.ended:
             return []
         read = _READ.get(said.type)
         return read(self, said) if read else []
@@ -185,30 +174,23 @@ class AnthropicReader:
         self._open.add(said.index)
         if block.type == "tool_use":
             given = msgspec.json.encode(block.input).decode() if block.input else ""
-            self._answer.call(said.index, block.id or "", block.name or "", given)
-        return self._text(block.text)
+            self._call(said.index, block.id, block.name, given)
+        return self._say(block.text)
 
     def _delta(self, said: _Event) -> list[Frame]:
         if said.delta is None or said.index not in self._open:
             raise garbage()
         if said.delta.thinking:
-            self._answer.bound(len(said.delta.thinking))
-            return [ReasoningDelta(text=said.delta.thinking)]
-        if said.delta.partial_json and self._answer.has_call(said.index):
-            self._answer.call(said.index, arguments=said.delta.partial_json)
-        return self._text(said.delta.text)
-
-    def _text(self, text: str | None) -> list[Frame]:
-        if not text:
-            return []
-        self._answer.add(text)
-        return [Delta(text=text)]
+            return self._think(said.delta.thinking)
+        if said.delta.partial_json and said.index in self._calls:
+            self._call(said.index, None, None, said.delta.partial_json)
+        return self._say(said.delta.text)
 
     def _end_block(self, said: _Event) -> list[Frame]:
         if said.index not in self._open:
             raise garbage()
         self._open.discard(said.index)
-        return self._answer.calls() if self._answer.has_call(said.index) else []
+        return self._whole_calls() if said.index in self._calls else []
 
     def _about(self, said: _Event) -> list[Frame]:
         self._count(said.usage)
@@ -217,7 +199,9 @@ class AnthropicReader:
         return []
 
     def _stop(self, said: _Event) -> list[Frame]:
-        self._stopped = True
+        if self._open:
+            raise broken_off()
+        self.ended = True
         return []
 
     def _count(self, usage: _Usage | None) -> None:
@@ -226,25 +210,18 @@ class AnthropicReader:
             return
         if usage.input_tokens is not None:
             cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
-            self._answer.input_tokens = usage.input_tokens + cached
+            self._input_tokens = usage.input_tokens + cached
         if usage.output_tokens is not None:
-            self._answer.output_tokens = usage.output_tokens
-
-    def end(self) -> list[Frame]:
-        if not self._stopped or self._open:
-            raise broken_off()
-        if self._reason == "refusal":
-            raise filtered("the model refuses")
-        return self._answer.end(cut=self._reason in _CUT)
+            self._output_tokens = usage.output_tokens
 
 
 _READ = {
-    "message_start": AnthropicReader._start,
-    "content_block_start": AnthropicReader._begin,
-    "content_block_delta": AnthropicReader._delta,
-    "content_block_stop": AnthropicReader._end_block,
-    "message_delta": AnthropicReader._about,
-    "message_stop": AnthropicReader._stop,
+    "message_start": MessagesReader._start,
+    "content_block_start": MessagesReader._begin,
+    "content_block_delta": MessagesReader._delta,
+    "content_block_stop": MessagesReader._end_block,
+    "message_delta": MessagesReader._about,
+    "message_stop": MessagesReader._stop,
 }
 
-FORMAT = renaming(Format(request, AnthropicReader))
+FORMAT = Format(request, MessagesReader)

@@ -14,43 +14,26 @@ This file must never know which providers there are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Frame, Message, Progress, Text, ToolCall, Usage
+from cortexfs.core.frames import Delta, Frame, Message, Progress, ReasoningDelta, Text, ToolCall, Usage
 from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput
+from cortexfs.models.formats.tool_names import sent
 
 MAX_ANSWER = 64 << 20  # characters of an answer; a provider that says more is broken
 MAX_CALLS = 1000  # tool calls of one answer
 
+# Why providers end an answer, in their words: because of what it says, and because of its length.
+FILTERED = {"content_filter": "its content filter", "refusal": "the model refuses"}
+CUT = ("length", "max_output_tokens", "max_tokens", "model_context_window_exceeded")
+
 T = TypeVar("T")
-
-
-class FormatReader(Protocol):
-    def read(self, event: ServerEvent) -> list[Frame]:
-        """Returns the frames of an event; raises Refused for an error that the provider tells in its
-        stream."""
-
-    def end(self) -> list[Frame]:
-        """The stream has ended: what is left to say."""
-
-    @property
-    def ended(self) -> bool:
-        """Returns True if the answer is whole."""
-
-    @property
-    def text(self) -> str:
-        """Returns the text of the answer."""
-
-
-class Format(NamedTuple):
-    request: Callable[[ModelEntry, ModelInput], dict[str, Any]]
-    reader: Callable[[ModelInput], FormatReader]
 
 
 class ProviderRefusal(Exception):
@@ -62,63 +45,83 @@ class ProviderRefusal(Exception):
         self.status = status
 
 
-class FormatAnswer:
-    """An answer on its way, whatever the format."""
+class FormatReader:
+    """One stream of events, as far as formats do not differ."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: ModelInput) -> None:
+        self._names = {theirs: ours for ours, theirs in sent(tool.name for tool in asked.tools).items()}
         self._text: list[str] = []
         self._size = 0
         self._calls: dict[Any, _Call] = {}
         self._said_calls = 0
-        self.input_tokens: int | None = None
-        self.output_tokens: int | None = None
+        self._input_tokens: int | None = None
+        self._output_tokens: int | None = None
+        self._reason = ""  # why it has ended, in the provider's word
+        self.ended = False  # whether the answer is whole
 
     @property
     def text(self) -> str:
+        """The text of the answer, as far as it has come."""
         return "".join(self._text)
 
-    def add(self, text: str) -> None:
-        self._text.append(text)
-        self.bound(len(text))
+    def read(self, event: ServerEvent) -> list[Frame]:
+        """Returns the frames of an event; raises ProviderRefusal for an error that the provider tells in its stream."""
+        raise NotImplementedError
 
-    def bound(self, size: int) -> None:
+    def end(self) -> list[Frame]:
+        """The stream has ended: what is left to say, in the order of abi.md 5.13."""
+        if not self.ended:
+            raise broken_off()
+        if self._reason in FILTERED:
+            raise Fault("EPERM", f"the provider stopped the answer: {FILTERED[self._reason]}")
+        frames = self._whole_calls()
+        if self._text or not self._said_calls:
+            frames.append(Message(role="assistant", content=[Text(self.text)]))
+        if self._reason in CUT:
+            frames.append(Progress(message="the answer was cut at max_tokens"))
+        if self._input_tokens is not None or self._output_tokens is not None:
+            used = Usage(input_tokens=self._input_tokens or 0, output_tokens=self._output_tokens or 0)
+            frames.append(used)
+        return frames
+
+    def _say(self, text: str | None) -> list[Frame]:
+        if not text:
+            return []
+        self._text.append(text)
+        self._bound(len(text))
+        return [Delta(text=text)]
+
+    def _think(self, text: str | None) -> list[Frame]:
+        if not text:
+            return []
+        self._bound(len(text))
+        return [ReasoningDelta(text=text)]
+
+    def _bound(self, size: int) -> None:
         self._size += size
         if self._size > MAX_ANSWER:
             raise Fault("EREMOTEIO", f"the answer is over {MAX_ANSWER >> 20} million characters")
 
-    def call(self, key: Any, call: str = "", name: str = "", arguments: str = "") -> None:
+    def _call(self, key: Any, call: str | None, name: str | None, arguments: str | None) -> None:
         """More of a tool call. Ids and names come whole, arguments in pieces."""
         known = self._calls.get(key)
         if known is None:
             if len(self._calls) >= MAX_CALLS:
                 raise Fault("EREMOTEIO", f"the answer has over {MAX_CALLS} tool calls")
             known = self._calls[key] = _Call()
-        known.call = known.call or call
-        known.name = known.name or name
-        known.arguments.append(arguments)
-        self.bound(len(arguments))
+        known.call = known.call or call or ""
+        known.name = known.name or name or ""
+        known.arguments.append(arguments or "")
+        self._bound(len(arguments or ""))
 
-    def has_call(self, key: Any) -> bool:
-        return key in self._calls
-
-    def calls(self) -> list[Frame]:
-        """The calls that are whole now and have not been said."""
+    def _whole_calls(self) -> list[Frame]:
+        """The calls that are whole now and have not been said, under our names."""
         whole, self._calls = list(self._calls.values()), {}
         frames: list[Frame] = []
         for each in whole:
             self._said_calls += 1
-            frames.append(each.frame(f"call{self._said_calls}"))
-        return frames
-
-    def end(self, cut: bool = False) -> list[Frame]:
-        """Calls, message and usage, in the order of abi.md 5.13."""
-        frames = self.calls()
-        if self._text or not self._said_calls:
-            frames.append(Message(role="assistant", content=[Text(self.text)]))
-        if cut:
-            frames.append(Progress(message="the answer was cut at max_tokens"))
-        if self.input_tokens is not None or self.output_tokens is not None:
-            frames.append(Usage(input_tokens=self.input_tokens or 0, output_tokens=self.output_tokens or 0))
+            name, input_ = self._names.get(each.name, each.name), arguments("".join(each.arguments))
+            frames.append(ToolCall(call=each.call or f"call{self._said_calls}", name=name, input=input_))
         return frames
 
 
@@ -128,9 +131,10 @@ class _Call:
         self.name = ""
         self.arguments: list[str] = []
 
-    def frame(self, fallback: str) -> ToolCall:
-        text = "".join(self.arguments)
-        return ToolCall(call=self.call or fallback, name=self.name, input=arguments(text))
+
+class Format(NamedTuple):
+    request: Callable[[ModelEntry, ModelInput], dict[str, Any]]
+    reader: Callable[[ModelInput], FormatReader]
 
 
 def arguments(text: str) -> Any:
@@ -165,16 +169,12 @@ def broken_off() -> Fault:
     return Fault("EREMOTEIO", "its stream broke off in the middle of the answer")
 
 
-def filtered(why: str) -> Fault:
-    return Fault("EPERM", f"the provider stopped the answer: {why}")
-
-
 def merged(*bodies: dict[str, Any]) -> dict[str, Any]:
     """A request of these parts, later ones counting more; null leaves a field out, whoever set it."""
     whole = {key: value for body in bodies for key, value in body.items()}
     return {key: value for key, value in whole.items() if value is not None}
 
 
-def renamed(parameters: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def replaced(parameters: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """Parameters by the provider's names for them."""
     return {names.get(key, key): value for key, value in parameters.items()}

@@ -12,7 +12,6 @@ from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput
 from cortexfs.models.formats import openai_chat
 from cortexfs.models.formats.format import Format
-from cortexfs.models.formats.tool_names import renaming
 
 MOST = "high"  # effort; there is no more
 
@@ -24,4 +23,4 @@ def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
     return body
 
 
-FORMAT = renaming(Format(request, openai_chat.ChatReader))
+FORMAT = Format(request, openai_chat.ChatReader)

@@ -11,26 +11,25 @@ from typing import Any
 
 import msgspec
 
-from cortexfs.core.frames import Delta, Frame, ReasoningDelta
+from cortexfs.core.frames import Frame
 from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, Part, PromptMessage, PromptText
 from cortexfs.models.ask.structured import is_strict
 from cortexfs.models.formats.format import (
     Format,
-    FormatAnswer,
+    FormatReader,
     ProviderRefusal,
-    broken_off,
     decoded,
-    filtered,
     garbage,
     merged,
     written,
 )
-from cortexfs.models.formats.tool_names import renaming
+from cortexfs.models.formats.tool_names import renamed
 
 
 def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
+    asked = renamed(asked)
     messages = [{"role": "system", "content": asked.system}] if asked.system else []
     messages += [_message(said) for said in asked.said]
     body: dict[str, Any] = {"model": model.id, "messages": messages}
@@ -127,32 +126,23 @@ class _Chunk(msgspec.Struct):
 _chunks = msgspec.json.Decoder(_Chunk)
 
 
-class ChatReader:
+class ChatReader(FormatReader):
     """One stream of chunks."""
 
     def __init__(self, asked: ModelInput) -> None:
-        self._answer = FormatAnswer()
-        self._reason = ""
+        super().__init__(asked)
         self._done = False
-
-    @property
-    def ended(self) -> bool:
-        return self._done or bool(self._reason)
-
-    @property
-    def text(self) -> str:
-        return self._answer.text
 
     def read(self, event: ServerEvent) -> list[Frame]:
         if event.data == b"[DONE]":
-            self._done = True
+            self._done = self.ended = True
             return []
         chunk = decoded(_chunks, event)
         if chunk.error is not None or event.name == "error":
             raise ProviderRefusal(event.data)
         if chunk.usage:
-            self._answer.input_tokens = chunk.usage.prompt_tokens
-            self._answer.output_tokens = chunk.usage.completion_tokens
+            self._input_tokens = chunk.usage.prompt_tokens
+            self._output_tokens = chunk.usage.completion_tokens
         elif chunk.choices is None:
             raise garbage()
         for choice in chunk.choices or ():
@@ -163,27 +153,17 @@ class ChatReader:
     def _choice(self, choice: _Choice) -> list[Frame]:
         said: list[Frame] = []
         if delta := choice.delta or choice.message:
-            if thought := delta.reasoning_content or delta.reasoning:
-                self._answer.bound(len(thought))
-                said.append(ReasoningDelta(text=thought))
-            if text := delta.content or delta.refusal:
-                self._answer.add(text)
-                said.append(Delta(text=text))
+            said += self._think(delta.reasoning_content or delta.reasoning)
+            said += self._say(delta.content or delta.refusal)
             for number, call in enumerate(delta.tool_calls or ()):
                 function = call.function or _Function()
                 key = number if call.index is None else call.index
-                self._answer.call(key, call.id or "", function.name or "", function.arguments or "")
-        self._reason = choice.finish_reason or self._reason
+                self._call(key, call.id, function.name, function.arguments)
+        if choice.finish_reason:
+            self._reason, self.ended = choice.finish_reason, True
         if choice.finish_reason == "tool_calls":
-            said += self._answer.calls()
+            said += self._whole_calls()
         return said
 
-    def end(self) -> list[Frame]:
-        if not self.ended:
-            raise broken_off()
-        if self._reason == "content_filter":
-            raise filtered("its content filter")
-        return self._answer.end(cut=self._reason == "length")
 
-
-FORMAT = renaming(Format(request, ChatReader))
+FORMAT = Format(request, ChatReader)

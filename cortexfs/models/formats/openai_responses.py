@@ -11,28 +11,28 @@ from typing import Any
 
 import msgspec
 
-from cortexfs.core.frames import Delta, Frame, ReasoningDelta
+from cortexfs.core.frames import Frame
 from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, Part, PromptMessage, PromptText
 from cortexfs.models.ask.structured import is_strict
 from cortexfs.models.formats.format import (
     Format,
-    FormatAnswer,
+    FormatReader,
     ProviderRefusal,
     broken_off,
     decoded,
-    filtered,
     merged,
-    renamed,
+    replaced,
     written,
 )
-from cortexfs.models.formats.tool_names import renaming
+from cortexfs.models.formats.tool_names import renamed
 
 RENAMED = {"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"}
 
 
 def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
+    asked = renamed(asked)
     body: dict[str, Any] = {"model": model.id, "store": False}
     if asked.system:
         body["instructions"] = asked.system
@@ -56,7 +56,7 @@ def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
         body["text"] = {"format": {"type": "json_schema", **named}}
     if (effort := asked.effort or model.effort) != "auto":
         body["reasoning"] = {"effort": effort, "summary": "auto"}
-    return merged(body, renamed(model.default, RENAMED), renamed(asked.parameters, RENAMED))
+    return merged(body, replaced(model.default, RENAMED), replaced(asked.parameters, RENAMED))
 
 
 def _items(said: PromptMessage) -> list[dict[str, Any]]:
@@ -118,41 +118,28 @@ _REASONING = ("response.reasoning_summary_text.delta", "response.reasoning_text.
 _LAST = ("response.completed", "response.incomplete")
 
 
-class ResponsesReader:
+class ResponsesReader(FormatReader):
     """One stream of events."""
 
     def __init__(self, asked: ModelInput) -> None:
-        self._answer = FormatAnswer()
+        super().__init__(asked)
         self._number: int | None = None
-        self._ended = False
-        self._why = ""
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
-    @property
-    def text(self) -> str:
-        return self._answer.text
 
     def read(self, event: ServerEvent) -> list[Frame]:
         if event.data == b"[DONE]":
             return []
         said = decoded(_events, event)
-        if self._ended or self._is_repeated(said.sequence_number):
+        if self.ended or self._is_repeated(said.sequence_number):
             return []
         if said.type in ("error", "response.failed"):
             raise ProviderRefusal(_error(event.data, said))
         if said.type in _TEXT and isinstance(said.delta, str):
-            self._answer.add(said.delta)
-            return [Delta(text=said.delta)] if said.delta else []
+            return self._say(said.delta)
         if said.type in _REASONING and isinstance(said.delta, str):
-            self._answer.bound(len(said.delta))
-            return [ReasoningDelta(text=said.delta)] if said.delta else []
+            return self._think(said.delta)
         if said.type == "response.output_item.done" and said.item and said.item.type == "function_call":
-            item = said.item
-            self._answer.call(said.output_index, item.call_id or "", item.name or "", item.arguments or "")
-            return self._answer.calls()
+            self._call(said.output_index, said.item.call_id, said.item.name, said.item.arguments)
+            return self._whole_calls()
         if said.type in _LAST:
             self._end(said.response or _Response())
         return []
@@ -167,19 +154,12 @@ class ResponsesReader:
         return before is not None and number <= before
 
     def _end(self, response: _Response) -> None:
-        self._ended = True
+        self.ended = True
         if response.usage:
-            self._answer.input_tokens = response.usage.input_tokens
-            self._answer.output_tokens = response.usage.output_tokens
+            self._input_tokens = response.usage.input_tokens
+            self._output_tokens = response.usage.output_tokens
         if response.incomplete_details:
-            self._why = response.incomplete_details.reason or ""
-
-    def end(self) -> list[Frame]:
-        if not self._ended:
-            raise broken_off()
-        if self._why == "content_filter":
-            raise filtered("its content filter")
-        return self._answer.end(cut=self._why == "max_output_tokens")
+            self._reason = response.incomplete_details.reason or ""
 
 
 def _error(data: bytes, said: _Event) -> bytes:
@@ -189,4 +169,4 @@ def _error(data: bytes, said: _Event) -> bytes:
     return data
 
 
-FORMAT = renaming(Format(request, ResponsesReader))
+FORMAT = Format(request, ResponsesReader)

@@ -15,32 +15,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import chain, count
-from typing import Any
 
 from msgspec.structs import replace
 
-from cortexfs.core.frames import Frame, ToolCall
-from cortexfs.core.models.sse import ServerEvent
-from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, PromptMessage
-from cortexfs.models.formats.format import Format, FormatReader
 
 LONGEST = 64
 _GOOD = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST}}}", re.ASCII)
 _OUTSIDE = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
-
-
-def renaming(format_: Format) -> Format:
-    """A format that is asked and answers in our names, and says others to the provider."""
-
-    def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
-        return format_.request(model, _renamed(asked))
-
-    def reader(asked: ModelInput) -> FormatReader:
-        names, read = sent(tool.name for tool in asked.tools), format_.reader(asked)
-        return _Renaming(read, {theirs: ours for ours, theirs in names.items()}) if names else read
-
-    return Format(request, reader)
 
 
 def sent(names: Iterable[str]) -> dict[str, str]:
@@ -64,7 +46,8 @@ def _free(plain: str, taken: set[str]) -> str:
     return next(name for end in ends if (name := plain[: LONGEST - len(end)] + end) not in taken)
 
 
-def _renamed(asked: ModelInput) -> ModelInput:
+def renamed(asked: ModelInput) -> ModelInput:
+    """Returns what is asked, with the names that are sent."""
     names = sent(tool.name for tool in asked.tools)
     return replace(
         asked,
@@ -78,31 +61,3 @@ def _said(said: PromptMessage, names: dict[str, str]) -> PromptMessage:
     """Of a tool that is not there any more, a call needs a name that can go, and no more than that."""
     calls = tuple(replace(call, name=names.get(call.name) or _plain(call.name)) for call in said.calls)
     return replace(said, calls=calls) if calls else said
-
-
-class _Renaming:
-    """A reader whose calls have our names."""
-
-    def __init__(self, reader: FormatReader, names: dict[str, str]) -> None:
-        self._reader = reader
-        self._names = names
-
-    @property
-    def ended(self) -> bool:
-        return self._reader.ended
-
-    @property
-    def text(self) -> str:
-        return self._reader.text
-
-    def read(self, event: ServerEvent) -> list[Frame]:
-        return self._ours(self._reader.read(event))
-
-    def end(self) -> list[Frame]:
-        return self._ours(self._reader.end())
-
-    def _ours(self, frames: list[Frame]) -> list[Frame]:
-        return [self._one(frame) if isinstance(frame, ToolCall) else frame for frame in frames]
-
-    def _one(self, call: ToolCall) -> ToolCall:
-        return replace(call, name=self._names.get(call.name, call.name))

@@ -30,6 +30,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.models import engine_protocol
 from cortexfs.core.safe_text import one_line
 from cortexfs.models.exchange.clients import Lost
+from cortexfs.models.exchange.endpoint import Endpoint
 
 # What is said of a broken connection is said while the child dies; the better sentence comes after.
 DYING = ("EREMOTEIO", "EHOSTDOWN", "EPROTO")
@@ -66,19 +67,13 @@ class EngineTerms(NamedTuple):
     threads: int = 0  # 0: as many as there are cores for us
 
 
-class EngineAddress(NamedTuple):
+class EngineAddress(Endpoint):
     """Where a loaded engine is, and what it wants to hear."""
 
-    port: int
-    key: str
-    is_alive: Callable[[], bool]
-
-    @property
-    def base_url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
-
-    def __repr__(self) -> str:
-        return f"<served at {self.base_url}>"  # without the key
+    def __init__(self, port: int, key: str, is_alive: Callable[[], bool]) -> None:
+        super().__init__(f"http://127.0.0.1:{port}/v1", key)
+        self.port = port
+        self.is_alive = is_alive
 
 
 class Weights(NamedTuple):

@@ -24,15 +24,9 @@ import h11
 import msgspec
 import trio
 
-from cortexfs.models.exchange.clients import (
-    MAX_BODY,
-    Clients,
-    ConnectionSettings,
-    Lost,
-    RejectedResponse,
-    Response,
-)
+from cortexfs.models.exchange.clients import Clients, ConnectionSettings, Lost, RejectedResponse, Response
 from cortexfs.models.exchange.endpoint import Endpoint
+from cortexfs.models.exchange.failures import MAX_BODY
 from cortexfs.models.local.engine import EngineAddress
 
 CHUNK = 64 << 10

@@ -43,14 +43,8 @@ def _offers(name: str, provider: Provider, listed: Mapping[str, ListedModel]) ->
         yield ProviderModel(tree_name(name, id_), name, DeclaredModel(id_), listed.get(id_))
 
 
-def objects(
-    offered: Iterable[ProviderModel], provider: Provider, registered: float, has_key: bool
-) -> list[Object]:
-    """The objects of what a provider has."""
-    return [_object(offer, provider, registered, has_key) for offer in offered]
-
-
-def _object(offer: ProviderModel, provider: Provider, registered: float, has_key: bool) -> Object:
+def object_of(offer: ProviderModel, provider: Provider, registered: float, has_key: bool) -> Object:
+    """The object of a model that a provider has."""
     declared, listed = offer.declared, offer.listed or ListedModel(offer.declared.id)
     limit = declared.limit or listed.limit
     extra = {

@@ -17,7 +17,6 @@ This file must never know where the file lies, nor any secret.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import tomllib
 from collections.abc import Mapping
@@ -198,15 +197,6 @@ def check_base_url(url: str) -> str:
     if parts.query or parts.fragment:
         raise Fault("EINVAL", f"base_url: {url!r} has more than an address and a path")
     return url.rstrip("/")
-
-
-def is_loopback(url: str) -> bool:
-    """Returns True if a server is this machine's own, which no proxy leads to."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def encode(provider: Provider) -> bytes:

@@ -7,32 +7,25 @@ This file must never know where plugins are installed, nor whom to trust.
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from cortexfs.core.errors import Fault, os_faults
-from cortexfs.core.jsontext import clipped, shown
+from cortexfs.net import web
 from cortexfs.plugins.package import package
 from cortexfs.plugins.package.package import SUFFIX, PackageFiles
 from cortexfs.plugins.package.tarball import MAX_PACKED
-from cortexfs.version import VERSION
 
 CHECKSUM = ".sha256"
 RELEASES = "https://api.github.com/repos"
 OWNER, PREFIX = "by-scott", "cortex-plugin-"  # of a plugin that is named by its name alone
-CONNECT_SECONDS = 30.0
 FETCH_SECONDS = 300.0
 _MAX_TOLD = 4 << 20  # of a checksum, or what is said of a release
-_CHUNK = 1 << 18
 _RELEASE = re.compile(r"(?:([\w.-]+)/)?([\w.-]+?)(?:@v?([\w.+-]+))?", re.ASCII)
 
 
@@ -84,12 +77,12 @@ def _bounded(path: Path, most: int) -> bytes:
 
 
 def _fetched(address: str) -> PluginSource:
-    data = fetch(address, MAX_PACKED)
+    data = web.download(address, MAX_PACKED, FETCH_SECONDS)
     name = urllib.parse.unquote(urllib.parse.urlsplit(address).path).rpartition("/")[2]
     parts = urllib.parse.urlsplit(address)
     beside = urllib.parse.urlunsplit(parts._replace(path=parts.path + CHECKSUM))
     try:
-        package.check_checksum(_text(fetch(beside, _MAX_TOLD)), data, name)
+        package.check_checksum(_text(web.download(beside, _MAX_TOLD, FETCH_SECONDS)), data, name)
     except Fault as fault:
         if fault.code != "ENOENT":  # none is published
             raise
@@ -99,7 +92,8 @@ def _fetched(address: str) -> PluginSource:
 def _asset(owner: str, repo: str, version: str | None) -> str:
     """The address of a release's package for this system."""
     which = f"tags/v{version}" if version else "latest"
-    said = fetch(f"{RELEASES}/{owner}/{repo}/releases/{which}", _MAX_TOLD)
+    address = f"{RELEASES}/{owner}/{repo}/releases/{which}"
+    said = web.download(address, _MAX_TOLD, FETCH_SECONDS)
     try:
         release = msgspec.json.decode(said, type=_Release)
     except msgspec.MsgspecError:
@@ -110,33 +104,6 @@ def _asset(owner: str, repo: str, version: str | None) -> str:
     if not fitting:
         raise Fault("ENOENT", f"selected release for {owner}/{repo} has no {SUFFIX} asset for {platform}")
     return fitting[0].browser_download_url
-
-
-def fetch(address: str, most: int) -> bytes:
-    """Returns the content of an address; raises ENOENT where there is nothing."""
-    headers = {"User-Agent": f"cortexfs/{VERSION}", "Accept": "*/*"}
-    end = time.monotonic() + FETCH_SECONDS
-    try:
-        request = urllib.request.Request(address, headers=headers)
-        with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as answer:
-            return _all(answer, address, most, end)
-    except urllib.error.HTTPError as problem:
-        code = "ENOENT" if problem.code in (404, 410) else "EIO"
-        raise Fault(code, f"{shown(address)} cannot be fetched: HTTP {problem.code}") from None
-    except (OSError, ValueError, http.client.HTTPException) as problem:
-        why = clipped(str(getattr(problem, "reason", problem)), 200)
-        raise Fault("EIO", f"{shown(address)} cannot be fetched: {why}") from None
-
-
-def _all(answer: http.client.HTTPResponse, address: str, most: int, end: float) -> bytes:
-    data = bytearray()
-    while part := answer.read1(_CHUNK):
-        data += part
-        if len(data) > most:
-            raise Fault("EMSGSIZE", f"{shown(address)} is over {most >> 20} MiB")
-        if time.monotonic() > end:
-            raise Fault("ETIMEDOUT", f"{shown(address)} did not arrive within {FETCH_SECONDS:g} s")
-    return bytes(data)
 
 
 def _text(data: bytes) -> str:

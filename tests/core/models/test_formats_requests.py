@@ -26,7 +26,7 @@ SCHEMA = {
     "required": ["a"],
     "additionalProperties": False,
 }
-MODEL = ModelEntry(name="p/m", id="native/m", provider="p")
+MODEL = ModelEntry(name="p/m", id="native/m")
 ASKED = ModelInput(
     said=(
         PromptMessage("user", (PromptText("look"), PromptMedia("image", "image/png", "aGk="))),

@@ -20,7 +20,7 @@ from cortexfs.core.tree import controls
 from cortexfs.core.tree.places import has_socket
 from cortexfs.models import debug, drivers
 from cortexfs.models.ask.driver import Driver, Who
-from cortexfs.models.ask.prompt import text_of
+from cortexfs.models.debug import text_of
 
 
 class Said:

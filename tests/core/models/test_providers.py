@@ -210,7 +210,7 @@ def test_offers_as_objects() -> None:
         "p", FULL, [ListedModel("a", 8192, description="A."), ListedModel("A:b"), ListedModel("A-b", 5)]
     )
     assert [offer.name for offer in offers] == ["p/c", "p/a", "vendor/b", "p/A-b"]
-    objects = offered.objects(offers, FULL, 1.0, True)
+    objects = [offered.object_of(each, FULL, 1.0, True) for each in offers]
     registry = Registry({each.key: each for each in objects})
     own = registry.get("model", "p/c")
     assert own
@@ -242,13 +242,14 @@ def test_a_provider_whose_models_take_tools_though_its_listing_does_not_say_so()
             ("chat", " ".join(BASIC), "embedding", " ".join((*BASIC, NATIVE))),
         ),
     ):
-        objects = offered.objects(offered.offers("p", provider_, listed), provider_, 1.0, True)
+        offers = offered.offers("p", provider_, listed)
+        objects = [offered.object_of(each, provider_, 1.0, True) for each in offers]
         assert tuple(" ".join(shown(each, "cap").split()) for each in objects) == caps
 
 
 def test_a_model_without_a_key_says_so() -> None:
     offers = offered.offers("p", msgspec.structs.replace(FULL, key=None), [])
-    missing = offered.objects(offers, FULL, 1.0, False)[0]
+    missing = offered.object_of(offers[0], FULL, 1.0, False)
     assert missing.status == "no key: ctx provider secret set p"
 
 

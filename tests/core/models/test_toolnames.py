@@ -17,7 +17,7 @@ from cortexfs.models.ask.question import ModelInput, PastCall, PromptMessage, Pr
 from cortexfs.models.drivers import FORMATS
 from cortexfs.models.formats.tool_names import sent
 
-MODEL = ModelEntry(name="p/m", id="m", provider="p")
+MODEL = ModelEntry(name="p/m", id="m")
 # What OpenAI's function names, Anthropic's and Google's have in common.
 TAKEN = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 COMPONENT = st.from_regex(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}", fullmatch=True)  # abi.md 2.1

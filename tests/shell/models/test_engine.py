@@ -24,7 +24,7 @@ from cortexfs.core.tree import controls
 from cortexfs.models.ask.driver import Who
 from cortexfs.models.exchange.clients import Lost
 from cortexfs.models.local.driver import Locals
-from cortexfs.models.local.engine import Engine, Engines, EngineTerms, Weights
+from cortexfs.models.local.engine import Engine, EngineAddress, Engines, EngineTerms, Weights
 from cortexfs.models.local.loopback import request
 from cortexfs.models.local.weights import Local
 from cortexfs.pool.starter import Starter
@@ -306,7 +306,7 @@ async def test_a_stranger_at_its_port_hears_nothing() -> None:
     async with listener[0]:
         port = listener[0].socket.getsockname()[1]
         with pytest.raises(Lost):
-            async with request(served._replace(port=port), "GET", "/slots"):
+            async with request(EngineAddress(port, served.key, served.is_alive), "GET", "/slots"):
                 pass
         async with await listener[0].accept() as stranger:
             assert await stranger.receive_some() == b""

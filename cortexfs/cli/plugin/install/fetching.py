@@ -14,17 +14,22 @@ from functools import partial
 from cortexfs import config
 from cortexfs.cli import output
 from cortexfs.cli.plugin.permissions import networks
+from cortexfs.net import web
 from cortexfs.plugins.install import fetch
 from cortexfs.plugins.install.fetch import Modules
 from cortexfs.plugins.package import directory
 from cortexfs.plugins.package.package import PackageFiles
+
+SECONDS = 300.0  # for a module of WebAssembly
 
 
 def completed(tree: PackageFiles, where: config.Places, private: str) -> PackageFiles:
     """With all that it needs; from the network, unless the very same plugin is installed."""
     installed = where.state / directory.FOLDER / tree.manifest.name
     own = networks(private)
-    return fetch.completed(tree, partial(_module, private=own), partial(_fetched, private=own), installed)
+    return fetch.completed(
+        tree, partial(web.download, seconds=SECONDS, private=own), partial(_fetched, private=own), installed
+    )
 
 
 def told(tree: PackageFiles, where: config.Places) -> str:
@@ -33,12 +38,6 @@ def told(tree: PackageFiles, where: config.Places) -> str:
         return ""
     see = where.state / directory.FOLDER / tree.manifest.name
     return f", with {count} module{'s' * (count > 1)} from elsewhere (see: ctx plugin review {see})"
-
-
-def _module(address: str, most: int, private: tuple[str, ...]) -> bytes:
-    from cortexfs.host.net import egress_fetch
-
-    return egress_fetch.fetch(address, most, private)
 
 
 def _fetched(modules: Modules, private: tuple[str, ...]) -> dict[str, bytes]:

@@ -14,6 +14,7 @@ import pytest
 
 from cortexfs.core import networks
 from cortexfs.host.net import fetch
+from cortexfs.net import web
 from tests.shell import wat
 from tests.shell.addresses import has_ipv6
 from tests.shell.calling import serving
@@ -93,8 +94,11 @@ async def test_requests(tmp_path: Path, place: Path, server: str) -> None:
     }
     refused = {
         "empty": (requested(texts, ""), "400 host: empty URL"),
-        "file": (requested(texts, "file:///etc/hostname"), "400 host: only http and https can be requested"),
-        "ftp": (requested(texts, "ftp://127.0.0.1/"), "400 host: only http and https can be requested"),
+        "file": (
+            requested(texts, "file:///etc/hostname"),
+            '400 host: "file:///etc/hostname" is not http or https',
+        ),
+        "ftp": (requested(texts, "ftp://127.0.0.1/"), '400 host: "ftp://127.0.0.1/" is not http or https'),
         "nowhere": (requested(texts, "http:///a"), "400 host: the URL names no host"),
         "headers": (requested(texts, server, headers="[1]"), "400 host: the headers are no JSON object"),
         "numbers": (requested(texts, server, headers='{"a":1}'), "400 host: the headers are no JSON object"),
@@ -111,7 +115,10 @@ async def test_requests(tmp_path: Path, place: Path, server: str) -> None:
             requested(texts, f"{server}/to/http://169.254.169.254/"),
             "403 host: 169.254.169.254 is",
         ),
-        "to a file": (requested(texts, f"{server}/to/file:///etc/passwd"), "400 host: only http and https"),
+        "to a file": (
+            requested(texts, f"{server}/to/file:///etc/passwd"),
+            '400 host: "file:///etc/passwd" is not http',
+        ),
         "around": (requested(texts, f"{server}/to/{server}/to/" * 4 + server), "500 host: "),
     }
     tools |= {name: body for name, (body, _) in refused.items()}
@@ -181,7 +188,7 @@ PRIVATE = (
 
 
 def fetched(url: str, private: tuple[str, ...] = (), **fields: Any) -> fetch.HttpAnswer:
-    request = fetch.HttpRequest("GET", url, fields.get("headers", {}), b"")
+    request = web.WebRequest("GET", url, fields.get("headers", {}), b"")
     answer = fetch.fetch(request, private, queue.SimpleQueue())
     assert answer is not None
     return answer
@@ -226,9 +233,9 @@ def test_secrets_stay_with_their_server(server: str) -> None:
     there = server.replace("127.0.0.1", "127.0.0.2")
     here = fetched(f"{server}/to/{server}/a", LOOPBACK, headers=fetch.headers_of(sent))
     assert here.body == b"GET /a 1 secret "
-    made = fetch._redirected(fetch.HttpRequest("POST", server, sent, b"x"), 302, f"{there}/a")
+    made = web.redirected(web.WebRequest("POST", server, sent, b"x"), 302, f"{there}/a")
     assert (made.method, made.body, made.headers.get("Cookie")) == ("GET", b"", None)
-    kept = fetch._redirected(fetch.HttpRequest("POST", server, sent, b"x"), 307, f"{server}/a")
+    kept = web.redirected(web.WebRequest("POST", server, sent, b"x"), 307, f"{server}/a")
     assert (kept.method, kept.body, kept.headers["Cookie"]) == ("POST", b"x", "secret")
 
 

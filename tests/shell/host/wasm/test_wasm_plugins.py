@@ -22,6 +22,7 @@ from cortexfs.host.net import fetch
 from cortexfs.host.wasm import code, instance, state
 from cortexfs.host.wasm import imports as wasmhost
 from cortexfs.host.wasm import tools as wasm
+from cortexfs.net import web
 from tests.places import PROJECT
 from tests.shell import wat
 from tests.shell.calling import serving
@@ -335,7 +336,7 @@ def test_the_figures_are_those_of_the_code() -> None:
         f"{wasmhost.MAX_LINE >> 10} KiB of it, {wasmhost.MAX_LINES} for a call",
         f"keys of {state.MAX_KEY >> 10} KiB, values of {state.MAX_VALUE >> 10} KiB",
         f"{state.MAX_KEYS:,} keys, {state.MAX_TOTAL >> 20} MiB",
-        f"{fetch.SECONDS:g} s, 64 KiB of the body, {fetch.MAX_REDIRECTS} redirects",
+        f"{fetch.SECONDS:g} s, 64 KiB of the body, {web.MAX_REDIRECTS} redirects",
         f"random bytes: {wasmhost.MAX_RANDOM} at a time",
         *code.IMPORTS.keys() - {"host_get_abi_version"},
         *code.EXPORTS,

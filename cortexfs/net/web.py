@@ -1,0 +1,285 @@
+"""One HTTP request, bounded in time and size, for hosts and for commands.
+
+    answer = web.get(url, headers, Bounds(most, seconds))       a person named the address
+    answer = web.fetch(request, bounds, wake)                   code that is not trusted did
+
+Main path: `fetch` makes the request in a thread of its own and waits no longer than it may. Nothing else ends
+a slow name server, or one that sends a byte each second.
+
+Rules: with `Bounds.private`, an address is judged after the name was resolved, and the connection goes to
+that very address: a name that changes its mind gains nothing, and no proxy of the environment leads around.
+A redirect is a request of its own, judged like the first, and has no secrets for another server. What is
+refused is a Fault, what fails an exception of Python's; any status is an answer.
+This file must never know who asks.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import queue
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+
+from cortexfs.core import networks
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import clipped, shown
+from cortexfs.version import VERSION
+
+IDLE_SECONDS = 30.0  # to connect, and between two pieces of an answer
+MAX_REDIRECTS = 5
+AGENT = {"User-Agent": f"cortexfs/{VERSION}"}
+_REDIRECTS = (301, 302, 303, 307, 308)
+_SECRETS = ("authorization", "cookie", "proxy-authorization")
+PLAIN_TOO = ("http", "https")
+_PORTS = {"http": 80, "https": 443}
+_MAX_HEAD = 16 << 10
+
+
+class WebRequest(NamedTuple):
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+class Bounds(NamedTuple):
+    most: int  # bytes of the answer's body, which is cut there
+    seconds: float
+    redirects: int = MAX_REDIRECTS  # 0: one is the answer
+    schemes: tuple[str, ...] = PLAIN_TOO
+    private: Sequence[str] | None = None  # networks without public addresses that are open; None: all are
+
+
+class WebAnswer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+Wake: TypeAlias = "queue.SimpleQueue[WebAnswer | Exception | None]"
+
+# What `fetch` and `get` raise, beside Faults.
+FAILURES = (OSError, ValueError, http.client.HTTPException)
+
+
+class Private(Fault):
+    """A name that has no address which may be reached."""
+
+    def __init__(self, host: str) -> None:
+        mend = "name its network with --private if you trust it"
+        said = f"{shown(clipped(host, 200))} has a private address, and nothing is fetched there; {mend}"
+        super().__init__("EACCES", said)
+        self.host = host
+
+
+def fetch(request: WebRequest, bounds: Bounds, wake: Wake) -> WebAnswer | None:
+    """Return the answer; None where `wake`, of this request alone, was told that nobody wants it any more."""
+    exchange = _Exchange(request, bounds)
+    threading.Thread(target=lambda: wake.put(exchange.answer()), daemon=True).start()
+    try:
+        answer = wake.get(timeout=bounds.seconds)
+    except queue.Empty:
+        raise TimeoutError(f"no whole answer within {bounds.seconds:g} s") from None
+    finally:
+        exchange.leave()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def get(url: str, headers: Mapping[str, str], bounds: Bounds) -> WebAnswer:
+    answer = fetch(WebRequest("GET", url, {"Accept": "*/*", **AGENT, **headers}), bounds, queue.SimpleQueue())
+    assert answer is not None  # nobody else has the queue
+    return answer
+
+
+def download(url: str, most: int, seconds: float, private: Sequence[str] | None = None) -> bytes:
+    """Return the file at an address; ENOENT where there is none. With `private`, it is one that somebody
+    else has named: only https, and only addresses that are public or in these networks."""
+    schemes = PLAIN_TOO if private is None else ("https",)
+    try:
+        answer = get(url, {}, Bounds(most + 1, seconds, schemes=schemes, private=private))
+        if answer.status != 200:
+            raise Fault("ENOENT" if answer.status in (404, 410) else "EIO", f"HTTP {answer.status}")
+        if len(answer.body) > most:
+            raise Fault("EMSGSIZE", f"it is over {most >> 20} MiB")
+        return answer.body
+    except Fault as refused:
+        code, why = refused.code, refused.message
+    except FAILURES as problem:
+        code, why = "ETIMEDOUT" if isinstance(problem, TimeoutError) else "EIO", why_not(problem)
+    raise Fault(code, f"{shown(url)} cannot be fetched: {why}")
+
+
+def why_not(problem: BaseException) -> str:
+    """Say why no answer came about; never in the request's own words."""
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return f"its certificate is not to be trusted: {problem.verify_message}"
+    if isinstance(problem, socket.gaierror):
+        return "its name is not known"
+    if isinstance(problem, OSError):
+        return problem.strerror.lower() if problem.strerror else str(problem) or "the connection failed"
+    if isinstance(problem, http.client.IncompleteRead):
+        return "the connection broke off"
+    if isinstance(problem, ValueError | http.client.InvalidURL):
+        return "the request cannot be written as HTTP"
+    return "what answers does not speak HTTP"
+
+
+class _Exchange:
+    def __init__(self, request: WebRequest, bounds: Bounds) -> None:
+        self._request = request
+        self._bounds = bounds
+        self._open = None if bounds.private is None else networks.granted(bounds.private)
+        self._until = time.monotonic() + bounds.seconds
+        self._sockets: list[socket.socket] = []
+        self._left = False
+
+    def leave(self) -> None:
+        """Make the thread end that is still at it."""
+        self._left = True
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def answer(self) -> WebAnswer | Exception:
+        try:
+            return self._followed()
+        except Exception as problem:  # the thread has nobody above it, and whoever waits wants to know
+            return problem
+
+    def _followed(self) -> WebAnswer:
+        request = self._request
+        for _ in range(self._bounds.redirects + 1):
+            answer, target = self._once(request)
+            if target is None or not self._bounds.redirects:
+                return answer
+            request = redirected(request, answer.status, urljoin(request.url, target))
+        raise Fault("ELOOP", f"more than {self._bounds.redirects} redirects")
+
+    def _once(self, request: WebRequest) -> tuple[WebAnswer, str | None]:
+        parts = urlsplit(request.url)
+        host, headers = self._checked(parts), dict(request.headers)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        proxy = self._proxy(parts)
+        if proxy and parts.scheme == "http":
+            path = f"http://{parts.netloc.rpartition('@')[2]}{path}"
+            headers |= _authorization(proxy)
+        connection = http.client.HTTPConnection(host, parts.port or _PORTS[parts.scheme])
+        connection.sock = self._way(parts.scheme, host, connection.port, proxy)
+        try:
+            connection.request(request.method, path, request.body or None, headers)
+            with connection.getresponse() as response:
+                body = response.read(self._bounds.most)
+                # Which `read` with a number says nothing of.
+                if response.length and len(body) < self._bounds.most:
+                    raise http.client.IncompleteRead(body, response.length)
+                target = response.getheader("location") if response.status in _REDIRECTS else None
+                return WebAnswer(response.status, dict(response.headers), body), target
+        finally:
+            connection.close()
+
+    def _checked(self, parts: SplitResult) -> str:
+        if parts.scheme not in self._bounds.schemes:
+            url = shown(clipped(parts.geturl(), 200))
+            schemes = " or ".join(self._bounds.schemes)
+            raise Fault("EINVAL", f"{url} is not {schemes}, and nothing else is fetched")
+        if not parts.hostname:
+            raise Fault("EINVAL", "the URL names no host")
+        return parts.hostname
+
+    def _proxy(self, parts: SplitResult) -> SplitResult | None:
+        """The proxy that the environment names for a server that is not this machine's."""
+        if self._open is not None or networks.is_loopback(parts.hostname):
+            return None
+        from urllib.request import getproxies, proxy_bypass  # which hosts do not need
+
+        address = getproxies().get(parts.scheme)
+        if not address or proxy_bypass(parts.netloc.rpartition("@")[2]):
+            return None
+        return urlsplit(address if "://" in address else f"http://{address}")
+
+    def _way(self, scheme: str, host: str, port: int, proxy: SplitResult | None) -> socket.socket:
+        """A connection to the server, or to what passes on to it."""
+        to = (proxy.hostname or "", proxy.port or 80) if proxy else (host, port)
+        way = connect(*to, self._open, self._keep)
+        try:
+            if scheme == "https":
+                if proxy:
+                    _pass_on(way, host, port, _authorization(proxy))
+                way = ssl.create_default_context().wrap_socket(way, server_hostname=host)
+                self._keep(way)
+            return way
+        except BaseException:
+            way.close()
+            raise
+
+    def _keep(self, made: socket.socket) -> None:
+        self._sockets.append(made)
+        if self._left:
+            raise TimeoutError
+        # A second more than whoever waits does, who says then what it was.
+        made.settimeout(max(0.01, min(IDLE_SECONDS, self._until - time.monotonic() + 1)))
+
+
+def connect(
+    host: str, port: int, granted: Sequence[networks.Network] | None, prepare: Callable[[socket.socket], None]
+) -> socket.socket:
+    """Connect to an address of the host, of those that may be reached where `granted` says which are open."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    if granted is not None:
+        found = [each for each in found if networks.may_reach(str(each[4][0]), granted)]
+        if not found:
+            raise Private(host)
+    fault = OSError("it has no address")
+    for family, *_, address in found:
+        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            prepare(made)
+            made.connect(address)
+            return made
+        except OSError as problem:
+            made.close()
+            fault = problem
+    raise fault
+
+
+def _pass_on(way: socket.socket, host: str, port: int, headers: dict[str, str]) -> None:
+    """Have a proxy pass on what follows."""
+    name = host.encode("idna").decode()
+    to = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+    fields = "".join(f"{key}: {value}\r\n" for key, value in ({"Host": to} | headers).items())
+    way.sendall(f"CONNECT {to} HTTP/1.1\r\n{fields}\r\n".encode())
+    said = b""
+    while b"\r\n\r\n" not in said:  # nobody says more before TLS begins
+        some = way.recv(1 << 10)
+        said += some
+        if not some or len(said) > _MAX_HEAD:
+            break
+    if said[len("HTTP/1.1 ") :][:3] != b"200":
+        raise OSError("its proxy refuses")
+
+
+def _authorization(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    words = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"}
+
+
+def redirected(request: WebRequest, status: int, url: str) -> WebRequest:
+    """The request that follows: as a GET where browsers do so, and without secrets for another server."""
+    before, after = urlsplit(request.url), urlsplit(url)
+    headers = dict(request.headers)
+    if (before.scheme, before.netloc) != (after.scheme, after.netloc):
+        headers = {name: value for name, value in headers.items() if name.lower() not in _SECRETS}
+    if status == 303 or (status in (301, 302) and request.method == "POST"):
+        return WebRequest("GET", url, headers, b"")
+    return WebRequest(request.method, url, headers, request.body)
