@@ -2,12 +2,12 @@
 #   make up     build into .venv, mount, make first calls     make down   unmount
 #   make fast   tests without a mount     make test    every test     make soak    long fuzzing
 #   make lint   style and types           make types   types          make format  write the style
-#   make bench  the figures of docs/performance.md
+#   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes
 #   make lock   renew the pins            make clean   remove what was built
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test lint types format bench soak lock clean packages test-packages
+.PHONY: up down fast test lanes lint types format bench soak lock clean packages test-packages
 
 PYTHON ?=
 LANES ?= 2
@@ -59,6 +59,10 @@ test: .venv/.local test-packages
 	@$(TESTS)
 	@.ci/running .venv/.running
 
+# The order of the files: lanes take the longest first.
+lanes: .venv/.local test-packages
+	@$(TESTS) --measure
+
 # The inner rings: values, and real processes and sockets, without a mount.
 fast: .venv/.local test-packages
 	@$(TESTS) tests/core tests/shell tests/runner
@@ -86,7 +90,7 @@ bench: .venv/.local test-packages build/peers
 	@$(BIN)/python -m tests.bench
 
 soak: .venv/.local test-packages
-	@CTX_SOAK=600 $(BIN)/python -m pytest -q -o faulthandler_timeout=0
+	@CTX_SOAK=600 $(BIN)/python -m pytest -q
 
 lock: .venv/.pins
 	@python3 -m venv .venv/lock && .venv/lock/bin/pip install -qq pip-tools

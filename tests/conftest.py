@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
+import gc
 import inspect
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -14,12 +17,20 @@ import trio
 from hypothesis import settings
 
 from tests import opened
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, SOAK
+
+# Seconds after which a timer serves no further test. A timer is a thread, and to start and to join one takes
+# as long as most tests of the core, on a busy machine thirty times as long: so it is not one for each test.
+RENEWED = 10
+timer_since: pytest.StashKey[float] = pytest.StashKey()
+terminal: pytest.StashKey[int] = pytest.StashKey()
+
+pytest_plugins = ["tests.lanes"]
 
 # The same few examples each time, as long as the machine takes for them; `make soak` tries many others.
 settings.register_profile("short", max_examples=15, deadline=None, derandomize=True)
 settings.register_profile("soak", max_examples=1000, deadline=None)
-settings.load_profile("soak" if os.environ.get("CTX_SOAK") else "short")
+settings.load_profile("soak" if SOAK else "short")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,9 +38,31 @@ def pytest_configure(config: pytest.Config) -> None:
     children the signals of a foreground job: a job in the background ignores SIGINT."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
+    config.stash[terminal] = os.dup(2)  # before a test's standard error is caught
     if os.geteuid() == 0:
         with contextlib.suppress(PermissionError):  # a container's root; what needs other users fails
             opened.open_the_way(opened.needed())
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: to look through it for garbage takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have the stacks of a test written that hangs, once it is past all patience."""
+    stash, now = item.config.stash, time.monotonic()
+    if not SOAK and now - stash.get(timer_since, -RENEWED) >= RENEWED:
+        faulthandler.dump_traceback_later(PATIENCE + RENEWED, file=stash[terminal])
+        stash[timer_since] = now
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    if nextitem is None:  # a lane that is done may wait for others
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)

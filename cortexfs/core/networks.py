@@ -63,7 +63,7 @@ def meant(address: Address) -> Address:
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether a host is this machine itself, which no proxy leads to."""
+    """Returns True if a host is this machine itself, which no proxy leads to."""
     try:
         return ip_address(host or "").is_loopback
     except ValueError:

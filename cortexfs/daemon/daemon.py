@@ -285,6 +285,7 @@ class Daemon:
                     calls_.cancel_scope.cancel()
             await self.middleware.events.end(self.pool.live)
             await self.drivers.close()
+            await self.engines.end()
             services.cancel_scope.cancel()
 
     async def _fuse(self) -> None:

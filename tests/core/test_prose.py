@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from tests.places import PROJECT
+from tests.source import definitions
 
-HOLDERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 MOST_WORDS = 30
 COLUMNS = 100
 # A name for the thing, or "Returns True if", stands there instead.
@@ -20,8 +20,8 @@ SENTENCE = re.compile(r"(?<=[.:;?!])\s+")
 def docstrings() -> Iterator[tuple[str, str]]:
     """Yields each docstring of the package, and its place."""
     for path in (PROJECT / "cortexfs").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, HOLDERS) and (text := ast.get_docstring(node)):
+        for node in definitions(ast.parse(path.read_text())):
+            if text := ast.get_docstring(node):
                 yield f"{path.relative_to(PROJECT)}:{getattr(node, 'name', '')}", text
 
 

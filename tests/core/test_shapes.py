@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.places import PROJECT
+from tests.source import definitions
 
 MAX_ATTRIBUTES, MAX_PARAMETERS = 12, 8
 CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
@@ -19,7 +20,7 @@ def classes() -> Iterator[tuple[Path, ast.ClassDef, ast.FunctionDef]]:
         source = path.read_text()
         if "def __init__" not in source:
             continue
-        for node in ast.walk(ast.parse(source)):
+        for node in definitions(ast.parse(source)):
             if isinstance(node, ast.ClassDef):
                 for each in node.body:
                     if isinstance(each, ast.FunctionDef) and each.name == "__init__":

@@ -20,10 +20,12 @@ from typing import Any
 
 from cortexfs.cli.main import main
 from cortexfs.config import choose
+from tests.mounted.ctx_program import Program, program
 from tests.waiting import PATIENCE, until
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 NOBODY = 65534
+programs: dict[Path, Program] = {}  # `ctx` of each interpreter that there is
 
 
 class Ctx:
@@ -50,7 +52,7 @@ class Ctx:
 
     def ctx(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """The `ctx` program, of the interpreter that has the fixture plugin."""
-        done = self.run([str(self.python), "-I", "-m", "cortexfs.cli.main", *words])
+        done = programs[self.python].run(words, self.environ, self.work)
         assert not check or done.returncode == 0, done.stderr
         return done
 
@@ -152,7 +154,9 @@ def interpreter() -> Iterator[Path]:
         scripts = Path(sysconfig.get_path("scripts"))
         for name in ("ctx", "cortexfs-object-runner", "cortexfs-looker"):
             (base / "bin" / name).symlink_to(scripts / name)
-        yield base / "bin" / "python"
+        python = base / "bin" / "python"
+        with program(python) as programs[python]:
+            yield python
     finally:
         shutil.rmtree(base)
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
-from tests.mounted.ctx_mount import Ctx
+from tests.mounted.ctx_mount import Answer, Ctx
 
 NAME = "huggingface/smollm2-135m-instruct"
 
 
 def prompt(words: str = "Say hello.", tokens: int = 8, **more: object) -> str:
     return json.dumps({"input": words, "max_tokens": tokens, "temperature": 0, **more})
+
+
+def ask(ctx: Ctx, given: str = "", name: str = NAME, **options: Any) -> Answer:
+    return Answer(ctx.run([str(ctx.root / "model" / name), given or prompt()], text=False, **options))
 
 
 def engine(ctx: Ctx) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.mounted.ctx_mount import Ctx
+from tests.places import PROJECT
 
 PACKAGES = ("@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/server-everything@2026.8.31")
 INSTALL_SECONDS = 120
@@ -77,11 +79,24 @@ def served(ctx: Ctx, *more: str, token: str = "") -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
-def npm_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the official packages for Node.js, if npm brings them."""
-    folder = tmp_path_factory.mktemp("node")
+def npm_packages() -> Path:
+    """A directory with the official packages for Node.js, if npm brings them. It stays for the next tests of
+    this checkout, as to fill it takes seconds; `make clean` removes it."""
     if not (shutil.which("node") and shutil.which("npm")):
         pytest.skip("there is no npm here, which the MCP packages for Node.js come from")
+    folder = PROJECT / "build/node"
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted, filled = " ".join(PACKAGES), folder / "filled"
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other lanes want it, too
+        if not filled.exists() or filled.read_text() != wanted:
+            filled.unlink(missing_ok=True)
+            _install(folder)
+            filled.write_text(wanted)
+    return folder
+
+
+def _install(folder: Path) -> None:
     install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent", *PACKAGES]
     try:
         done = subprocess.run(
@@ -91,7 +106,6 @@ def npm_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("npm does not answer: no MCP packages for Node.js")
     if done.returncode:
         pytest.skip(f"npm gives no {' '.join(PACKAGES)}: {done.stderr[-200:]}")
-    return folder
 
 
 @pytest.fixture(scope="session")

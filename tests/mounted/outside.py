@@ -67,7 +67,13 @@ def _started(words: Sequence[str], ready: str, home: str) -> Iterator[str]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={"PATH": os.environ["PATH"], "HOME": home, "PYTHONUNBUFFERED": "1"},
+        # Threads of llama.cpp that wait for each other sleep, as those of our own engine.
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": home,
+            "PYTHONUNBUFFERED": "1",
+            "OMP_WAIT_POLICY": "passive",
+        },
         cwd=home,
     )
     assert process.stdout

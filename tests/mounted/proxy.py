@@ -136,8 +136,8 @@ def broken(events: list[bytes]) -> Sequence[Move]:
 
 
 def late(events: list[bytes]) -> Sequence[Move]:
-    """Longer than a provider with `first_secs` of 5 may take."""
-    return [Pause(7), *whole(events)]
+    """Longer than a provider with `first_secs` of 1 may take."""
+    return [Pause(3), *whole(events)]
 
 
 def silent(events: list[bytes]) -> Sequence[Move]:

@@ -26,17 +26,16 @@ import msgspec
 
 import cortexfs
 from cortexfs import config as configuration
-from cortexfs.core import hostcalls, starts, wire
+from cortexfs.core import starts
 from cortexfs.daemon import daemon, selfconfinement
 from cortexfs.linux import syscalls
-from cortexfs.state.beside import place_of
+from tests.mounted.taken_over_helpers import ALL, hosts, starter
 
 ROOT, STATE, CONFIG, FOLDER = map(Path, sys.argv[1:5])
 VICTIM = int(sys.argv[5])
 PROVIDER = CONFIG / "providers" / "evil.toml"
 MODULE = Path(cortexfs.__file__)
 TERMINAL = os.openpty()[1]
-ALL = (1 << 41) - 1
 LISTENER = socket.socket(socket.AF_UNIX)
 LISTENER.bind(str(FOLDER / "own"))
 LISTENER.listen()
@@ -303,115 +302,15 @@ def tried(attempts: dict[str, Callable[[], object]]) -> dict[str, str]:
     return said
 
 
-def host(identity: hostcalls.Identity, *shown: int) -> str:
-    """Ask for a host as this identity, vouched for by this descriptor; returns the fault, or "done"."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
-        spawn = hostcalls.Spawn(1 << 20, plugin, identity, hostcalls.HostLimits(1 << 30, 64, 256))
-        forks = made[0].pool._forks.now
-        forks.send(spawn, [theirs.fileno(), *shown])
-        assert forks.awaited(60)
-        said = forks.heard()
-    assert isinstance(said, hostcalls.HostStart)
-    return said.fault[0] if said.fault else "done"
-
-
-def hosts() -> dict[str, str]:
-    root = hostcalls.Identity(0, 0, (), ALL & syscalls.permitted())
-    pair = socket.socketpair()
-    with pair[0], pair[1]:
-        return {
-            "host of root": host(root),
-            "host of root without powers": host(hostcalls.Identity(0, 0, ())),
-            "host of a user": host(hostcalls.Identity(1000, 1000, ())),
-            "host of root by our own sockets": host(hostcalls.Identity(0, 0, ()), pair[0].fileno()),
-            "host of root by a standard stream": host(hostcalls.Identity(0, 0, ()), 0),
-            "host of root by a listener": host(hostcalls.Identity(0, 0, ()), LISTENER.fileno()),
-            "host of root by a host of nobody": host_by_a_host(),
-        }
-
-
-# As a plugin describes itself: it makes a connection whose other end is root's, and shows that.
-NOBODYS = """
-import os, socket, sys
-from array import array
-import msgspec
-from cortexfs.core import hostcalls
-
-channels = [int(fd) for fd in os.listdir("/proc/self/fd")]
-shown = socket.socket(socket.AF_UNIX)
-shown.bind(f"\\0cortexfs-test-{os.getpid()}")
-shown.connect(SERVICE)
-ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
-spawn = hostcalls.Spawn(1 << 21, plugin, hostcalls.Identity(0, 0, ()), hostcalls.Limits(1 << 30, 64, 256))
-rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [theirs.fileno(), shown.fileno()]))]
-said = []
-for fd in channels:
-    try:
-        with socket.socket(fileno=os.dup(fd)) as channel:
-            maker = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
-            if channel.type == socket.SOCK_SEQPACKET and int.from_bytes(maker, sys.byteorder) == STARTER:
-                channel.sendmsg([msgspec.msgpack.encode(spawn)], rights)
-                said.append("asked")
-    except OSError:
-        pass
-theirs.close()
-ours.settimeout(10)
-try:
-    said.append("refused" if ours.recv(1) == b"" else "host")
-except TimeoutError:  # somebody has the other end, and waits for calls
-    said.append("host")
-os.umask(0)
-with open(PROOF, "w") as proof:
-    proof.write(f"{os.getuid()} {' '.join(said)}")
-tools = []
-"""
-
-
-def host_by_a_host() -> str:
-    """Pass the channel to the fork server on to a host of nobody, and have that ask."""
-    (folder := place_of(STATE) / "evil").mkdir(mode=0o755)
-    proof = FOLDER / "shared/proof"
-    values = {"SERVICE": str(FOLDER / "root's"), "STARTER": made[0].starter.pid, "PROOF": str(proof)}
-    text = "".join(f"{name} = {value!r}\n" for name, value in values.items()) + NOBODYS
-    (folder / "nobodys.py").write_text(text)
-    forks = made[0].pool._forks.now
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    call_, its = socket.socketpair()
-    with ours, theirs, call_, its:
-        plugin = hostcalls.Plugin("evil", "1", "python", "nobodys:tools", str(folder))
-        limits = hostcalls.HostLimits(1 << 30, 64, 256)
-        forks.send(hostcalls.Spawn(1 << 20, plugin, hostcalls.DESCRIBING, limits), [theirs.fileno()])
-        assert forks.awaited(60)
-        assert forks.heard() is not None
-        socket.send_fds(ours, [b"c"], [its.fileno(), forks.socket.fileno()])
-        its.close()
-        call_.sendall(wire.message(wire.REQUEST, msgspec.msgpack.encode(hostcalls.Describe())))
-        while call_.recv(1 << 16):
-            pass
-    return proof.read_text()
-
-
-def starter() -> dict[str, str]:
-    """What is asked of the starter, whose answers need no loop."""
-    asks = made[0].starter
-    requests: dict[str, starts.ToStarter] = {
-        "signature: an option": starts.StartChild(asks._next(), starts.SIGNATURE, f"--output={FOLDER}/text"),
-        "signature: elsewhere": starts.StartChild(asks._next(), starts.SIGNATURE, f"{starts.PREFIX}/../../x"),
-        "mount: another": starts.MountDevice(asks._next(), os.stat(FOLDER).st_dev),
-        "listener: no path": starts.Bind(asks._next(), "model/\0", 1),
-        "listener: elsewhere": starts.Bind(asks._next(), "../folder/own", 1),
-    }
-    said = {name: asks._answered_now(each).done.error for name, each in requests.items()}
-    return {f"starter {name}": errno.errorcode.get(error, "done") for name, error in said.items()}
+def helped() -> dict[str, str]:
+    """What came of what its helpers were asked for."""
+    return {**hosts(made[0], STATE, FOLDER, LISTENER), **starter(made[0], FOLDER)}
 
 
 def give_up(state: Path, config: Path, channels: Sequence[int]) -> None:
     before = tried(ATTEMPTS)
     original(state, config, channels)
-    after = {**tried({**ATTEMPTS, "channel": channel}), **hosts(), **starter()}
+    after = {**tried({**ATTEMPTS, "channel": channel}), **helped()}
     print(json.dumps([before, after]), flush=True)
 
 

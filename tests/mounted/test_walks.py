@@ -198,7 +198,7 @@ STEP = [
 
 
 def test_the_way_of_an_agents_step(daemon: Walked) -> None:
-    daemon.ctx("agent", "new", "walker", "--model", "debug/script", "--tools", "fs.read")
+    daemon.quickly("agent", "new", "walker", "--model", "debug/script", "--tools", "fs.read")
     with closing(Talk(daemon.root / "agent/walker.sock")) as talk:
 
         def message() -> None:

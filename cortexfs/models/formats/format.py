@@ -65,7 +65,7 @@ class FormatReader:
         return "".join(self._text)
 
     def read(self, event: ServerEvent) -> list[Frame]:
-        """Returns the frames of an event; raises ProviderRefusal for an error that the provider tells there."""
+        """Returns the frames of an event; raises ProviderRefusal for an error that the provider tells."""
         raise NotImplementedError
 
     def end(self) -> list[Frame]:

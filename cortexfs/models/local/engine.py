@@ -91,6 +91,7 @@ class Engines:
         self._terms = terms
         self._start = start
         self._nursery: trio.Nursery | None = None
+        self._over = trio.Event()
         self._by_file: dict[Path, Engine] = {}
 
     def __len__(self) -> int:
@@ -98,9 +99,18 @@ class Engines:
         return sum(engine.pid is not None for engine in self._by_file.values())
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as self._nursery:
-            task_status.started()
-            await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._over.set()
+
+    async def end(self) -> None:
+        """Ends all of them. The starter must still be heard, as it says when they have ended."""
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+            await self._over.wait()
 
     def engine(self, weights: Weights) -> Engine:
         found = self._by_file.get(weights.path)
@@ -290,8 +300,10 @@ class _Process:
     async def _end(self, child: EngineProcess) -> None:
         if child.status is None:
             self._kill("EHOSTDOWN", "was ended, as the daemon ends")
-            with trio.move_on_after(REAP_SECONDS):
+            with trio.move_on_after(REAP_SECONDS) as clock:
                 await child.ended.wait()
+            if clock.cancelled_caught:
+                log.warning("the engine of %s was killed, and does not end", self._weights.name)
         code = "EPROTO" if self._served else "EHOSTDOWN"
         self._over(self._fault(code, self._ending(child.status)))
 

@@ -290,6 +290,17 @@ async def test_no_engine_outlives_its_daemon() -> None:
     assert not exists(pid)
 
 
+async def test_the_daemon_waits_for_the_end_of_its_engines(caplog: pytest.LogCaptureFixture) -> None:
+    # while the starter is heard, which says that they have ended: a killed one is not waited for in vain
+    async with world() as w:
+        await w.ask("good")
+        pid = w.engine("good").pid
+        assert pid is not None
+        with caplog.at_level("WARNING", "cortexfs"):
+            await w.engines.end()
+        assert (exists(pid), caplog.text) == (False, "")
+
+
 async def test_nobody_is_shown_the_key(caplog: pytest.LogCaptureFixture) -> None:
     # abi.md 8.2
     async with world() as w, w.engine("good").serving() as served:

@@ -91,7 +91,7 @@ async def test_an_instance_lasts_until_it_traps(tmp_path: Path, place: Path) -> 
 
 
 async def test_an_endless_loop_ends_at_its_deadline(tmp_path: Path, place: Path) -> None:
-    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), timeout=3)
+    plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), timeout=1)
     async with serving(tmp_path) as world:
         asked = Asked(world, plugin)
         await asked.said("calls")
@@ -119,7 +119,7 @@ async def test_an_endless_loop_can_be_cancelled(tmp_path: Path, place: Path) -> 
 
 def test_the_clock_sleeps_when_nobody_calls(place: Path) -> None:
     # a call runs in its own thread where nobody else wants the instance; design.md: an idle host does nothing
-    tools = loaders.loaded(wat.plugin(place / "m.wasm", wat.text(TOOLS), timeout=3))
+    tools = loaders.loaded(wat.plugin(place / "m.wasm", wat.text(TOOLS), timeout=1))
     worker, runtime, said = wasm._workers[-1], sdk.MemoryRuntime(), []
     try:
         for _ in range(2):

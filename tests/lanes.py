@@ -1,0 +1,51 @@
+"""The order in which lanes take the files: the longest first, so that no lane is left with a long one.
+
+Rules: `make lanes` measures; seconds.txt has a line for each file, `SECONDS PATH`. A file without a line goes
+first. Without lanes the order is pytest's own. It must never change which tests run.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+SECONDS = Path(__file__).with_name("seconds.txt")
+measured: pytest.StashKey[defaultdict[str, float]] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--measure", action="store_true", help="write what each file takes to tests/seconds.txt")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[measured] = defaultdict(float)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        lines = (line.split() for line in SECONDS.read_text().splitlines())
+        seconds = {path: float(number) for number, path in lines}
+        items.sort(key=lambda item: -seconds.get(_file(item.nodeid), float("inf")))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
+) -> object:
+    if isinstance(report, pytest.TestReport):
+        config.stash[measured][_file(report.nodeid)] += report.duration
+    return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    if config.option.measure and not hasattr(config, "workerinput"):
+        files = sorted(config.stash[measured].items(), key=lambda file: -file[1])
+        lines = [f"{seconds:.1f} {path}\n" for path, seconds in files]
+        SECONDS.write_text("".join(lines))
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
