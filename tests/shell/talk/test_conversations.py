@@ -198,7 +198,7 @@ async def test_a_session_removed_in_the_midst_of_a_flood(tmp_path: Path) -> None
 
 
 async def test_idle_sessions_are_bounded(tmp_path: Path) -> None:
-    # abi.md 3.18: sessions that nobody uses are few
+    # abi.md 5.25: sessions that nobody uses are few
     async with conversing(tmp_path) as world:
         for number in range(IDLE + 20):
             with world.connected() as client:
