@@ -158,10 +158,8 @@ class _Run:
             reply = await self._ask(await window.pack(self._summarise))
             if reply.malformed:
                 self._budget.malformed()
-                said = PromptText(wording.malformed(reply.malformed))
-                window.did(
-                    PromptMessage("assistant", (PromptText(reply.text),)), PromptMessage("user", (said,))
-                )
+                told = PromptMessage("user", (PromptText(wording.malformed(reply.malformed)),))
+                window.did(PromptMessage("assistant", (PromptText(reply.text),)), told)
                 continue
             if reply.text:
                 await self._turn.say(message(reply.text))

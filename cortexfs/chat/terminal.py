@@ -324,7 +324,7 @@ class Terminal:
         if show.kind == "answer":
             self._answer.add(show.text)
             return
-        self._lines.append(self._answer.end(self._width))
+        self._lines.append(self._answer.end(self._room[0]))
         if show.kind == "other":
             self._utter(show.text)
         elif show.kind != "end":
@@ -337,8 +337,7 @@ class Terminal:
 
     def _utter(self, text: str) -> None:
         """Shows a person's message: the beginning of it, as whoever pasted a page has seen it."""
-        lines = text[:SHOWN_TEXT].split("\n")[:SHOWN_LINES]
-        shown = "\n".join(lines)
+        shown = "\n".join(text[:SHOWN_TEXT].split("\n")[:SHOWN_LINES])
         self._lines.append("\n")
         self._say("other", quoted(shown))
         if more := text[len(shown) :].count("\n"):
@@ -352,17 +351,13 @@ class Terminal:
             styled = self._colour and line and STYLES[kind]
             self._lines.append(f"\x1b[{STYLES[kind]}m{line}\x1b[0m\n" if styled else f"{line}\n")
 
-    @property
-    def _width(self) -> int:
-        return self._output.get_size().columns
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(0 if self._answer.behind else TICK)
             await self._draw()
 
     async def _draw(self) -> None:
-        self._lines.append(self._answer.settled(self._width))
+        self._lines.append(self._answer.settled(self._room[0]))
         if not self._answer.behind:
             self._listen(True)
         lines, self._lines = self._lines, []

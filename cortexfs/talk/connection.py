@@ -246,16 +246,13 @@ class Connection:
     async def _open(self, key: SessionKey) -> LiveSession:
         """The session, followed from now on, and told of when it is lost."""
         live = await self._conversations.open(self._sight.address(key), temp=key.scope == "temp")
-        self._charge(live)
-        self._follow(key, live)
-        return live
-
-    def _charge(self, live: LiveSession) -> None:
         try:
             live.charge(lambda size: self._guests.hold(self._uid, size))
         except Fault:
             self._conversations.retire(live)
             raise
+        self._follow(key, live)
+        return live
 
     def _follow(self, key: SessionKey, live: LiveSession) -> None:
         live.followers[self] = key

@@ -11,6 +11,7 @@ from tests.places import PROJECT
 from tests.source import definitions
 
 MAX_ATTRIBUTES, MAX_PARAMETERS = 12, 8
+MAX_LINES = 400
 CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
 
 
@@ -61,3 +62,10 @@ def test_a_public_class_name_means_one_thing() -> None:
             found.setdefault(name, []).append(str(path.relative_to(PROJECT)))
     assert len(found) > 300
     assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in SEEDS} == {}
+
+
+def test_no_file_is_longer_than_somebody_reads() -> None:
+    paths = [path for room in ("cortexfs", "tests") for path in (PROJECT / room).rglob("*.py")]
+    assert len(paths) > 500
+    long = {str(path.relative_to(PROJECT)): path.read_text().count("\n") for path in paths}
+    assert {path: lines for path, lines in long.items() if lines > MAX_LINES} == {}

@@ -396,6 +396,7 @@ def test_a_users_own_daemon_has_plugins_too(home: Path, python: Path, tmp_path: 
         user: $CTX umount ctx
         """,
     )
-    parts = [part.strip() for part in done.stdout.split("-> ")]
-    assert [int(part.split()[0]) for part in parts[1:]] == [0, 0, 0, 0, 0, 0, 0, 2, 0], done.stdout
+    assert [int(part.split()[0]) for part in done.stdout.split("-> ")[1:]] == [0, 0, 0, 0, 0, 0, 0, 2, 0], (
+        done.stdout
+    )
     assert done.stdout.count(f"hello {USER}") == 3
