@@ -351,8 +351,7 @@ def test_versions_change_under_calls_that_never_stop(mount: Ctx, tmp_path: Path)
             allowed = {f"0 {says} {uid}" for says in ("hello", "one", "two", "three")}
             # There is no such tool when it is opened, when its runner looks, or when the daemon does.
             nowhere = ("No such file", "no CortexFS object is here", "no object of the mount")
-            strange = [line for line in lines if not any(said in line for said in nowhere)]
-            assert {*strange} <= allowed
+            assert {line for line in lines if not any(said in line for said in nowhere)} <= allowed
             assert allowed & set(lines)
         mount.ctx("plugin", "uninstall", name, "--purge")
 
@@ -396,7 +395,6 @@ def test_a_users_own_daemon_has_plugins_too(home: Path, python: Path, tmp_path: 
         user: $CTX umount ctx
         """,
     )
-    assert [int(part.split()[0]) for part in done.stdout.split("-> ")[1:]] == [0, 0, 0, 0, 0, 0, 0, 2, 0], (
-        done.stdout
-    )
+    exits = [int(part.split()[0]) for part in done.stdout.split("-> ")[1:]]
+    assert exits == [0, 0, 0, 0, 0, 0, 0, 2, 0], done.stdout
     assert done.stdout.count(f"hello {USER}") == 3
