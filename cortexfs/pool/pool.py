@@ -178,9 +178,9 @@ class Pool:
         self.people = People(self._forks.send)
         self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._all: dict[int, Host] = {}
-        self._by_pid: dict[int, Host] = {}
+        self.by_pid: dict[int, Host] = {}  # who asks from inside one of these is a nested caller
         self._looker = Looker(self.starter)
-        self.callers = Callers(self._looker, self._by_pid)
+        self.callers = Callers(self._looker, self.by_pid)
         self.pairs = Pairs()
         self._number = 0
         self.started: Callable[[Host], None] = lambda host: None  # is told of each host that begins
@@ -188,11 +188,6 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self._all)
-
-    @property
-    def by_pid(self) -> dict[int, Host]:
-        """Live hosts by process id: who asks from inside one is a nested caller."""
-        return self._by_pid
 
     async def run(self) -> None:
         """Hear the fork server; when it dies, its hosts are dead, and another takes its place."""
@@ -230,7 +225,7 @@ class Pool:
             self._gone(host, None)
         else:
             host.pid = message.pid
-            self._by_pid[host.pid] = host
+            self.by_pid[host.pid] = host
             host.ready.set()
             self.started(host)
             if host.retired and not host.calls:  # nobody waited so long
@@ -240,8 +235,8 @@ class Pool:
         host.status = status
         self.retire(host)
         del self._all[host.number]
-        if self._by_pid.get(host.pid) is host:
-            del self._by_pid[host.pid]
+        if self.by_pid.get(host.pid) is host:
+            del self.by_pid[host.pid]
         host.control.close()
         host.ready.set()
         host.exited.set()

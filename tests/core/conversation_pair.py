@@ -12,8 +12,9 @@ from typing import Any
 from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import AnyFrame
+from cortexfs.core.lines import LineSplitter
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.protocol import ClientSide, ServerSide, Subscriptions
+from cortexfs.core.talk.protocol import ClientSide, Subscriptions
 from cortexfs.core.talk.requests import Approve, Cancel, Ping, Refusal, Resume, Send, SessionKey
 from cortexfs.core.talk.session import LogEvent, Session, unknown
 
@@ -98,7 +99,7 @@ class Connection:
 
     def __init__(self, world: World, uid: int, number: int) -> None:
         self.world, self.uid, self.number = world, uid, number
-        self.server, self.client = ServerSide(), ClientSide()
+        self.server, self.client = LineSplitter(), ClientSide()
         self.given = Subscriptions()
         self.reads = True
         self.sent = b""  # by the server, all of it
@@ -109,8 +110,8 @@ class Connection:
 
     def raw(self, data: bytes) -> list[AnyFrame]:
         """Send these bytes; what comes back at once."""
-        for heard in self.server.receive(data):
-            self._hear(heard)
+        for line in self.server.feed(data):
+            self._hear(requests.decode(line))
         return self.read()
 
     def read(self) -> list[AnyFrame]:

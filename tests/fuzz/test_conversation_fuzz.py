@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from cortexfs.core import frames
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.core.lines import encode
+from cortexfs.core.lines import LineSplitter, encode
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.protocol import ClientSide, ServerSide, Spans
-from cortexfs.core.talk.requests import REQUESTS, Ping, Refusal, Resume, Send, SessionKey
+from cortexfs.core.talk.protocol import ClientSide, Spans
+from cortexfs.core.talk.requests import REQUESTS, AnyRequest, Ping, Refusal, Resume, Send, SessionKey
 from cortexfs.core.talk.session import MAX_WAITING
 from tests.core.conversation_pair import World, ids
 
@@ -86,13 +86,17 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [chunk for chunk in chunks if chunk]
 
 
+def received(server: LineSplitter, data: bytes) -> list[AnyRequest | Refusal]:
+    return [requests.decode(line) for line in server.feed(data)]
+
+
 @CALM
 @given(STREAMS, st.lists(st.integers(0, 2000), max_size=6))
 def test_any_bytes_become_requests_and_refusals(data: bytes, places: list[int]) -> None:
-    whole = ServerSide().receive(data) if data else []
-    server, cutting = ServerSide(), []
+    whole = received(LineSplitter(), data) if data else []
+    server, cutting = LineSplitter(), []
     for chunk in cut(data, places):
-        cutting += server.receive(chunk)
+        cutting += received(server, chunk)
         assert server.held < MAX_LINE
     assert cutting == whole
     assert len(whole) == data.count(b"\n")  # each line is answered or asks, once
@@ -155,10 +159,10 @@ def test_lines_around_1_mib(sizes: list[tuple[int, bool]], chunk: int) -> None:
         size = MAX_LINE + extra
         data += around % (b"x" * (size - len(around) + 2))
         expected.append("EMSGSIZE" if extra > 0 else "" if is_json else "EINVAL")
-    server = ServerSide()
+    server = LineSplitter()
     heard = []
     for n in range(0, len(data), chunk):
-        heard += server.receive(data[n : n + chunk])
+        heard += received(server, data[n : n + chunk])
         assert server.held < MAX_LINE
     assert [each.code if isinstance(each, Refusal) else "" for each in heard] == expected
 

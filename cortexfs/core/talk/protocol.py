@@ -1,9 +1,9 @@
 """The socket protocol without a socket, from both sides (abi.md 5): bytes in, values out.
 
-A server's connection is a `ServerSide` (bytes to requests), a `Subscriptions` (which events of which
+A server's connection is a `LineSplitter` (lines.py), a `Subscriptions` (which events of which
 session it is still to be sent) and, shared with everybody, the `Session`s. One request goes like this:
 
-    for request in server.receive(data):          # typed requests, and refusals to send as they are
+    for line in splitter.feed(data):              # requests.decode: a request, or a refusal to send as it is
         given.admit(key)                          # a Fault is answered by requests.refusal
         run, events = session.send(request, id)
         answers = given.answer(key, session, run) # what is to be said now and is no event
@@ -24,35 +24,11 @@ import msgspec
 from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.requests import AnyRequest, Refusal, SessionKey
+from cortexfs.core.talk.requests import AnyRequest, SessionKey
 from cortexfs.core.talk.session import LogEvent, Session, State, step
 
 # Sessions that one connection may follow: each costs memory until it leaves.
 MAX_FOLLOWED = 1024
-
-
-class ServerSide:
-    """A server's side: what it hears from one client."""
-
-    def __init__(self) -> None:
-        self._lines = lines.LineSplitter()
-
-    @property
-    def held(self) -> int:
-        return self._lines.held
-
-    def drop(self) -> None:
-        """Forget the line that is not whole yet, and what is still to come of it."""
-        self._lines.drop()
-
-    def split(self, data: bytes) -> list[bytes | None]:
-        """The lines that `data` completes, for requests.decode; no data is the client's end, which completes
-        a last line too."""
-        return self._lines.feed(data)
-
-    def receive(self, data: bytes) -> list[AnyRequest | Refusal]:
-        """Returns the requests in these lines."""
-        return [requests.decode(line) for line in self.split(data)]
 
 
 class ClientSide:

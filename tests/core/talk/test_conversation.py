@@ -7,8 +7,9 @@ import pytest
 from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE, AnyFrame
+from cortexfs.core.lines import LineSplitter
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.protocol import ClientSide, ServerSide
+from cortexfs.core.talk.protocol import ClientSide
 from cortexfs.core.talk.requests import Approve, Cancel, Ping, Resume, Send
 from tests.core.conversation_pair import OPENING, World, ids, kinds, texts
 
@@ -325,9 +326,9 @@ def test_deltas_keep_their_order() -> None:
 
 def test_a_last_line_needs_no_newline() -> None:
     # `printf '{"op":"ping"}' | nc -U agent.sock` is answered
-    server = ServerSide()
-    assert server.receive(b'{"op":"ping"}') == []
-    assert server.receive(b"") == [Ping()]
+    server = LineSplitter()
+    assert server.feed(b'{"op":"ping"}') == []
+    assert [requests.decode(line) for line in server.feed(b"")] == [Ping()]
 
 
 @pytest.mark.parametrize(
