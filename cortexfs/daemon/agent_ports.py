@@ -91,7 +91,7 @@ class AgentWorld:
         return await self._home(uid)
 
     def find(self, class_: str, name: str) -> Object | None:
-        return self._fs.registry.get(class_, name)
+        return self._fs.tree.registry.get(class_, name)
 
     def control(self, object_: Object, name: str) -> str:
         return self._fs.control(object_, name)

@@ -316,7 +316,7 @@ class Daemon:
 
     def _driver(self, key: Key) -> Driver:
         """Returns the driver of a model, as its `.d/driver` says now."""
-        object_ = self.fs.registry.objects.get(key)
+        object_ = self.fs.tree.registry.objects.get(key)
         if object_ is None:
             raise Fault("EHOSTDOWN", f"there is no {key[0]} {key[1]} any more; see: ctx ls")
         return self._driver_of(object_, "socket")
@@ -326,14 +326,14 @@ class Daemon:
         one."""
         space = address.space
         uid = None if space == Space.shared() else space.uid
-        return self.fs.registry.meant(address.class_, address.object, uid)
+        return self.fs.tree.registry.meant(address.class_, address.object, uid)
 
     def _driver_of(self, object_: Object, use: str) -> Driver:
         """Returns the driver of a model or an agent."""
         return self.agents.driver(object_) if object_.class_ == "agent" else self.drivers.chosen(object_, use)
 
     def _model(self, name: str) -> Object | None:
-        return self.fs.registry.get("model", name)
+        return self.fs.tree.registry.get("model", name)
 
     async def _sweep(self) -> None:
         while True:

@@ -140,7 +140,7 @@ class Reload:
         await parts.fs.offer("main", f"{self._root}/model/{main}")
         await self._replace_hosts(registry)
         await self._check(None)
-        await parts.sockets.reconcile(parts.fs.registry)
+        await parts.sockets.reconcile(parts.fs.tree.registry)
         parts.watch.reconcile(read.servers.plugins)
 
     async def _registry(self, read: NewConfiguration) -> Registry:
@@ -179,13 +179,13 @@ class Reload:
             async with self._applying:
                 changed, self._own_changed = self._own_changed, set()
                 if await self._check(changed) or changed:
-                    await self._parts.sockets.reconcile(self._parts.fs.registry)
+                    await self._parts.sockets.reconcile(self._parts.fs.tree.registry)
 
     async def _check(self, own: Iterable[Key] | None) -> bool:
         """Show which agents cannot work now, these of users' own among them (None: all). Returns whether that
         is another thing than before."""
         fs = self._parts.fs
-        shown = fs.registry.objects
+        shown = fs.tree.registry.objects
         checked = self._parts.world.checked([*self._agents, *fs.own.some(own)])
         changed = any(shown.get(key) != object_ for key, object_ in checked.items())
         if changed:

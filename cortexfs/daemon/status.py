@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def text(daemon: Daemon) -> str:
     """Returns it as it is now, a `key: value` line each."""
     reload = daemon.reload
-    counts = {class_: len(daemon.fs.registry.names(class_)) for class_ in ("tool", "model", "agent")}
+    counts = {class_: len(daemon.fs.tree.registry.names(class_)) for class_ in ("tool", "model", "agent")}
     lines = [
         f"version: {VERSION}",
         f"uptime: {time.time() - daemon.began:.0f} s",

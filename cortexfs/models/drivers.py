@@ -83,7 +83,8 @@ class Drivers:
     def chosen(self, object_: Object, use: str) -> Driver:
         """Returns the driver of a model now, with those that its `.d/fallback` names behind it."""
         first = self._one(object_, use)
-        behind = fallbacks(self._control(object_, "fallback"))
+        text = self._control(object_, "fallback")
+        behind = fallbacks(text) if text else ()
 
         async def answer(turn: Turn) -> None:
             await self._chain(object_.name, first, behind, use, turn)

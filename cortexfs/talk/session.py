@@ -82,7 +82,7 @@ class LiveSession:
     """
 
     def __init__(self, address: Address, session: Session, log: Log) -> None:
-        self.address = address
+        self.address, self.parts = address, address.parts
         self.session = session
         self.log = log
         self.followers: dict[Follower, SessionKey] = {}
@@ -195,7 +195,7 @@ class LiveSession:
 def _who(live: LiveSession, accepted: AcceptedMessage, asker: Asker) -> Who:
     address, space = live.address, live.address.space
     cwd = accepted.request.cwd or live.place(asker.uid)
-    folder = () if space.folder.startswith("temp/") else address.parts
+    folder = () if space.folder.startswith("temp/") else live.parts
     return Who(asker.identity, cwd, address.session, folder, space.uid, accepted.run)
 
 

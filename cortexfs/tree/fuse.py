@@ -75,39 +75,35 @@ class Filesystem(pyfuse3.Operations):
         self.strict = strict
         self._clock = clock
         self._forget = forget
-        self._tree = Tree(
+        self.tree = Tree(
             owner=owner or (os.getuid(), os.getgid()),
             shebang=shebang,
             programs=bin_targets,
             tool_timeout=tool_timeout,
             now=clock(),
         )
-        self._changes = TreeWrites(self._tree, store, clock)
-        self.own = OwnAgents(self._tree, self._changes, state, clock, forgotten)
-        self.bindings = Bindings(self._tree, forget)
-        self._spaces = Spaces(self._tree.nodes, sessions, self._tree.owner, clock, logs)
-        self._entries = Entries(self._tree, self._spaces, logs, status, commands, clock)
+        self._changes = TreeWrites(self.tree, store, clock)
+        self.own = OwnAgents(self.tree, self._changes, state, clock, forgotten)
+        self.bindings = Bindings(self.tree, forget)
+        self._spaces = Spaces(self.tree.nodes, sessions, self.tree.owner, clock, logs)
+        self._entries = Entries(self.tree, self._spaces, logs, status, commands, clock)
         self._handles = Handles()
-        self.control = self._tree.control  # the value that counts for the next run
-        self.object_of: Callable[[int, int], Object | None] = self._tree.runnable
+        self.control = self.tree.control  # the value that counts for the next run
+        self.object_of: Callable[[int, int], Object | None] = self.tree.runnable
 
     # For the daemon.
 
     def load(self, registry: Registry) -> None:
         """Show these objects, with all that is kept of the tree on disk. Call it once, before all others."""
         self._changes.load()
-        self._tree.home(*self._tree.owner, self._clock())
+        self.tree.home(*self.tree.owner, self._clock())
         self.own.load()
-        self._tree.apply(self.own.joined(registry), self._clock())
-
-    @property
-    def registry(self) -> Registry:
-        return self._tree.registry
+        self.tree.apply(self.own.joined(registry), self._clock())
 
     def model_alias(self, name: str) -> str | None:
         """Where a link in model/ leads."""
-        inode = self._tree.aliases.find(places.MODEL, name)
-        return os.fsdecode(self._tree.link(inode)) if inode else None
+        inode = self.tree.aliases.find(places.MODEL, name)
+        return os.fsdecode(self.tree.link(inode)) if inode else None
 
     def on_change(self, told: Callable[[Key], None]) -> None:
         """Have `told` called with whose controls were written, from now on."""
@@ -116,7 +112,7 @@ class Filesystem(pyfuse3.Operations):
     async def apply(self, registry: Registry) -> None:
         """Show another registry; nobody sees the older one once this returns."""
         leaving = self._changes.leaving(registry)
-        stale = self._tree.apply(self.own.joined(registry), self._clock())
+        stale = self.tree.apply(self.own.joined(registry), self._clock())
         self._entries.clear()
         await trio.to_thread.run_sync(self._forget, stale)
         await self._changes.drop(leaving)
@@ -157,7 +153,7 @@ class Filesystem(pyfuse3.Operations):
         found = self._entries.attributes(inode)
         if self.own.is_file(inode) and kernel.is_of_times(fields):
             return self._entries.entry(inode)  # touch(1) sets those of what it has made
-        temporary, control = self._tree.temporary_at(inode), self._tree.control_at(inode)
+        temporary, control = self.tree.temporary_at(inode), self.tree.control_at(inode)
         if temporary is None and (control is None or control[1].check is None):
             raise read_only()
         if fields.update_size:
@@ -182,7 +178,7 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def readlink(self, inode: int, ctx: RequestContext) -> bytes:
-        return self._tree.link(inode)
+        return self.tree.link(inode)
 
     # Names that come and go.
 
@@ -266,29 +262,29 @@ class Filesystem(pyfuse3.Operations):
             return FileInfo(fh=inode, keep_cache=True), self._entries.seen(inode)
         inode = await self._changes.create(parent_inode, text, (ctx.uid, ctx.gid), mode)
         self._entries.clear()
-        handle = self._handles.add(self._changes.open(inode, flags | os.O_TRUNC), self._tree.home_of(inode))
+        handle = self._handles.add(self._changes.open(inode, flags | os.O_TRUNC), self.tree.home_of(inode))
         return FileInfo(fh=handle, direct_io=True), self._entries.seen(inode)
 
     # Open files.
 
     @guarded
     async def open(self, inode: int, flags: int, ctx: RequestContext) -> FileInfo:
-        steady = self._tree.is_steady(inode)  # each call begins with this open
+        steady = self.tree.is_steady(inode)  # each call begins with this open
         if flags & WRITING and (steady or inode & BIT):
             raise read_only()
         if steady:
             return FileInfo(fh=inode, keep_cache=True)
-        writing = flags & WRITING or self._tree.temporary_at(inode) is not None
+        writing = flags & WRITING or self.tree.temporary_at(inode) is not None
         opened = self._changes.open(inode, flags) if writing else await self._entries.open(inode, flags)
         paged = isinstance(opened, LogFile)
-        handle = self._handles.add(opened, self._tree.home_of(inode))
+        handle = self._handles.add(opened, self.tree.home_of(inode))
         return FileInfo(fh=handle, direct_io=not paged, keep_cache=paged)
 
     @guarded
     async def read(self, fh: int, off: int, size: int) -> bytes:
         if opened := self._handles.find(fh):
             return await opened.read(off, size)
-        return self._tree.steady(fh)[off : off + size]
+        return self.tree.steady(fh)[off : off + size]
 
     @guarded
     async def write(self, fh: int, off: int, buf: bytes) -> int:
@@ -310,12 +306,12 @@ class Filesystem(pyfuse3.Operations):
     async def _take_over(self, opened: OpenFile | None) -> None:
         if isinstance(opened, ControlFile) and opened.edit.written:
             await self._changes.take_over(opened)
-            if (inode := self._tree.nodes.objects.get(opened.key)) is not None:
+            if (inode := self.tree.nodes.objects.get(opened.key)) is not None:
                 await self._metadata_changed(inode)
 
     async def _metadata_changed(self, inode: int) -> None:
         """An executable shows some of its controls. No folder is involved, so a handler may wait."""
-        if self._tree.owner_object(inode):
+        if self.tree.owner_object(inode):
             executable = places.base(inode)
             self._entries.clear()
             await trio.to_thread.run_sync(self._forget, Stale([], [executable]))
@@ -380,7 +376,7 @@ class Filesystem(pyfuse3.Operations):
         if inode & BIT:
             return {}
         return xattrs.of(
-            inode, self._entries.attributes(inode), self._tree.owner_object(inode), self._tree.name(inode)
+            inode, self._entries.attributes(inode), self.tree.owner_object(inode), self.tree.name(inode)
         )
 
     @guarded

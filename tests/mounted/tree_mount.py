@@ -109,7 +109,7 @@ class Mount:
     async def _obey(self) -> None:
         while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
             verb, argument = line.split()
-            objects = dict(self.fs.registry.objects)
+            objects = dict(self.fs.tree.registry.objects)
             if verb == "add":
                 objects |= {("tool", f"t{at:05}"): tool(f"t{at:05}") for at in range(int(argument))}
             elif verb == "drop":

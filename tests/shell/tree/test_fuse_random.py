@@ -123,7 +123,7 @@ class Player:
     async def shown(self, temporary: bool) -> dict[str, bytes]:
         """Every path with what it says; each name is looked up as it is listed."""
         found: dict[str, bytes] = {}
-        tree, fs = self.world.fs._tree, self.world.fs
+        tree, fs = self.world.fs.tree, self.world.fs
         waiting = [(ROOT, "")]
         while waiting:
             folder, path = waiting.pop()
@@ -170,7 +170,7 @@ def test_no_inode_is_ever_two_objects(script: list[tuple[str, ...]]) -> None:
             known: dict[int, str] = {}
             for tools in script:
                 await player.apply(tools)
-                for name, inode in player.world.fs._tree.listing(TOOL)[2:]:
+                for name, inode in player.world.fs.tree.listing(TOOL)[2:]:
                     assert known.setdefault(inode, name) == name
             assert len(set(known.values())) == len(known)
             assert (await player.world.fs.lookup(MODEL, b"p", caller())).st_ino
