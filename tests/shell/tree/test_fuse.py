@@ -274,7 +274,7 @@ async def test_a_bug_is_eio_for_its_caller_and_ends_nothing(
 ) -> None:
     # design.md: "it logs, counts, returns EIO, and re-raises under --strict (tests)"
     monkeypatch.setattr(world.fs, "strict", strict)
-    monkeypatch.setattr(world.fs, "_tree", None)
+    monkeypatch.setattr(world.fs, "tree", None)
     with counted() as bugs, pytest.raises(AttributeError) if strict else refused(errno.EIO):
         await world.fs.readlink(5, caller())
     assert bugs.met == 1
