@@ -252,9 +252,12 @@ class Talk:
         return [self._complaint(frame.code, frame.message)]
 
     def _start(self, run: _Run, frame: frames.Start) -> list[Deed]:
+        self._has_begun(run, frame)
+        return []
+
+    def _has_begun(self, run: _Run, frame: frames.Start | frames.Error) -> None:
         run.request = frame.request
         self._sent.pop(frame.request or "", None)
-        return []
 
     def _delta(self, run: _Run, frame: frames.Delta) -> list[Deed]:
         run.streamed += len(frame.text)
@@ -335,6 +338,8 @@ class Talk:
         return told.shows
 
     def _error(self, run: _Run, frame: frames.Error) -> list[Deed]:
+        if frame.request in self._sent:  # its session could not be written, and so has no start
+            self._has_begun(run, frame)
         run.complained = True
         return [Show("end"), self._complaint(frame.code, frame.message)]
 

@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Mapping
 
-from cortexfs.cli.bounded import ask
+from cortexfs.cli.bounded import MAX_ANSWER, ask
 from cortexfs.core import mountinfo
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.mountinfo import Mount as Mount
@@ -86,21 +86,31 @@ def status_text(point: str, seconds: float | None = None) -> str:
 
 
 def _read(path: str) -> bytes:
-    """As it is now: what others read may be a second old."""
+    """As it is now: what others read may be a second old. That of somebody else's mount may have no end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_RSYNC | os.O_CLOEXEC)
+    said = b""
     try:
-        return b"".join(iter(lambda: os.read(descriptor, READ_BYTES), b""))
+        while len(said) < MAX_ANSWER and (part := os.read(descriptor, READ_BYTES)):
+            said += part
     finally:
         os.close(descriptor)
+    return said
 
 
 def is_stale(point: str) -> bool:
     """Returns True if the mount at `point` has lost its daemon."""
     try:
-        ask(lambda: repr(os.listdir(point)).encode(), ANSWER_SECONDS)
+        ask(lambda: _looked(point), ANSWER_SECONDS)
     except OSError as problem:
         return problem.errno == errno.ENOTCONN
     return False
+
+
+def _looked(point: str) -> bytes:
+    """Have the daemon asked; its folder may have no end."""
+    with os.scandir(point) as found:
+        next(found, None)
+    return b""
 
 
 def facts(text: str) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ here waits for longer than RELOAD_SECONDS.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from cortexfs.core.errors import Fault
 # A plugin may take long to import.
 RELOAD_SECONDS = 20.0
 POLL_SECONDS = 0.05
+_NUMBER = re.compile("[0-9]{1,18}")
 
 
 def told(given: str | None, outcome: Callable[[dict[str, list[str]]], str | None]) -> str:
@@ -67,4 +69,5 @@ def _said(
 
 
 def _reloads(text: str) -> int:
-    return int(mounts.facts(text).get("reloads", ["0"])[0])
+    said = mounts.facts(text).get("reloads", ["0"])[0]
+    return int(said) if _NUMBER.fullmatch(said) else 0  # a mount may say anything

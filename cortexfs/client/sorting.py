@@ -277,7 +277,8 @@ class Sorter:
         """The send of ours whose run this frame is of."""
         if frame.run is None:
             return None
-        if isinstance(frame, frames.Start) and frame.request in self._sends:
+        # Of a run whose session could not be written there is no start.
+        if isinstance(frame, frames.Start | frames.Error) and frame.request in self._sends:
             sent = self._sends[frame.request]
             sent.run = frame.run
             self._runs[frame.run] = sent

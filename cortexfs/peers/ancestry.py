@@ -59,8 +59,9 @@ def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
     """The host that `pid` is or descends from; None for a process of no host. For who has
     NoNewPrivs only: every host has it, and no descendant can shed it.
 
-    Two witnesses, and either is enough. The cgroup of a host, where there are any, which only uid 0
-    can leave. The chain of parents: a host is a subreaper, and the fork server above it is one too,
+    Two witnesses, and either is enough, but they must not contradict each other. The cgroup of a host,
+    where there are any, which uid 0 can leave, and change for that of another host, which is perhaps held to
+    less. The chain of parents: a host is a subreaper, and the fork server above it is one too,
     so that orphans stay below the host or, when it has died, below the fork server. A chain that
     comes to the daemon without meeting a live host is therefore of a host that has just died: EACCES,
     as is a chain that cannot be read. A chain that ends elsewhere is of a process that has
@@ -73,11 +74,17 @@ def ancestor_host(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
     therefore makes no labelled host in a pid namespace without a cgroup.
     """
     number = _cgroup_host(pid)
-    if number is not None:
-        for host in hosts.values():
-            if host.number == number:
-                return host
+    by_group = next((host for host in hosts.values() if host.number == number), None)
+    if number is not None and by_group is None:
         raise _unknown("it began in a run that has ended")
+    by_parents = _host_above(pid, hosts)
+    if by_group and by_parents and by_group.number != by_parents.number:
+        raise _unknown("its cgroup is that of another one than its parents'")
+    return by_group or by_parents
+
+
+def _host_above(pid: int, hosts: Mapping[int, KnownHost]) -> KnownHost | None:
+    """The live host in the chain of parents."""
     below = False  # a process that says that it is a fork server or a fork of one
     for link in _ancestors(pid):
         if link == os.getpid():

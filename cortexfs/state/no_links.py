@@ -1,6 +1,6 @@
 """Opening what lies in a state without following links.
 
-Main path: `folder` yields a path of a folder of the state, `opener` opens a file.
+Main path: `folder` yields a path of a folder of the state, `opener` opens a file, `read` gives a part of one.
 
 Rules: a daemon of root that was taken over could have left links in its state, which lead the next command of
 root's elsewhere, and could put them there meanwhile. So what is opened is what is worked in. The state itself
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,19 @@ def opener(path: str, flags: int) -> int:
     """Open a file that is nobody else's to read. Raises Fault ELOOP for a link."""
     with _told(Path(path)):
         return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+
+
+def read(path: Path, start: int, most: int) -> bytes:
+    """Returns the bytes of a file from there on; from so many before its end where `start` is negative.
+    Raises Fault ELOOP for a link, and EINVAL for what is no file, as a pipe has its reader wait."""
+    with open(opener(str(path), os.O_RDONLY), "rb") as file:
+        seen = os.fstat(file.fileno())
+        if not stat.S_ISREG(seen.st_mode):
+            raise Fault(
+                "EINVAL", f"{path} is no regular file, and nobody has reason to put it there; remove it"
+            )
+        file.seek(start if start >= 0 else max(0, seen.st_size + start))
+        return file.read(most)
 
 
 @contextlib.contextmanager

@@ -257,3 +257,24 @@ def test_what_cannot_be_held_is_refused(mount: Ctx, tmp_path: Path, sandbox: str
     done = mount.ctx("plugin", "install", str(tmp_path / "probe-process"), check=False)
     assert sentence in done.stderr
     assert not (mount.root / "tool" / "probe-process").exists()
+
+
+# Go where another host of the same user's is, and call from there.
+ELSEWHERE = """
+import glob
+for line in open("/proc/self/cgroup"):
+    own = line.rstrip().split(":")[2]
+    for place in glob.glob("/sys/fs/cgroup" + own) + glob.glob("/sys/fs/cgroup/*" + own):
+        if "/cortexfs-" in own:
+            for other in glob.glob(os.path.dirname(place) + "/*/cgroup.procs"):
+                if os.path.dirname(other) != place:
+                    open(other, "w").write("0")
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_none_is_shed_by_going_to_another_hosts_cgroup(mount: Ctx, tmp_path: Path, kind: str) -> None:
+    assert mount.call("fs.read", "/etc/hostname").status == 0  # so that there is another host
+    with Probe(mount, tmp_path, kind, "memory_mb = 512") as probe:
+        said = probe(ELSEWHERE + NESTED.format(tool=mount.tool("text.word_count")))
+        assert '"code":"EACCES"' in said

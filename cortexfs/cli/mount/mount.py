@@ -209,7 +209,7 @@ def _explain(said: bytes | None, where: Places, before: int) -> None:
 
 def _last_line(where: Places, before: int) -> str:
     """The last line that the log has grown by."""
-    lines = log_path(where).read_bytes()[before:].decode(errors="replace").splitlines()
+    lines = no_links.read(log_path(where), before, MAX_LOG).decode(errors="replace").splitlines()
     return lines[-1] if lines else ""
 
 

@@ -22,6 +22,7 @@ from cortexfs.cli.mount.checks import Finding, Subject
 from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import FSTYPE, TABLE
 from cortexfs.core.wire import PROTOCOL
+from cortexfs.state import no_links
 from cortexfs.version import VERSION
 
 MAX_LOG = 64 << 10  # of its end, in bytes
@@ -115,6 +116,5 @@ def _packages() -> Iterator[str]:
 
 
 def _log(subject: Subject) -> Iterator[str]:
-    with open(subject.where.state / "daemon.log", "rb") as log:
-        log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG))
-        yield from log.read(MAX_LOG).decode(errors="replace").splitlines()
+    log = no_links.read(subject.where.state / "daemon.log", -MAX_LOG, MAX_LOG)
+    yield from log.decode(errors="replace").splitlines()

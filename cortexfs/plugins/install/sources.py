@@ -63,14 +63,15 @@ def read(source: str) -> PluginSource:
 
 
 def _file(path: Path) -> PluginSource:
-    data = _bounded(path, MAX_PACKED)
+    data = bounded(path, MAX_PACKED)
     beside = path.with_name(path.name + CHECKSUM)
     if beside.exists():
-        package.check_checksum(_text(_bounded(beside, _MAX_TOLD)), data, path.name)
+        package.check_checksum(_text(bounded(beside, _MAX_TOLD)), data, path.name)
     return PluginSource(package.unpack(data, str(path)), True, str(path.resolve()))
 
 
-def _bounded(path: Path, most: int) -> bytes:
+def bounded(path: Path, most: int) -> bytes:
+    """Returns the first bytes of a file, one more than `most` if there are more. A pipe is not waited for."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with os_faults(f"{path} cannot be read"), open(os.open(path, flags), "rb") as file:
         return file.read(most + 1)

@@ -14,7 +14,7 @@ from cortexfs.chat import state
 from cortexfs.chat.calls import Show
 from cortexfs.chat.state import Deed, Leave, Talk
 from cortexfs.core import frames
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, exit_status
 from cortexfs.core.talk import approvals
 from cortexfs.core.talk.requests import Cancel, Resume, Send, SessionKey, Verdict
 from tests.core import chat_pair
@@ -61,6 +61,16 @@ def test_a_failure_is_one_line(world: World, chat: Chat) -> None:
     chat.read()
     assert chat.text == "|!debug/echo: EHOSTDOWN: no answer from\\x1b it!|"
     assert chat.talk.status == 69
+
+
+def test_a_run_that_could_not_be_written_is_over(chat: Chat) -> None:
+    # abi.md 5.12: on a full disk there is no start, and the error has the id of the message
+    chat.talk.say("hello")
+    chat.hear([frames.Error(run="r1", request="m1", code="ENOSPC", message="make room")])
+    chat.hear([frames.Done(run="r1", status="error", code="ENOSPC")])
+    assert chat.text == "|!debug/echo: ENOSPC: make room!|"
+    assert not chat.talk.busy
+    assert chat.talk.status == exit_status("ENOSPC")
 
 
 def test_a_refused_message_is_no_run(chat: Chat) -> None:

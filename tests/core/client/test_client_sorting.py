@@ -47,6 +47,16 @@ def taken(inbox: Inbox) -> list[AnyFrame]:
     return found
 
 
+def test_a_run_that_could_not_be_written_is_over() -> None:
+    # abi.md 5.12: on a full disk there is no start, and the error has the id of the message
+    sorter = Sorter("echo.sock")
+    inbox = sorter.open(Send(id="1", session="one", input="a"))
+    error = frames.Error(run="r1", request="1", code="ENOSPC", message="make room")
+    sorter.receive(frames.encode(error) + frames.encode(frames.Done(run="r1", status="error", code="ENOSPC")))
+    assert kinds(taken(inbox)) == "error done"
+    assert inbox.is_over
+
+
 @pytest.mark.parametrize("split", [1, 2, 3, 7, 64, 1 << 20])
 def test_overlapping_requests_whatever_the_pieces(split: int) -> None:
     # abi.md 5.3

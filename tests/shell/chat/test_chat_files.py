@@ -57,7 +57,8 @@ def test_the_history_stays_small(tmp_path: Path) -> None:
 def test_a_history_that_cannot_be_kept_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text('"secret"\n')
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for path in (None, tmp_path / "link", tmp_path / "elsewhere" / "below"):
+    os.mkfifo(tmp_path / "pipe")  # which nobody waits for
+    for path in (None, tmp_path / "link", tmp_path / "elsewhere" / "below", tmp_path / "pipe"):
         kept = History(path)
         kept.add("one")
         assert kept.load() == []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from cortexfs.cli import mounts
+from cortexfs.cli.bounded import MAX_ANSWER
 from cortexfs.core import mountinfo
 from cortexfs.core.errors import Fault
 
@@ -96,3 +98,9 @@ def test_several_mounts_are_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "is_stale", lambda point: False)
     with pytest.raises(Fault, match="there are several mounts, /a, /b; name one with --root or CTX_ROOT"):
         mounts.root(None, {})
+
+
+def test_a_status_without_an_end_is_cut(tmp_path: Path) -> None:
+    # as a mount of somebody else's could have it: all of it would be memory of root's command
+    (tmp_path / "status").symlink_to("/dev/zero")
+    assert len(mounts.status_text(str(tmp_path))) == MAX_ANSWER

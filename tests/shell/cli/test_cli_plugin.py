@@ -176,6 +176,7 @@ def test_what_was_uninstalled_can_still_be_disabled(
         ("reloads: 4\nbroken plugin: notes: ImportError: no pen\n", "it does not load: ImportError: no pen"),
         ("reloads: 4\nreload refused: no; mend\n", "the mount at {root} goes on as it was: no; mend"),
         ("reloads: 4\nnot used: a; mend\nnot used: b\n", "the mount at {root} follows, but a; mend, but b"),
+        ("reloads: many\n", "the daemon of {root} has not taken it over yet; see: ctx status"),
         ("reloads: 3\n", "the daemon of {root} has not taken it over yet; see: ctx status"),
     ],
 )

@@ -316,3 +316,13 @@ def test_a_release_is_found_by_its_repository(
     status, _, err = said("install", word, "--yes")
     assert status == 1
     assert f"has no .cpx asset for {platform}" in err
+
+
+@pytest.mark.parametrize("verb", ["review", "test", "install"])
+def test_a_pipe_with_the_name_of_a_package_is_not_waited_for(
+    verb: str, places: config.Places, said: Said
+) -> None:
+    os.mkfifo("evil.cpx")
+    status, _, err = said(verb, "evil.cpx")
+    assert status != 0
+    assert "evil.cpx" in err

@@ -87,8 +87,11 @@ def test_a_hung_daemon_that_nobody_knows_is_detached(
     assert said(capsys)[-1].startswith(f"detached {root}; its daemon was not found")
 
 
-def test_a_daemon_names_no_other_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_daemon_names_no_other_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     # one of root's that was taken over could have root end what it likes
+    monkeypatch.setattr(umount, "STOP_SECONDS", PATIENCE)
     root = tmp_path / "ctx"
     with served(root, f"pid={os.getpid()}") as daemon:
         assert main(["umount", str(root)]) == 0

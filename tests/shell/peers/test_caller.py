@@ -18,6 +18,7 @@ from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.host.confine import limits
 from cortexfs.linux import seccomp, syscalls
+from cortexfs.peers import ancestry
 from cortexfs.peers import caller as callers
 from cortexfs.peers.caller import Caller, caller_of
 from tests.shell.confined import in_child
@@ -346,9 +347,12 @@ def test_a_daemon_in_a_sandbox_serves_who_is_in_it_too() -> None:
     assert in_child(work) == 0
 
 
-def test_a_process_in_a_hosts_cgroup_is_nested_whatever_its_parents_are(forks: Forks) -> None:
+def test_a_process_in_a_hosts_cgroup_is_nested_whatever_its_parents_are(
+    forks: Forks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not limits.hierarchies():
         pytest.skip("no cgroups here")
+    monkeypatch.setattr(ancestry, "_ancestors", lambda pid: [pid, 1])  # as in a container
     host = forks.spawn(hostcalls.Identity(NOBODY, NOBODY, (), label="worker"))
     group = limits.hierarchies()[0][1] / f"cortexfs-{os.getpid()}.0" / str(host.number)
     with connected("setpriv", "--no-new-privs") as sock:

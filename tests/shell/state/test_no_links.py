@@ -84,3 +84,25 @@ def test_the_state_itself_may_be_a_link(outside: Path, tmp_path: Path) -> None:
     with no_links.folder(tmp_path / "link", "a", 0o700) as folder:
         (folder / "file").touch()
     assert (outside / "a/file").exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_report_reads_the_log_and_nothing_else(
+    kind: str, outside: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # It is sent to strangers, and a pipe would have it wait for ever.
+    (outside / "key").write_text("s3cret\n")
+    log = tmp_path / "state/daemon.log"
+    log.symlink_to(outside / "key") if kind == "link" else os.mkfifo(log)
+    main(["doctor", "--report", "-"])
+    said = capsys.readouterr().out
+    assert "s3cret" not in said
+    why = "is a link" if kind == "link" else "is no regular file"
+    assert f": {log} {why}, " in said
+
+
+def test_the_end_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("one two")
+    assert no_links.read(tmp_path / "log", -3, 10) == b"two"
+    assert no_links.read(tmp_path / "log", -100, 3) == b"one"
+    assert no_links.read(tmp_path / "log", 4, 10) == b"two"

@@ -21,7 +21,7 @@ from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import FILE, Manifest
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import json_kinds
-from cortexfs.plugins.install import fetch, install, json_review
+from cortexfs.plugins.install import fetch, install, json_review, sources
 from cortexfs.plugins.install import review as reviewing
 from cortexfs.plugins.install.review import InstallCheck
 from cortexfs.plugins.package import directory, json_manifests, package
@@ -37,7 +37,9 @@ def review(options: argparse.Namespace, where: config.Places) -> int:
             return _say_wrong(path, wrong)
         manifest, tree, unread = _read(path, where, options.private)
         return _say(manifest, tree, [*unread, *_checks(manifest, tree, path)])
-    tree, unread = _completed(package.unpack(_bytes(path), str(path)), where, options.private)
+    tree, unread = _completed(
+        package.unpack(sources.bounded(path, MAX_PACKED), str(path)), where, options.private
+    )
     with tempfile.TemporaryDirectory(prefix="ctx-plugin-") as folder:
         place = Path(folder) / "plugin"
         install.write(place, tree.files, durable=False)
@@ -93,11 +95,6 @@ def _completed(
         return plugin_fetching.completed(tree, where, private), []
     except Fault as fault:
         return tree, [InstallCheck("modules from elsewhere", fault.message)]
-
-
-def _bytes(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(MAX_PACKED + 1)
 
 
 def _checks(manifest: Manifest, tree: PackageFiles | None, place: Path) -> list[InstallCheck]:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.host.confine import socket_gate
-from cortexfs.linux import seccomp, syscalls
+from cortexfs.core import hostcalls
+from cortexfs.host.confine import socket_gate, view
+from cortexfs.linux import landlock, seccomp, syscalls
 from tests.shell import confined
 from tests.shell.confined import ONLY_HERE, Scene, in_child, staged
 from tests.shell.forks import AS_NOBODY, NOBODY, Forks, Host
@@ -157,3 +158,18 @@ def test_where_somebody_else_listens_already_nobody_gets_one() -> None:
         socket.socket(socket.AF_UNIX)
 
     assert in_child(work) == errno.EACCES
+
+
+@pytest.mark.parametrize("abi", [1, 9, 99])
+def test_no_version_of_landlock_takes_the_place_of_the_gate(
+    abi: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Issue: "what is asked of such a kernel includes what the gate did". A version could close the sockets
+    # that a view does not show, and none of those in it.
+    monkeypatch.setattr(syscalls, "landlock_abi", lambda: abi)
+    monkeypatch.setattr(landlock, "restrict", lambda shown, network: None)
+    monkeypatch.setattr(seccomp, "restrict", lambda network, metadata: 7)
+    for network in (False, True):
+        who = hostcalls.Identity(NOBODY, NOBODY, (), view=(), network=network)
+        plugin = hostcalls.Plugin("builtin", "1", "python", "cortexfs.tools:tools")
+        assert view.Confinement(who, plugin, view.Ground(False)).close() == 7
