@@ -30,15 +30,9 @@ RESUME = "resume"  # the id of our resume requests; those of messages are given
 EDIT: Final = "edit"
 Reply: TypeAlias = Decision | Literal["edit"]
 ANSWERS: dict[str, Reply] = {
-    "y": "allow_once",
-    "yes": "allow_once",
-    "n": "deny",
-    "no": "deny",
-    "a": "allow_session",
-    "always": "allow_session",
-    "e": EDIT,
-    "edit": EDIT,
-}
+    "y": "allow_once", "yes": "allow_once", "n": "deny", "no": "deny",
+    "a": "allow_session", "always": "allow_session", "e": EDIT, "edit": EDIT,
+}  # fmt: skip
 TOLD: dict[Decision, str] = {
     "allow_once": "allowed",
     "allow_session": "allowed for this session",
@@ -251,13 +245,10 @@ class Talk:
             self._settle()
         return [self._complaint(frame.code, frame.message)]
 
-    def _start(self, run: _Run, frame: frames.Start) -> list[Deed]:
-        self._has_begun(run, frame)
-        return []
-
-    def _has_begun(self, run: _Run, frame: frames.Start | frames.Error) -> None:
+    def _start(self, run: _Run, frame: frames.Start | frames.Error) -> list[Deed]:
         run.request = frame.request
         self._sent.pop(frame.request or "", None)
+        return []
 
     def _delta(self, run: _Run, frame: frames.Delta) -> list[Deed]:
         run.streamed += len(frame.text)
@@ -339,7 +330,7 @@ class Talk:
 
     def _error(self, run: _Run, frame: frames.Error) -> list[Deed]:
         if frame.request in self._sent:  # its session could not be written, and so has no start
-            self._has_begun(run, frame)
+            self._start(run, frame)
         run.complained = True
         return [Show("end"), self._complaint(frame.code, frame.message)]
 
