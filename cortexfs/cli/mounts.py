@@ -75,7 +75,7 @@ def status_text(point: str, seconds: float | None = None) -> str:
     except TimeoutError:
         why = f"the daemon of {point} does not answer; end it with: ctx umount {point}"
     except OSError as problem:
-        if problem.errno == errno.ENOTCONN:
+        if problem.errno in (errno.ENOTCONN, errno.ECONNABORTED):
             why = f"{point} is the mount of a dead daemon; replace it with: ctx mount {point}"
         elif problem.errno in (errno.ENOENT, errno.ENOTDIR):
             why = f"no CortexFS is mounted at {point}; mount one with: ctx mount {point}"
@@ -102,7 +102,7 @@ def is_stale(point: str) -> bool:
     try:
         ask(lambda: _looked(point), ANSWER_SECONDS)
     except OSError as problem:
-        return problem.errno == errno.ENOTCONN
+        return problem.errno in (errno.ENOTCONN, errno.ECONNABORTED)  # it dies while it is asked
     return False
 
 

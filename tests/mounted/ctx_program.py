@@ -6,9 +6,9 @@ import contextlib
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,10 +18,28 @@ SERVER = Path(__file__).with_name("ctx_server.py")
 
 
 class Program:
-    """`ctx`, once begun."""
+    """`ctx`, begun once, and again if what was begun has ended."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
+    def __init__(self, python: Path) -> None:
+        self._python = python
+        self._begin()
+
+    def _begin(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._server = subprocess.Popen(
+                [self._python, "-I", SERVER, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # what a test does to its group is not for this
+            )
+
+    def end(self) -> None:
+        self._channel.close()
+        self._server.terminate()
+        self._server.wait(PATIENCE)
 
     def run(
         self, words: Sequence[str], environ: Mapping[str, str], cwd: Path
@@ -39,7 +57,13 @@ class Program:
                 said[end] = []
                 given.append(other)
             request = json.dumps([list(words), dict(environ), str(cwd)]).encode()
-            socket.send_fds(self._channel, [request], given)
+            try:
+                socket.send_fds(self._channel, [request], given)
+            except BrokenPipeError:
+                self.end()
+                print(f"the server of commands has ended: {self._server.returncode}", file=sys.stderr)
+                self._begin()
+                socket.send_fds(self._channel, [request], given)
             theirs.close()
             _read(said, words)
         output, errors, status = (b"".join(parts).decode() for parts in said.values())
@@ -67,18 +91,8 @@ def _read(said: Mapping[int, list[bytes]], words: Sequence[str]) -> None:
 @contextlib.contextmanager
 def program(python: Path) -> Iterator[Program]:
     """`ctx` of this interpreter, for as long as the context."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours:
-        with theirs:
-            server = subprocess.Popen(
-                [python, "-I", SERVER, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
-                pass_fds=[theirs.fileno()],
-            )
-        with server:
-            try:
-                yield Program(ours)
-            finally:
-                server.send_signal(signal.SIGTERM)
+    made = Program(python)
+    try:
+        yield made
+    finally:
+        made.end()

@@ -68,9 +68,10 @@ def reap(told: dict[int, int]) -> None:
     """Tells those that have ended to whoever began them."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            pipe = told.pop(found[0])
-            os.write(pipe, str(os.waitstatus_to_exitcode(found[1])).encode())
-            os.close(pipe)
+            if (pipe := told.pop(found[0], None)) is not None:
+                with contextlib.suppress(BrokenPipeError):  # whoever began it has given up
+                    os.write(pipe, str(os.waitstatus_to_exitcode(found[1])).encode())
+                os.close(pipe)
 
 
 def run(data: bytes, streams: list[int]) -> None:

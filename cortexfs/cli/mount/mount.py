@@ -77,7 +77,12 @@ def _live(root: str) -> str | None:
             if mount.is_strangers(os.getuid()):
                 mend = f"end it (ctx umount {root}), or name another directory: ctx mount DIR"
                 raise Fault("EBUSY", f"{root} is the mount of uid {mount.owner}, and not yours; {mend}")
-            said = mounts.facts(mounts.status_text(root))
+            try:
+                said = mounts.facts(mounts.status_text(root))
+            except Fault:
+                if not mounts.is_stale(root):
+                    raise
+                continue  # its daemon has died meanwhile
             return f"{root} is mounted already (pid {said.get('pid', ['unknown'])[0]})"
         umount.detach(mount)
         say(f"detached the mount that a dead daemon left at {root}")

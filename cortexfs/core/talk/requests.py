@@ -165,9 +165,9 @@ def _request(value: Any) -> AnyRequest:
         if field in value and value[field] is None:
             raise Fault("EINVAL", f"{field}: is null; leave it out instead")
     request: AnyRequest = _converted(value, REQUESTS[op])
-    for field, check in _CHECKS.items():
-        if field in value:
-            check(field, value[field])
+    for field in REQUESTS[op].__struct_fields__:
+        if field in value and field in _CHECKS:
+            _CHECKS[field](field, value[field])
     if isinstance(request, Send):
         _check_input("input", request.input)
     elif isinstance(request, Approve) and request.input is not None:
