@@ -48,7 +48,7 @@ def test_sign_pack_and_install(places: config.Places, said: Said) -> None:
         "sign", "hello", "--key", "key"
     )
     told = said.ok("pack", "hello")
-    name = f"hello-v0.1.0-{package.platform()}.cpx"  # abi.md 11.26
+    name = f"hello-v0.1.0-{package.platform()}.cpx"  # abi.md 11.25
     assert told.endswith(f"  {name}\n")
     status, _, err = said("install", name)
     assert (status, not (places.state / "plugins").exists()) == (13, True)

@@ -107,7 +107,7 @@ def test_a_missing_program_is_told_before_it_is_missed(tmp_path: Path) -> None:
 
 
 def test_a_library_may_lie_where_cargo_left_it(tmp_path: Path) -> None:
-    # abi.md 11.19
+    # abi.md 11.25
     made = tree(tmp_path, NATIVE % "lib/libhello.so", {"target/release/libhello.so": "elf"})
     assert made.files["lib/libhello.so"].data == b"elf"
     assert "target" in made.ignored
