@@ -278,7 +278,7 @@ def signed_package(said: Said) -> bytes:
 def test_a_package_is_fetched_and_held_against_its_checksum(
     places: config.Places, said: Said, site: str
 ) -> None:
-    # issue: ".sha256 checked where one is published"
+    # abi.md 11.32; issue: ".sha256 checked where one is published"
     data = signed_package(said)
     Site.files = {"/p/hello.cpx": data}
     said.ok("install", f"{site}/p/hello.cpx", "--yes")

@@ -34,7 +34,7 @@ def refused(where: Path) -> str:
 
 def test_what_is_no_plugin_is_passed_over(tmp_path: Path) -> None:
     # abi.md 11.17
-    for name in ("c", "a", "B", ".a", "a.bak"):
+    for name in ("c", "a", "B", ".a", "a.bak", "a~"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").touch()
     assert [folder.name for folder in directory.folders(tmp_path)] == ["B", "a", "c"]
