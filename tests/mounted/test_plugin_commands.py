@@ -76,7 +76,7 @@ def test_the_command_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
 
 
 def test_it_is_in_the_help_and_no_tool(mount: Ctx, greeter: Path) -> None:
-    # abi.md 9.16
+    # abi.md 1.24, 9.16
     assert "\n  say-hello   Greets somebody\n" in cortex(mount, "--help").stdout
     said = cortex(mount, "say-hello", "--help")
     assert (said.returncode, said.stderr) == (0, "")
