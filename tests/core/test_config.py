@@ -96,7 +96,7 @@ def test_decisions_win_over_the_file(where: Places) -> None:
     config.choose(where.config, "alarm", True)
     assert config.enabled(loaded) == ["notes", "alarm"]
     config.choose(where.config, "maps", True)
-    # issue: "between plugins (built-ins first, then order of enabling) too"
+    # abi.md 11.30; issue: "between plugins (built-ins first, then order of enabling) too"
     assert config.enabled(loaded) == ["notes", "alarm", "maps"]
 
 

@@ -48,7 +48,7 @@ def test_bad_names_say_the_rule(name: str, rule: str) -> None:
         ("tool", "fs.read", True),
         ("tool", "fs/read", False),  # abi.md 2.2
         ("agent", "coder", True),
-        ("model", "openai/gpt-4o", True),  # "Models: exactly provider/model"
+        ("model", "openai/gpt-4o", True),  # abi.md 2.3
         ("model", "gpt-4o", False),
         ("model", "a/b/c", False),
         ("model", "a/b.d", False),

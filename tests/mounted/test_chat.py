@@ -271,7 +271,7 @@ def test_a_question_is_answered_and_what_was_being_typed_comes_back(shown: Scree
 
 
 def test_no_colour_where_none_is_wanted(shown: Screen) -> None:
-    # abi.md 8.8; issue: "no colour when NO_COLOR"
+    # issue: "no colour when NO_COLOR"
     chat(shown, "debug/script", "--session", "pale", before="NO_COLOR=1")
     shown.type(script({"delta": "# Title\n\n`code`"}, {"error": {"code": "EIO", "message": "broken"}}))
     shown.wait("EIO: broken")
@@ -319,7 +319,7 @@ def test_one_end_of_input_is_enough(shown: Screen) -> None:
 
 
 def test_exec_without_arguments_opens_the_chat(shown: Screen, chats: Ctx) -> None:
-    # abi.md 4.5
+    # abi.md 4.6
     shown.type("clear; $CTX_ROOT/model/debug/echo")
     shown.wait(READY)
     shown.type("from exec")

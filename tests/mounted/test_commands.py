@@ -145,7 +145,7 @@ def test_state_survives_a_restart(python: Path) -> None:
 
 
 def test_restart_keeps_the_directories_of_the_daemon(python: Path) -> None:
-    # abi.md 3.17; the daemon that runs knows them, the shell that asks need not
+    # abi.md 8.6, 10.4; the daemon that runs knows them, the shell that asks need not
     with mounted(python) as ctx:
         before, state = ctx.pid, ctx.environ.pop("CTX_STATE")
         ctx.environ["XDG_STATE_HOME"] = str(ctx.base / "elsewhere")

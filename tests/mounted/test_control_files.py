@@ -72,7 +72,7 @@ def test_a_socket_is_there_where_session_says_so(ctx: Ctx) -> None:
 
 @pytest.mark.parametrize("class_", ["tool", "agent"])
 def test_an_executable_shows_metadata(ctx: Ctx, class_: str) -> None:
-    # abi.md 1.18
+    # abi.md 1.18, 1.19
     first, keys = said(ctx.root / OBJECTS[class_])
     assert Path(first.removeprefix("#!")).name == "cortexfs-object-runner"
     assert {"object", "name", "description", "runner", "status", "plugin"} <= keys.keys()
@@ -118,7 +118,7 @@ def test_the_files_are_the_abis_and_the_rest_is_read_only(ctx: Ctx, class_: str)
 @needs_root
 @pytest.mark.parametrize("class_", list(OBJECTS))
 def test_nobody_else_may_write_any_of_them(ctx: Ctx, class_: str) -> None:
-    # abi.md 3.9
+    # abi.md 3.8, 3.9
     script = 'cd "$1"; for f in *; do test -f "$f" && sh -c ": >> $f" 2>&1; done; cat * >/dev/null'
     done = ctx.run(["sh", "-c", script, "sh", str(controls(ctx, class_))], uid=NOBODY)
     lines = done.stdout.splitlines()

@@ -268,7 +268,7 @@ def test_not_permitted_exits_13(ctx: Ctx) -> None:
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_signals_cancel(ctx: Ctx, number: signal.Signals, status: int) -> None:
-    # abi.md 4.26
+    # abi.md 4.19, 4.26, 4.31, 4.32
     with subprocess.Popen(
         [ctx.tool("shell.exec"), "echo begun; sleep 1000"],
         stdout=subprocess.PIPE,

@@ -111,7 +111,7 @@ def test_an_argument_that_is_no_good_object(ctx: Ctx, word: str) -> None:
 
 
 def test_usage_goes_to_standard_error(ctx: Ctx) -> None:
-    # abi.md 4.4, wherever its output goes
+    # abi.md 4.4, 4.5, wherever its output goes
     outer, inner = pty.openpty()
     try:
         done = ctx.run([ctx.tool("fs.read")], stdin=inner)

@@ -37,9 +37,7 @@ FIELDS: list[dict[str, Any]] = [
 
 
 def test_settings_are_read_as_their_types_have_them(mount: Ctx, tmp_path: Path) -> None:
-    # abi.md 9.19
-    # abi.md 9.23
-    # abi.md 9.19, 9.20
+    # abi.md 9.19, 9.20, 9.23
     keys = json.dumps([*(field["key"] for field in FIELDS), "tags", "nothing"])
     body = f"return JSON.stringify(await Promise.all({keys}.map((key) => ctx.config.get(key))))"
     folder = plugin(

@@ -98,6 +98,7 @@ def test_a_signed_package_goes_all_the_way(mount: Ctx, tmp_path: Path) -> None:
 
 
 def test_a_broken_new_version_leaves_the_old_one_serving(mount: Ctx, tmp_path: Path) -> None:
+    # abi.md 11.28
     mount.ctx("plugin", "install", str(saying(tmp_path, "module", "one")))
     for source, why in (
         (b"\0asm\1\0\0\0", "does not export plugin_get_abi_version"),

@@ -55,9 +55,7 @@ def greeter(mount: Ctx, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_command_is_called_as_declared(mount: Ctx, greeter: Path) -> None:
-    # abi.md 9.16
-    # abi.md 9.16
-    # abi.md 9.17
+    # abi.md 9.16, 9.17
     said = cortex(mount, "say-hello", "-n", "2", "ann", "--loud")
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout == 'hello {"whom":"ann","times":2,"loud":true}\n'
@@ -78,7 +76,7 @@ def test_the_command_of_the_manual_works(mount: Ctx, tmp_path: Path) -> None:
 
 
 def test_it_is_in_the_help_and_no_tool(mount: Ctx, greeter: Path) -> None:
-    # abi.md 9.24
+    # abi.md 1.24, 9.16
     assert "\n  say-hello   Greets somebody\n" in cortex(mount, "--help").stdout
     said = cortex(mount, "say-hello", "--help")
     assert (said.returncode, said.stderr) == (0, "")
@@ -135,7 +133,7 @@ def ends(mount: Ctx, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 def test_the_caller_is_who_and_where_he_is(mount: Ctx, ends: None) -> None:
-    # abi.md 9.40, an export of the module
+    # abi.md 4.35, 9.40
     said = cortex(mount, "speak", cwd=Path("/usr"), uid=NOBODY)
     assert (said.returncode, said.stdout) == (0, "/usr ends function\nreturned")
     assert said.stderr == "speak: to be read\n"

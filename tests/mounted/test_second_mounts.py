@@ -97,6 +97,7 @@ def sandboxed(mount: Ctx, uid: int) -> Answer:
 
 
 def test_a_strangers_sandbox_is_refused_unless_the_owner_says_otherwise(ctx: Ctx, beside: Ctx) -> None:
+    # abi.md 4.41
     for mount, uid in ((ctx, NOBODY), (ctx, 0), (beside, 0)):
         answer = sandboxed(mount, uid)
         assert (answer.status, answer.code) == (13, "EACCES"), answer

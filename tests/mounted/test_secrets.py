@@ -170,7 +170,7 @@ def test_what_callers_and_clients_were_told(failed: Failed) -> None:
 
 
 def test_what_is_kept_on_disk(failed: Failed) -> None:
-    # "log ... traceback, session file"
+    # abi.md 8.2; "log ... traceback, session file"
     state = contents(failed.ctx.state)
     secrets = {name for name in state if name.startswith("secrets/")}
     assert {"daemon.log"} < state.keys() - secrets
@@ -180,7 +180,7 @@ def test_what_is_kept_on_disk(failed: Failed) -> None:
 
 
 def test_what_the_tree_shows(failed: Failed) -> None:
-    # ".d/ file ... session file"
+    # abi.md 8.2; ".d/ file ... session file"
     ctx = failed.ctx
     shown = contents(ctx.root)
     assert sum(name.endswith(".d/log") for name in shown) > 90
@@ -192,7 +192,7 @@ def test_what_the_tree_shows(failed: Failed) -> None:
 
 
 def test_what_other_processes_have(failed: Failed) -> None:
-    # "argv, environment of a child"; and their memory, which is what a core dump of one would be
+    # abi.md 8.2; "argv, environment of a child"; and their memory, which is what a core dump of one would be
     ctx = failed.ctx
     inside = ctx.call("shell.exec", "env; tr '\\0' ' ' </proc/$PPID/environ; cat /proc/[0-9]*/cmdline; true")
     assert inside.status == 0, inside

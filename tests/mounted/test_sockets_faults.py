@@ -106,7 +106,7 @@ def test_a_run_that_was_active_at_a_kill(hardy: Ctx, session: str) -> None:
 
 
 def test_a_crash_is_repaired_before_anybody_asks(hardy: Ctx, session: str) -> None:
-    # abi.md 5.29: the files tell of it, whether or not somebody resumes
+    # abi.md 5.30: the files tell of it, whether or not somebody resumes
     with talk(hardy, SCRIPT) as client:
         client.send(HANG, session=session)
         client.until("delta")

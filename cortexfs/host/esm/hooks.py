@@ -126,7 +126,7 @@ def _uninstall(plugin: HookedModule) -> sdk.ToolResult:
 
 
 def commands_of(declared: Iterable[CommandField], exported: object) -> tuple[CommandField, ...]:
-    """Returns the commands of the manifest, and those of the module: abi.md 9.24."""
+    """Returns the commands of the manifest, and those of the module: abi.md 9.16, 9.40."""
     try:
         more = msgspec.convert(exported, tuple[CommandField, ...])
     except msgspec.ValidationError as error:

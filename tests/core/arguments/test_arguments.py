@@ -123,7 +123,7 @@ def fault_of(*words: str, schema: dict[str, Any] = SCHEMA) -> Fault:
     ],
 )
 def test_words_become_the_input(words: list[str], expected: dict[str, Any]) -> None:
-    # abi.md 4.2; `read` fails if it is.
+    # abi.md 4.8, 4.9, 4.10; and 4.2: `read` fails if standard input is read.
     assert read(*words) == expected
 
 

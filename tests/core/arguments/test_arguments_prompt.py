@@ -27,6 +27,7 @@ from cortexfs.core.errors import Fault
     ],
 )
 def test_arguments_are_the_prompt(words: list[str], expected: Prompt) -> None:
+    # abi.md 4.12
     # "With arguments, standard input is NOT read"
     args = [word.encode() for word in words]
     assert prompt_room(args) is None
@@ -72,6 +73,7 @@ def test_standard_input_is_the_prompt_or_follows_it(words: list[str], data: byte
     ],
 )
 def test_what_is_no_prompt_is_refused(args: list[bytes], data: bytes, code: str) -> None:
+    # abi.md 4.13, 4.16, 4.17
     with pytest.raises(Fault) as caught:
         prompt(args, data)
     assert caught.value.code == code

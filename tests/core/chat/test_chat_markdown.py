@@ -118,7 +118,7 @@ def test_whatever_is_said_is_printed_safely(text: str) -> None:
 
 
 def test_without_colour_there_are_no_sequences() -> None:
-    # abi.md 8.8 and no-color.org
+    # no-color.org
     assert "\x1b" not in rendered(TEXT, 60, PLAIN)
     assert "\x1b[" in rendered(TEXT, 60, Style())
 

@@ -253,7 +253,7 @@ def test_the_words_of_effects_are_those_of_the_sdk() -> None:
 
 @pytest.mark.parametrize("schema", ["{}", "true", '"x"', "[1]", '{type = "object", default = 1.5}'])
 def test_an_input_schema_is_any_json_value(schema: str) -> None:
-    # abi.md 11.1; whether it is a schema is for the validator
+    # whether it is a schema is for the validator
     text = TOOL.replace("input_schema = {}", f"input_schema = {schema}")
     assert (manifest(text).native or m.Native()).tools[0].input_schema == tomllib.loads(f"x = {schema}")["x"]
 

@@ -306,6 +306,21 @@ def test_each_capability_becomes_an_effect() -> None:
     assert governance.capability_effects(manifest()) == []
 
 
+def test_tools_in_python_and_of_a_library_have_the_capabilities_of_processes() -> None:
+    # abi.md 11.8
+    has = {"file_read": ["/a"], "file_write": ["/b"], "network": ["h"]}
+    flags = dict.fromkeys(("process", "secrets", "background"), True)
+    told = governance.process_rights(manifest(capabilities=has | flags))
+    assert [(each.kind, each.target) for each in told] == [
+        ("read_file", "/a"),
+        ("write_file", "/b"),
+        ("network_request", "h"),
+        ("run_process", "plugin subprocess"),
+    ]
+    # and no process of its own, where none is declared
+    assert governance.process_rights(manifest(python={"entry": "notes:tools"})) == ()
+
+
 @pytest.mark.parametrize("kind", list(effects.ToolEffectKind))
 def test_an_effect_is_as_the_sdk_has_it(kind: effects.ToolEffectKind) -> None:
     same = effects.ToolEffect(kind, "x")

@@ -28,7 +28,7 @@ MEMBERS: tuple[tuple[tuple[str | int, ...], str, str], ...] = (
     (("ui", "panels", 0), "id title htmlPath", "icon"),
     (("ui", "widgets", 0), "id title type config", ""),
     (("ui", "settings", 0), "section fields", ""),
-    # abi.md 9.20
+    # abi.md 9.19
     (("ui", "settings", 0, "fields", 0), "key label type options", ""),
     (("ui", "settings", 0, "fields", 3), "key label type", "description"),
     (("ui", "settings", 0, "fields", 0, "options", 0), "label value", ""),
@@ -242,7 +242,7 @@ def test_what_is_contributed_needs_its_capability() -> None:
 
 
 def test_events_are_of_the_list() -> None:
-    # abi.md 9.13, 9.42
+    # abi.md 9.13, 9.41
     listening = ["events:listener"]
     assert found(capabilities=listening, events=["session:begin"]) == [("unknown_event", "events[0]")]
     assert found(capabilities=listening, events=["daemon:status"] * 2) == [("duplicate_name", "events[1]")]

@@ -20,7 +20,7 @@ PERMISSIONS = {
     "fs:search": None, "shell:run": "run", "network:fetch": "net", "net:outbound": "net",
     "net:inbound": "net", "db:read": None, "db:write": None,
 }  # fmt: skip
-# abi.md 9.7
+# abi.md 9.24
 EXTENSION_POINTS = [
     "tools", "cli:commands", "ui:panel", "ui:widget", "config:schema", "config:provider", "memory:store",
     "memory:embedder", "events:listener", "middleware:pre", "middleware:post",

@@ -326,6 +326,7 @@ REFUSED: list[tuple[object, str]] = [
 
 @pytest.mark.parametrize(("target", "words"), REFUSED)
 def test_what_is_no_plugin_is_refused_with_what_was_expected(target: object, words: str) -> None:
+    # abi.md 10.1
     with pytest.raises(TypeError, match=words):
         sdk.tools_of(target)
 

@@ -204,7 +204,7 @@ def test_an_id_of_the_longest_is_kept() -> None:
     ],
 )
 def test_the_users_message_is_the_newest(value: Any, expected: list[str]) -> None:
-    # abi.md 5.21
+    # abi.md 5.8, 5.21
     assert [part.text for part in said(value)] == expected
 
 

@@ -1,4 +1,4 @@
-"""A session is a fold over its log (abi.md 5.14)."""
+"""A session is a fold over its log (abi.md 5)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_table_says_what_the_abi_says() -> None:
 
 
 def test_a_run_from_start_to_done() -> None:
-    # abi.md 5.13
+    # abi.md 5.13, 5.21
     session = new_session()
     run, log = session.send(Send(id="m1", input="hello"), "r-1")
     assert run == "r-1"
@@ -301,7 +301,7 @@ def test_what_is_too_large_to_log_changes_nothing() -> None:
 
 
 def test_after() -> None:
-    # abi.md 5.18
+    # abi.md 5.18, 5.19
     session = new_session()
     assert session.position(None) == 0  # "An unknown session is empty and followed"
     session.send(Send(input="x"), "r-1")

@@ -10,7 +10,7 @@ from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
 from cortexfs.core.tree.controls import CONTROLS, MAX_VALUE, find, judge, line_ended
 
-# abi.md 3.3, 3.8; policy is among a model's writable files and therefore a file of models too.
+# abi.md 3.2, 3.3, 3.4, 3.8; policy is among a model's writable files and therefore a file of models too.
 FILES = {
     "tool": "name description schema cap effects timeout policy status log origin",
     "model": "id driver cap effort default fallback limit session policy status log origin",

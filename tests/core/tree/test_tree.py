@@ -68,14 +68,14 @@ def walk(tree: Tree, folder: int = ROOT, path: str = "") -> Iterator[tuple[str, 
 
 
 def test_the_root_holds_what_the_abi_lists_and_no_more() -> None:
-    # abi.md 1.13
+    # abi.md 1.11, 1.13
     assert names(make(), "") == ["agent", "bin", "home", "model", "shared", "status", "tool"]
     assert names(make(), "shared") == ["main"]
     assert names(make(), "bin") == ["cortexfs-object-runner", "ctx"]
 
 
 def test_objects_are_triples_and_tools_have_no_socket() -> None:
-    # abi.md 1.6, 1.9
+    # abi.md 1.6, 1.7, 1.9
     tree = make()
     assert names(tree, "tool") == ["fs.read", "fs.read.d", "shell", "shell.d"]
     assert names(tree, "agent") == ["coder", "coder.d", "coder.sock"]
@@ -110,7 +110,7 @@ def test_modes_and_owners_are_the_abis() -> None:
         assert found is not None
         return stat.filemode(found.mode), found.uid, found.gid
 
-    assert shown("/tool/shell") == ("-r-xr-xr-x", 10, 20)
+    assert shown("/tool/shell") == ("-r-xr-xr-x", 10, 20)  # abi.md 1.4
     assert shown("/tool/shell.d") == ("drwxr-xr-x", 10, 20)  # editors rename in it
     assert shown("/tool/shell.d/policy") == ("-rw-r--r--", 10, 20)  # abi.md 3.8
     assert shown("/tool/shell.d/name") == ("-r--r--r--", 10, 20)

@@ -183,6 +183,7 @@ CONTROLS = ("policy", "system.md")
     ],
 )
 def test_names_that_editors_make_are_let_in(name: str) -> None:
+    # abi.md 3.15
     assert is_temporary(name, CONTROLS)
 
 
@@ -191,6 +192,7 @@ def test_names_that_editors_make_are_let_in(name: str) -> None:
     ["efort", "polic", "policyx", "systemXmd~", ".other.swp", "12", "sed", "name.txt", "", "policy\n", ".."],
 )
 def test_other_names_are_not(name: str) -> None:
+    # abi.md 3.15
     assert not is_temporary(name, CONTROLS)
 
 

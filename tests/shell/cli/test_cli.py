@@ -293,6 +293,7 @@ def test_foreign_text_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_page_has_every_command_and_check() -> None:
+    # abi.md 8.6
     page = (Path(program.__file__).parents[2] / "docs" / "commands.md").read_text()
     rows = dict(re.findall(r"^\| `ctx (\w+)[^`]*` \| (.*) \|$", page, re.MULTILINE))
     assert rows == parser.COMMANDS

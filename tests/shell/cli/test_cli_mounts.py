@@ -52,7 +52,7 @@ US, ROOT, THEM = 1000, 0, 1001
 def test_the_default_is_the_one_and_only_mount(
     known: list[tuple[str, int, bool]], meant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md 1.22
+    # abi.md 1.1, 1.22
     listed = [mounts.Mount(point, 1, owner, everyone) for point, owner, everyone in known]
     monkeypatch.setattr(mounts, "mounts", lambda: listed)
     monkeypatch.setattr(mounts, "is_stale", lambda point: False)

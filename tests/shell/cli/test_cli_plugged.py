@@ -126,7 +126,7 @@ def test_help_is_made_of_the_manifest(
 
 
 def test_all_are_listed_in_the_help_of_the_program(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 9.24
+    # abi.md 9.16
     for words in ([], ["--help"], ["help"], ["-h"]):
         assert program.main(words) == 0
         listed = capsys.readouterr().out.partition("commands of plugins:\n")[2].partition("\n\n")[0]

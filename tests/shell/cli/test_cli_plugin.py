@@ -112,7 +112,6 @@ def row(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, object]:
 
 
 def test_enabling_lasts(places: config.Places, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 3.17
     assert main(["plugin", "enable", "notes"]) == 0
     assert capsys.readouterr().err == "enabled notes; it counts from the next ctx mount\n"
     assert config.enabled(config.load(places)) == ["notes"]
@@ -132,7 +131,7 @@ def test_enabling_lasts(places: config.Places, capsys: pytest.CaptureFixture[str
 def test_enabling_leaves_the_configuration_alone(
     text: str, places: config.Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # abi.md 11.28
+    # What a person wrote is his; what was decided stands in plugins.json (docs/config.md).
     places.config.mkdir()
     (places.config / "config.toml").write_text(text)
     others = config.enabled(config.load(places))

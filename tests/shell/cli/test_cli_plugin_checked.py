@@ -56,7 +56,7 @@ def test_a_program_that_nobody_may_run_is_not_installed(places: config.Places, s
 
 @pytest.mark.parametrize("template", ["process", "native", "python"])
 def test_no_scaffold_limits_what_interpreters_need(places: config.Places, said: Said, template: str) -> None:
-    # abi.md 11.11
+    # A limit of memory (abi.md 11.11) would end some of them before they begin.
     said.ok("new", "notes", "notes", "--template", template)
     manifest = tomllib.loads(Path("notes/manifest.toml").read_text())
     tools = manifest.get("native", {}).get("tools", [])

@@ -48,7 +48,7 @@ def test_sign_pack_and_install(places: config.Places, said: Said) -> None:
         "sign", "hello", "--key", "key"
     )
     told = said.ok("pack", "hello")
-    name = f"hello-v0.1.0-{package.platform()}.cpx"  # abi.md 11.26
+    name = f"hello-v0.1.0-{package.platform()}.cpx"  # abi.md 11.25
     assert told.endswith(f"  {name}\n")
     status, _, err = said("install", name)
     assert (status, not (places.state / "plugins").exists()) == (13, True)
@@ -278,7 +278,7 @@ def signed_package(said: Said) -> bytes:
 def test_a_package_is_fetched_and_held_against_its_checksum(
     places: config.Places, said: Said, site: str
 ) -> None:
-    # issue: ".sha256 checked where one is published"
+    # abi.md 11.32; issue: ".sha256 checked where one is published"
     data = signed_package(said)
     Site.files = {"/p/hello.cpx": data}
     said.ok("install", f"{site}/p/hello.cpx", "--yes")

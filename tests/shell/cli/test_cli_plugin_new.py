@@ -46,6 +46,8 @@ def test_nothing_is_written_over(places: config.Places, said: Said) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        # abi.md 11.3
+        (lambda folder: edit(folder, 'version = "0.1.0"', 'version = " "'), "version is blank"),
         # abi.md 11.26
         (lambda folder: (folder / "bin/hello").chmod(0o644), "it is not executable: chmod +x bin/hello"),
         (lambda folder: (folder / "bin/hello").unlink(), "is not among its files"),

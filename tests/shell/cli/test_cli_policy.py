@@ -187,7 +187,7 @@ def test_approval_ask_asks(root: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_an_agent_works_for_somebody(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # abi.md 4.35
+    # abi.md 7.1
     (root / "tool/fs.read").chmod(0o500)
     assert explained(capsys, "agent/base", "fs.read")[0] == 0
     status, said = explained(capsys, "agent/base", "fs.read", "--user", "3999999")

@@ -130,7 +130,7 @@ def test_what_is_wrong(words: list[str], said: str, capsys: pytest.CaptureFixtur
 def test_a_key_is_kept_and_never_shown(
     server: Server, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # issue: "keys read from stdin or a prompt into state/secrets (0600) ...; never shown again"
+    # abi.md 8.2; issue: "keys read from stdin or a prompt into state/secrets (0600) ...; never shown again"
     add(server)
     type_in(monkeypatch, KEY + "\n")
     assert run("secret", "set", "mine") == 0

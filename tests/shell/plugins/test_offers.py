@@ -95,7 +95,21 @@ def test_whose_publisher_is_trusted_is_told(world: World, monkeypatch: pytest.Mo
     assert trusted() == {"unsigned": False, "packaged": True}
 
 
+def test_a_name_that_two_plugins_have_belongs_to_neither(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # abi.md 11.33
+    world.install("hello")
+    world.install("other")
+    packaged = entry_points.FoundPlugin(Plugin("hello", "1", "python", "m:a"), "packaged", str(world.base))
+    monkeypatch.setattr(enabled, "found", lambda: [packaged])
+    loaded = world.offers.load()
+    assert [one.name for one in loaded.plugins] == ["other"]
+    assert loaded.faults == {"hello": "a Python package has a plugin hello, too; uninstall one of them"}
+
+
 def test_the_order_is_that_of_enabling(world: World) -> None:
+    # abi.md 11.30
     for name in ("c", "a", "b"):
         world.install(name)
     world.install("off", enable=False)
@@ -138,7 +152,7 @@ def test_a_plugin_that_was_not_installed_is_refused(
 
 
 def test_a_directory_has_the_name_of_its_plugin(world: World) -> None:
-    # abi.md 11.28
+    # abi.md 11.31
     where = world.install()
     where.rename(where.with_name("other"))
     config.choose(world.config.directory, "other", True)

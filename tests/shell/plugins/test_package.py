@@ -57,7 +57,7 @@ def test_a_package_is_named_after_its_directory(tmp_path: Path) -> None:
 
 
 def test_a_checksum_is_that_of_sha256sum() -> None:
-    # abi.md 11.25
+    # abi.md 11.32
     text = package.checksum(b"data", "a.cpx")
     assert text == f"{hashlib.sha256(b'data').hexdigest()}  a.cpx\n"
     package.check_checksum("0  b.cpx\n" + text, b"data", "a.cpx")
@@ -106,8 +106,16 @@ def test_a_missing_program_is_told_before_it_is_missed(tmp_path: Path) -> None:
         tree(tmp_path / "b", NATIVE % "lib/x.so")
 
 
+def test_a_library_that_no_manifest_names_lies_beside_it(tmp_path: Path) -> None:
+    # abi.md 11.15
+    made = tree(tmp_path / "a", NATIVE % "", {"libhello.so": "elf", "lib/libhello.so": "another"})
+    assert made.files["libhello.so"].data == b"elf"
+    with pytest.raises(Fault, match=r'"libhello\.so", the library, is not among its files'):
+        tree(tmp_path / "b", NATIVE % "", {"lib/libhello.so": "elf"})
+
+
 def test_a_library_may_lie_where_cargo_left_it(tmp_path: Path) -> None:
-    # abi.md 11.19
+    # abi.md 11.25
     made = tree(tmp_path, NATIVE % "lib/libhello.so", {"target/release/libhello.so": "elf"})
     assert made.files["lib/libhello.so"].data == b"elf"
     assert "target" in made.ignored

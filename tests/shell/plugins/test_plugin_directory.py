@@ -34,7 +34,7 @@ def refused(where: Path) -> str:
 
 def test_what_is_no_plugin_is_passed_over(tmp_path: Path) -> None:
     # abi.md 11.17
-    for name in ("c", "a", "B", ".a", "a.bak"):
+    for name in ("c", "a", "B", ".a", "a.bak", "a~"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").touch()
     assert [folder.name for folder in directory.folders(tmp_path)] == ["B", "a", "c"]
@@ -42,7 +42,7 @@ def test_what_is_no_plugin_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_told_in_the_order_of_the_loader(tmp_path: Path) -> None:
-    # abi.md 11.18
+    # abi.md 11.5, 11.7
     wrong = TOOLS + '[sandbox]\nlevel = "container_vm"\n'
     where = plugin(tmp_path, "notes", wrong, version="")
     (where / "package.toml").write_text("x")

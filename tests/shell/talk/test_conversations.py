@@ -224,7 +224,7 @@ async def test_large_idle_sessions_do_not_stay(tmp_path: Path) -> None:
 
 
 async def test_temp_sessions_have_a_limit(tmp_path: Path) -> None:
-    # abi.md 5.17: ENOSPC, and the session can be used again
+    # abi.md 5.36: ENOSPC, and the session can be used again
     limits = SessionLimits(temp_session=64 << 10, temp_total=100 << 10)
     async with conversing(tmp_path, limits=limits) as world:
         with world.connected(SCRIPT) as client:

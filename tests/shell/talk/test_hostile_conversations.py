@@ -27,7 +27,7 @@ async def quiet() -> None:
 
 
 async def test_one_user_decides_nothing_for_another(tmp_path: Path) -> None:
-    # abi.md 7.5: whom it acts for is asked
+    # abi.md 5.37: whom it acts for is asked
     async with conversing(tmp_path) as world:
         with world.connected(SCRIPT) as mine, world.connected(SCRIPT, uid=OTHER) as his:
             await his.ask("resume", session="s", scope="shared")
@@ -142,7 +142,7 @@ async def test_many_messages_of_a_session_are_memory_of_who_uses_it(tmp_path: Pa
 
 
 async def test_messages_of_a_session_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # docs/protocol.md, limits: "messages of a session"; what was said can be had again
+    # abi.md 5.36; docs/protocol.md, limits: "messages of a session"; what was said can be had again
     monkeypatch.setattr(session, "MAX_RUNS", 3)
     async with conversing(tmp_path) as world:
         with world.connected() as client:
@@ -206,6 +206,7 @@ async def test_the_sessions_of_a_user_are_bounded_in_number(tmp_path: Path) -> N
     ("most", "code"), [(Most(session_bytes=1 << 20), "EFBIG"), (Most(space_bytes=1 << 20), "EDQUOT")]
 )
 async def test_the_sessions_of_a_user_are_bounded_in_size(tmp_path: Path, most: Most, code: str) -> None:
+    # abi.md 5.36
     # docs/config.md: `sessions.session_mib`, `sessions.user_mib`: a run ends well, and can be read
     burst = json.dumps([{"burst": 100_000, "size": 1000}])
     async with conversing(tmp_path, most=most) as world:

@@ -96,7 +96,7 @@ def as_nobody(directory: Path, function: Callable[[], str]) -> str:
 
 
 def test_all_are_there_with_their_true_effects() -> None:
-    # abi.md 10.6
+    # abi.md 7.5
     found = {tool.name: [effect.kind for effect in tool.capabilities.effects] for tool in tools_of(plugin)[1]}
     assert found == EFFECTS
 

@@ -165,6 +165,7 @@ async def test_a_full_disk_is_said_and_the_value_tried_again(
 
 
 async def test_a_temporary_file_takes_over_a_control_by_rename(world: World) -> None:
+    # abi.md 3.14, 3.15
     fs, folder = world.fs, await world.find("model/p/m.d")
     info, entry = await fs.create(folder, b".driver.swp", 0o100600, os.O_WRONLY, caller(uid=5))
     assert (entry.st_uid, entry.st_mode, entry.entry_timeout) == (5, 0o100600, 0)
@@ -189,7 +190,7 @@ async def test_an_executable_that_shows_a_control_is_forgotten_when_it_changes(w
 
 
 async def test_a_renamed_control_goes_on_as_a_backup_and_comes_back(world: World) -> None:
-    # abi.md 3.16
+    # abi.md 3.15, 3.16
     await world.put("tool/shell.d/policy", RULE)
     fs, folder = world.fs, await world.find("tool/shell.d")
     await fs.rename(folder, b"policy", folder, b"policy~", 0, caller())
@@ -221,7 +222,7 @@ async def test_renames_that_are_refused(world: World, old: str, new: str, flags:
 
 
 async def test_a_file_stays_in_its_folder(world: World) -> None:
-    # abi.md 3.15
+    # abi.md 3.14
     here, there = await world.find("tool/shell.d"), await world.find("tool/fs.read.d")
     with refused(errno.EXDEV):  # so that mv copies
         await world.fs.rename(here, b"policy", there, b"policy", 0, caller())

@@ -133,7 +133,7 @@ async def described(world: World, plugin: hostcalls.Plugin) -> Object:
 
 @pytest.mark.parametrize("made", KINDS)
 async def test_who_opts_in_is_told(tmp_path: Path, place: Path, made: Made) -> None:
-    # abi.md 4.46
+    # abi.md 4.46, 4.47, 11.12
     plugin = made(place, True)
     dry, real = KINDS[made]
     async with serving(tmp_path) as world:

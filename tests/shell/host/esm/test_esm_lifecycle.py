@@ -261,7 +261,7 @@ async def test_a_tool_that_wants_too_much_is_left_out(tmp_path: Path, place: Pat
 
 
 async def test_no_tools_without_the_capability(tmp_path: Path, place: Path) -> None:
-    # abi.md 9.24
+    # abi.md 9.7
     plugin = esmodules.plugin(place / "p", esmodules.source({"a": "return 1"}), capabilities=())
     assert await broken(tmp_path, plugin) == ""  # it loads, and has none
 

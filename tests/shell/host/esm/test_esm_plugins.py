@@ -206,7 +206,7 @@ async def test_a_call_can_be_cancelled_while_its_process_starts(
 async def test_files_are_made_with_the_callers_umask(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # abi.md: a tool runs with the umask of its caller
+    # abi.md 4.35: a tool runs with the umask of its caller
     monkeypatch.chdir(place)
     body = "Deno.writeTextFileSync(args.text, ''); return (Deno.statSync(args.text).mode & 0o777).toString(8)"
     may = ("tools", "fs:read", "fs:write")

@@ -256,7 +256,7 @@ MANIFEST = {
 
 
 def test_a_manifest_becomes_the_tool(tmp_path: Path) -> None:
-    # abi.md 9.27
+    # abi.md 9.28
     made = json_manifests.parse(json.dumps(MANIFEST).encode(), None, "manifest.json")
     manifest = made.json
     assert isinstance(manifest, fields.JsonManifest)

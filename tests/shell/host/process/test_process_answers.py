@@ -77,6 +77,7 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
 
 
 def test_the_order_of_decision() -> None:
+    # abi.md 11.13
     flood = b"x" * 200_001
     with pytest.raises(ExecutionFailed, match="process-isolated tool 't' timed out after 4s") as caught:
         decided(T, ProcessEnd(-9, flood, b"", timed_out=True))

@@ -151,7 +151,7 @@ async def test_answers_through_a_host(where: Path) -> None:
 
 
 async def test_what_cannot_be_started(where: Path) -> None:
-    # abi.md 11.13
+    # abi.md 4.29
     script(where, "")
     plain = where / "plain"
     plain.write_text("#!/bin/sh\n")

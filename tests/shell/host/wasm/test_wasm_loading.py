@@ -64,7 +64,7 @@ async def test_a_module_says_what_its_tools_are(tmp_path: Path, place: Path, sha
 
 
 async def test_a_plugin_without_the_capability_has_no_tools(tmp_path: Path, place: Path) -> None:
-    # abi.md 9.24; denied, it registers none
+    # abi.md 9.7; denied, it registers none
     plugin = wat.plugin(place / "m.wasm", wat.text(TOOLS), capabilities=())
     assert await broken(tmp_path, plugin) == ""
 
@@ -74,7 +74,7 @@ _SAYS = '(func (export "plugin_get_capabilities") (param i32 i32) (result i32) (
 _RUNS = '(func (export "plugin_execute_tool") (param i32 i32 i32 i32 i32 i32) (result i32) (i32.const 0))'
 _LOOP = "(func $forever (loop $l (br $l)))"
 BROKEN: dict[str, tuple[str | bytes, str]] = {
-    # abi.md 9.32
+    # abi.md 9.32, 9.34
     "another version": (wat.text({}, abi="(i32.const 2)"), "ABI version 2 is not supported (supported: 1)"),
     "no version": (f"(module {wat.OWN} {_SAYS} {_RUNS})", "does not export plugin_get_abi_version"),
     "no capabilities": (f"(module {wat.OWN} {_VERSION} {_RUNS})", "does not export plugin_get_capabilities"),
