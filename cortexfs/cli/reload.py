@@ -34,7 +34,8 @@ def told(given: str | None, outcome: Callable[[dict[str, list[str]]], str | None
         if daemon is None:
             return "it counts from the next ctx mount"
         daemon.process.send(signal.SIGHUP)
-        return _outcome(root, _reloads(before), outcome)
+        # What is going on has begun before the change, perhaps; the next one reads it.
+        return _outcome(root, _reloads(before) + ("reloading" in mounts.facts(before)), outcome)
     except (Fault, ProcessLookupError):
         return "it counts from the next ctx mount"
 

@@ -92,7 +92,7 @@ class Reload:
         self._sources = sources
         self._parts = parts
         self._applying = trio.Lock()
-        self.count = -1  # the first one is the start
+        self.begun = self.count = -1  # the first one is the start
         self.refused = ""  # why the last one took nothing over
         self.broken_providers: dict[str, str] = {}
         self.broken_agents: dict[str, str] = {}
@@ -113,8 +113,9 @@ class Reload:
     async def again(self) -> None:
         """Take over what is enabled now."""
         async with self._applying:
+            self.begun += 1
             await self._take_over()
-            self.count += 1
+            self.count = self.begun
             self._parts.watch.again()
 
     async def renew(self) -> None:

@@ -34,6 +34,7 @@ def text(daemon: Daemon) -> str:
         *daemon.middleware.told(),
         f"engines: {len(daemon.engines)}",
         f"reloads: {reload.count}",
+        *(["reloading: yes"] if reload.begun > reload.count else []),
         *([f"reload refused: {one_line(reload.refused)}"] if reload.refused else []),
         *(
             f"not used: {one_line(why)}"

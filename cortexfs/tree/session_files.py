@@ -155,10 +155,13 @@ def _version(descriptor: int) -> tuple[int, int, int]:
 
 
 def _cached(descriptor: int, offset: int, size: int) -> bytes | None:
-    """Returns the part of it in the page cache; None in case of doubt, as a thread finds out then."""
+    """Returns all of it up to the file's end, if the page cache has that; None else, for a thread to read.
+    A part of it would be the file's end to the kernel, and to whoever reads."""
     buffer = bytearray(size)
     try:
         count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
+        if count < size and offset + count < os.fstat(descriptor).st_size:
+            return None
     except OSError:
         return None
     return bytes(memoryview(buffer)[:count])

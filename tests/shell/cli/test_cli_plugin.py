@@ -168,6 +168,7 @@ def test_what_was_uninstalled_can_still_be_disabled(
     assert config.enabled(config.load(places)) == []
 
 
+@pytest.mark.parametrize("before", ["3", "2\nreloading: yes"])  # what goes on began before the change
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [
@@ -180,6 +181,7 @@ def test_what_was_uninstalled_can_still_be_disabled(
     ],
 )
 def test_the_running_daemon_is_told_and_waited_for(
+    before: str,
     status: str,
     sentence: str,
     places: config.Places,
@@ -190,7 +192,7 @@ def test_the_running_daemon_is_told_and_waited_for(
     # abi.md 8.7
     daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     root = plant(tmp_path / "ctx")
-    said = iter([f"pid: {daemon.pid}\nreloads: 3\n"])
+    said = iter([f"pid: {daemon.pid}\nreloads: {before}\n"])
     monkeypatch.setattr(mounts, "mounted_at", lambda point: mounts.Mount(point, 1, os.getuid(), True))
     found = daemons.RunningDaemon(daemons.PinnedProcess(daemon.pid), str(places.state), str(places.config))
     monkeypatch.setattr(daemons, "of", lambda mount: found)
