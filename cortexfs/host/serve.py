@@ -33,7 +33,7 @@ from cortexfs.core.arguments import parse
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.host import loaders
 from cortexfs.host.call import dry_runs
-from cortexfs.host.call.runtime import Runtime, ToolCancelled, nothing, sentence
+from cortexfs.host.call.runtime import Runtime, ToolCancelled, nothing, raise_again, sentence
 from cortexfs.host.call.validation import Validator
 from cortexfs.linux import syscalls
 
@@ -48,6 +48,7 @@ def serve(control: socket.socket, plugin: hostcalls.Plugin) -> NoReturn:
     os.dup2(2, 1)  # what a tool prints is for its author, in the daemon's log
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper, as ours are
+    sys.unraisablehook = raise_again
     host = _Host(control, plugin)
     host.start_worker()
     host.watch()

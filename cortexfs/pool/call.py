@@ -27,7 +27,7 @@ from cortexfs.pool.pool import Host, Pool, announce
 
 # A second is what a cancel may take (abi.md 5.26); the rest of it is for the answer.
 LET_GO_SECONDS = 0.8
-EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
+EXIT_SECONDS = 2.0  # how long the end of a dead host is waited for at most, to name its cause
 
 heard_observers = msgspec.msgpack.Decoder(tuple[str | None, str])
 heard_faults = msgspec.msgpack.Decoder(tuple[str, str])

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -43,6 +44,22 @@ _pack = msgspec.msgpack.Encoder().encode
 
 class ToolCancelled(BaseException):
     """Raised in a tool's thread when nobody waits for its answer any more."""
+
+
+def raise_again(ignored: sys.UnraisableHookArgs) -> None:
+    """For sys.unraisablehook: a cancellation that struck where nothing can be raised, as in a destructor or
+    beside a fork, is raised where the thread goes on."""
+    if ignored.exc_type is ToolCancelled:
+        # Another one would strike in here. The profiler is asked before and after each call from now on.
+        sys.setprofile(_strike)
+    else:
+        sys.__unraisablehook__(ignored)
+
+
+def _strike(frame: FrameType, event: str, argument: object) -> None:
+    if frame.f_code is not raise_again.__code__:
+        sys.setprofile(None)
+        raise ToolCancelled
 
 
 class Runtime(sdk.ToolRuntime):
@@ -191,6 +208,8 @@ class Runtime(sdk.ToolRuntime):
         with self._state:
             self._ended = True
             _clear(self._thread, None)
+            if sys.getprofile() is _strike:
+                sys.setprofile(None)
 
     def close(self) -> None:
         """Close the stream, also when a thread that the tool left behind still sends on it."""

@@ -95,6 +95,17 @@ async def test_a_tool_that_swallows_its_cancellation_is_ended_with_its_host(tmp_
         await _echoes(world, world.inode("echo"))
 
 
+async def test_a_cancellation_that_strikes_a_destructor_is_raised_behind_it(tmp_path: Path) -> None:
+    # abi.md 5.26
+    async with serving(tmp_path) as world:
+        host = world.pool.by_pid[await world.pid()]
+        async with world.begun(world.inode("destructor"), "{}") as runner:
+            await runner.until(b"begun")
+            runner.stream.shutdown(socket.SHUT_WR)
+            assert (await runner.answer()).status == 130
+        assert not host.retired  # it let go of that call
+
+
 async def test_no_directory_of_a_caller_stays_in_use(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         pid = await world.pid()
