@@ -8,6 +8,7 @@ This file must never know what a request or a session is.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -70,12 +71,23 @@ def encode(frame: Frame) -> bytes:
     lines = []
     rest: Frame | None = frame
     while rest is not None:
-        line, rest = first_line(rest)
+        line, rest = _first_line(rest)
         lines.append(line)
     return b"".join(lines)
 
 
-def first_line(frame: Frame) -> tuple[bytes, Frame | None]:
+def events(said: Iterable[Frame], run: str, number: int) -> list[bytes]:
+    """The lines of frames that become events of a run, from this number on."""
+    found: list[bytes] = []
+    for frame in said:
+        rest: Frame | None = frame
+        while rest is not None:
+            line, rest = _first_line(msgspec.structs.replace(rest, id=str(number + len(found)), run=run))
+            found.append(line)
+    return found
+
+
+def _first_line(frame: Frame) -> tuple[bytes, Frame | None]:
     """A line with as much of the frame as one may hold, and a frame with the rest of its text."""
     text = _text(frame)
     if text is None or len(text) < MAX_LINE:

@@ -35,7 +35,7 @@ from cortexfs.agents.loop import Agents
 from cortexfs.config import Config
 from cortexfs.core import hostcalls, starts
 from cortexfs.core.errors import EXIT_OK, Fault, code_of, exit_status
-from cortexfs.core.registry import Key, Object, Registry
+from cortexfs.core.registry import Key, Registry
 from cortexfs.daemon import limits as terms
 from cortexfs.daemon import signals, status
 from cortexfs.daemon import starts as daemonstarts
@@ -48,7 +48,6 @@ from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.turn_events import Turns
 from cortexfs.linux import mount_table
 from cortexfs.linux.syscalls import PR_SET_DUMPABLE, prctl
-from cortexfs.models.ask.driver import Driver
 from cortexfs.models.drivers import Drivers
 from cortexfs.models.local.driver import Locals
 from cortexfs.models.local.engine import Engines, EngineTerms
@@ -147,16 +146,6 @@ class Daemon:
             removed=lambda address: self.conversations.removed(address),
             most=terms.most(config),
         )
-        self.conversations = Conversations(
-            self.sessions,
-            self.runs,
-            self._driver,
-            config.agent.approval_secs,
-            self._meant,
-            turns.talked,
-            turns.over,
-        )
-        self.sessions.on_growth(self.conversations.grew)
         self.fs = Filesystem(
             store=ControlStore(config.state / "tree"),
             logs=self.logs,
@@ -177,12 +166,23 @@ class Daemon:
         seconds = float(config.turn.tool_timeout_secs)
         plugged = PluginModels(self.pool, self.fs.control, seconds)
         makers = {DRIVER: local.driver, PLUGGED: plugged.driver}
-        self.drivers = Drivers(self._model, self.fs.control, makers, heard=turns.model)
+        self.drivers = Drivers(self.fs.tree.named, self.fs.control, makers, heard=turns.model)
         tools = ToolCalls(self.pool, seconds)
         home, fs, sessions = partial(daemonstarts.home, self.starter), self.fs, self.sessions
         parts = root, config, fs, sessions, self.runs, self.drivers, tools, self.middleware, home
         self.world = AgentWorld(*parts)
         self.agents = Agents(self.world, turns.agent)
+        self.drivers.agent = self.agents.driver
+        self.conversations = Conversations(
+            self.sessions,
+            self.runs,
+            self.drivers.of,
+            config.agent.approval_secs,
+            self._meant,
+            turns.talked,
+            turns.over,
+        )
+        self.sessions.on_loss(self.conversations.log_lost)
         self.arrivals = Arrivals()
         self.sockets = Sockets(
             self.fs.bindings,
@@ -272,7 +272,7 @@ class Daemon:
             with safe_sockets.closing(listener):
                 async with trio.open_nursery() as calls_:
                     find, command = self.fs.object_of, self.commands.chosen
-                    tree = ExecTree(str(self.root), find, command, self._driver_of, self.world.admit)
+                    tree = ExecTree(str(self.root), find, command, self.drivers.chosen, self.world.admit)
                     settings = terms.ExecSettings(self.config, self._connections)
                     exec_ = Exec(
                         tree, self.pool, self.runs, settings, self.arrivals, self._strict, self.middleware
@@ -314,26 +314,11 @@ class Daemon:
         with trio.move_on_after(LEAVE_SECONDS):
             await self.sockets.let_go()
 
-    def _driver(self, key: Key) -> Driver:
-        """Returns the driver of a model, as its `.d/driver` says now."""
-        object_ = self.fs.tree.registry.objects.get(key)
-        if object_ is None:
-            raise Fault("EHOSTDOWN", f"there is no {key[0]} {key[1]} any more; see: ctx ls")
-        return self._driver_of(object_, "socket")
-
     def _meant(self, address: Address) -> Key:
-        """Returns the object of these sessions: in a home its user's own agent of that name, if there is
-        one."""
+        """Returns the agent of these sessions: in a home its user's own of that name, if there is one."""
         space = address.space
         uid = None if space == Space.shared() else space.uid
         return self.fs.tree.registry.meant(address.class_, address.object, uid)
-
-    def _driver_of(self, object_: Object, use: str) -> Driver:
-        """Returns the driver of a model or an agent."""
-        return self.agents.driver(object_) if object_.class_ == "agent" else self.drivers.chosen(object_, use)
-
-    def _model(self, name: str) -> Object | None:
-        return self.fs.tree.registry.get("model", name)
 
     async def _sweep(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 
 from cortexfs.config import Config
-from cortexfs.sessions.file_log import Most
+from cortexfs.sessions.log import Most
 
 DESCRIPTORS = 16384  # a thousand clients, as many sessions, and calls
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import Progress
-from cortexfs.core.registry import Object
+from cortexfs.core.registry import Key, Object
 from cortexfs.models import debug
 from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.models.ask.model import NoAnswer, fallbacks, model_of, provider_of
@@ -53,18 +53,23 @@ def named(control: str, use: str) -> list[str]:
     return [name for name in dict.fromkeys(listed) if name]
 
 
+def _none(agent: Object) -> Driver:
+    raise Fault("EHOSTDOWN", f"{agent.name} cannot answer: there is nobody here who runs agents")
+
+
 class Drivers:
     """The drivers of a daemon's models, and the connections that these take."""
 
     def __init__(
         self,
-        find: Callable[[str], Object | None],
+        find: Callable[[Key], Object | None],
         control: Callable[[Object, str], str],
         makers: Mapping[str, Maker] | None = None,
         terms: RetryTerms | None = None,
         heard: Callable[[Object, Driver], Driver] = lambda object_, driver: driver,
     ) -> None:
         self._find = find
+        self.agent: Callable[[Object], Driver] = _none  # of an agent, which asks models itself
         self._control = control
         self._makers = makers or {}
         self._terms = terms or RetryTerms()
@@ -80,8 +85,17 @@ class Drivers:
     async def close(self) -> None:
         await self._clients.forget()
 
+    def of(self, key: Key) -> Driver:
+        """Returns the driver that answers in an object's sessions now."""
+        object_ = self._find(key)
+        if object_ is None:
+            raise Fault("EHOSTDOWN", f"there is no {key[0]} {key[1]} any more; see: ctx ls")
+        return self.chosen(object_, "socket")
+
     def chosen(self, object_: Object, use: str) -> Driver:
-        """Returns the driver of a model now, with those that its `.d/fallback` names behind it."""
+        """Returns the driver of an object now, with those that a model's `.d/fallback` names behind it."""
+        if object_.class_ == "agent":
+            return self.agent(object_)
         first = self._one(object_, use)
         text = self._control(object_, "fallback")
         behind = fallbacks(text) if text else ()
@@ -136,7 +150,7 @@ class Drivers:
         """The next model of the chain that there is, told to whoever waits."""
         while left:
             behind = left.pop(0)
-            object_ = self._find(behind)
+            object_ = self._find(("model", behind))
             await turn.say(Progress(message=f"{why}; asking {behind} instead of {name}"))
             if object_ is not None:
                 try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,10 +18,9 @@ import trio
 from cortexfs.core.errors import Fault, code_of
 from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.layout import EVENTS, Address, DerivedFacts
-from cortexfs.sessions.log import Log, WriteLoad
+from cortexfs.sessions.log import Log, Share, WriteLoad
 from cortexfs.sessions.log_facts import Scan
 
-MEND = "remove some with ctx session rm or ctx session gc, or have the limit raised in config.toml"
 READERS = 8  # threads that may wait for the disk on behalf of readers
 ADVICE = {
     "ENOSPC": "make room, then send again",
@@ -58,32 +57,6 @@ class LogDisk:
         self.reading = trio.CapacityLimiter(READERS)
 
 
-class Most(msgspec.Struct, frozen=True):
-    session_bytes: int = 256 << 20
-    space_bytes: int = 4096 << 20
-    space_sessions: int = 10_000
-
-
-class Share:
-    """The share of a space's sessions."""
-
-    def __init__(self, most: Most) -> None:
-        self.sessions = 0
-        self.bytes = 0
-        self._most = most
-
-    def admit(self, size: int, is_new: bool) -> None:
-        """Before more is said in a session, of `size` bytes now: EFBIG or EDQUOT where that is too much."""
-        most = self._most
-        if size >= most.session_bytes:
-            mib = most.session_bytes >> 20
-            raise Fault("EFBIG", f"the session holds {mib} MiB, which is the limit; begin another")
-        if self.bytes >= most.space_bytes:
-            raise Fault("EDQUOT", f"there are {most.space_bytes >> 20} MiB of sessions already; {MEND}")
-        if is_new and self.sessions >= most.space_sessions:
-            raise Fault("EDQUOT", f"there are {most.space_sessions} sessions already; {MEND}")
-
-
 class FileLog(Log):
     """A log on disk, with what has to be remembered to write it."""
 
@@ -98,29 +71,19 @@ class FileLog(Log):
         self.fresh: list[Path] = []  # folders with new entries that are not on disk
         self.syncing = False
         self._disk = disk
-        self._share = share
-        self._is_new = not loaded.made
-        super().__init__(loaded.scan, loaded.given, disk.touched, disk.load)
-
-    def check_share(self) -> None:
-        self._share.admit(self.size, self._is_new)
-
-    def written(self, lines: Sequence[bytes], size: int) -> bool:
-        self._share.bytes += size
-        self._share.sessions += self._is_new
-        self._is_new = False
-        return super().written(lines, size)
+        super().__init__(loaded.scan, loaded.given, disk.touched, disk.load, share, not loaded.made)
 
     async def fetch(self, offset: int, size: int) -> bytes:
         """From the page cache at once, from the disk in a thread."""
-        if data := self.at_hand(offset, size):
+        if data := self._at_hand(offset, size):
             return data
         try:
             return await trio.to_thread.run_sync(self._read, offset, size, limiter=self._disk.reading)
         except OSError as error:
             raise fault_of(error, "read") from None
 
-    def at_hand(self, offset: int, size: int) -> bytes:
+    def _at_hand(self, offset: int, size: int) -> bytes:
+        """As much of it as needs no waiting, perhaps nothing."""
         if not (opened := self._disk.descriptors.held(self.path)):
             return b""
         try:

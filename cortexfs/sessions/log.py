@@ -21,15 +21,18 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.sessions.log_facts import DONE, HEAD, HEADS, TELLING, Index, LogFacts, Scan, check, id_of
 
+MEND = "remove some with ctx session rm or ctx session gc, or have the limit raised in config.toml"
 READ = 1 << 16  # what a reader takes at once
 SEARCH = 1 << 18
 LINE = 1 << 12  # most messages
+TAIL = 1 << 12  # bytes at the end of a log that stay in memory, for readers who wait for more
 ROOM = 1 << 20  # a run that finds this much not yet in the file waits
 UNWRITTEN = 8 << 20  # and one that does not wait is told
 SYNC_AFTER = 4 << 20  # written and not synced: then it is time, whether anybody waits or not
@@ -38,6 +41,32 @@ TOGETHER = 16 << 20  # not yet in the files of all sessions: no run may add to i
 FEW = 8  # runs that go on when it gets less
 # After one, ids go on behind all that may have been seen and lost: UNSYNCED bytes at 40 or more an event.
 LEAP = 1_000_000
+
+
+class Most(msgspec.Struct, frozen=True):
+    session_bytes: int = 256 << 20
+    space_bytes: int = 4096 << 20
+    space_sessions: int = 10_000
+
+
+class Share:
+    """The share of a space's sessions."""
+
+    def __init__(self, most: Most) -> None:
+        self.sessions = 0
+        self.bytes = 0
+        self._most = most
+
+    def admit(self, size: int, is_new: bool) -> None:
+        """Before more is said in a session, of `size` bytes now: EFBIG or EDQUOT where that is too much."""
+        most = self._most
+        if size >= most.session_bytes:
+            mib = most.session_bytes >> 20
+            raise Fault("EFBIG", f"the session holds {mib} MiB, which is the limit; begin another")
+        if self.bytes >= most.space_bytes:
+            raise Fault("EDQUOT", f"there are {most.space_bytes >> 20} MiB of sessions already; {MEND}")
+        if is_new and self.sessions >= most.space_sessions:
+            raise Fault("EDQUOT", f"there are {most.space_sessions} sessions already; {MEND}")
 
 
 class _Wait:
@@ -73,13 +102,25 @@ class WriteLoad:
 class Log(ABC):
     """A session's events; `Sessions` makes them and moves what was appended to where it stays.
 
-    `last` is the last event in the log, `given` the last one appended, `visible` what readers may see,
-    in bytes.
+    Its attributes are how far its events are: `given` the last one appended, `last` the last one in the file,
+    `synced` what is on disk and `visible` what readers may see, in bytes. `grown` is called when they may
+    see more.
     """
 
-    def __init__(self, found: Scan, given: int, touched: Callable[[Log], None], load: WriteLoad) -> None:
+    def __init__(
+        self,
+        found: Scan,
+        given: int,
+        touched: Callable[[Log], None],
+        load: WriteLoad,
+        share: Share | None = None,
+        is_new: bool = False,
+    ) -> None:
         self._load = load
         self._touched = touched
+        self._share = share  # of its space, which bears what is written
+        self._is_new = is_new  # and does not count among the sessions of its space yet
+        self.grown: Callable[[], None] = nobody
         self._lot = trio.lowlevel.ParkingLot()
         self.pending: list[bytes] = []  # appended, and not yet in the file
         self._pending_bytes = 0
@@ -96,6 +137,7 @@ class Log(ABC):
         self.index: Index = found.index
         self.size = self.synced = self.visible = found.size
         self.synced_id = found.facts.last
+        self._tail = b""
         self._dones.clear()
 
     @property
@@ -125,10 +167,12 @@ class Log(ABC):
         for line in lines:
             if line.startswith(TELLING):
                 check(line)
+        is_first = not self.pending  # else somebody is about to take them already
         self.pending += lines
         self._count(len(data))
         self.given = last
-        self._touched(self)
+        if is_first:
+            self._touched(self)
 
     def _admit(self) -> None:
         if self.ended:
@@ -159,9 +203,10 @@ class Log(ABC):
         self._admit()
         self.check_share()
 
-    @abstractmethod
     def check_share(self) -> None:
         """Before more is said: EFBIG or EDQUOT where its owner may have no more of it."""
+        if self._share:
+            self._share.admit(self.size, self._is_new)
 
     def _crowded(self) -> bool:
         return self._pending_bytes >= ROOM or self.unsynced >= UNSYNCED // 2
@@ -180,7 +225,8 @@ class Log(ABC):
         self._admit_wait(id)
         wait = _Wait(id)
         self._waits.append(wait)
-        self._touched(self)
+        if not self.pending:
+            self._touched(self)
         try:
             await wait.done.wait()
         finally:
@@ -226,14 +272,10 @@ class Log(ABC):
         return data[:end]
 
     def lines_at_hand(self, offset: int) -> bytes:
-        """Returns the lines from `offset` on that are visible, if these are few and need no waiting."""
-        size = self.visible - offset
-        data = self.at_hand(offset, size) if 0 < size <= LINE else b""
-        return data if len(data) == size else b""
-
-    @abstractmethod
-    def at_hand(self, offset: int, size: int) -> bytes:
-        """As much of it as needs no waiting, perhaps nothing."""
+        """Returns the lines from `offset` on that are visible, if the end of the log that is in memory has
+        them."""
+        begin = offset - self.size + len(self._tail)
+        return self._tail[begin : begin + max(self.visible - offset, 0)] if begin >= 0 else b""
 
     @abstractmethod
     async def fetch(self, offset: int, size: int) -> bytes:
@@ -279,9 +321,13 @@ class Log(ABC):
         lines, self.pending = self.pending, []
         return lines, b"".join(lines)
 
-    def written(self, lines: Sequence[bytes], size: int) -> bool:
-        """These lines are in the file, `size` bytes of it; whether they told anything new."""
-        self._count(-size)
+    def written(self, lines: Sequence[bytes], data: bytes) -> bool:
+        """These lines are in the file, as this data; whether they told anything new."""
+        self._count(-len(data))
+        if self._share:
+            self._share.bytes += len(data)
+            self._share.sessions += self._is_new
+            self._is_new = False
         first, last = id_of(lines[0]), id_of(lines[-1])
         assert first is not None
         assert last is not None
@@ -295,23 +341,26 @@ class Log(ABC):
                     self._dones.append(offset)
             offset += len(line)
         self.size, self.facts.last = offset, last
+        tail = self._tail + data if len(data) <= TAIL else b""
+        self._tail = tail if len(tail) <= TAIL else data
         self._show()
         return telling
 
-    def on_disk(self, size: int, id: int) -> bool:
-        """All up to `size` and to the event `id` is on disk; whether more may be seen for it."""
+    def on_disk(self, size: int, id: int) -> None:
+        """All up to `size` and to the event `id` is on disk."""
         self.synced, self.synced_id = max(self.synced, size), max(self.synced_id, id)
         while self._dones and self._dones[0] < self.synced:
             self._dones.popleft()
         for wait in [wait for wait in self._waits if wait.id <= self.synced_id]:
             self._waits.remove(wait)
             wait.done.set()
-        return self._show()
+        self._show()
 
-    def _show(self) -> bool:
+    def _show(self) -> None:
         before, self.visible = self.visible, self._dones[0] if self._dones else self.size
         self._lot.unpark_all()
-        return self.visible > before
+        if self.visible > before:
+            self.grown()
 
     def fail(self, fault: Fault) -> None:
         """Gives up all that is not in the file, for this reason."""
@@ -340,3 +389,7 @@ class Log(ABC):
             wait.fault = fault
             wait.done.set()
         self._lot.unpark_all()
+
+
+def nobody() -> None:
+    """Nobody reads it."""

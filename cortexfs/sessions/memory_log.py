@@ -53,11 +53,8 @@ class MemoryLog(Log):
         budget.take(uid, self.COST)
         super().__init__(Scan(), 0, lambda _: None, WriteLoad())
 
-    def at_hand(self, offset: int, size: int) -> bytes:
-        return bytes(self._bytes[offset : offset + size])
-
     async def fetch(self, offset: int, size: int) -> bytes:
-        return self.at_hand(offset, size)
+        return bytes(self._bytes[offset : offset + size])
 
     def append(self, lines: Sequence[bytes]) -> None:
         size = sum(map(len, lines))
@@ -70,11 +67,8 @@ class MemoryLog(Log):
             lines, data = self.take()
             self._budget.take(self._uid, size)
             self._bytes += data
-            self.written(lines, size)
+            self.written(lines, data)
             self.on_disk(self.size, self.last)
-
-    def check_share(self) -> None:
-        pass  # the budget says so when something is appended
 
     def end(self) -> None:
         if not self.ended:

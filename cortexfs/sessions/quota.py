@@ -17,8 +17,8 @@ import trio
 
 from cortexfs.core.tree import session_places
 from cortexfs.sessions import layout
-from cortexfs.sessions.file_log import Most, Share
 from cortexfs.sessions.layout import EVENTS, Space
+from cortexfs.sessions.log import Most, Share
 
 
 class Shares:

@@ -26,9 +26,10 @@ import trio
 
 from cortexfs.core.errors import Fault
 from cortexfs.sessions import disk, layout
-from cortexfs.sessions.file_log import FileLog, Most, fault_of
+from cortexfs.sessions.file_log import FileLog, fault_of
 from cortexfs.sessions.layout import EVENTS, Address, Info, Meta, Space
 from cortexfs.sessions.load import Loading
+from cortexfs.sessions.log import Most
 from cortexfs.sessions.memory_log import MemoryBudget, MemoryLog
 from cortexfs.sessions.quota import Shares, taken
 from cortexfs.sessions.writer import Commit
@@ -81,9 +82,9 @@ class Sessions:
         self.run = self._commit.run
         self.settle = self._commit.settle
 
-    def on_growth(self, told: Callable[[Address], None]) -> None:
-        """Have `told` called when there is more to be seen in a log, or it has lost what was to be."""
-        self._commit.grew = told
+    def on_loss(self, told: Callable[[Address], None]) -> None:
+        """Have `told` called when a log has lost what was to be seen in it."""
+        self._commit.lost = told
 
     @property
     def unclean(self) -> tuple[Address, ...]:

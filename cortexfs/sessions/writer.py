@@ -104,7 +104,7 @@ class Commit:
         self._most_marks = MARKS
         self._in_use: WeakSet[FileLog] = WeakSet()  # as long as one is not on disk, a queue holds it
         self._sync, self._report = sync, report
-        self.grew: Callable[[Address], None] = lambda address: None  # is told of logs that have more to see
+        self.lost: Callable[[Address], None] = lambda address: None  # is told of logs that lost events
         self._unwritten, self._unsynced = _Queue(), _Queue()
         self._writing = trio.Lock()
         self._prompt = Prompt()
@@ -233,15 +233,13 @@ class Commit:
             if job.error:
                 log.fail(fault_of(job.error, "written"))
                 self._report(log.address, f"events are lost: {log.fault}")
-                self.grew(log.address)
+                self.lost(log.address)
                 continue
             self._behind[log] = None
-            before = log.visible
-            if log.written(job.lines, len(job.data)):
+            told, wants_sync = log.written(job.lines, job.data), log.wants_sync
+            if told:
                 self.beside.outdate(log)
-            if log.visible > before:
-                self.grew(log.address)
-            if log.wants_sync:
+            if wants_sync:
                 self._want_sync(log)
 
     # Syncing.
@@ -295,8 +293,7 @@ class Commit:
         log.syncing = False
         if job.size == log.size:
             self._behind.pop(log, None)
-        if log.on_disk(job.size, job.last):
-            self.grew(log.address)
+        log.on_disk(job.size, job.last)
         if told and not log.ended:
             self.beside.outdate(log)
         if log.wants_sync and not log.ended:

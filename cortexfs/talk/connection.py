@@ -33,9 +33,8 @@ from cortexfs.peers.quotas import Guests
 from cortexfs.pool.people import People
 from cortexfs.sessions.log import READ
 from cortexfs.talk.conversations import Conversations
-from cortexfs.talk.receiver import Hearing, weight
-from cortexfs.talk.sender import ANSWERS, Saying
 from cortexfs.talk.session import Asker, LiveSession
+from cortexfs.talk.stream import ANSWERS, Hearing, Saying
 from cortexfs.talk.visibility import ClientView, key_of
 
 FOLLOWED = 8 << 10  # bytes that a session in memory takes, and a connection's place in it; measured: 6 KiB
@@ -75,9 +74,7 @@ class Connection:
         self._given = Subscriptions()
         self._lives: dict[SessionKey, LiveSession] = {}
         self._let_go: dict[SessionKey, Callable[[], None]] = {}  # what the sessions that were asked for hold
-        self._places: dict[
-            SessionKey, tuple[int, int]
-        ] = {}  # where the next event stands: its number, its offset
+        self._places: dict[SessionKey, tuple[int, int]] = {}  # of the next event: its number, its offset
         self._stirred: dict[SessionKey, None] = {}  # sessions that may have something to tell
         self._woken = trio.Event()
         self._rests = False  # all that was there to be told has been told
@@ -162,8 +159,9 @@ class Connection:
 
     async def _send(self, request: Send) -> None:
         key = SessionKey.of(request, self._uid, self._sight.number)
-        self._admit(key)
-        asker = self._asker(weight(request.input))
+        size = requests.weight(request.input)
+        is_followed = self._admit(key)
+        asker = self._asker(size)
         try:
             if request.cwd is not None:
                 await self._check_cwd(request.cwd)
@@ -171,9 +169,9 @@ class Connection:
             self._conversations.accepts()
             if request.id is None or not live.session.find(request.id):  # no retry
                 live.log.check_share()
-            new = self._conversations.runs.new_id()
-            if not self._given.follows(key):  # else it is somewhere already
+            if not is_followed:  # else it is somewhere already
                 self._places[key] = live.session.next, live.log.end_place
+            new = self._conversations.runs.new_id()
             run, events = live.session.send(request, new)
         except BaseException:  # a cancellation, too, goes on; the sender's place is given back first
             asker.over()
@@ -235,13 +233,15 @@ class Connection:
 
     # Sessions.
 
-    def _admit(self, key: SessionKey) -> None:
-        """Before a session is used for this client: EAGAIN if it, or its user, uses too many."""
+    def _admit(self, key: SessionKey) -> bool:
+        """Before a session is used for this client: EAGAIN if it, or its user, uses too many. Returns True if
+        it is followed already."""
         if key.scope == "shared" and is_own(self._sight.object):
             raise Fault("EINVAL", "scope: an agent of your own has private and temp sessions, no shared ones")
-        self._given.admit(key)
+        is_followed = self._given.admit(key)
         if key not in self._let_go:
             self._let_go[key] = self._guests.hold(self._uid, FOLLOWED)
+        return is_followed
 
     async def _open(self, key: SessionKey) -> LiveSession:
         """The session, followed from now on, and told of when it is lost."""

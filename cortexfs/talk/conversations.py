@@ -31,7 +31,7 @@ from cortexfs.core.talk.session import AcceptedMessage, Session, unknown
 from cortexfs.models.ask.driver import Driver
 from cortexfs.pool.run_table import SOCKET, Runs
 from cortexfs.sessions.layout import Address
-from cortexfs.sessions.log import Log
+from cortexfs.sessions.log import Log, nobody
 from cortexfs.sessions.memory_log import MemoryLog
 from cortexfs.sessions.store import Sessions
 from cortexfs.talk.session import APPROVAL_SECS, Follower, LiveSession, SessionTurn
@@ -67,7 +67,7 @@ class Conversations:
         self._approval_secs = approval_secs
         self.runs = runs
         self._driver = driver
-        self._meant = meant  # the object whose sessions these are now
+        self._meant = meant  # the agent whose sessions these are now
         self._talked = talked  # a message is answered, perhaps the session's first
         self._over = over  # the session is gone
         self._live: dict[Address, LiveSession] = {}
@@ -136,6 +136,7 @@ class Conversations:
             damaged = await _replay(live.session, log_)
         if damaged:
             log.warning("%s: %d events cannot be understood", "/".join(address.parts), damaged)
+        log_.grown = live.wake
         live.session.leap(log_.given + 1)
         if events := live.session.recover():
             live.append(events)
@@ -151,7 +152,7 @@ class Conversations:
         large = len(live.session.runs) > IDLE_RUNS
         while self._idle and (len(self._idle) > IDLE or large):
             address, _ = self._idle.popitem(last=large)
-            del self._live[address]
+            self._drop(self._live[address])
             large = False
 
     def end_temp(self, live: LiveSession) -> None:
@@ -162,13 +163,10 @@ class Conversations:
         self.sessions.remove_temp(live.address)
         self._over(live.address)
 
-    def grew(self, address: Address) -> None:
-        """There is more to be seen in a log, or it has lost what was to be."""
-        if live := self._live.get(address):
-            if live.log.fault:
-                self.lose(live, live.log.fault)
-            else:
-                live.wake()
+    def log_lost(self, address: Address) -> None:
+        """A log has lost what was to be seen in it."""
+        if (live := self._live.get(address)) and (fault := live.log.fault):
+            self.lose(live, fault)
 
     def removed(self, address: Address) -> None:
         """Its files are gone, and so is the session."""
@@ -193,6 +191,7 @@ class Conversations:
         if self._live.get(live.address) is live:
             del self._live[live.address]
             self._idle.pop(live.address, None)
+            live.log.grown = nobody  # the log must not keep it alive, nor it the log
 
     def find(
         self, id_: str, wanted: Callable[[LiveSession], bool], first: Follower
@@ -236,11 +235,12 @@ class Conversations:
         """The message whose turn it is, from its driver's first word to a `done` that is on disk."""
         asker, run, fault = live.askers[accepted.run], None, None
         try:
-            key = self._meant(live.address)
-            run = self.runs.open(*key, asker.uid, SOCKET, accepted.run)
+            address = live.address
+            key = self._meant(address) if address.class_ == "agent" else (address.class_, address.object)
+            run = self.runs.open(*key, asker.identity.uid, SOCKET, accepted.run)
             driver = self._driver(key)
             turn = SessionTurn(live, accepted, asker, run, self._approval_secs)
-            self._talked(live.address, asker.identity, next(iter(live.session.runs)) == accepted.run)
+            self._talked(address, asker.identity, next(iter(live.session.runs)) == accepted.run)
             fault = await live.drive(accepted.run, driver, turn)
         except Fault as error:
             fault = error

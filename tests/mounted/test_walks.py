@@ -186,7 +186,7 @@ def test_the_way_of_a_sessions_line(daemon: Walked, echo: Talk) -> None:
     def line() -> None:
         assert echo.send("words")["status"] == "ok"
 
-    ways = daemon.ways(line, ("talk/receiver.py", "received"), ("talk/connection.py", "_pass_on"))
+    ways = daemon.ways(line, ("talk/stream.py", "received"), ("talk/connection.py", "_pass_on"))
     check("The way of a session's line", ways)
 
 

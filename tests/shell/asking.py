@@ -101,7 +101,7 @@ class World:
     def __init__(self, terms: RetryTerms = QUICK) -> None:
         self.objects: dict[str, Object] = {}
         self.sources: dict[str, ModelSource] = {}
-        self.drivers = Drivers(self.objects.get, control, terms=terms)
+        self.drivers = Drivers(lambda key: self.objects.get(key[1]), control, terms=terms)
 
     async def add(self, object_: Object, base_url: str, key: str = KEY, **source: Any) -> None:
         self.objects[object_.name] = object_

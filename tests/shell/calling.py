@@ -117,7 +117,7 @@ class World:
         self.logs = Logs(place / "log", 1 << 20)
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}
-        drivers = Drivers(lambda name: None, control)
+        drivers = Drivers(lambda key: None, control)
         tree = ExecTree("/the/root", self.object_of, no_command, drivers.chosen, lambda *_: None)
         self.arrivals = Arrivals()
         self.exec = Exec(tree, self.pool, self.runs, settings, self.arrivals, strict=True)

@@ -21,8 +21,8 @@ from cortexfs.peers import safe_sockets
 from cortexfs.peers.quotas import Guests
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.run_table import Runs
-from cortexfs.sessions.file_log import Most
 from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.log import Most
 from cortexfs.sessions.store import SessionLimits, Sessions
 from cortexfs.state.run_logs import Logs
 from cortexfs.talk.connection import Connection
@@ -216,7 +216,7 @@ async def conversing(
     async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)
         world = World(sessions, nursery, connections, drivers)
-        sessions.on_growth(world.conversations.grew)
+        sessions.on_loss(world.conversations.log_lost)
         await nursery.start(world.conversations.run)
         yield world
         nursery.cancel_scope.cancel()

@@ -141,9 +141,10 @@ class Subscriptions:
     def keys(self) -> tuple[SessionKey, ...]:
         return tuple(self._followed)
 
-    def admit(self, key: SessionKey) -> None:
-        """Before a session is changed for this connection: EAGAIN if it could not follow that one."""
-        self._of(key)
+    def admit(self, key: SessionKey) -> bool:
+        """Before a session is changed for this connection: EAGAIN if it could not follow that one. Returns
+        True if it does already."""
+        return self._of(key).is_followed
 
     def follow(self, key: SessionKey, after: int) -> None:
         """resume: every event after `after`, and what is still to come."""

@@ -20,6 +20,8 @@ MAX_ID = 256  # characters of an id: it is kept as long as its session, and echo
 # Bytes of an edited input: it is logged as JSON within JSON, which at most doubles it, and a line has 1 MiB.
 MAX_EDITED = 256 << 10
 MAX_CWD = 4095  # bytes: PATH_MAX of Linux, without the NUL; longer ones name nothing
+# Bytes that a value takes in memory, by what it begins with or is behind: measured with CPython 3.11.
+WEIGHTS = {b"{": 240, b"[": 96, b",": 72}
 INDEX = "index"  # the directory beside the sessions; none can have its name
 
 Scope = Literal["private", "shared", "temp"]
@@ -249,3 +251,11 @@ def _id_in(line: bytes) -> str | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return found if isinstance(found, str) and len(found) <= MAX_ID else None
+
+
+def weight(value: Input) -> int:
+    """About how many bytes of memory an input takes: a MiB of brackets is 20 of them."""
+    data = msgspec.json.encode(value)
+    if isinstance(value, str):
+        return len(data)
+    return len(data) + sum(data.count(mark) * each for mark, each in WEIGHTS.items())

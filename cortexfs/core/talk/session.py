@@ -235,11 +235,13 @@ class Session:
         self._waiting.append(AcceptedMessage(run, request))
         return run, self._next()
 
-    def emit(self, run: str, frame: frames.Frame) -> list[LogEvent]:
+    def emit(self, run: str, *said: frames.Frame) -> list[LogEvent]:
         """Log what the active run produced; a text over 1 MiB becomes several events."""
-        if self.active is None or self.active.run != run or not isinstance(frame, _OUTPUT):
-            raise Fault("EPROTO", f"the run {run} cannot produce a {lines.kind(frame)} frame now")
-        return self._append(run, frame)
+        is_active = self.active is not None and self.active.run == run
+        for frame in said:
+            if not is_active or not isinstance(frame, _OUTPUT):
+                raise Fault("EPROTO", f"the run {run} cannot produce a {lines.kind(frame)} frame now")
+        return self._append(run, *said)
 
     def emit_deltas(self, run: str, texts: Sequence[str]) -> list[bytes]:
         """The lines of many SHORT deltas, as `emit` would log each: a fast model sends nothing else."""
@@ -301,7 +303,7 @@ class Session:
         fields = msgspec.structs.asdict(self.opening) | {"request": request.id}
         start = LoggedStart(**fields, cwd=request.cwd, digest=self.runs[run].digest)
         user = frames.Message(role="user", content=requests.said(request.input))
-        return self._append(run, start) + self._append(run, user)
+        return self._append(run, start, user)
 
     def _end(self, run: str, fault: Fault | None) -> list[LogEvent]:
         if fault is None:
@@ -315,15 +317,9 @@ class Session:
             told = self._append(run, frames.Error(request=state.request, code=fault.code, message=message))
         return told + self._append(run, frames.Done(status="error", code=fault.code))
 
-    def _append(self, run: str, frame: frames.Frame) -> list[LogEvent]:
+    def _append(self, run: str, *said: frames.Frame) -> list[LogEvent]:
         """Frames become lines here, and lines become state as they do when a log is read."""
-        events: list[LogEvent] = []
-        rest: frames.Frame | None = frame
-        while rest is not None:
-            numbered = msgspec.structs.replace(rest, id=str(self.next), run=run)
-            line, rest = lines.first_line(numbered)
-            events.append(self.replay(line))
-        return events
+        return [self.replay(line) for line in lines.events(said, run, self.next)]
 
 
 def _canonical(value: requests.Input) -> bytes:

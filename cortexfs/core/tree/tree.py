@@ -83,6 +83,9 @@ class Tree:
         object_ = self.object_at(inode)
         return object_ if object_ and object_.home in (None, uid) else None
 
+    def named(self, key: Key) -> Object | None:
+        return self.registry.objects.get(key)
+
     def object_at(self, inode: int) -> Object | None:
         """The object whose executable this is."""
         node = self.nodes.at_block.get(inode >> places.BITS)
@@ -129,11 +132,8 @@ class Tree:
         if class_ := CLASS_FOLDERS.get(folder):
             return self._in_class(class_, name) or self.aliases.find(folder, name)
         if folder == HOME:
-            return (
-                self.nodes.homes.get(int(name))
-                if name.isascii() and name.isdecimal() and name == str(int(name))
-                else None
-            )
+            is_number = name.isascii() and name.isdecimal() and name == str(int(name))
+            return self.nodes.homes.get(int(name)) if is_number else None
         node = self.nodes.find(folder)
         if isinstance(node, ProviderNode):
             return self._of_object("model", f"{node.name}/", name)

@@ -189,7 +189,7 @@ async def test_a_large_script_is_read_in_a_thread() -> None:
 def answering(model: Object, control: str) -> Driver:
     """What answers for a model whose `.d/driver` says this."""
     given = {"driver": control}
-    return drivers.Drivers(lambda name: None, lambda object_, name: given.get(name, "")).chosen(model, "exec")
+    return drivers.Drivers(lambda key: None, lambda object_, name: given.get(name, "")).chosen(model, "exec")
 
 
 def test_the_models_are_objects_with_sockets() -> None:

@@ -13,8 +13,8 @@ from cortexfs.agents.window.context import FormerContext, Pin, Summary
 from cortexfs.core.errors import Fault
 from cortexfs.daemon import agent_context_files
 from cortexfs.daemon.agent_context_files import MAX_FILES, MAX_PIN, MAX_PINS, ContextFiles
-from cortexfs.sessions.file_log import Most
 from cortexfs.sessions.layout import Address, Space
+from cortexfs.sessions.log import Most
 from cortexfs.sessions.quota import Shares
 from tests.shell.handlers import caller, refused
 from tests.shell.session_stores import store

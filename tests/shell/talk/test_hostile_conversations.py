@@ -13,7 +13,7 @@ import trio.testing
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.talk import requests, session
 from cortexfs.peers import quotas
-from cortexfs.sessions.file_log import Most
+from cortexfs.sessions.log import Most
 from cortexfs.talk import connection
 from cortexfs.talk.session import MESSAGE
 from tests.shell.conversing import HANG, SCRIPT, Client, conversing

@@ -1,9 +1,11 @@
-"""The words of one client, as requests, at a price that is bounded whatever he says (abi.md 5).
+"""One client's stream, both ways, at a price that is bounded whatever the client does (abi.md 5).
 
 Rules: a line that is not whole counts as memory of its user's, and is dropped where he has none left. A
 long one is understood in a thread, one of a user's at a time, as a MiB of brackets takes a fifth of a second.
-Between short ones others have their turn.
-This file must never know what a request does.
+Between short ones others have their turn. Words for a client are sent at once as far as he reads, and the
+rest at his own pace; whoever is about to send more waits until what is there has gone. To one who hears
+nothing all is said that there is to say, and nothing is kept.
+This file must never know what a request does, or what a frame means.
 """
 
 from __future__ import annotations
@@ -13,22 +15,20 @@ import select
 import socket
 from collections.abc import Callable
 
-import msgspec
 import trio
 
+from cortexfs.core import frames, lines
 from cortexfs.core.errors import Fault
 from cortexfs.core.frames import MAX_LINE
-from cortexfs.core.lines import LineSplitter
 from cortexfs.core.talk import requests
-from cortexfs.core.talk.requests import AnyRequest, Input, Refusal
+from cortexfs.core.talk.requests import AnyRequest, Refusal
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.quotas import SMALL, Guests
 
 RECEIVE = 16 << 10  # bytes at a turn, which is a thousand of the shortest requests
 LONG = 16 << 10  # bytes of a line that is understood at once: in 3 ms, whatever it is
 PACE = 64  # short lines in a row, before others have their turn
-# Bytes that a value takes in memory, by what it begins with or is behind: measured with CPython 3.11.
-WEIGHTS = {b"{": 240, b"[": 96, b",": 72}
+ANSWERS = 64 << 10  # bytes of answers that a client may leave unread before it is no longer heard
 
 
 class Hearing:
@@ -38,7 +38,8 @@ class Hearing:
         self._stream = stream
         self._uid = uid
         self._guests = guests
-        self._lines = LineSplitter()
+        self._lines = lines.LineSplitter()
+        self._held = 0  # bytes of a line that is not whole
         self._let_go: Callable[[], None] | None = None  # of a long line that is not whole
         self._heard = 0
 
@@ -60,11 +61,13 @@ class Hearing:
 
     def lines(self, data: bytes) -> list[bytes | None]:
         """The lines that `data` completes; None stands for one that was too long."""
-        return self._lines.feed(data)
+        found = self._lines.feed(data)
+        self._held = self._lines.held
+        return found
 
     def keep(self) -> Refusal | None:
         """When lines have been taken: account for the rest; the answer where there is no room for it."""
-        if self._lines.held <= SMALL:
+        if self._held <= SMALL:
             self.close()
         elif self._let_go is None:
             try:
@@ -91,9 +94,46 @@ class Hearing:
             self._let_go = None
 
 
-def weight(value: Input) -> int:
-    """About how many bytes of memory an input takes: a MiB of brackets is 20 of them."""
-    data = msgspec.json.encode(value)
-    if isinstance(value, str):
-        return len(data)
-    return len(data) + sum(data.count(mark) * each for mark, each in WEIGHTS.items())
+class Saying:
+    """One client's end of it; `waits` is called when something has to wait for him."""
+
+    def __init__(self, stream: socket.socket, waits: Callable[[], None]) -> None:
+        self._stream = stream
+        self._waits = waits
+        self._sent = trio.lowlevel.ParkingLot()
+        self.left = bytearray()
+        self.hears_nothing = False
+
+    def say(self, frame: frames.Frame) -> None:
+        self.pass_on(lines.encode(frame))
+
+    def pass_on(self, data: bytes) -> None:
+        """Send it now, or as soon as what waits already has been sent."""
+        if self.hears_nothing:
+            return
+        if trace.wire:
+            trace.wire("a client", "said", data)
+        if not self.left:
+            with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                data = data[self._stream.send(data) :]
+        if data:
+            self.left += data
+            self._waits()
+
+    async def answers_gone(self) -> None:
+        while len(self.left) > ANSWERS:
+            await self._sent.park()
+
+    async def drain(self) -> None:
+        while self.left:
+            try:
+                del self.left[: self._stream.send(self.left)]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._stream)
+        self._sent.unpark_all()
+
+    def give_up(self) -> None:
+        """He has closed his side; what he said before counts nevertheless."""
+        self.hears_nothing = True
+        self.left.clear()
+        self._sent.unpark_all()
