@@ -4,9 +4,9 @@ The process is already the caller when this starts (host/confine/identity.py), s
 may do what. Main path: `_work` takes a packet, `_answer` runs one call; host/call/runtime.py is what the
 tool sees of it.
 
-Threads: the main thread only watches for callers that leave; every other thread is a worker that
-waits for a call itself (leader and followers), so a call costs no hand-over. Each call has its own
-working directory and umask, by unshare(CLONE_FS): a tool may use relative paths although its
+Threads: the main thread only watches for callers that leave and for orphans that end. Every other thread is
+a worker that waits for a call itself (leader and followers), so a call costs no hand-over. Each call has its
+own working directory and umask, by unshare(CLONE_FS): a tool may use relative paths although its
 neighbours stand elsewhere.
 
 Rules: a call is cancelled at most once, and never after `_dismiss`, so a cancellation hits its own call
@@ -35,9 +35,11 @@ from cortexfs.host import loaders
 from cortexfs.host.call import dry_runs
 from cortexfs.host.call.runtime import Runtime, ToolCancelled, nothing, raise_again, sentence
 from cortexfs.host.call.validation import Validator
+from cortexfs.host.process.adopted import Adopted
 from cortexfs.linux import syscalls
 
 SPARE_WORKERS = 4
+BUILTIN = "builtin"  # the plugin of the built-in tools, each child of which has a thread that waits for it
 _CLONE_FS = 0x200  # unshare(2)
 _ROBBED = (errno.EBADF, errno.ENOTSOCK)
 
@@ -62,6 +64,8 @@ class _Host:
         self._waiting = 0
         self._calls: dict[int, Runtime] = {}
         self._leavers = select.epoll()
+        # A plugin of somebody else's waits for its own children, as it likes.
+        self._adopted = Adopted(self._leavers) if plugin.name == BUILTIN else None
         self._tools: dict[str, tuple[sdk.Tool, Validator]] | None = None
         self._trials = dry_runs.HostDryRuns()
         self._loading = threading.Lock()
@@ -78,9 +82,12 @@ class _Host:
                 self._waiting -= 1
 
     def watch(self) -> NoReturn:
-        """Cancel each call whose caller has left or half-closed."""
+        """Cancel each call whose caller has left or half-closed, and bury who was left to this host."""
         while True:
             for number, _ in self._leavers.poll():
+                if self._adopted is not None and number == self._adopted.number:
+                    self._adopted.reap()
+                    continue
                 with self._lock:
                     runtime = self._calls.get(number)
                     # Meanwhile the number may have become another call's.

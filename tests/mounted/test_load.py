@@ -21,7 +21,7 @@ import pytest
 from tests.bench.measure import rss_mib
 from tests.mounted.crowd import Client, Crowd
 from tests.mounted.ctx_mount import Ctx, mounted
-from tests.waiting import SOAK, until
+from tests.waiting import PATIENCE, SOAK, until
 
 PROJECT = Path(__file__).parent.parent.parent
 MOST_MIB = 300  # what a daemon with a thousand busy clients may have
@@ -221,3 +221,46 @@ def test_clients_that_are_killed(ctx: Ctx, scope: str) -> None:
     until(lambda: os.listdir(f"/proc/{ctx.pid}/fd"), lambda left: len(left) <= files)
     assert rss_mib(ctx.pid) < before + of(4, 24)
     assert in_memory(ctx) <= 64  # which are kept for whoever comes next
+
+
+def test_cancelled_commands_fill_no_host(ctx: Ctx) -> None:
+    # What they have started is left to their host, where zombies would count among its processes.
+    for _ in range(of(5, 100)):
+        begun = [_command(ctx, "sleep 99 & sleep 98 & echo begun; wait") for _ in range(20)]
+        for command in begun:
+            assert command.stdout is not None
+            while b"begun" not in command.stdout.readline():
+                pass
+            command.send_signal(signal.SIGINT)
+        assert [command.wait(PATIENCE) for command in begun] == [130] * len(begun)
+        for command in begun:
+            command.communicate()
+    until(lambda: _zombies(ctx.pid), lambda seen: seen == [])
+    many = [_command(ctx, "read line; echo done | cat", stdin="go") for _ in range(60)]
+    said = [command.communicate(timeout=PATIENCE) for command in many]
+    assert [command.returncode for command in many] == [0] * len(many), said
+    assert all(b"done" in out for out, _ in said)
+
+
+def _command(ctx: Ctx, command: str, **more: str) -> subprocess.Popen[bytes]:
+    words = [f"--{name}={value}" for name, value in more.items()]
+    return subprocess.Popen(
+        [ctx.tool("shell.exec"), "--cmd", command, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ctx.environ,
+        cwd=ctx.work,
+    )
+
+
+def _zombies(pid: int) -> list[int]:
+    """The dead below a process that nobody has reaped."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        if Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z":
+            found.append(pid)
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += _zombies(int(child))
+    return found

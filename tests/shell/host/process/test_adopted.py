@@ -1,0 +1,27 @@
+"""host/process/adopted.py: what the commands of built-in tools leave to their host is reaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cortexfs.plugins.catalog import BUILTIN
+from tests.shell.calling import serving
+from tests.waiting import awaited
+
+
+async def test_orphans_of_a_command_are_no_zombies(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        shell = world.inode("shell.exec", BUILTIN)
+        assert (await world.call(shell, "exit 3")).status == 1
+        (pid,) = world.pool.by_pid
+        for _ in range(5):
+            async with world.begun(shell, "sleep 99 & (setsid sleep 0 &); echo begun; wait") as runner:
+                await runner.until(b"begun")
+        # Nobody calls any more, so only their ends can tell it.
+        await awaited(lambda: _children(pid), lambda seen: seen == [])
+        assert "exit status 3" in (await world.call(shell, "exit 3")).message
+
+
+def _children(pid: int) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]
