@@ -17,6 +17,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from cortexfs.core import frames, hostcalls, wire
@@ -76,8 +77,8 @@ class Hooks:
         heard = _Heard()
         one = HostCall(heard.hear, _pass)
         try:
-            host = await self._turnstile.host_of(plugin, site.identity, site.stream)
-            await one.run(self._pool, host, asked, SECONDS, cwd)
+            find = partial(self._turnstile.host_of, plugin, site.identity, site.stream)
+            await one.run(self._pool, find, asked, SECONDS, cwd)
         finally:
             self._turnstile.freed(site.identity.uid)
         if one.fault is not None:

@@ -13,6 +13,7 @@ This file must never know sockets, sessions or runners.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -113,7 +114,7 @@ class PluginModels:
 
         one = HostCall(said.hear, heard)
         try:
-            await one.run(self._pool, await self._turnstile.host_of(plugin, who), asked_, seconds)
+            await one.run(self._pool, partial(self._turnstile.host_of, plugin, who), asked_, seconds)
         finally:
             self._turnstile.freed(who.uid)
         if one.fault is not None:

@@ -4,7 +4,8 @@ Main path: `HostCall.run` sends the request to a host of the pool and passes on 
 done.
 
 Rules: a call that is given up is half-closed, which cancels it; a host that does not let go, or that broke
-the protocol, is replaced. What a host says is a stranger's word.
+the protocol, is replaced. A call that its host does not begin is taken back, whole, and given to another
+host, so no call is run twice. What a host says is a stranger's word.
 This file must never know what is asked, nor what becomes of the answer. A runner's run, where each hop
 costs, has a loop of its own (run/tool_run.py).
 """
@@ -27,6 +28,11 @@ from cortexfs.pool.pool import Host, Pool, announce
 
 # A second is what a cancel may take (abi.md 5.26); the rest of it is for the answer.
 LET_GO_SECONDS = 0.8
+LOOK_SECONDS = 0.05  # between two looks for a host that begins its call
+# A tool that keeps the interpreter may hold others up for a second, with the start of another host.
+# Looks are counted and not seconds: on a machine where nobody gets on, a host is given more time.
+LOOKS = 12
+EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
 EXIT_SECONDS = 2.0  # how long the end of a dead host is waited for at most, to name its cause
 
 heard_observers = msgspec.msgpack.Decoder(tuple[str | None, str])
@@ -36,6 +42,7 @@ GARBAGE = (Fault, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, stru
 
 Hear = Callable[[int, bytes], frames.Frame | None]
 Say = Callable[..., Awaitable[None]]
+Find = Callable[[], Awaitable[Host]]
 
 
 class HostCall:
@@ -54,32 +61,50 @@ class HostCall:
         self.fault: Fault | None = None
 
     async def run(
-        self, pool: Pool, host: Host, asked: hostcalls.CallRequest, seconds: float, cwd: int | None = None
+        self, pool: Pool, find: Find, asked: hostcalls.CallRequest, seconds: float, cwd: int | None = None
     ) -> None:
-        """The whole call, to `fault` or without one; gives the host back."""
-        try:
-            with trio.move_on_after(seconds) as clock:
-                self._run = asked.run
-                await self._ask(host, announce(asked), cwd)
-        finally:
-            pool.release(host, stuck=self._broken or not self._let_go)
+        """The whole call, to `fault` or without one, in a host that `find` takes from the pool."""
+        host = await find()
+        with trio.move_on_after(seconds) as clock:
+            self._run = asked.run
+            while not await self._tried(pool, host, announce(asked), cwd):
+                host = await find()
         if clock.cancelled_caught:
             self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
 
-    async def _ask(self, host: Host, request: bytes, cwd: int | None) -> None:
-        with safe_sockets.closing(host.call(cwd)) as call:
-            self._let_go = False
-            if trace.calls:
-                trace.calls(self._run, "said", request)
-            try:
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    await send(call, request)
-                await self._listen(call)
-            finally:
-                if not self._let_go:
-                    self._let_go = await let_go(call)
+    async def _tried(self, pool: Pool, host: Host, request: bytes, cwd: int | None) -> bool:
+        """The call in this host, which is given back; False if the host did not begin it."""
+        try:
+            call, theirs = host.open(cwd)
+            with safe_sockets.closing(call), theirs:
+                if probe := await self._ask(host, call, theirs, request):
+                    pool.set_aside(host, probe)
+                    return False
+        finally:
+            pool.release(host, stuck=self._broken or not self._let_go)
         if not self._done and self.fault is None:
             self.fault = await name_the_end(host)
+        return True
+
+    async def _ask(
+        self, host: Host, call: socket.socket, theirs: socket.socket, request: bytes
+    ) -> socket.socket | None:
+        """The whole call; a probe of the host if it was taken back."""
+        self._let_go = False
+        if trace.calls:
+            trace.calls(self._run, "said", request)
+        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                rest = memoryview(request)[call.send(request) :]
+                if not await begins(host, call, theirs, bool(rest), never):
+                    self._let_go = True
+                    return call.dup()
+                await send(call, rest.tobytes())
+            await self._listen(call)
+        finally:
+            if not self._let_go:
+                self._let_go = take_back(call, theirs) or await let_go(call)
+        return None
 
     async def _listen(self, call: socket.socket) -> None:
         while not self._done and not self._broken:
@@ -135,6 +160,58 @@ async def ask(
                     return payload
             await trio.lowlevel.checkpoint()
     return None
+
+
+async def begins(
+    host: Host, call: socket.socket, theirs: socket.socket, more: bool, has_left: Callable[[], bool]
+) -> bool:
+    """Wait until the host reads its request, and close its end here; False if the request was taken back, as
+    the host does not. `more` says that a part of it is not sent yet. Who has left is not kept waiting."""
+    wait = trio.lowlevel.wait_writable if more else trio.lowlevel.wait_readable
+    looks = 0
+    while _is_unread(theirs):
+        with trio.move_on_after(LOOK_SECONDS) as clock:
+            await wait(call)
+        if not clock.cancelled_caught:
+            break
+        if has_left():
+            return True  # whoever gives the call up takes it back
+        looks += 1
+        if not host.is_alive and not host.was_stopped:  # it dies for every call that it was given
+            break
+        if looks >= LOOKS or host.aside or host.was_stopped or host.is_stopped:
+            return not take_back(call, theirs)
+    theirs.close()
+    return True
+
+
+def take_back(call: socket.socket, theirs: socket.socket) -> bool:
+    """Take back a request that the host has not read to its end; whether there was one. It never runs then.
+    The host's end is closed here, so that the end of a call that goes on is seen.
+
+    One call of the kernel takes all that was sent, and nothing is sent after it. Else the host could read a
+    rest of it, which could look like another request.
+    """
+    try:
+        room = call.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        with theirs:
+            unread = theirs.recv(2 * room, socket.MSG_DONTWAIT)
+    except OSError:  # nothing is there, or its end is closed here
+        return False
+    with contextlib.suppress(OSError):
+        call.shutdown(socket.SHUT_WR)  # the host finds the end of it when it comes to it
+    return bool(unread)
+
+
+def _is_unread(theirs: socket.socket) -> bool:
+    try:
+        return bool(theirs.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK))
+    except OSError:
+        return False
+
+
+def never() -> bool:
+    return False
 
 
 async def let_go(call: socket.socket) -> bool:

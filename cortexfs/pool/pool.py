@@ -6,7 +6,9 @@ the processes, kills them and tells of their ends; this side only decides who ge
 Rules: everything between two awaits is atomic, and a caller is counted before it waits, so a host in
 use is never dismissed. A host that is stuck, broken or replaced is retired: it gets no new calls and ends
 when its other calls have ended, each of which has a limit of its own. It is asked to, as it may have state to
-let go of; a stuck one is killed, and one that is stopped at once. As whom a host acts is read by the fork
+let go of; a stuck one is killed, and one that is stopped at once. A host that does not begin a call, as it is
+stopped or a tool keeps its interpreter, is set aside: another serves in its place until it has come to that
+call, and then it serves again with the state that it holds. As whom a host acts is read by the fork
 server from a caller's connection: one that a call comes with, or one that is kept (people.py).
 This file must never know of frames, runners or the tree.
 """
@@ -104,6 +106,8 @@ class Host:
         self.calls = 0
         self.retired = False
         self.stuck = False
+        self.was_stopped = False  # and is killed for that
+        self.aside: socket.socket | None = None  # of a call that it did not begin and that was taken back
         self.status: int | None = None
         self.idle_since = trio.current_time()
         self.ready = trio.Event()
@@ -124,22 +128,49 @@ class Host:
             return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
         return False
 
-    def call(self, cwd: int | None) -> socket.socket:
-        """Open a call: the daemon's end of its stream. Pair with `Pool.release`."""
+    def open(self, cwd: int | None) -> Pair:
+        """Open a call: both ends of its stream. Pair with `Pool.release`.
+
+        Until the host's end is closed here, a request can be taken back, and the end of the host is not seen.
+        """
         assert cwd is None or not self.is_enclosed
         ours, theirs = self._pairs.take()
-        with theirs:
-            rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
-            try:
-                self.control.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-            except OSError as error:
-                ours.close()
-                # A full queue, or more descriptors on their way than the kernel lets one user have.
-                if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
-                    why = "the plugin's host does not take more calls now; try again"
-                    raise Fault("EAGAIN", why) from None
-                raise Fault("EPROTO", f"the host of the plugin {self.plugin.name} has died") from None
+        rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
+        try:
+            self.control.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            # A full queue, or more descriptors on their way than the kernel lets one user have.
+            if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
+                why = "the plugin's host does not take more calls now; try again"
+                raise Fault("EAGAIN", why) from None
+            raise Fault("EPROTO", f"the host of the plugin {self.plugin.name} has died") from None
+        return ours, theirs
+
+    def call(self, cwd: int | None) -> socket.socket:
+        """Open a call that is never taken back: the daemon's end of its stream."""
+        ours, theirs = self.open(cwd)
+        theirs.close()
         return ours
+
+    def is_back(self) -> bool:
+        """Returns True if it has come to the call that was taken back from it, and so takes others."""
+        if self.aside is None:
+            return True
+        try:
+            safe_sockets.receive(self.aside, 1)  # its end, or a word, which only who has come to it can say
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def drop_probe(self) -> None:
+        """It is not set aside any more."""
+        if self.aside is not None:
+            safe_sockets.close(self.aside)
+            self.aside = None
 
     def end(self) -> None:
         """Ask an idle host to leave: it exits when its control socket ends."""
@@ -168,8 +199,8 @@ def _share(identity: hostcalls.Identity) -> tuple[int, str, bool]:
 
 
 class Pool:
-    """Hosts by plugin and identity. Its attributes are the hosts by each of their keys, and the processes
-    that serve them all."""
+    """Hosts by plugin and identity. Its attributes are the hosts by each of their keys, those that are set
+    aside, and the processes that serve them all."""
 
     def __init__(self, limits: hostcalls.HostLimits, starter: Starter | None = None) -> None:
         self._limits = limits
@@ -177,6 +208,7 @@ class Pool:
         self._forks = ForkServers(self.starter)
         self.people = People(self._forks.send)
         self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
+        self._aside: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}
         self._all: dict[int, Host] = {}
         self.by_pid: dict[int, Host] = {}  # who asks from inside one of these is a nested caller
         self._looker = Looker(self.starter)
@@ -209,6 +241,8 @@ class Pool:
     @property
     def live(self) -> list[Host]:
         """Those that take calls."""
+        for key in list(self._aside):
+            self._look_aside(key)
         return list(self._hosts.values())
 
     def _heard(self, message: hostcalls.FromForkServer) -> None:
@@ -247,6 +281,34 @@ class Pool:
         key = (host.plugin, host.identity)
         if self._hosts.get(key) is host:
             del self._hosts[key]
+        if self._aside.get(key) is host:
+            del self._aside[key]
+        host.drop_probe()
+
+    def set_aside(self, host: Host, probe: socket.socket) -> None:
+        """Give it no calls until it has come to this one, which was taken back: then `probe` ends."""
+        key = (host.plugin, host.identity)
+        if host.aside is not None or host.retired:
+            safe_sockets.close(probe)
+            return
+        host.aside = probe
+        if self._aside.setdefault(key, host) is not host:  # another is aside already, which has served longer
+            self.retire(host)
+        elif self._hosts.get(key) is host:
+            del self._hosts[key]
+
+    def _look_aside(self, key: tuple[hostcalls.Plugin, hostcalls.Identity]) -> None:
+        """Have the host that was set aside serve again, if it can, in place of the one that does."""
+        host = self._aside[key]
+        if not host.is_alive:
+            self.retire(host)
+        elif host.is_back():
+            del self._aside[key]
+            host.drop_probe()
+            deputy = self._hosts.get(key)
+            if deputy is not None:
+                self._let_go_of(deputy)
+            self._hosts[key] = host
 
     def is_warm(self, plugin: hostcalls.Plugin, identity: hostcalls.Identity) -> bool:
         """Returns True if `acquire` will not have to wait."""
@@ -257,6 +319,8 @@ class Pool:
         self, plugin: hostcalls.Plugin, identity: hostcalls.Identity, connection: socket.socket | None = None
     ) -> Host:
         """A live host for this plugin as this caller, whose connection it is, unless they are kept."""
+        if self._aside and (plugin, identity) in self._aside:
+            self._look_aside((plugin, identity))
         host = self._hosts.get((plugin, identity))
         if host is not None and not host.is_alive:
             self.retire(host)
@@ -340,6 +404,7 @@ class Pool:
             host.stuck = True
             self.retire(host)
             if host.is_stopped:  # its other calls wait for what never comes
+                host.was_stopped = True
                 host.kill()
         if host.retired and not host.calls:
             host.kill() if host.stuck else host.end()
@@ -351,13 +416,15 @@ class Pool:
 
     def replace(self, keep: Callable[[hostcalls.Plugin], bool]) -> None:
         """Retire the hosts of plugins that are not to be kept; running calls finish."""
-        for host in list(self._hosts.values()):
-            if keep(host.plugin):
-                continue
-            if host.calls:
-                self.retire(host)
-            else:
-                self._dismiss(host)
+        for host in [*self._hosts.values(), *self._aside.values()]:
+            if not keep(host.plugin):
+                self._let_go_of(host)
+
+    def _let_go_of(self, host: Host) -> None:
+        if host.calls:
+            self.retire(host)
+        else:
+            self._dismiss(host)
 
     def sweep(self, idle_seconds: float) -> None:
         """End the built-in tools' hosts that nobody used, and idle ones that were asked to and did not."""

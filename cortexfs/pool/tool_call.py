@@ -10,6 +10,7 @@ This file must never know why a tool is called, or whether it may be.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import msgspec
 
@@ -45,8 +46,7 @@ class ToolCalls:
         one = HostCall(output.hear, say)
         try:
             who = hostcalls.of_call(tool.plugin, identity, asked.environment)
-            host = await self._turnstile.host(tool.plugin, who)
-            await one.run(self._pool, host, asked, seconds)
+            await one.run(self._pool, partial(self._turnstile.host, tool.plugin, who), asked, seconds)
             return output.outcome(one.fault)
         except Fault as fault:
             return output.outcome(fault)

@@ -24,12 +24,14 @@ from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.call import (
     GARBAGE,
+    begins,
     broken_by,
     heard_faults,
     heard_observers,
     let_go,
     name_the_end,
     of_the_tool,
+    take_back,
 )
 from cortexfs.pool.pool import Host, Pool, announce
 from cortexfs.pool.run_table import ObjectRun
@@ -58,7 +60,9 @@ class Relay(RunnerSide):
         self._from_host = wire.Splitter(wire.MAX_SAID)
         self._heard_bytes = 0
         self._wanted = 0
-        self._call: socket.socket | None = None  # closed after a call that was done: once the runner is told
+        # Both are closed after a call that was done: once the runner is told.
+        self._call: socket.socket | None = None
+        self._theirs: socket.socket | None = None  # the host's end, for as long as the call can be taken back
         self._let_go = True  # the host has no part in this run any more
         self._broken = False  # it has died, or is not to be trusted with another call
 
@@ -72,61 +76,78 @@ class Relay(RunnerSide):
     ) -> None:
         """The host's part of the run."""
         identity = hostcalls.of_call(plugin, caller.identity, asked.environment)
-        if not pool.is_warm(plugin, identity):
-            await self._flush()
-        host = await pool.acquire(plugin, identity, self._stream)
-        try:
-            cwd = caller.cwd
-            if host.is_enclosed and cwd is not None:
-                asked = msgspec.structs.replace(asked, directory=os.readlink(f"/proc/self/fd/{cwd}"))
-                cwd = None
-            await self._ask(host, asked, cwd, seconds)
-        finally:
-            pool.release(host, stuck=self._broken or not self._let_go)
+        begun = False
+        while not begun:
+            if not pool.is_warm(plugin, identity):
+                await self._flush()
+            host = await pool.acquire(plugin, identity, self._stream)
+            try:
+                cwd = caller.cwd
+                if host.is_enclosed and cwd is not None:
+                    asked = msgspec.structs.replace(asked, directory=os.readlink(f"/proc/self/fd/{cwd}"))
+                    cwd = None
+                begun = await self._ask(host, asked, cwd, seconds)
+                if not begun and self._call is not None:
+                    pool.set_aside(host, self._call)
+                    self._call = None
+            finally:
+                pool.release(host, stuck=self._broken or not self._let_go)
 
-    async def _ask(self, host: Host, asked: hostcalls.CallRequest, cwd: int | None, seconds: float) -> None:
+    async def _ask(self, host: Host, asked: hostcalls.CallRequest, cwd: int | None, seconds: float) -> bool:
+        """The call in this host; False if the host did not begin it."""
         deadline = trio.current_time() + seconds
-        self._call = call = host.call(cwd)
+        self._call, self._theirs = call, theirs = host.open(cwd)
         self._let_go = False
         request = announce(asked)
         if trace.calls:
             trace.calls(self._run.id, "said", request)
+        begun = True
         try:
-            await self._relay(call, request, deadline)
+            begun = await self._relay(host, request, deadline)
+            self._let_go = self._let_go or not begun
             if not self._let_go and not self._ending:
                 self.fault = Fault("ETIMEDOUT", f"the tool did not end within {seconds:g} s")
             if not self._let_go:
-                self._let_go = await let_go(call)
+                self._let_go = take_back(call, theirs) or await let_go(call)
         finally:
-            if not self._done:
+            if begun and not self._done:
                 self.close()
-        if self._let_go and not self._done and not self._ending:
+        if begun and self._let_go and not self._done and not self._ending:
             self.fault = await name_the_end(host)
+        return begun
 
     def close(self) -> None:
         """The runner has been told, or will not be."""
         if self._call is not None:
             safe_sockets.close(self._call)
+        if self._theirs is not None:
+            self._theirs.close()
 
     @property
     def _ending(self) -> bool:
         """Returns True if it is settled how the run ends."""
         return self._done or self._left or self.fault is not None
 
-    async def _relay(self, call: socket.socket, request: bytes, deadline: float) -> None:
-        """Until the run ends, or its time is over. Short runs take the short way."""
+    async def _relay(self, host: Host, request: bytes, deadline: float) -> bool:
+        """Until the run ends, or its time is over. Short runs take the short way. False if the host did not
+        begin it."""
+        call, theirs = self._call, self._theirs
+        assert call is not None
+        assert theirs is not None
         try:
             rest = memoryview(request)[call.send(request) :]
         except BlockingIOError:
             rest = memoryview(request)
         except OSError:  # the host has died, or dies
             self._take(b"")
-            return
+            return True
         if not rest:
             with trio.CancelScope(deadline=min(deadline, trio.current_time() + WATCH_AFTER_SECONDS)):
                 if await self._pump(call, watched=False):
-                    return
+                    return True
         with trio.CancelScope(deadline=deadline):
+            if not await begins(host, call, theirs, bool(rest), lambda: _has_left(self._stream)):
+                return False
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._watch, call, rest, nursery.cancel_scope)
@@ -135,6 +156,7 @@ class Relay(RunnerSide):
             except BaseExceptionGroup:  # Trio wraps a cancellation, too
                 await trio.lowlevel.checkpoint_if_cancelled()
                 raise
+        return True
 
     async def _pump(self, call: socket.socket, watched: bool) -> bool:
         """Pass on what the host says until the run ends (True), or input is wanted and unwatched."""

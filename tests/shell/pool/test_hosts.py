@@ -175,6 +175,61 @@ async def test_a_stuck_host_ends_when_its_other_calls_have(stage: Stage) -> None
     assert stage.killed == [1]
 
 
+def _probe() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    return ours, theirs
+
+
+async def test_a_host_that_is_set_aside_serves_again_when_its_probe_ends(stage: Stage) -> None:
+    # abi.md 4.50
+    first = await stage.host(plugin("a"))
+    (probe, end), (another, anothers_end) = _probe(), _probe()
+    stage.pool.set_aside(first, probe)
+    stage.pool.set_aside(first, another)  # a second call was taken back from it
+    assert another.fileno() < 0
+    anothers_end.close()
+    stage.pool.release(first)
+    deputy = await stage.host(plugin("a"))
+    assert await stage.host(plugin("a")) is deputy
+    end.close()
+    assert await stage.host(plugin("a")) is first
+    assert probe.fileno() < 0
+    for _ in range(2):
+        assert not stage.forks.asked_to_leave(deputy.number)  # it has calls
+        stage.pool.release(deputy)
+    assert stage.forks.asked_to_leave(deputy.number)
+    assert stage.killed == []
+
+
+@pytest.mark.parametrize("ends", ["dies", "is replaced", "is idle", "has a deputy aside"])
+async def test_a_host_that_is_set_aside_and_does_not_come_back(ends: str, stage: Stage) -> None:
+    first = await stage.host(BUILTIN)
+    probe, end = _probe()
+    stage.pool.set_aside(first, probe)
+    stage.pool.release(first)
+    if ends == "dies":
+        stage.forks.hosts[1].close()
+    elif ends == "is replaced":
+        stage.pool.replace(lambda plugin: False)
+    elif ends == "is idle":
+        stage.pool.sweep(-1)
+    else:
+        deputy = await stage.host(BUILTIN)
+        deputys_probe, deputys_end = _probe()
+        stage.pool.set_aside(deputy, deputys_probe)
+        deputys_end.close()
+        assert (deputy.retired, first.retired) == (True, False)
+        stage.pool.release(deputy)
+        assert stage.forks.asked_to_leave(deputy.number)
+        end.close()
+        assert await stage.host(BUILTIN) is first
+        return
+    end.close()
+    assert (await stage.host(BUILTIN)).number == 2
+    assert probe.fileno() < 0
+
+
 async def test_idle_hosts_of_built_in_tools_are_ended(stage: Stage) -> None:
     builtin, other = await stage.host(BUILTIN), await stage.host(plugin("a"))
     stage.pool.release(other)

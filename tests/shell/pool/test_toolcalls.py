@@ -28,11 +28,11 @@ class Host:
         self._kind = kind
         self.socket: socket.socket | None = None
 
-    def call(self, _cwd: int | None) -> socket.socket:
+    def open(self, _cwd: int | None) -> tuple[socket.socket, socket.socket]:
         ours, self.socket = socket.socketpair()
         ours.setblocking(False)
         self.socket.sendall(b"".join(wire.message(self._kind, piece) for piece in self._pieces))
-        return ours
+        return ours, self.socket.dup()
 
     def end(self) -> None:
         assert self.socket

@@ -40,7 +40,8 @@ class Bounds(NamedTuple):
 class OneHost:
     """A pool of one host, whose end of each call the test holds."""
 
-    is_enclosed = False
+    is_enclosed = is_stopped = was_stopped = False
+    aside = None
 
     def __init__(self) -> None:
         self.exited = trio.Event()
@@ -55,8 +56,12 @@ class OneHost:
     async def acquire(self, *_: object) -> OneHost:
         return self
 
-    def call(self, cwd: int | None) -> socket.socket:
-        return self.ours
+    @property
+    def is_alive(self) -> bool:
+        return self.theirs.fileno() >= 0
+
+    def open(self, cwd: int | None) -> tuple[socket.socket, socket.socket]:
+        return self.ours, self.theirs.dup()
 
     def release(self, host: Host, stuck: bool) -> None:
         self.released.append(stuck)
