@@ -261,6 +261,7 @@ def _zombies(pid: int) -> list[int]:
         if Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z":
             found.append(pid)
         for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                found += _zombies(int(child))
+            with contextlib.suppress(OSError):  # a thread has ended meanwhile
+                for child in (task / "children").read_text().split():
+                    found += _zombies(int(child))
     return found
