@@ -57,7 +57,7 @@ from cortexfs.models.plugin_model import PluginModels
 from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.secrets import Secrets
 from cortexfs.peers import safe_sockets, trace
-from cortexfs.peers.arrivals import Arrivals
+from cortexfs.peers.guests import Arrivals
 from cortexfs.plugins import mcp_servers
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.command_file import Commands

@@ -25,7 +25,7 @@ from cortexfs.core.hooks import EVENT
 from cortexfs.core.manifestjson import lifecycle
 from cortexfs.core.safe_text import one_line
 from cortexfs.hooks.registry import Hooks, Site
-from cortexfs.pool.pool import Host
+from cortexfs.pool.host import Host
 
 MAX_EVENTS = 256  # that wait for one plugin and caller
 MAX_BYTES = 16 << 20  # of all that wait for one user

@@ -31,7 +31,8 @@ from cortexfs.models import debug
 from cortexfs.plugins import command_object, model_object
 from cortexfs.plugins.description_cache import Descriptions
 from cortexfs.pool.call import ask
-from cortexfs.pool.pool import Host, Pool
+from cortexfs.pool.host import Host
+from cortexfs.pool.pool import Pool
 from cortexfs.version import VERSION
 
 BUILTIN = hostcalls.Plugin("builtin", VERSION, "python", "cortexfs.tools:plugin", trusted=True)

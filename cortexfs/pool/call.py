@@ -24,7 +24,8 @@ from cortexfs.core import frames, hostcalls, wire
 from cortexfs.core.errors import Fault, is_code
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.streams import receive, send
-from cortexfs.pool.pool import Host, Pool, announce
+from cortexfs.pool.host import Host, announce
+from cortexfs.pool.pool import Pool
 
 # A second is what a cancel may take (abi.md 5.26); the rest of it is for the answer.
 LET_GO_SECONDS = 0.8
@@ -32,7 +33,6 @@ LOOK_SECONDS = 0.05  # between two looks for a host that begins its call
 # A tool that keeps the interpreter may hold others up for a second, with the start of another host.
 # Looks are counted and not seconds: on a machine where nobody gets on, a host is given more time.
 LOOKS = 12
-EXIT_SECONDS = 0.25  # how long the end of a dead host is waited for, to name its cause
 EXIT_SECONDS = 2.0  # how long the end of a dead host is waited for at most, to name its cause
 
 heard_observers = msgspec.msgpack.Decoder(tuple[str | None, str])

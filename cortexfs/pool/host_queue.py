@@ -18,7 +18,8 @@ import trio
 
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.pool.pool import Host, Pool
+from cortexfs.pool.host import Host
+from cortexfs.pool.pool import Pool
 
 PATIENCE = 30.0  # seconds that a call waits for a host
 LOOK = 1.0  # and after which it looks by itself

@@ -1,6 +1,6 @@
 """The hosts that run tool code as their callers: one per plugin and identity, started on first use.
 
-Main path: `Pool.acquire` gives a live host, `Host.call` opens one call on it. The fork server makes
+Main path: `Pool.acquire` gives a live host, `Host.open` opens one call on it (host.py). The fork server makes
 the processes, kills them and tells of their ends; this side only decides who gets which.
 
 Rules: everything between two awaits is atomic, and a caller is counted before it waits, so a host in
@@ -15,24 +15,18 @@ This file must never know of frames, runners or the tree.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import select
 import signal
 import socket
-from array import array
 from collections.abc import Callable
-from pathlib import Path
-from typing import TypeAlias
 
-import msgspec
 import trio
 
-from cortexfs.core import hostcalls, wire
+from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.peers import safe_sockets
 from cortexfs.pool.callers import Callers, Looker
 from cortexfs.pool.fork_client import ForkServers
+from cortexfs.pool.host import Host, Pairs
 from cortexfs.pool.people import People
 from cortexfs.pool.starter import Starter
 
@@ -42,152 +36,6 @@ LEAVE_SECONDS = 0.5
 SPAWN_SECONDS = 10.0
 # A caller can make namespaces without end; each would get a host of some MiB.
 HOSTS_PER_USER = 32
-
-# Larger than one message, so that a host seldom waits for the daemon in mid-answer.
-CALL_BUFFER = 512 << 10
-
-Pair: TypeAlias = tuple[socket.socket, socket.socket]  # the daemon's end, and the host's
-
-_pack = msgspec.msgpack.Encoder().encode
-
-
-class Pairs:
-    """Pairs of sockets for calls: one more than is needed, made while nobody waits for it."""
-
-    def __init__(self) -> None:
-        self._spare: Pair | None = _made()
-
-    def take(self) -> Pair:
-        pair, self._spare = self._spare, None
-        return pair or _made()
-
-    def refill(self) -> None:
-        """Call it when an answer has gone out. Without descriptors, the next call says so."""
-        if self._spare is None:
-            with contextlib.suppress(OSError):
-                self._spare = _made()
-
-    def close(self) -> None:
-        if self._spare is not None:
-            for end in self._spare:
-                end.close()
-            self._spare = None
-
-
-def _made() -> Pair:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    ours.setblocking(False)
-    safe_sockets.refuse_rights(ours)
-    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CALL_BUFFER)
-    return ours, theirs
-
-
-class Host:
-    """One host process, from the daemon's side.
-
-    Its attributes are how far it has come, as the fork server tells, and what its calls have made of it.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        key: tuple[hostcalls.Plugin, hostcalls.Identity],
-        control: socket.socket,
-        kill: Callable[[int], bool],
-        pairs: Pairs,
-    ) -> None:
-        self.number = number
-        self._pairs = pairs
-        self.plugin, self.identity = key
-        self.is_enclosed = hostcalls.is_enclosed(*key)
-        self.control = control
-        self.pid = 0
-        self._kill = kill
-        self.calls = 0
-        self.retired = False
-        self.stuck = False
-        self.was_stopped = False  # and is killed for that
-        self.aside: socket.socket | None = None  # of a call that it did not begin and that was taken back
-        self.status: int | None = None
-        self.idle_since = trio.current_time()
-        self.ready = trio.Event()
-        self.exited = trio.Event()
-        self.fault: Fault | None = None
-        self._look = select.poll()
-        self._look.register(control, 0)
-
-    @property
-    def is_alive(self) -> bool:
-        """False as soon as the process has ended, which the fork server tells only later."""
-        return not self._look.poll(0)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Returns True if a signal has stopped it, as a tool of its own user may: nothing in it goes on."""
-        with contextlib.suppress(OSError):  # proc_pid_stat(5); the name before the state may hold anything
-            return Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
-        return False
-
-    def open(self, cwd: int | None) -> Pair:
-        """Open a call: both ends of its stream. Pair with `Pool.release`.
-
-        Until the host's end is closed here, a request can be taken back, and the end of the host is not seen.
-        """
-        assert cwd is None or not self.is_enclosed
-        ours, theirs = self._pairs.take()
-        rights = array("i", [theirs.fileno()] if cwd is None else [theirs.fileno(), cwd])
-        try:
-            self.control.sendmsg([b"c"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        except OSError as error:
-            ours.close()
-            theirs.close()
-            # A full queue, or more descriptors on their way than the kernel lets one user have.
-            if error.errno in (errno.EAGAIN, errno.ETOOMANYREFS):
-                why = "the plugin's host does not take more calls now; try again"
-                raise Fault("EAGAIN", why) from None
-            raise Fault("EPROTO", f"the host of the plugin {self.plugin.name} has died") from None
-        return ours, theirs
-
-    def call(self, cwd: int | None) -> socket.socket:
-        """Open a call that is never taken back: the daemon's end of its stream."""
-        ours, theirs = self.open(cwd)
-        theirs.close()
-        return ours
-
-    def is_back(self) -> bool:
-        """Returns True if it has come to the call that was taken back from it, and so takes others."""
-        if self.aside is None:
-            return True
-        try:
-            safe_sockets.receive(self.aside, 1)  # its end, or a word, which only who has come to it can say
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-        return True
-
-    def drop_probe(self) -> None:
-        """It is not set aside any more."""
-        if self.aside is not None:
-            safe_sockets.close(self.aside)
-            self.aside = None
-
-    def end(self) -> None:
-        """Ask an idle host to leave: it exits when its control socket ends."""
-        self.control.close()
-
-    def kill(self) -> None:
-        """End it now."""
-        if self.exited.is_set() or not self._kill(self.number):
-            self.end()
-
-    def describe_end(self) -> str:
-        if self.status is None:
-            return "broke off"
-        if self.status < 0:
-            name = signal.Signals(-self.status).name if -self.status in list(signal.Signals) else "a signal"
-            return f"was killed by {name}"
-        return f"exited with status {self.status}"
 
 
 def _share(identity: hostcalls.Identity) -> tuple[int, str, bool]:
@@ -452,9 +300,3 @@ class Pool:
         self._forks.now.close()
         self.pairs.close()
         self._lost()
-
-
-def announce(request: hostcalls.Request) -> bytes:
-    """The first message of a call."""
-    packed = _pack(request)
-    return wire.HEADER.pack(wire.REQUEST, len(packed)) + packed

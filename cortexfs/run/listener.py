@@ -29,9 +29,8 @@ from cortexfs.hooks.middleware import Middleware
 from cortexfs.hooks.registry import Site
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.peers import safe_sockets, trace
-from cortexfs.peers.arrivals import Arrivals
 from cortexfs.peers.caller import Caller
-from cortexfs.peers.quotas import Guest, Guests
+from cortexfs.peers.guests import Arrivals, Guest, Guests
 from cortexfs.peers.streams import RECEIVE, receive, send
 from cortexfs.plugins.command_object import CALL, CLASS
 from cortexfs.pool.callers import Look

@@ -24,7 +24,7 @@ from cortexfs.core.talk.approvals import decided
 from cortexfs.core.talk.requests import Input, Verdict
 from cortexfs.models.ask.driver import Driver, Who
 from cortexfs.models.drivers import answered
-from cortexfs.peers.quotas import SMALL, Guest
+from cortexfs.peers.guests import SMALL, Guest
 from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 from cortexfs.run.runner import RunnerSide

@@ -33,7 +33,8 @@ from cortexfs.pool.call import (
     of_the_tool,
     take_back,
 )
-from cortexfs.pool.pool import Host, Pool, announce
+from cortexfs.pool.host import Host, announce
+from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import ObjectRun
 from cortexfs.run.output import Voice
 from cortexfs.run.runner import RunnerSide

@@ -29,7 +29,7 @@ from cortexfs.core.talk.approvals import by
 from cortexfs.core.talk.protocol import Subscriptions
 from cortexfs.core.talk.requests import Approve, Cancel, Ping, Refusal, Resume, Send, SessionKey
 from cortexfs.core.talk.session import LogEvent
-from cortexfs.peers.quotas import Guests
+from cortexfs.peers.guests import Guests
 from cortexfs.pool.people import People
 from cortexfs.sessions.log import READ
 from cortexfs.talk.conversations import Conversations

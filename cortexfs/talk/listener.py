@@ -25,9 +25,8 @@ from cortexfs.core.registry import Key, Object
 from cortexfs.core.talk import requests
 from cortexfs.core.tree import places
 from cortexfs.peers import safe_sockets
-from cortexfs.peers.arrivals import Arrivals
 from cortexfs.peers.caller import Caller, nobody
-from cortexfs.peers.quotas import Guest, Guests
+from cortexfs.peers.guests import Arrivals, Guest, Guests
 from cortexfs.peers.streams import send
 from cortexfs.plugins.catalog import BUILTIN
 from cortexfs.pool.call import ask

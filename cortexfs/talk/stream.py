@@ -23,7 +23,7 @@ from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.talk import requests
 from cortexfs.core.talk.requests import AnyRequest, Refusal
 from cortexfs.peers import safe_sockets, trace
-from cortexfs.peers.quotas import SMALL, Guests
+from cortexfs.peers.guests import SMALL, Guests
 
 RECEIVE = 16 << 10  # bytes at a turn, which is a thousand of the shortest requests
 LONG = 16 << 10  # bytes of a line that is understood at once: in 3 ms, whatever it is

@@ -28,7 +28,7 @@ from cortexfs.host.call.runtime import Runtime
 from cortexfs.plugins import enabled
 from cortexfs.plugins.install import install
 from cortexfs.plugins.package import directory, package, records
-from cortexfs.pool.pool import announce
+from cortexfs.pool.host import announce
 from tests.bench import measure
 from tests.mounted import plugins
 from tests.mounted.ctx_mount import Ctx, mounted

@@ -172,7 +172,7 @@ def test_the_way_of_a_call(daemon: Walked) -> None:
     def call() -> None:
         assert daemon.run([daemon.tool("fs.read"), str(daemon.work / "text")]).returncode == 0
 
-    ways = daemon.ways(call, ("peers/arrivals.py", "_accept"), ("run/runner.py", "_finish"))
+    ways = daemon.ways(call, ("peers/guests.py", "_accept"), ("run/runner.py", "_finish"))
     check("The way of a call", ways)
 
 

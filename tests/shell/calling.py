@@ -20,7 +20,7 @@ from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls, places
 from cortexfs.models.drivers import Drivers
 from cortexfs.peers import safe_sockets
-from cortexfs.peers.arrivals import Arrivals
+from cortexfs.peers.guests import Arrivals
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool import pool as hosts
 from cortexfs.pool.people import People

@@ -18,7 +18,7 @@ from cortexfs.core.registry import Key
 from cortexfs.models.ask.driver import Driver
 from cortexfs.models.drivers import DRIVERS
 from cortexfs.peers import safe_sockets
-from cortexfs.peers.quotas import Guests
+from cortexfs.peers.guests import Guests
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.run_table import Runs
 from cortexfs.sessions.layout import Address, Space

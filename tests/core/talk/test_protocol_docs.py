@@ -12,7 +12,7 @@ from cortexfs.core import frames, jsontext
 from cortexfs.core.errors import EXIT_FAILED, EXIT_STATUS
 from cortexfs.core.talk import protocol, requests, session
 from cortexfs.core.talk.requests import Input, SessionKey
-from cortexfs.peers import quotas
+from cortexfs.peers import guests
 from cortexfs.sessions import memory_log, store
 from tests.core.conversation_pair import World
 from tests.places import PROJECT
@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "protocol.md").read_text()
 OURS = ROOT / "cortexfs"
 SOURCES = [
     OURS / "core" / "lines.py",
-    OURS / "peers" / "quotas.py",
+    OURS / "peers" / "guests.py",
     *(OURS / "core" / "talk" / f"{name}.py" for name in ("requests", "session", "protocol")),
     *(OURS / "talk" / f"{name}.py" for name in ("conversations", "connection", "listener")),
     *(OURS / "sessions").glob("*.py"),
@@ -106,8 +106,8 @@ def test_the_table_of_limits() -> None:
         session.MAX_WAITING,
         session.MAX_RUNS,
         protocol.MAX_FOLLOWED,
-        quotas.MAX_HELD >> 20,
-        quotas.MAX_UNREAD,
+        guests.MAX_HELD >> 20,
+        guests.MAX_UNREAD,
         store.SessionLimits().temp_session >> 20,
         (store.SessionLimits().temp_total // memory_log.SHARE) >> 20,
         store.SessionLimits().temp_total >> 20,

@@ -16,7 +16,7 @@ from cortexfs.core import frames, hostcalls
 from cortexfs.core.hostcalls import CallOutcome
 from cortexfs.core.registry import Object
 from cortexfs.plugins.catalog import BUILTIN
-from cortexfs.pool.pool import Host
+from cortexfs.pool.host import Host
 from cortexfs.pool.tool_call import ToolCalls
 from tests.shell.calling import SERVE, World, serving
 from tests.waiting import awaited

@@ -11,7 +11,7 @@ import pytest
 
 from cortexfs.core import hostcalls
 from cortexfs.pool import pool
-from cortexfs.pool.pool import Host
+from cortexfs.pool.host import Host
 from tests.shell import declaring
 from tests.shell.calling import World, serving
 from tests.shell.declaring import build

@@ -16,7 +16,8 @@ import trio
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.peers.streams import receive, send
 from cortexfs.plugins.catalog import Catalog, describer
-from cortexfs.pool.pool import Host, Pool, announce
+from cortexfs.pool.host import Host, announce
+from cortexfs.pool.pool import Pool
 from tests.shell.calling import SERVE, SITE, World, serving
 from tests.waiting import awaited
 

@@ -17,7 +17,7 @@ from cortexfs.core import frames, wire
 from cortexfs.core.registry import Object
 from cortexfs.models import debug, drivers
 from cortexfs.models.ask.driver import Turn
-from cortexfs.peers import quotas
+from cortexfs.peers import guests
 from cortexfs.peers.streams import send
 from tests.shell.calling import Answer, Runner, World, files_closed, hello, open_files, serving
 
@@ -172,7 +172,7 @@ async def test_lines_are_at_most_a_mebibyte(tmp_path: Path) -> None:
 
 
 async def test_what_a_user_has_us_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "MAX_HELD", 3 << 20)
+    monkeypatch.setattr(guests, "MAX_HELD", 3 << 20)
     async with serving(tmp_path) as world:
         for size, status in ((4 << 20, 1), (2 << 20, 0)):  # EAGAIN, and what there is room for
             async with world.begun(model(world), environ=TEXT) as runner:

@@ -17,7 +17,8 @@ import trio.testing
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.pool import pool as hosts
-from cortexfs.pool.pool import Host, Pool
+from cortexfs.pool.host import Host
+from cortexfs.pool.pool import Pool
 from tests.shell.calling import LIMITS, files_closed, open_files, serving
 from tests.waiting import awaited
 

@@ -14,7 +14,8 @@ import trio
 
 from cortexfs.core import frames, hostcalls, wire
 from cortexfs.peers.streams import receive, send
-from cortexfs.pool.pool import Host, Pool
+from cortexfs.pool.host import Host
+from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import ObjectRun, Runs
 from cortexfs.run.output import JsonlVoice
 from cortexfs.run.tool_run import Relay

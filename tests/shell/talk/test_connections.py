@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from cortexfs.peers.quotas import MAX_HELD
+from cortexfs.peers.guests import MAX_HELD
 from cortexfs.talk.connection import FOLLOWED
 from tests.shell.conversing import HANG, SCRIPT, Client, Frame, World, conversing
 

@@ -12,7 +12,7 @@ import trio.testing
 
 from cortexfs.core.frames import MAX_LINE
 from cortexfs.core.talk import requests, session
-from cortexfs.peers import quotas
+from cortexfs.peers import guests
 from cortexfs.sessions.log import Most
 from cortexfs.talk import connection
 from cortexfs.talk.session import MESSAGE
@@ -44,7 +44,7 @@ async def test_one_user_decides_nothing_for_another(tmp_path: Path) -> None:
 
 async def test_unfinished_lines_are_memory_of_their_user(tmp_path: Path) -> None:
     # abi.md 5.25
-    most = quotas.MAX_HELD // MAX_LINE
+    most = guests.MAX_HELD // MAX_LINE
     async with conversing(tmp_path) as world, trio.open_nursery() as nursery:
         with ExitStack() as stack:
             clients = [stack.enter_context(world.connected()) for _ in range(most + 3)]
@@ -52,7 +52,7 @@ async def test_unfinished_lines_are_memory_of_their_user(tmp_path: Path) -> None
                 for client in some:
                     nursery.start_soon(client.raw, b"x" * (MAX_LINE - 1))
                 await quiet()
-            assert world.held() == quotas.MAX_HELD
+            assert world.held() == guests.MAX_HELD
             with world.connected(uid=OTHER) as other:
                 await other.raw(b'{"op":"ping","x":"' + b"x" * (MAX_LINE - 100) + b'"}\n')
                 assert (await other.until("pong"))[-1] == {"type": "pong"}
@@ -63,7 +63,7 @@ async def test_unfinished_lines_are_memory_of_their_user(tmp_path: Path) -> None
             await clients[0].raw(b"\n")
             assert (await clients[0].error())["code"] == "EINVAL"
             await quiet()
-            assert world.held() == quotas.MAX_HELD - MAX_LINE
+            assert world.held() == guests.MAX_HELD - MAX_LINE
         await world.deserted()
         assert world.held() == 0
 
@@ -72,7 +72,7 @@ async def test_long_lines_that_are_not_read_are_memory_of_their_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # abi.md 5.25: of a MiB that a session holds no connection may have its own copy
-    monkeypatch.setattr(quotas, "MAX_UNREAD", 4)
+    monkeypatch.setattr(guests, "MAX_UNREAD", 4)
     word = "x" * (MAX_LINE - 10_000)
     async with conversing(tmp_path) as world:
         with world.connected() as client:

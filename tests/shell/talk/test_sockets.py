@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from cortexfs.core.registry import Object
-from cortexfs.peers.arrivals import Arrivals
+from cortexfs.peers.guests import Arrivals
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
 from cortexfs.talk.conversations import Conversations

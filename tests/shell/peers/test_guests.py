@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from cortexfs.peers import arrivals
-from cortexfs.peers.arrivals import ACCEPTED, BEGUN, Arrivals
-from cortexfs.peers.quotas import SHARE, Guest, Guests
+from cortexfs.peers import guests
+from cortexfs.peers.guests import ACCEPTED, BEGUN, SHARE, Arrivals, Guest, Guests
 from tests.shell.calling import open_files
 from tests.waiting import PATIENCE
 
@@ -25,7 +24,7 @@ MANY = 1000
 @pytest.fixture(autouse=True)
 def by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client is whom it is bound as."""
-    monkeypatch.setattr(arrivals, "peer_uid", lambda stream: int(Path(stream.getpeername()).suffix[1:]))
+    monkeypatch.setattr(guests, "peer_uid", lambda stream: int(Path(stream.getpeername()).suffix[1:]))
 
 
 async def turned(is_so: Callable[[], bool]) -> None:
@@ -94,7 +93,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 async def test_one_of_a_user_is_not_behind_all_of_anothers(world: World) -> None:
-    # arrivals.py: "one of each user after the other"
+    # guests.py: "one of each user after the other"
     listeners = world.crowded()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
@@ -110,7 +109,7 @@ async def test_one_of_a_user_is_not_behind_all_of_anothers(world: World) -> None
 
 
 async def test_many_listeners_begin_no_more_than_one(world: World) -> None:
-    # arrivals.py: "of all listeners together"
+    # guests.py: "of all listeners together"
     names = [f"listener{number}" for number in range(20)]
     listeners = [world.listener(name) for name in names]
     for number in range(MANY):
@@ -127,7 +126,7 @@ async def test_many_listeners_begin_no_more_than_one(world: World) -> None:
 
 
 async def test_a_surplus_is_closed_unread(tmp_path: Path) -> None:
-    # arrivals.py: "what waits counts as connected, and a user's surplus is closed unread"
+    # guests.py: "what waits counts as connected, and a user's surplus is closed unread"
     share = 2 * BEGUN
     with World(tmp_path, share * SHARE) as world:
         listener = world.listener("a")
@@ -147,7 +146,7 @@ async def test_a_surplus_is_closed_unread(tmp_path: Path) -> None:
 
 
 async def test_what_is_closed_is_never_begun(world: World) -> None:
-    # arrivals.py: "A connection that its client has closed is never begun"
+    # guests.py: "A connection that its client has closed is never begun"
     listener = world.listener("a")
     for _ in range(MANY):
         world.client("a", ALICE).close()
@@ -176,7 +175,7 @@ async def test_who_has_said_something_or_still_listens_is_begun(world: World) ->
 
 
 async def test_a_crowded_listener_pauses_and_no_other_does(world: World) -> None:
-    # arrivals.py: "A listener at which more wait than are accepted at a time pauses"
+    # guests.py: "A listener at which more wait than are accepted at a time pauses"
     listeners = world.crowded()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
