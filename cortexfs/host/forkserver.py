@@ -7,8 +7,9 @@ FD is the control socket of core/hostcalls.py. The starter starts this before th
 a clean environment (/proc/PID/environ of every host shows it) and no standard input. Its standard error is
 one that hosts may have as theirs: a pipe or /dev/null, as a file could be truncated by a tool. --serve names
 what a host does once it is the caller, --preload what it finds imported besides; tests put something small
-there. --state is the daemon's state directory, --sealed says that this program was executed through the mount
-of host/confine/sealed_program.py, --daemon is the daemon's pid, and its own parent's otherwise.
+there. A host calls `before_leaving` of what is preloaded before it leaves for a caller's namespaces.
+--state is the daemon's state directory, --sealed says that this program was executed through the mount of
+host/confine/sealed_program.py, --daemon is the daemon's pid, and its own parent's otherwise.
 
 Rules: single-threaded, and never waits for anything but `poll`. A host that starts reports on a
 socket of its own, so one that hangs in a caller's strange namespace holds nobody up. Whatever ends,
@@ -90,8 +91,18 @@ class Dead(NamedTuple):
 
 
 class ForkServerProcess:
-    def __init__(self, control: socket.socket, serve: start.Serve, ground: view.Ground, daemon: int) -> None:
+    """Its attributes are the channel to the daemon, what each host is started with, and the hosts."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        serve: start.Serve,
+        ground: view.Ground,
+        daemon: int,
+        leaving: start.Leaving | None,
+    ) -> None:
         self._ground = ground
+        self._leaving = leaving
         self._control = control
         self._control.setblocking(False)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -245,7 +256,7 @@ class ForkServerProcess:
                 ours.setblocking(False)
                 pid = os.fork()
                 if not pid:
-                    start.start(spawn, rights, theirs, group, self._serve, self._ground)
+                    start.start(spawn, rights, theirs, group, self._serve, self._ground, self._leaving)
                 self._children[pid] = HostProcess(spawn, pid, ours, group)
         except OSError:
             if group is not None:
@@ -360,7 +371,7 @@ def main() -> None:
     with suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
         name.write(NAME)  # of a sealed program it is a descriptor's number
     serve = _function(options.serve)
-    importlib.import_module(options.preload)
+    preloaded = importlib.import_module(options.preload)
     # No collection runs here, and hosts share these pages for as long as none touches them.
     gc.disable()
     gc.freeze()
@@ -370,7 +381,8 @@ def main() -> None:
         mark = leftovers.name_of(state)
         leftovers.end(mark)
         ground = view.Ground(options.sealed, state, str(kept_of(Path(options.state))), mark)
-    ForkServerProcess(control, serve, ground, options.daemon).run()
+    leaving: start.Leaving | None = getattr(preloaded, "before_leaving", None)
+    ForkServerProcess(control, serve, ground, options.daemon, leaving).run()
 
 
 def _function(name: str) -> start.Serve:

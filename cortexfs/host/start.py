@@ -25,6 +25,7 @@ from cortexfs.host.call import plugin_state
 from cortexfs.host.confine import identity, limits, sandbox, view
 
 Serve = Callable[[socket.socket, hostcalls.Plugin], NoReturn]
+Leaving = Callable[[], None]  # opens what is not to be found where the caller is
 
 # What a host that starts says on its status socket.
 MOVED = b"p"  # and a pid in decimal: it goes on in another process; wants one byte in answer
@@ -42,6 +43,7 @@ def start(
     group: limits.Group | None,
     serve: Serve,
     ground: view.Ground,
+    leaving: Leaving | None = None,
 ) -> NoReturn:
     """Become the caller, tell the parent, serve. Never returns into the parent's code."""
     try:
@@ -53,6 +55,8 @@ def start(
             counted = group is not None and group.counts
             tasks = 0 if counted else limits.tasks_of(spawn.identity.uid)
             plugin_state.prepare(spawn.plugin, spawn.identity, ground.kept)
+            if leaving is not None and (spawn.identity.namespaces or any(spawn.identity.root)):
+                leaving()
             confinement = view.Confinement(spawn.identity, spawn.plugin, ground)
             enclosed = hostcalls.is_enclosed(spawn.plugin, spawn.identity)
             enclose = confinement.enclose if enclosed else None

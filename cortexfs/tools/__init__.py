@@ -1,7 +1,8 @@
 """The built-in tools, written with cortexfs.sdk alone: that they exist shows that it suffices.
 
 Rules: a tool imports the SDK, the standard library and (fs.search) pathspec, all of it here, at the
-start: later the process may stand in a caller's container, where none of them is to be found. It
+start: later the process may stand in a caller's container, where none of them is to be found. For the
+program that fs.search runs, the host calls `before_leaving`. A tool
 runs as the caller, in one of several threads: it never changes the process (chdir, umask, signals,
 os.environ), and the environment is the runtime's.
 """
@@ -17,6 +18,8 @@ from cortexfs.tools.fs_replace import replace
 from cortexfs.tools.fs_search import search
 from cortexfs.tools.fs_write import write
 from cortexfs.tools.shell_exec import exec_
+from cortexfs.tools.support.ripgrep import hold
 from cortexfs.tools.text import word_count
 
 plugin: list[Tool] = [read, list_, stat_, glob, search, write, replace, exec_, word_count, run]
+before_leaving = hold

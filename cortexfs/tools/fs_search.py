@@ -1,15 +1,17 @@
 """fs.search: a regular expression over a tree of text files.
 
-Rules: memory is bounded by a block, not by a file; hits stream file by file. Python's `re` can take
-exponential time on some patterns, and nothing inside the process can interrupt it: such a call ends
-when its caller cancels, because the daemon then ends the host that does not answer.
+Main path: `search` takes blocks of files from `_Walk`, has pieces of text searched at a time (`_Batch`), and
+gives the lines of each file to its `_Shown`.
+
+Rules: memory is bounded by a block and a piece, not by a file; hits stream. No pattern of a caller's meets
+Python's `re`, which takes exponential time on some: tools/support/ripgrep.py searches.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from io import FileIO
@@ -22,19 +24,21 @@ from cortexfs.sdk import (
     InvalidInput,
     ToolEffect,
     ToolEffectKind,
-    ToolError,
     ToolRuntime,
     tool,
 )
 from cortexfs.tools.support.gitignore import IgnoreRules
-from cortexfs.tools.support.paths import at_least, checked, opened_regular, shown, sorted_entries
+from cortexfs.tools.support.linear_pattern import Pattern, parsed
+from cortexfs.tools.support.paths import at_least, checked, opened, opened_regular, shown, sorted_entries
+from cortexfs.tools.support.ripgrep import Ripgrep
 
 BLOCK = 1 << 20  # a longer line is searched in pieces of this size
 MAX_SHOWN = 500  # characters of a line
 LEAD = 100  # of them before the match, where the line is cut
 BATCH = 200  # lines for each piece of output
 SNIFFED = 8192  # a NUL byte in the first so many means binary, as for git
-_SPECIAL = set(r".^$*+?{}[]\|()")
+PIECE = 2 << 20  # characters that are searched at a time, unless they take longer than this to read:
+PATIENCE = 0.2  # seconds
 
 
 @tool(
@@ -48,16 +52,16 @@ return each hit as path:line:text, sorted by path. With context, lines around a 
 path-line-text, and -- stands between groups.
 What .gitignore files exclude is left out unless all is true; .git, binary files and symbolic links \
 always are. Long lines are cut around the match, with … where something is missing. The syntax is that \
-of Python's re, for each line by itself; put a backslash before . ( ) [ ] { } * + ? ^ $ | to mean the \
-character. No hit is empty output, no error.
+of Python's re, for each line by itself, but without lookahead and lookbehind, backreferences, conditions, \
+atomic groups and possessive repetition, which are EINVAL; put a backslash before . ( ) [ ] { } * + ? ^ $ | \
+to mean the character. Every pattern takes time in proportion to the text. No hit is empty output, no error.
 Use it to find where something is defined, used or written. When there are more than max_results hits, a \
 last line that begins with "..." says so.
-Do not use it to find files by name (fs.glob) or to read a file that you know (fs.read). Avoid nested \
-repetition as in (a+)+b: it can take for ever.""",
+Do not use it to find files by name (fs.glob) or to read a file that you know (fs.read).""",
 )
 def search(
     runtime: ToolRuntime,
-    pattern: Annotated[str, "A regular expression."],
+    pattern: Annotated[str, "A regular expression, without lookaround and backreferences."],
     path: Annotated[str, "The directory or file to search in."] = ".",
     glob: Annotated[str | None, "Only files that match, as in *.py or src/**/*.c."] = None,
     ignore_case: Annotated[bool, "Take upper and lower case as the same."] = False,
@@ -67,39 +71,45 @@ def search(
 ) -> Iterator[str]:
     at_least(0, context=context)
     at_least(1, max_results=max_results)
-    query = _Query(_compiled(pattern, ignore_case), _literal(pattern, ignore_case, context), context)
-    walk = _Walk(checked(path), _only(glob), all)
+    wanted = parsed(pattern, ignore_case)
+    only = _only(glob)
+    engine = Ripgrep(runtime, wanted)
+    batch = _Batch(wanted, engine, context)
+    walk = _Walk(checked(path), only, all)
     left = max_results
-    for name, blocks in walk.files():
-        if runtime.cancelled:
-            raise ExecutionFailed("cancelled", "ECANCELED")
-        lines: list[str] = []
-        for is_hit, line in _found(name, blocks, query):
+    for lines in _found(runtime, walk, batch):
+        ready: list[str] = []
+        for is_hit, line in lines:
             left -= is_hit
             if left < 0:
-                yield "".join(lines)
+                yield "".join(ready)
                 yield f"... there are more than {max_results} hits; narrow the search or raise max_results\n"
                 return
-            lines.append(line)
-            if len(lines) == BATCH:
-                yield "".join(lines)
-                lines.clear()
-        if lines:
-            yield "".join(lines)
+            ready.append(line)
+            if len(ready) == BATCH:
+                yield "".join(ready)
+                ready.clear()
+        if ready:
+            yield "".join(ready)
+    if wanted.plain is None and not engine.has_run:
+        engine.hits("")  # where there is nothing to search, too, a pattern that is too large is said
     if walk.unreadable:
         runtime.emit_progress(f"{walk.unreadable} files and directories could not be read")
 
 
-def _compiled(pattern: str, ignore_case: bool) -> Callable[[str], re.Match[str] | None]:
-    try:
-        return re.compile(pattern, re.IGNORECASE if ignore_case else 0).search
-    except (re.error, RecursionError, OverflowError) as error:
-        raise InvalidInput(f"pattern: it is not a regular expression: {error}") from None
-
-
-def _literal(pattern: str, ignore_case: bool, context: int) -> str:
-    """Returns the text that every block with a hit must hold, where that is known."""
-    return "" if ignore_case or context or _SPECIAL & set(pattern) else pattern
+def _found(runtime: ToolRuntime, walk: _Walk, batch: _Batch) -> Iterator[Iterator[tuple[bool, str]]]:
+    """For each block with something to show, its lines."""
+    needed = batch.needed
+    for name, blocks in walk.files():
+        if runtime.cancelled:
+            raise ExecutionFailed("cancelled", "ECANCELED")
+        number = 1
+        for block in blocks:
+            if needed in block:
+                text = block.decode(errors="replace")
+                yield from batch.add(name, number, text.replace("\r\n", "\n") if "\r" in text else text)
+            number += block.count(b"\n")
+    yield from batch.searched()
 
 
 def _only(glob: str | None) -> GitIgnoreSpec | None:
@@ -109,10 +119,72 @@ def _only(glob: str | None) -> GitIgnoreSpec | None:
         raise InvalidInput(f"glob: it is not a pattern: {error}") from None
 
 
-class _Query(NamedTuple):
-    search: Callable[[str], re.Match[str] | None]
-    literal: str
-    context: int
+class _Block(NamedTuple):
+    name: str
+    number: int  # of its first line
+    text: str
+
+
+class _Batch:
+    """Blocks of files, few or many, that are searched at a time."""
+
+    def __init__(self, wanted: Pattern, engine: Ripgrep, context: int) -> None:
+        self._plain = wanted.plain
+        self._engine = engine
+        self._context = context
+        self._blocks: list[_Block] = []
+        self._size = 0
+        self._due = 0.0
+        self._shown: _Shown | None = None
+        self.needed = b""  # what every block with a line to show has, as far as that is known
+        if wanted.plain is not None and not context and "\ufffd" not in wanted.plain:
+            self.needed = wanted.plain.encode(errors="replace")
+
+    def add(self, name: str, number: int, text: str) -> Iterator[Iterator[tuple[bool, str]]]:
+        plain = self._plain
+        if plain is not None:
+            if self._context or plain in text:
+                lines = _lines(text)
+                hits = {at for at, line in enumerate(lines) if plain in line}
+                yield self._file(name).lines(number, lines, hits)
+            return
+        if not self._blocks:
+            self._due = time.monotonic() + PATIENCE
+        self._blocks.append(_Block(name, number, text))
+        self._size += len(text)
+        if self._size >= PIECE or time.monotonic() >= self._due:
+            yield from self.searched()
+
+    def searched(self) -> Iterator[Iterator[tuple[bool, str]]]:
+        if not self._blocks:
+            return
+        blocks, self._blocks, self._size = self._blocks, [], 0
+        hits = deque(self._engine.hits("".join([_ended(block.text) for block in blocks])))
+        first = 0
+        for name, number, text in blocks:
+            if not hits and not self._context:
+                return
+            past = first + text.count("\n") + (not text.endswith("\n"))
+            here = set()
+            while hits and hits[0] < past:
+                here.add(hits.popleft() - first)
+            if here or self._context:
+                yield self._file(name).lines(number, _lines(text), here)
+            first = past
+
+    def _file(self, name: str) -> _Shown:
+        """The same for all blocks of a file, which come one after the other."""
+        if self._shown is None or self._shown.path != name:
+            self._shown = _Shown(name, self._context, self._engine.leads)
+        return self._shown
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n")
 
 
 class _Walk:
@@ -124,7 +196,7 @@ class _Walk:
         self._all = all
         self.unreadable = 0
 
-    def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+    def files(self) -> Iterator[tuple[str, Iterable[bytes]]]:
         if not stat.S_ISDIR(os.stat(self._top).st_mode):
             with opened_regular(self._top) as file:
                 yield self._top, self._blocks(file)
@@ -132,12 +204,32 @@ class _Walk:
         for below in self._names():
             path = os.path.join(self._top, below)
             try:
-                file = opened_regular(path)
-            except (OSError, ToolError):
+                # Its entry said that it is a regular file; opened without going through a link.
+                file = opened(path, os.O_RDONLY | os.O_NOFOLLOW)
+            except OSError:
                 self.unreadable += 1
                 continue
             with file:
-                yield below if self._top == "." else path, self._blocks(file)
+                if blocks := self._whole(file):
+                    yield below if self._top == "." else path, blocks
+
+    def _whole(self, file: FileIO) -> Iterable[bytes]:
+        """The blocks of a file, which for a small one are read at once: most are small."""
+        there = os.fstat(file.fileno())
+        if not stat.S_ISREG(there.st_mode):
+            self.unreadable += 1
+            return ()
+        if not 0 < there.st_size < BLOCK:
+            return self._blocks(file)
+        try:
+            block = os.read(file.fileno(), there.st_size + 1)
+        except OSError:
+            self.unreadable += 1
+            return ()
+        if len(block) != there.st_size:  # it is being written, or no file that knows its size
+            os.lseek(file.fileno(), 0, os.SEEK_SET)
+            return self._blocks(file)
+        return () if b"\0" in block[:SNIFFED] else (block,)
 
     def _names(self) -> Iterator[str]:
         """Paths from the top, directory by directory."""
@@ -191,25 +283,48 @@ class _Walk:
             self.unreadable += 1
 
 
-def _found(name: str, blocks: Iterator[bytes], query: _Query) -> Iterator[tuple[bool, str]]:
-    """Hits (true) and the lines around them (false), as they are to be shown."""
-    name, search = shown(name), query.search
-    before: deque[tuple[int, str]] = deque(maxlen=query.context)
-    last, after = 0, 0
-    for number, line in _lines(blocks, query.literal):
-        if match := search(line):
-            if query.context and last and number - len(before) > last + 1:
-                yield False, "--\n"
-            for earlier, text in before:
-                yield False, f"{name}-{earlier}-{_cut(text, 0)}\n"
-            before.clear()
-            yield True, f"{name}:{number}:{_cut(line, match.start())}\n"
-            last, after = number, query.context
-        elif after:
-            yield False, f"{name}-{number}-{_cut(line, 0)}\n"
-            last, after = number, after - 1
-        else:
-            before.append((number, line))
+class _Shown:
+    """One file's lines as they are to be shown: hits (true) and the lines around them (false)."""
+
+    def __init__(self, name: str, context: int, leads: Callable[[list[str]], list[int]]) -> None:
+        self.path = name
+        self._name = shown(name)
+        self._context = context
+        self._leads = leads
+        self._before: deque[tuple[int, str]] = deque(maxlen=context)
+        self._last, self._after = 0, 0
+
+    def lines(self, first: int, lines: list[str], hits: set[int]) -> Iterator[tuple[bool, str]]:
+        found = self._cut_hits(lines, sorted(hits))
+        if not self._context:
+            for at, line in found.items():
+                yield True, f"{self._name}:{first + at}:{line}\n"
+            return
+        name, before = self._name, self._before
+        for at, line in enumerate(lines):
+            number = first + at
+            if at in found:
+                if self._last and number - len(before) > self._last + 1:
+                    yield False, "--\n"
+                for earlier, text in before:
+                    yield False, f"{name}-{earlier}-{_cut(text, 0)}\n"
+                before.clear()
+                yield True, f"{name}:{number}:{found[at]}\n"
+                self._last, self._after = number, self._context
+            elif self._after:
+                yield False, f"{name}-{number}-{_cut(line, 0)}\n"
+                self._last, self._after = number, self._after - 1
+            else:
+                before.append((number, line))
+
+    def _cut_hits(self, lines: list[str], hits: list[int]) -> dict[int, str]:
+        """The lines that match, by their place; where a match begins is asked for long ones only."""
+        found = {at: lines[at] for at in hits}
+        long = [at for at, line in found.items() if len(line) > MAX_SHOWN]
+        if long:
+            for at, lead in zip(long, self._leads([lines[at] for at in long]), strict=True):
+                found[at] = _cut(lines[at], lead)
+        return found
 
 
 def _cut(line: str, at: int) -> str:
@@ -218,14 +333,3 @@ def _cut(line: str, at: int) -> str:
     start = max(0, min(at - LEAD, len(line) - MAX_SHOWN))
     end = start + MAX_SHOWN
     return f"{'…' * (start > 0)}{line[start:end]}{'…' * (end < len(line))}"
-
-
-def _lines(blocks: Iterator[bytes], literal: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines; whole blocks without `literal` are passed over."""
-    number = 1
-    for block in blocks:
-        text = block.decode(errors="replace")
-        if not literal or literal in text:
-            lines: Iterable[str] = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
-            yield from enumerate(lines, number)
-        number += block.count(b"\n")

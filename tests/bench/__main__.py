@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.bench import engine, esm, flood, mcp, measure, plugins, providers, streams, talking, wasm
+from tests.bench import engine, esm, flood, mcp, measure, plugins, providers, search, streams, talking, wasm
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
@@ -227,6 +227,13 @@ def plugged(python: Path) -> Iterator[Row]:
     yield below(f"fs.read with {which}, over fs.read without", many.over, "x", 1.1)
 
 
+def searched(python: Path) -> Iterator[Row]:
+    for what, over, took in search.over_grep():
+        yield below(f"fs.search in {search.FILES:,} files, {what}, over grep -r", over, "x", 2.0)
+        yield fact(f"fs.search in {search.FILES:,} files, {what}", took, "s")
+    yield below("fs.search '(a+)+$' in a line of 1 MB", search.attacked(), "s", 1)
+
+
 def through(found: wasm.Calls, what: str, done: str) -> Iterator[Row]:
     yield below(f"{what}, spawn to exit, over cat", found.over, "x", 2.5)
     yield fact(f"{what}, spawn to exit", found.took, "ms")
@@ -285,6 +292,7 @@ SHARED: Mapping[str, Callable[[Ctx], Iterable[Row]]] = {
 OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "flood": flooded,
     "plugins": plugged,
+    "search": searched,
     "wasm": webassembly,
     "esm": javascript,
     "mcp": mcp_servers,

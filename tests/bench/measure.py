@@ -41,9 +41,11 @@ def waited(pid: int, words: list[str]) -> None:
         raise RuntimeError(f"{words} ended with {os.waitstatus_to_exitcode(status)}")
 
 
-def paired(first: Callable[[], float], second: Callable[[], float], pairs: int) -> tuple[float, float, float]:
+def paired(
+    first: Callable[[], float], second: Callable[[], float], pairs: int, warm: int = 10
+) -> tuple[float, float, float]:
     """Medians of both and of the ratio first/second, taken in turn so that drift hits both."""
-    for _ in range(10):
+    for _ in range(warm):
         first(), second()
     rows = [(first(), second()) for _ in range(pairs)]
     return (

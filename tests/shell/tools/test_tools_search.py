@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 from cortexfs.sdk import MemoryRuntime
 from cortexfs.tools import fs_search
-from tests.shell.tools.test_tools import call, standing
+from cortexfs.tools.support import ripgrep
+from cortexfs.tools.support.process_groups import Job
+from tests.shell.tools.test_tools import Ran, call, standing
 
 IGNORING = {
     ".gitignore": "*.log\n/build\n!keep.log\nsub/only\n\n# a comment\nspaced\\ \n",
@@ -164,6 +167,128 @@ def test_more_hits_than_wanted_are_said(tmp_path: Path) -> None:
 )
 def test_what_is_no_search_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     assert call("fs.search", path=str(tmp_path), **wrong).code == "EINVAL"
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(a*)*b", "(?:a|a?)+b", ".*.*.*.*.*b$"])
+@pytest.mark.parametrize("ignore_case", [False, True])
+def test_no_pattern_takes_more_than_linear_time(tmp_path: Path, pattern: str, ignore_case: bool) -> None:
+    # Python's re takes years for these.
+    (tmp_path / "x").write_text("a" * 100_000 + "!\n")
+    found = standing(tmp_path, lambda: call("fs.search", pattern=pattern, ignore_case=ignore_case))
+    assert found == Ran("")
+
+
+def test_where_a_match_begins_is_found_in_linear_time(tmp_path: Path) -> None:
+    # An engine that looks for all matches of a line takes quadratic time for this.
+    (tmp_path / "x").write_text("é" * 200 + "A" * 300_000 + "\n")
+    text = standing(tmp_path, lambda: call("fs.search", pattern="[A-Z].*[^A-Z]|[A-Z]").text)
+    assert re.fullmatch(r"x:1:…é{100}A{400}…\n", text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "named"),
+    [
+        ("a(?=b)", "a lookahead"),
+        ("a(?!b)", "a negative lookahead"),
+        ("(?!)", "a negative lookahead"),
+        ("(?<=a)b", "a lookbehind"),
+        ("(?<!a)b", "a negative lookbehind"),
+        (r"(a)\1", "a backreference"),
+        ("(?P<x>a)(?P=x)", "a backreference"),
+        ("(a)?(?(1)b|c)", "a condition on a group"),
+        ("(?>a+)b", "an atomic group"),
+        ("a++b", "a possessive repetition"),
+        (r"x(?:y(\bz(?=b))*|q)", "a lookahead"),
+    ],
+)
+def test_what_takes_more_than_linear_time_is_refused_by_name(
+    tmp_path: Path, pattern: str, named: str
+) -> None:
+    refused = call("fs.search", path=str(tmp_path), pattern=pattern)
+    assert refused.code == "EINVAL"
+    assert refused.message.startswith(f"invalid input: pattern: it has {named}, ")
+    assert refused.message.endswith("write the pattern without it and choose among the hits")
+
+
+@pytest.mark.parametrize("pattern", [r"\w{1000}x", "(?:" * 90 + "a{9}b" + "){9}" * 90, "[é-ž]" * 20000])
+def test_a_pattern_over_the_limits_is_refused(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "x").write_text("a\n")
+    for path in (tmp_path, tmp_path / "x"):  # where there is nothing to search, too
+        refused = call("fs.search", path=str(path), pattern=pattern)
+        assert (refused.code, refused.message[:24]) == ("EINVAL", "invalid input: pattern: "), refused
+
+
+LINES = [
+    "", "a", "ab", "aab", "A", "é", "É", "ß", "\u017f", "K", "k", "i", "I", "İ", "\u0131", "_", "a b", "a\tb",
+    "a.b", "\x1c", "\x85", "\u2028", "\u3000", "\ufffd", "٣", "x٣", "½", "²", "一", "e\u0301", "-",
+    "[a]", "a{", "{,3}", "a\\b", "1", "foo bar", "foo_bar", "a\rb", "\U0001f600", "\x0b",
+]  # fmt: skip
+PATTERNS = [
+    "", "a", "^a", "b$", "^$", r"\Aa\Z", "a*", "a+?b", "a{2}", "a{,3}b", "a{1,}b", "[ab]+$", "[^a]",
+    "[^ab]$", ".", "^.$", "^..$", r"\d", r"\D", r"\s", r"\S", r"\w", r"\W", r"[\d_]", r"[^\d_]",
+    r"[^\W\d]", r"[\s-]", r"\.", r"\[a\]", "[]a]", r"[\]a]", "[a-]", r"a\{", "a{", r"\{,3}", "(a)(b)?",
+    "(?:a|b)+", "(?P<x>a)b", "(?#hi)a", "(?i)a", "(?i:a)b", "(?i)É", "(?-i:a)B", "(?x) a b # c",
+    "(?s)a.b", "(?m)^a", r"(?a)\w", r"(?a)\d", r"(?a)\s", "(?ai)k", "(?ai)é", r"\x41", r"\u00e9",
+    r"\U0001F600", r"\N{LATIN SMALL LETTER E WITH ACUTE}", "\\t", r"a\\b", r"\0b", "é|ß", "[à-ž]",
+    "[^à-ž]", "\ufffd", "a\nb", "a|\n", "[\n]", "[^\n]", "[\ud800-\udfff]", "[^\ud800-\udfff]",
+    "\ud800|a", "a&&b", r"foo\b", r"\bbar", r"\d\b", "i", "I", "[h-j]", "[^i]", "s", "k", "ss", "a.b",
+    "(?:)", "()", "a||b", "x*$", "$", "^",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ignore_case", [False, True])
+def test_hits_are_those_of_pythons_re(tmp_path: Path, ignore_case: bool) -> None:
+    (tmp_path / "x").write_bytes("".join(line + "\n" for line in LINES).encode())
+    for pattern in PATTERNS:
+        finds = re.compile(pattern, re.IGNORECASE if ignore_case else 0).search
+        found = call(
+            "fs.search", path=str(tmp_path / "x"), pattern=pattern, ignore_case=ignore_case, all=True
+        )
+        hits = {
+            int(line.removeprefix(f"{tmp_path}/x:").partition(":")[0]) for line in found.text.split("\n")[:-1]
+        }
+        wanted = {number for number, line in enumerate(LINES, 1) if finds(line)}
+        assert hits == wanted, pattern
+
+
+def test_bytes_that_are_no_text_are_searched_as_they_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"caf\xe9 x\r\n\xff\xfe\r\n\xed\xa0\x80y\nz\xc3")
+    for pattern, numbers in (
+        ("\ufffd", "1 2 3 4"),
+        ("^caf. x$", "1"),
+        ("^..$", "2 4"),
+        ("[^\ufffd]y|x$", "1"),
+    ):
+        found = standing(tmp_path, lambda pattern=pattern: call("fs.search", pattern=pattern).text)  # type: ignore[misc]
+        assert " ".join(line.split(":")[1] for line in found.splitlines()) == numbers, pattern
+
+
+def test_a_search_that_its_engine_is_busy_with_stops_at_once(tmp_path: Path) -> None:
+    # Linear, and yet many seconds for each piece.
+    (tmp_path / "x").write_text("a" * fs_search.BLOCK)
+    runtime = MemoryRuntime("fs.search", {"PATH": os.defpath})
+    start = Job.start
+
+    def started(self: Job, *arguments: Any) -> None:
+        start(self, *arguments)
+        runtime.cancel()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "start", started)
+        ended = call("fs.search", runtime, pattern="a{60000}", path=str(tmp_path))
+    assert ended.code == "ECANCELED"
+
+
+def test_without_its_engine_a_search_says_so(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("a\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ripgrep, "PROGRAM", str(tmp_path / "none"))
+        failed = call("fs.search", pattern="[ab]", path=str(tmp_path))
+    assert failed == Ran(
+        "",
+        "ENOENT",
+        "execution failed: ripgrep, which searches, is not to be found here; install the package again",
+    )
 
 
 def test_a_cancelled_search_stops(tmp_path: Path) -> None:
