@@ -3,11 +3,12 @@
 #   make fast   tests without a mount     make test    every test     make soak    long fuzzing
 #   make lint   style and types           make types   types          make format  write the style
 #   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes
+#   make mutation   changes core/, and looks whether its tests notice
 #   make lock   renew the pins            make clean   remove what was built
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test lanes lint types format bench soak lock clean packages test-packages
+.PHONY: up down fast test lanes lint types format bench mutation soak lock clean packages test-packages
 
 PYTHON ?=
 LANES ?= 2
@@ -89,7 +90,16 @@ build/peers: tests/bench/peers.lock | .venv/.pins
 bench: .venv/.local test-packages build/peers
 	@$(BIN)/python -m tests.bench
 
-soak: .venv/.local test-packages
+# A program that changes the code, to see whether tests notice.
+build/mutation: tests/mutation.lock | .venv/.pins
+	@mkdir -p $@
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --require-hashes --target $@ --upgrade -r $<
+	@touch $@
+
+mutation: .venv/.built build/mutation
+	@$(BIN)/python -m tests.mutation
+
+soak: .venv/.local test-packages mutation
 	@CTX_SOAK=600 $(BIN)/python -m pytest -q
 
 lock: .venv/.pins
