@@ -11,6 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from typing import TypeVar
+
+AnyError = TypeVar("AnyError", bound=BaseException)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -41,6 +44,15 @@ class Fault(Exception):
     @property
     def errno(self) -> int:
         return errno_of(self.code)
+
+
+def bare(error: AnyError) -> AnyError:
+    """Returns it without the frames that it came through and what it came from: to be kept, or told later.
+
+    These frames hold all that was at work, a prompt of some MiB too, and often lead back to whoever keeps it.
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 def is_code(name: str) -> bool:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, bare
 from cortexfs.core.frames import Progress
 from cortexfs.core.registry import Key, Object
 from cortexfs.models import debug
@@ -168,7 +168,7 @@ async def answered(driver: Driver, turn: Turn) -> Fault | None:
     try:
         await driver(turn)
     except Fault as fault:
-        return fault
+        return bare(fault)
     except Exception:  # the log has it, and the run ends with a sentence about it
         log.exception("a driver has a bug")
         return Fault("EPROTO", "the model's driver has failed; the daemon's log says more")

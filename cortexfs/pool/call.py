@@ -21,7 +21,7 @@ import msgspec
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
-from cortexfs.core.errors import Fault, is_code
+from cortexfs.core.errors import Fault, bare, is_code
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.streams import receive, send
 from cortexfs.pool.host import Host, announce
@@ -141,7 +141,7 @@ class HostCall:
                     said.append(frame)
         except GARBAGE as error:
             self._broken = True
-            self.fault = broken_by(error)
+            self.fault = bare(broken_by(error))
         return said
 
 

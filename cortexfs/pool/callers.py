@@ -27,7 +27,7 @@ from contextlib import suppress
 
 import trio
 
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, bare
 from cortexfs.core.starts import LOOKER
 from cortexfs.linux import syscalls
 from cortexfs.peers import place
@@ -217,7 +217,7 @@ class Look:
             self._peer = Peer(connection, credentials(connection), hosts, sandboxed)
             self._question = looker.ask(self._peer.pid)
         except Fault as fault:
-            self._peer = fault
+            self._peer = bare(fault)
         except OSError as error:
             self._peer = gone(error)
 

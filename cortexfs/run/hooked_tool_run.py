@@ -18,7 +18,7 @@ import msgspec
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, bare
 from cortexfs.core.hooks import MAX_HEARD, MAX_SHOWN
 from cortexfs.hooks.middleware import MiddlewareCall, MiddlewareOutput
 from cortexfs.pool.call import GARBAGE, broken_by
@@ -100,7 +100,7 @@ class HookedRelay(Relay):
         try:
             answer = await self._asked()
         except GARBAGE as error:
-            self.fault = error if isinstance(error, Fault) else broken_by(error)
+            self.fault = bare(error if isinstance(error, Fault) else broken_by(error))
             return True
         await self._pass(call, memoryview(wire.message(wire.INPUT, answer)))
         return await super()._pump(call, watched)

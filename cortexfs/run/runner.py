@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 import trio
 
 from cortexfs.core import frames, wire
-from cortexfs.core.errors import Fault, exit_status
+from cortexfs.core.errors import Fault, bare, exit_status
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.run_table import ObjectRun
@@ -51,7 +51,7 @@ class RunnerSide:
         try:
             await work
         except Fault as fault:
-            self.fault = fault
+            self.fault = bare(fault)
         except OSError:
             self._left = True
         except trio.Cancelled:

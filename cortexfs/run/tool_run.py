@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from cortexfs.core import frames, hostcalls, wire
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, bare
 from cortexfs.peers import safe_sockets, trace
 from cortexfs.peers.streams import RECEIVE
 from cortexfs.pool.call import (
@@ -195,7 +195,7 @@ class Relay(RunnerSide):
                     break
         except GARBAGE as error:
             self._broken = True
-            self.fault = broken_by(error)
+            self.fault = bare(broken_by(error))
         self._out += b"".join(spoken)
         if self._heard_bytes > self._output_bytes and not self.fault:
             self.fault = Fault("EFBIG", f"the output is over the limit of {self._output_bytes} bytes")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import trio
 
+from cortexfs.core.errors import bare
 from cortexfs.sessions import layout
 from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.file_log import FileLog
@@ -122,12 +123,12 @@ class Beside:
             try:
                 self._make(each)
             except OSError as error:
-                each.error = error
+                each.error = bare(error)
         if passes:
             try:
                 self.indexes.write()
             except OSError as error:
-                passes[-1].error = error
+                passes[-1].error = bare(error)
 
     def _make(self, each: _Pass) -> None:
         log, told = each.log, each.told

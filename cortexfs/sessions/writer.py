@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 import trio
 
+from cortexfs.core.errors import bare
 from cortexfs.linux.short_waits import Prompt
 from cortexfs.sessions import disk
 from cortexfs.sessions.beside import Beside
@@ -51,7 +52,7 @@ class _Job:
         try:
             yield
         except OSError as error:
-            self.error = error
+            self.error = bare(error)
 
 
 class _Queue:

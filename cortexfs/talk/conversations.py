@@ -24,7 +24,7 @@ from contextlib import nullcontext
 import trio
 
 from cortexfs.core import frames
-from cortexfs.core.errors import Fault
+from cortexfs.core.errors import Fault, bare
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.talk.session import AcceptedMessage, Session, unknown
@@ -243,12 +243,12 @@ class Conversations:
             self._talked(address, asker.identity, next(iter(live.session.runs)) == accepted.run)
             fault = await live.drive(accepted.run, driver, turn)
         except Fault as error:
-            fault = error
+            fault = bare(error)
         try:
             if not live.is_lost:
                 await self._finish(live, accepted.run, fault)
         except Fault as error:
-            self.lose(live, error)
+            self.lose(live, bare(error))
             fault = fault or error
         finally:
             if waiting := live.askers.pop(accepted.run, None):

@@ -128,7 +128,7 @@ class LiveSession:
         try:
             self.log.append(lines)
         except Fault as fault:
-            self.fault = fault
+            self.fault = Fault(fault.code, fault.message)
             raise
 
     def wake(self) -> None:

@@ -152,7 +152,7 @@ def interpreter() -> Iterator[Path]:
         lines = [f"import site; site.addsitedir({parent!r})" for parent in sorted(parents)]
         (site / "parent.pth").write_text("\n".join(lines) + "\n")
         scripts = Path(sysconfig.get_path("scripts"))
-        for name in ("ctx", "cortexfs-object-runner", "cortexfs-looker"):
+        for name in ("ctx", "cortexfs-object-runner", "cortexfs-looker", "rg"):
             (base / "bin" / name).symlink_to(scripts / name)
         python = base / "bin" / "python"
         with program(python) as programs[python]:

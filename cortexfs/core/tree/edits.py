@@ -77,7 +77,7 @@ class Edit:
             if at_once:
                 self._judge(bytes(self._data))
         except Fault as fault:
-            self._spoiled = fault
+            self._spoiled = Fault(fault.code, fault.message)
             self.written = True
             raise
 
@@ -93,7 +93,7 @@ class Edit:
         try:
             value = self._judge(bytes(self._data))
         except Fault as fault:
-            self._refusal = fault
+            self._refusal = Fault(fault.code, fault.message)
             raise
         self.written = False
         self._truncated = False
