@@ -1,4 +1,4 @@
-"""Places and settings: where CortexFS keeps things, and what config.toml says.
+"""Settings: what config.toml says.
 
 Rules: every key has a default, a bound and a sentence (its description, which docs/config.md
 repeats and a test compares). An unknown key is refused with the nearest known one, so that no
@@ -9,19 +9,19 @@ This file must never know what a mount or a run is.
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from cortexfs.core import names
-from cortexfs.core.errors import Fault, code_of
+from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import Failure
 from cortexfs.state import believed, locked_store
+from cortexfs.state.directories import Places
 
 FILE = "config.toml"
 CHOICES = "plugins.json"
@@ -191,11 +191,6 @@ class ConfigFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent: AgentSettings = AgentSettings()
 
 
-class Places(NamedTuple):
-    state: Path
-    config: Path
-
-
 class Config(msgspec.Struct, frozen=True):
     """Everything that the daemon is configured with."""
 
@@ -208,35 +203,6 @@ class Config(msgspec.Struct, frozen=True):
     plugins: PluginSettings = PluginSettings()
     engine: EngineSettings = EngineSettings()
     agent: AgentSettings = AgentSettings()
-
-
-def places(
-    environ: Mapping[str, str], uid: int, *, state: str | None = None, config: str | None = None
-) -> Places:
-    """The places of abi.md 8.1 and 8.3: the arguments, else CTX_STATE and CTX_CONFIG, else those of `uid`."""
-    state = state or environ.get("CTX_STATE")
-    config = config or environ.get("CTX_CONFIG")
-    return Places(
-        _absolute(state) if state else _default(environ, uid, "/var/lib", "XDG_STATE_HOME", ".local/state"),
-        _absolute(config) if config else _default(environ, uid, "/etc", "XDG_CONFIG_HOME", ".config"),
-    )
-
-
-def _absolute(path: str) -> Path:
-    return Path(os.path.abspath(os.path.expanduser(path)))
-
-
-def _default(environ: Mapping[str, str], uid: int, system: str, variable: str, below_home: str) -> Path:
-    if uid == 0:
-        return Path(system, "cortexfs")
-    # The XDG base directory specification: a relative path counts as unset.
-    if (base := environ.get(variable, "")).startswith("/"):
-        return Path(base, "cortexfs")
-    if (home := environ.get("HOME", "")).startswith("/"):
-        return Path(home, below_home, "cortexfs")
-    raise Fault(
-        "EINVAL", f"neither {variable} nor HOME is set; name the directories with --state and --config"
-    )
 
 
 def load(where: Places) -> Config:
@@ -328,22 +294,3 @@ def choose(directory: Path, name: str, on: Choice | None) -> None:
         return others if on is None else others | {name: on}  # what is enabled again comes last
 
     _Choices(directory).update(chosen)
-
-
-def create(where: Places) -> None:
-    """Make the missing directories; sessions and secrets will lie in state, so it is 0700."""
-    try:
-        where.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        where.config.mkdir(mode=0o755, parents=True, exist_ok=True)
-    except OSError as problem:
-        mend = "name others with --state and --config"
-        raise Fault(
-            code_of(problem.errno), f"{problem.filename} cannot be made: {problem.strerror}; {mend}"
-        ) from None
-    for directory in where:
-        found = directory.stat()
-        if found.st_uid not in (0, os.geteuid()) or found.st_mode & believed.OTHERS:
-            mend = f"chown {os.geteuid()} {directory}; chmod go-w {directory}"
-            raise Fault(
-                "EACCES", f"others may change {directory}, and so what the daemon does; mend it: {mend}"
-            )

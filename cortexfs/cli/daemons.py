@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from cortexfs.core import mountinfo
 from cortexfs.core.mountinfo import Mount
-from cortexfs.core.starts import STARTER
+from cortexfs.core.starter_command import STARTER
 
 _UIDS = re.compile(r"^Uid:\t(\d+)\t(\d+)\t(\d+)\t(\d+)$", re.MULTILINE)
 _POWERS = re.compile(r"^CapEff:\t0*[1-9a-f]", re.MULTILINE)

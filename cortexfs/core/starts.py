@@ -2,12 +2,11 @@
 
 One channel (SOCK_SEQPACKET) between the two, which is as old as the daemon. Every request has a number, and
 `StartReply` answers it by that number; what it made comes along as SCM_RIGHTS. `ChildExit` tells of a
-process.
+process. The first fork server is started unasked, as if request 0 had asked for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -20,21 +19,14 @@ SIGNATURE = "signature"  # gpgv, about the files of a folder of the state; right
 USER = "user"  # getent, about a uid; right: what it prints
 KEY = "key"  # the command that prints a provider's key; right: what it prints
 
-# Of the daemon's environment, what a password manager needs (with XDG_*), and no other provider's key.
-NEEDED = frozenset(("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"))
-
-# How the starter's command line begins, after the interpreter; its two channels and pairs of options follow.
-STARTER = ["-I", "-m", "cortexfs.host.starter"]
 PREFIX = ".signature-"  # of the names of such folders
 POWERLESS = ("-I", "-m", "cortexfs.host.powerless")
 RING, SIGNED, TEXT = "plugin-keys.gpg", "signature", "text"  # of the files there
 
+FIRST = 0  # the number of the fork server that is started unasked
+
 MAX_MESSAGE = 16 << 10
 MAX_RIGHTS = 2
-
-
-def needed(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environ.items() if name in NEEDED or name.startswith("XDG_")}
 
 
 def gpgv(program: str, folder: str) -> list[str]:

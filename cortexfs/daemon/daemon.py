@@ -66,12 +66,12 @@ from cortexfs.plugins.enabled import Offers
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
 from cortexfs.pool.starter import Starter
+from cortexfs.pool.starter_ends import StarterEnds
 from cortexfs.pool.tool_call import ToolCalls
 from cortexfs.run import shebang
 from cortexfs.run.listener import Exec, ExecTree
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.sessions.store import Sessions
-from cortexfs.state import state_lock
 from cortexfs.state.control_store import ControlStore
 from cortexfs.state.run_logs import Logs
 from cortexfs.talk.conversations import Conversations
@@ -86,15 +86,21 @@ GC_THRESHOLDS = (20_000, 20, 20)  # measured: 6 % less CPU a call than with the 
 log = logging.getLogger("cortexfs")
 
 
-def run(root: Path, config: Config, ready: Callable[[str | None], None], strict: bool = False) -> int:
+def run(
+    root: Path,
+    config: Config,
+    starter: StarterEnds,
+    ready: Callable[[str | None], None],
+    strict: bool = False,
+) -> int:
     """Serve `root` until it is unmounted or the daemon is told to stop; an exit status. `ready` is told None
-    when it answers, why it does not, and before that an empty sentence whenever it has come further."""
+    when it answers, why it does not, and before that an empty sentence whenever it has come further. The
+    caller holds the state's lock."""
     sys.setswitchinterval(0.001)  # a thread that makes a large request must not hold the tree up for 5 ms
     try:
-        with state_lock.held(config.state):
-            trace.begin(os.environ.get("CTX_TRACE", ""), config.state)
-            daemon = Daemon(root, config, strict, lambda: ready(""))
-            return daemon.serve(ready)
+        trace.begin(os.environ.get("CTX_TRACE", ""), config.state)
+        daemon = Daemon(root, config, Starter(starter), strict, lambda: ready(""))
+        return daemon.serve(ready)
     except Fault as fault:
         ready(fault.message)
         return exit_status(fault.code)
@@ -119,7 +125,9 @@ def _only_fault(problems: ExceptionGroup[Exception]) -> Fault:
 class Daemon:
     """The parts, and how they begin and end. Each part is an attribute, as here alone they are joined."""
 
-    def __init__(self, root: Path, config: Config, strict: bool, further: Callable[[], None]) -> None:
+    def __init__(
+        self, root: Path, config: Config, starter: Starter, strict: bool, further: Callable[[], None]
+    ) -> None:
         self.root = root
         self.config = config
         self.began = time.time()
@@ -129,7 +137,7 @@ class Daemon:
         runner = shebang.runner()
         limits = config.limits
         hosts = hostcalls.HostLimits(limits.memory_mib << 20, limits.processes, limits.open_files)
-        self.starter = Starter(root, config.state, config.directory)
+        self.starter = starter
         self.pool = Pool(hosts, self.starter)
         self.logs = Logs(config.state / "log", limits.log_kib << 10)
         self.runs = Runs(self.logs, limits.calls_per_user, limits.messages_per_user)

@@ -3,10 +3,10 @@
     python -I -m cortexfs.host.starter FD LOOKS --daemon PID [--root ROOT] [--state DIR] [--config DIR]
                                                              [--engine JSON]
 
-FD is the channel of core/starts.py, LOOKS the one that lookers hear, one after another. The daemon, which is
-PID, starts this before it opens anything. --root is the mount, --state and --config are the daemon's
-directories, --engine the command of engines, as a list of words. Commands of root's take all of it from here
-(cli/daemons.py).
+FD is the channel of core/starts.py, LOOKS the one that lookers hear, one after another. The daemon, which
+is PID, starts this before it opens anything. It starts a fork server at once and unasked. --root is the
+mount, --state and --config are the daemon's directories, --engine the command of engines, as a list of
+words. Commands of root's take all of it from here (cli/daemons.py).
 
 Rules: what can be started is a table, and nothing of a message is a program. It reads messages of the daemon
 and the configuration that its owner has written, and no stranger's bytes. When the daemon is gone, all that
@@ -39,6 +39,7 @@ import msgspec
 from cortexfs.core import mountinfo, names, starts
 from cortexfs.core.errors import Fault
 from cortexfs.core.mountinfo import TABLE
+from cortexfs.core.starter_command import needed
 from cortexfs.host.confine import sealed_program
 from cortexfs.linux import syscalls
 from cortexfs.state import believed
@@ -93,6 +94,8 @@ class StarterProcess:
     def run(self) -> None:
         """Serve until the daemon is gone, and then end everything."""
         try:
+            with suppress(OSError):  # the daemon is gone, which the first turn finds
+                self._hear(starts.StartChild(starts.FIRST, starts.FORK_SERVER))
             while self._turn():
                 pass
         finally:
@@ -110,21 +113,22 @@ class StarterProcess:
         try:
             for number, status in self._reaped():
                 self._say(starts.ChildExit(number, status))
-            return self._hear() if self._daemon.fileno() in ready else True
+            return self._receive() if self._daemon.fileno() in ready else True
         except OSError:  # the daemon is gone
             return False
 
-    def _hear(self) -> bool:
+    def _receive(self) -> bool:
         data = self._daemon.recv(starts.MAX_MESSAGE)
         if not data:
             return False
-        try:
-            message = _requests.decode(data)
-        except msgspec.MsgspecError:
-            return True
+        with suppress(msgspec.MsgspecError):
+            self._hear(_requests.decode(data))
+        return True
+
+    def _hear(self, message: starts.ToStarter) -> None:
         if isinstance(message, starts.KillChild):
             self._kill(message.number)
-            return True
+            return
         pid, error, rights = 0, 0, list[int]()
         try:
             if isinstance(message, starts.StartChild):
@@ -138,7 +142,6 @@ class StarterProcess:
         except OSError as problem:
             error = problem.errno or errno.EIO
         self._say(starts.StartReply(message.number, pid, error), rights)
-        return True
 
     def _say(self, message: starts.FromStarter, rights: Sequence[int] = ()) -> None:
         try:
@@ -179,7 +182,7 @@ class StarterProcess:
             words = ["getent", "passwd", message.argument]
             return StarterProgram(words, _found(words[0], ENVIRON), ENVIRON)
         if message.what == starts.KEY:
-            words, environ = self._key_command(message.argument), starts.needed(os.environ)
+            words, environ = self._key_command(message.argument), needed(os.environ)
             return StarterProgram(words, _found(words[0], environ), environ)
         raise OSError(errno.EINVAL, "that cannot be started")
 

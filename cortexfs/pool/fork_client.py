@@ -46,7 +46,7 @@ class ForkServers:
 
     def __init__(self, starter: Starter) -> None:
         self._starter = starter
-        self.now = ForkServer(*starter.start_now(FORK_SERVER))
+        self.now = ForkServer(*starter.first())
 
     def send(self, message: hostcalls.ToForkServer, rights: Sequence[int] = ()) -> None:
         self.now.send(message, rights)

@@ -50,9 +50,9 @@ class Pool:
     """Hosts by plugin and identity. Its attributes are the hosts by each of their keys, those that are set
     aside, and the processes that serve them all."""
 
-    def __init__(self, limits: hostcalls.HostLimits, starter: Starter | None = None) -> None:
+    def __init__(self, limits: hostcalls.HostLimits, starter: Starter) -> None:
         self._limits = limits
-        self.starter = starter or Starter()
+        self.starter = starter
         self._forks = ForkServers(self.starter)
         self.people = People(self._forks.send)
         self._hosts: dict[tuple[hostcalls.Plugin, hostcalls.Identity], Host] = {}

@@ -1,7 +1,8 @@
 """The daemon's end of its starter: the process that starts others, makes listeners and unmounts for it.
 
-    starter = Starter(root, state)          before the daemon opens anything
-    child = starter.start_now(what)         before the loop runs
+    starter = Starter(begin(root, state))   begun before the daemon opens anything (pool/starter_ends.py)
+    child = starter.first()                 its fork server, before the loop runs
+    child = starter.start_now(what)         another program, before the loop runs
     child = await starter.start(what)       while `run` hears the answers
     listener = await starter.listener(path, backlog)
     starter.stop()                          which ends all that was started
@@ -13,20 +14,17 @@ This file must never know what is started for whom.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import socket
 import subprocess
-import sys
-from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 import trio
 
 from cortexfs.core import starts
 from cortexfs.linux import syscalls
+from cortexfs.pool.starter_ends import StarterEnds
 
 STOP_SECONDS = 10.0  # more than the starter gives what it has started
 
@@ -68,35 +66,13 @@ class _Answer:
 
 
 class Starter:
-    def __init__(
-        self,
-        root: Path | None = None,
-        state: Path | None = None,
-        config: Path | None = None,
-        engine: Sequence[str] = (),
-    ) -> None:
-        """Start it. `engine` is another command of engines than the package's own."""
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.looks, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        options = ["--daemon", str(os.getpid())]
-        options += ["--root", str(root)] if root else []
-        options += ["--state", os.path.abspath(state)] if state else []
-        options += ["--config", os.path.realpath(config)] if config else []
-        options += ["--engine", json.dumps(list(engine))] if engine else []
-        with theirs, asked:
-            channels = [theirs.fileno(), asked.fileno()]
-            self._process = subprocess.Popen(
-                [sys.executable, *starts.STARTER, *map(str, channels), *options],
-                pass_fds=channels,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={"PATH": os.defpath, **starts.needed(os.environ)},
-                start_new_session=True,
-            )
+    def __init__(self, ends: StarterEnds) -> None:
+        self._process, self.control, self.looks = ends
         self.binds = trio.Lock()  # one at a time, as the tree knows by its pid what is bound
-        self._number = 0
-        self._asked: dict[int, _Answer] = {}
-        self._children: dict[int, Child] = {}
+        self._number = starts.FIRST
+        self._first = _Answer()
+        self._asked: dict[int, _Answer] = {starts.FIRST: self._first}
+        self._children: dict[int, Child] = {starts.FIRST: Child(starts.FIRST, self)}
 
     @property
     def pid(self) -> int:
@@ -165,8 +141,7 @@ class Starter:
             raise
         return answer
 
-    def _answered_now(self, request: starts.ToStarter) -> _Answer:
-        answer = self._ask(request)
+    def _answered_now(self, answer: _Answer) -> _Answer:
         self.control.setblocking(True)
         while not answer.came.is_set() and self._hear():
             pass
@@ -183,7 +158,12 @@ class Starter:
         """The same before the loop runs."""
         child = Child(self._next(), self)
         self._children[child.number] = child
-        return self._begun(child, self._answered_now(starts.StartChild(child.number, what)))
+        return self._begun(child, self._answered_now(self._ask(starts.StartChild(child.number, what))))
+
+    def first(self) -> tuple[Child, list[int]]:
+        """The fork server that was started unasked. Call it once, before the loop runs."""
+        child = self._children[starts.FIRST]
+        return self._begun(child, self._answered_now(self._first))
 
     def _begun(self, child: Child, answer: _Answer) -> tuple[Child, list[int]]:
         if answer.done.error:
@@ -219,11 +199,11 @@ class Starter:
 
     def mounted(self, device: int) -> None:
         """Tell it which mount is ours. Call it before the loop runs."""
-        self._answered_now(starts.MountDevice(self._next(), device)).taken()
+        self._answered_now(self._ask(starts.MountDevice(self._next(), device))).taken()
 
     def unmount(self) -> None:
         """Unmount what is served no more. Call it when the loop has ended."""
-        self._answered_now(starts.Unmount(self._next())).taken()
+        self._answered_now(self._ask(starts.Unmount(self._next()))).taken()
 
     def stop(self) -> None:
         """End it, and with it all that it has started. May be repeated."""
@@ -234,6 +214,8 @@ class Starter:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        for fd in self._first.rights:
+            os.close(fd)
         for channel in (self.control, self.looks):
             with suppress(OSError):  # a daemon that has given up closing it (confinement)
                 channel.close()

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from cortexfs import config
-from cortexfs.config import LimitSettings, Places
+from cortexfs.config import LimitSettings
 from cortexfs.core.errors import Fault
-from cortexfs.state import state_lock
+from cortexfs.state import directories, state_lock
+from cortexfs.state.directories import Places
 
 DOCS = Path(__file__).parents[2] / "docs" / "config.md"
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -147,29 +148,29 @@ def test_consent_is_a_decision_and_can_be_forgotten(where: Places) -> None:
     ],
 )
 def test_places(environ: dict[str, str], uid: int, state: str, directory: str) -> None:
-    assert config.places(environ, uid) == Places(Path(state), Path(directory))
+    assert directories.places(environ, uid) == Places(Path(state), Path(directory))
 
 
 def test_arguments_win_over_the_environment() -> None:
-    found = config.places({"CTX_STATE": "/s", "CTX_CONFIG": "/c"}, 0, state="/mine", config="/own")
+    found = directories.places({"CTX_STATE": "/s", "CTX_CONFIG": "/c"}, 0, state="/mine", config="/own")
     assert found == Places(Path("/mine"), Path("/own"))
 
 
 def test_a_user_without_home_is_told_what_to_do() -> None:
     with pytest.raises(Fault, match="name the directories with --state and --config"):
-        config.places({}, 7)
+        directories.places({}, 7)
 
 
 def test_state_is_made_for_its_owner_alone(where: Places) -> None:
-    config.create(where)
+    directories.create(where)
     assert where.state.stat().st_mode & 0o777 == 0o700
-    config.create(where)
+    directories.create(where)
 
 
 def test_a_place_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Fault, match=r"cannot be made: .*; name others with --state and --config"):
-        config.create(Places(tmp_path / "file" / "state", tmp_path))
+        directories.create(Places(tmp_path / "file" / "state", tmp_path))
 
 
 @pytest.mark.parametrize("text", [None, "", "x\n", "12 13\n"])

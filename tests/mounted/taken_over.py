@@ -29,6 +29,8 @@ from cortexfs import config as configuration
 from cortexfs.core import starts
 from cortexfs.daemon import daemon, selfconfinement
 from cortexfs.linux import syscalls
+from cortexfs.pool.starter_ends import begin
+from cortexfs.state import directories, state_lock
 from tests.mounted.taken_over_helpers import ALL, hosts, starter
 
 ROOT, STATE, CONFIG, FOLDER = map(Path, sys.argv[1:5])
@@ -329,5 +331,6 @@ original = selfconfinement.give_up
 if __name__ == "__main__":
     daemon.give_up = give_up  # type: ignore[attr-defined]
     daemon.Daemon = TakenOver  # type: ignore[assignment,misc]
-    places = configuration.Places(STATE, CONFIG)
-    sys.exit(daemon.run(ROOT, configuration.load(places), ready))
+    places = directories.Places(STATE, CONFIG)
+    with state_lock.held(STATE):
+        sys.exit(daemon.run(ROOT, configuration.load(places), begin(ROOT, STATE, CONFIG), ready))

@@ -24,6 +24,8 @@ import trio
 from cortexfs import config as configuration
 from cortexfs.core import hostcalls, starts
 from cortexfs.daemon import daemon
+from cortexfs.pool.starter_ends import begin
+from cortexfs.state import directories, state_lock
 from cortexfs.tree.fuse import Filesystem
 
 ROOT, STATE, CONFIG = map(Path, sys.argv[1:4])
@@ -110,5 +112,6 @@ def ready(problem: str | None) -> None:
 
 if __name__ == "__main__":
     daemon.Daemon = TakenOver  # type: ignore[assignment,misc]
-    places = configuration.Places(STATE, CONFIG)
-    sys.exit(daemon.run(ROOT, configuration.load(places), ready))
+    places = directories.Places(STATE, CONFIG)
+    with state_lock.held(STATE):
+        sys.exit(daemon.run(ROOT, configuration.load(places), begin(ROOT, STATE, CONFIG), ready))

@@ -122,5 +122,5 @@ def starter(made: Daemon, folder: Path) -> dict[str, str]:
         "listener: no path": starts.Bind(asks._next(), "model/\0", 1),
         "listener: elsewhere": starts.Bind(asks._next(), "../folder/own", 1),
     }
-    said = {name: asks._answered_now(each).done.error for name, each in requests.items()}
+    said = {name: asks._answered_now(asks._ask(each)).done.error for name, each in requests.items()}
     return {f"starter {name}": errno.errorcode.get(error, "done") for name, error in said.items()}

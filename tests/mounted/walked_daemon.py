@@ -16,6 +16,8 @@ import trio
 import cortexfs
 from cortexfs import config as configuration
 from cortexfs.daemon import daemon
+from cortexfs.pool.starter_ends import begin
+from cortexfs.state import directories, state_lock
 
 PACKAGE = f"{Path(cortexfs.__file__).parent}/"
 ROOT, STATE, CONFIG = map(Path, sys.argv[1:4])
@@ -48,4 +50,6 @@ def ready(problem: str | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(daemon.run(ROOT, configuration.load(configuration.Places(STATE, CONFIG)), ready))
+    configured = configuration.load(directories.Places(STATE, CONFIG))
+    with state_lock.held(STATE):
+        sys.exit(daemon.run(ROOT, configured, begin(ROOT, STATE, CONFIG), ready))

@@ -8,7 +8,6 @@ from typing import NamedTuple, cast
 
 from cortexfs import config
 from cortexfs.agents import records
-from cortexfs.config import Places
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.mcp_server import McpServer
 from cortexfs.core.manifestjson.fields import JsonManifest
@@ -25,6 +24,7 @@ from cortexfs.plugins.trust import openpgp, secret_box
 from cortexfs.plugins.trust.trust import TrustStore
 from cortexfs.state import whole_files
 from cortexfs.state.control_store import ControlStore
+from cortexfs.state.directories import Places
 
 WORD = "cortexfs test"
 

@@ -27,6 +27,7 @@ from cortexfs.pool.people import People
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.run_table import Runs
 from cortexfs.pool.starter import Starter
+from cortexfs.pool.starter_ends import begin
 from cortexfs.run.listener import Exec, ExecTree
 from cortexfs.state.run_logs import Logs
 from tests.waiting import PATIENCE, awaited
@@ -113,7 +114,7 @@ class Runner:
 
 class World:
     def __init__(self, place: Path, settings: Settings, listener: socket.socket, state: Path | None) -> None:
-        self.pool = Pool(LIMITS, Starter(state=state))
+        self.pool = Pool(LIMITS, Starter(begin(state=state)))
         self.logs = Logs(place / "log", 1 << 20)
         self.runs = Runs(self.logs, 10_000)
         self.objects: dict[int, Object] = {}

@@ -41,9 +41,10 @@ def serve(root: str, *words: str) -> None:
     import trio
 
     from cortexfs.pool.starter import Starter
+    from cortexfs.pool.starter_ends import begin
 
     places = Path(root), Path(f"{root}.state"), Path(f"{root}.config")
-    starters = [] if "alone" in words else [Starter(*places)]  # which ends when it is not held here
+    starters = [] if "alone" in words else [Starter(begin(*places))]  # which ends when it is not held here
     pid = next((word.partition("=")[2] for word in words if word.startswith("pid=")), os.getpid())
     text = f"version: 0\npid: {pid}\nmount: {root}\n".encode()
 

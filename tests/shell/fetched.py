@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from cortexfs import config
 from cortexfs.config import Config
 from cortexfs.core import hostcalls
 from cortexfs.core.manifestjson.fetched import FOLDER
 from cortexfs.plugins.enabled import Offers
+from cortexfs.state import directories
 from tests.shell import esmodules, moduleserver
 from tests.shell.calling import serving
 from tests.shell.moduleserver import PRIVATE, Certificates, Site
@@ -98,7 +98,7 @@ class Desk:
 @pytest.fixture
 def desk(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
     made = Desk(place, Said(capsys))
-    found = config.Places(made.config.state, made.config.directory)
+    found = directories.Places(made.config.state, made.config.directory)
     monkeypatch.setenv("CTX_STATE", os.fspath(found.state))
     monkeypatch.setenv("CTX_CONFIG", os.fspath(found.config))
     monkeypatch.setenv("CTX_ROOT", os.fspath(place / "ctx"))

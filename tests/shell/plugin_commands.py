@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import config
 from cortexfs.cli.main import main
+from cortexfs.state import directories
 from tests.shell.plugin_files import TOOL, plugin
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Places:
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> directories.Places:
     """A state and a configuration of its own, no mount, and a directory to work in."""
-    found = config.Places(tmp_path / "state", tmp_path / "config")
+    found = directories.Places(tmp_path / "state", tmp_path / "config")
     monkeypatch.setenv("CTX_STATE", str(found.state))
     monkeypatch.setenv("CTX_CONFIG", str(found.config))
     monkeypatch.setenv("CTX_ROOT", str(tmp_path / "ctx"))

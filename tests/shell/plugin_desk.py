@@ -10,13 +10,14 @@ import pytest
 from cortexfs import config
 from cortexfs.cli.main import main
 from cortexfs.plugins.enabled import Offers
+from cortexfs.state import directories
 from tests.shell.plugins.test_manifestjson_plugins import plugin, told
 
 
 class World:
     def __init__(self, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.base = base
-        self.where = config.Places(base / "state", base / "config")
+        self.where = directories.Places(base / "state", base / "config")
         self._capsys = capsys
 
     def ctx(self, *words: str) -> tuple[int, str, str]:

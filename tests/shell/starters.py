@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import trio
 
 from cortexfs.pool.starter import Starter
+from cortexfs.pool.starter_ends import begin
 
 
 @asynccontextmanager
 async def starting(**options: Any) -> AsyncIterator[Starter]:
-    starter = Starter(**options)
+    starter = Starter(begin(**options))
     try:
+        for fd in starter.first()[1]:
+            os.close(fd)  # it ends, as nobody here wants hosts
         async with trio.open_nursery() as nursery:
             nursery.start_soon(starter.run)
             yield starter

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cortexfs import config
 from cortexfs.agents import defaults, records
 from cortexfs.agents.records import AgentRecord
 from cortexfs.cli import mounts, objects, output, parser, reload
@@ -32,7 +31,7 @@ from cortexfs.core.errors import EXIT_OK, Fault, os_faults
 from cortexfs.core.policy import rules
 from cortexfs.core.registry import Object
 from cortexfs.core.tree import controls
-from cortexfs.state import state_lock
+from cortexfs.state import directories, state_lock
 from cortexfs.state.control_store import ControlStore
 
 CLASS = "agent"
@@ -51,7 +50,7 @@ def declare(into: parser.CommandParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    where = config.places(os.environ, os.getuid(), state=options.state, config=options.config)
+    where = directories.places(os.environ, os.getuid(), state=options.state, config=options.config)
     return VERBS[options.verb][2](options, where.state)
 
 

@@ -12,7 +12,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from cortexfs import config
 from cortexfs.agents.permissions import STARTING
 from cortexfs.cli import mounts, objects
 from cortexfs.cli.plugin.facts import told
@@ -26,7 +25,7 @@ from cortexfs.core.policy.lint import LintedAgent, LintedPlugin, LintInput, Poli
 from cortexfs.core.policy.risk import RatedTool, effects_of
 from cortexfs.core.policy.risk_settings import FILE, RiskSettings
 from cortexfs.core.value_formats import U32
-from cortexfs.state import believed
+from cortexfs.state import believed, directories
 
 _OBJECT = re.compile(r"(?:home/([0-9]+)/)?(?:(model)/([^/]+/[^/]+)|(tool|agent)/([^/]+))")
 _PLUGIN = re.compile(r"plugin:([^@]+)(?:@.*)?")
@@ -192,7 +191,7 @@ def _configuration(owner: int, directory: str | None) -> Path:
     if owner not in (0, os.getuid()):
         # Ours says where our files are; theirs is not known, and their home is.
         environ = {"HOME": pwd.getpwuid(owner).pw_dir}
-    return config.places(environ, owner, config=directory).config
+    return directories.places(environ, owner, config=directory).config
 
 
 def world(root: str, directory: str | None, status: str) -> LintInput:
@@ -203,7 +202,7 @@ def world(root: str, directory: str | None, status: str) -> LintInput:
     except Fault as problem:
         fault = problem.message
     paths = {class_: _own(root, class_) for class_ in CLASSES}
-    where = config.places(os.environ, os.getuid(), config=directory)
+    where = directories.places(os.environ, os.getuid(), config=directory)
     return LintInput(
         root=os.path.realpath(root),
         settings=said,

@@ -10,17 +10,17 @@ import argparse
 import json
 from pathlib import Path
 
-from cortexfs import config
 from cortexfs.cli import reload
-from cortexfs.config import Places
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest import mcp_server
 from cortexfs.plugins.mcp_servers import MAX_FILE, PREFIX, Servers
+from cortexfs.state import directories
+from cortexfs.state.directories import Places
 
 
 def import_mcp(options: argparse.Namespace, where: Places) -> int:
     found = mcp_server.imported(_read(Path(options.file)))
-    config.create(where)  # which closes the state to others
+    directories.create(where)  # which closes the state to others
     servers = Servers(where.config, where.state)
     servers.write(
         {name: mcp_server.parted(name, one) for name, one in found.items()}, replace=options.replace

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from cortexfs import config
 from cortexfs.cli import output, parser, reload
 from cortexfs.cli.mcp import import_file
 from cortexfs.cli.plugin import list as plugin_list
@@ -23,6 +22,7 @@ from cortexfs.core.manifest import mcp_server
 from cortexfs.core.manifest.mcp_server import McpServer
 from cortexfs.models.providers.secrets import MAX_KEY
 from cortexfs.plugins.mcp_servers import PREFIX, Servers
+from cortexfs.state import directories
 
 HEADS = ("name", "transport", "enabled", "status", "server", "tools")
 
@@ -71,7 +71,7 @@ def add(options: argparse.Namespace) -> int:
     where, name = places_of(options), mcp_server.check_name(options.name)
     server, typed = _described(options)
     servers = Servers(where.config, where.state)
-    config.create(where)  # which closes the state to others
+    directories.create(where)  # which closes the state to others
     servers.write({name: mcp_server.parted(name, server, typed)}, replace=options.replace)
     output.say(f"added {name}, {servers.path(name)}; {import_file.told(options.root, [name])}")
     return EXIT_OK

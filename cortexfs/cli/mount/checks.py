@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from cortexfs.config import Places
+from cortexfs.state.directories import Places
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 

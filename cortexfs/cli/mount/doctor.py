@@ -14,8 +14,8 @@ import sys
 from cortexfs.cli import mounts, output, parser
 from cortexfs.cli.mount import mount_checks, report, system_checks
 from cortexfs.cli.mount.checks import FAIL, Check, Finding, Subject, fail
-from cortexfs.config import places
 from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, code_of, exit_status
+from cortexfs.state.directories import places
 
 CHECKS: dict[str, Check] = {**system_checks.CHECKS, **mount_checks.CHECKS}
 

@@ -1,16 +1,14 @@
 """`ctx mount`: make the mount point fit, start the daemon in an interpreter of its own, wait for it.
 
 Rules: the daemon inherits nothing but the environment named here: no descriptors, directory,
-terminal or session of whoever typed the command. It says through a pipe that the mount answers, or
-one sentence why it does not, and before that that it is at work. A live mount is left alone, the one of a
-dead daemon is replaced.
+terminal or session of whoever typed the command (cli/mount/serve.py has its side). A live mount is left
+alone, the one of a dead daemon is replaced.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import os
 import re
 import select
@@ -21,19 +19,15 @@ from pathlib import Path
 
 import cortexfs
 from cortexfs.cli import mounts, parser
-from cortexfs.cli.mount import umount
-from cortexfs.cli.mount.log_guard import Sparing
+from cortexfs.cli.mount import serve, umount
 from cortexfs.cli.output import say
-from cortexfs.config import Places, create, load, places
 from cortexfs.core.errors import EXIT_OK, Fault, exit_status
-from cortexfs.models.providers.files import Providers
 from cortexfs.state import no_links
+from cortexfs.state.directories import Places, create, places
 
 START_SECONDS = 20.0
 END_SECONDS = 5.0
 MAX_LOG = 1 << 20
-READY = b"ready\n"
-WORKING = b"."
 # Language, places, how to reach the network, settings of plugins; nothing that changes what code is loaded.
 ENVIRONMENT = re.compile(
     r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|XDG_\w+|CTX_\w+|SSL_CERT_\w+|(https?|no|all)_proxy"
@@ -60,13 +54,15 @@ def run(options: argparse.Namespace) -> int:
     root = mounts.absolute(options.point or options.root or os.environ.get("CTX_ROOT") or mounts.DEFAULT_ROOT)
     where = places(os.environ, os.getuid(), state=options.state, config=options.config)
     if options.ready_fd is not None:
-        return _serve(root, where, options)
+        return serve.serve(root, where, options.ready_fd, options.strict)
     if already := _live(root):
         say(already)
         return EXIT_OK
     _prepare(root)
     create(where)
-    return _serve(root, where, options) if options.foreground else _start(root, where, options)
+    if options.foreground:
+        return serve.serve(root, where, None, options.strict)
+    return _start(root, where, options)
 
 
 def _live(root: str) -> str | None:
@@ -110,8 +106,12 @@ def _prepare(root: str) -> None:
 def _environment(where: Places) -> dict[str, str]:
     """Returns the daemon's environment: the variables that ENVIRONMENT names, and those that providers'
     files name for their keys."""
-    found = Providers(where.config, where.state).load().providers.values()
-    keys = {provider.key.env for provider in found if provider.key}
+    keys = set[str | None]()
+    if any((where.config / "providers").glob("*.toml")):
+        from cortexfs.models.providers.files import Providers  # loading it takes as long as all else here
+
+        found = Providers(where.config, where.state).load().providers.values()
+        keys = {provider.key.env for provider in found if provider.key}
     return {name: value for name, value in os.environ.items() if ENVIRONMENT.fullmatch(name) or name in keys}
 
 
@@ -133,7 +133,7 @@ def _start(root: str, where: Places, options: argparse.Namespace) -> int:
     os.close(writer)
     said = _wait(reader)
     os.close(reader)
-    if said == READY:
+    if said == serve.READY:
         say(f"mounted at {root} (pid {daemon.pid})")
         daemon.returncode = EXIT_OK  # it outlives us; without this, Popen would warn
         return EXIT_OK
@@ -185,7 +185,7 @@ def _wait(reader: int) -> bytes | None:
     while select.select([reader], [], [], START_SECONDS)[0]:
         if not (part := os.read(reader, 4096)):
             return said
-        said = (said + part).lstrip(WORKING)
+        said = (said + part).lstrip(serve.WORKING)
     return None
 
 
@@ -216,53 +216,3 @@ def _last_line(where: Places, before: int) -> str:
     """The last line that the log has grown by."""
     lines = no_links.read(log_path(where), before, MAX_LOG).decode(errors="replace").splitlines()
     return lines[-1] if lines else ""
-
-
-def _serve(root: str, where: Places, options: argparse.Namespace) -> int:
-    """Be the daemon."""
-    tell = _Ready(root, options.ready_fd)
-    os.umask(os.umask(0o077) | 0o022)  # what the daemon writes, it has to believe later
-    try:
-        config = load(where)
-        _log_to_stderr()
-        from cortexfs.daemon import daemon  # the one place that loads trio and pyfuse3
-
-        return daemon.run(Path(root), config, tell, options.strict)
-    except Fault as fault:
-        if options.ready_fd is None:
-            raise
-        tell(fault.message)
-        return exit_status(fault.code)
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
-    for target in logging.getLogger().handlers:
-        target.addFilter(Sparing())
-
-
-class _Ready:
-    """Tells whoever started the daemon that it is ready, or why not: through the pipe, or on stderr. Through
-    the pipe also, for an empty sentence, that the daemon is still at work."""
-
-    def __init__(self, root: str, pipe: int | None) -> None:
-        self._root = root
-        self._pipe = pipe
-
-    def __call__(self, problem: str | None) -> None:
-        if problem == "":
-            self._write(WORKING)
-            return
-        if self._pipe is None:
-            text = f"mounted at {self._root} (pid {os.getpid()})"
-            say(text if problem is None else f"{parser.program()} mount: {problem}")
-            return
-        self._write(READY if problem is None else problem.encode()[:4000])
-        os.close(self._pipe)
-        self._pipe = None
-
-    def _write(self, said: bytes) -> None:
-        """Whoever started us may have given up waiting."""
-        if self._pipe is not None:
-            with contextlib.suppress(BrokenPipeError):
-                os.write(self._pipe, said)

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from cortexfs import config
 from cortexfs.cli import output, parser
 from cortexfs.cli.plugin.decided import decide, manifest_of
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifestjson import settings
 from cortexfs.core.manifestjson.settings import Setting
 from cortexfs.plugins.install.decisions import Chosen, DecisionStore
+from cortexfs.state import directories
 
 HEADS = ("key", "value", "from", "type", "what it is")
 # A host is told of all of them in the packet that starts it.
@@ -28,7 +28,7 @@ MAX_SETTINGS = 24 << 10
 INPUT = "-"
 
 
-def settings_verb(options: argparse.Namespace, where: config.Places) -> int:
+def settings_verb(options: argparse.Namespace, where: directories.Places) -> int:
     known = settings.settings_of(manifest_of(where, options.name))
     if options.key is not None and options.key not in known:
         hint = parser.nearest(options.key, known) or f"; see: ctx plugin config {options.name}"
@@ -40,7 +40,7 @@ def settings_verb(options: argparse.Namespace, where: config.Places) -> int:
     return EXIT_OK
 
 
-def _set(options: argparse.Namespace, where: config.Places, known: Mapping[str, Setting]) -> None:
+def _set(options: argparse.Namespace, where: directories.Places, known: Mapping[str, Setting]) -> None:
     key = options.key
     if options.unset and (key is None or options.value is not None):
         raise Fault(

@@ -9,16 +9,16 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from cortexfs import config
 from cortexfs.cli import parser, reload
 from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.install.decisions import Chosen, DecisionStore
 from cortexfs.plugins.package import directory, json_manifests
+from cortexfs.state import directories
 
 
-def manifest_of(where: config.Places, name: str) -> JsonManifest:
+def manifest_of(where: directories.Places, name: str) -> JsonManifest:
     """Returns the plugin's manifest; raises a Fault for a plugin that is not there, or of the other kind."""
     folder = folder_of(where, name)
     manifest = directory.read(folder)
@@ -28,7 +28,7 @@ def manifest_of(where: config.Places, name: str) -> JsonManifest:
     return manifest.json
 
 
-def folder_of(where: config.Places, name: str) -> Path:
+def folder_of(where: directories.Places, name: str) -> Path:
     base = where.state / directory.FOLDER
     folder = base / names.check(name)
     if not folder.is_dir():
@@ -37,7 +37,7 @@ def folder_of(where: config.Places, name: str) -> Path:
     return folder
 
 
-def decide(options: argparse.Namespace, where: config.Places, make: Callable[[Chosen], Chosen]) -> str:
+def decide(options: argparse.Namespace, where: directories.Places, make: Callable[[Chosen], Chosen]) -> str:
     """Write it down and tell the daemon; what came of it."""
     DecisionStore(where.state).change(options.name, make)
     return reload.told(options.root, reload.broken("plugin", options.name, "does not load"))

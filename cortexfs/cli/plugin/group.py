@@ -10,10 +10,10 @@ import argparse
 import importlib
 import os
 
-from cortexfs import config
 from cortexfs.cli import daemons, mounts, parser
 from cortexfs.cli.daemons import RunningDaemon
 from cortexfs.core.errors import Fault
+from cortexfs.state import directories
 
 # By verb: module and function, and what it does.
 VERBS = {
@@ -221,18 +221,18 @@ def _ours(given: str | None) -> RunningDaemon | None:
     return daemons.of(mount) if mount and mount.owner == os.getuid() else None
 
 
-def places_of(options: argparse.Namespace) -> config.Places:
+def places_of(options: argparse.Namespace) -> directories.Places:
     """The directories that a command with `parser.places_options` works on."""
     state, directory = options.state, options.config
     if daemon := _ours(options.root):
         daemon.process.close()
         state, directory = state or daemon.state, directory or daemon.config
-    return config.places(os.environ, os.getuid(), state=state, config=directory)
+    return directories.places(os.environ, os.getuid(), state=state, config=directory)
 
 
 def run(options: argparse.Namespace) -> int:
     has_places = options.verb in WITH_MOUNT
-    where = places_of(options) if has_places else config.places(os.environ, os.getuid())
+    where = places_of(options) if has_places else directories.places(os.environ, os.getuid())
     module, _, function = VERBS[options.verb][0].rpartition(".")
     status: int = getattr(importlib.import_module(f"cortexfs.cli.{module}"), function)(options, where)
     return status

@@ -14,13 +14,14 @@ from cortexfs.core.manifest.toml import Manifest
 from cortexfs.linux import kernel_support
 from cortexfs.plugins.install.entry_points import FoundPlugin, found
 from cortexfs.plugins.package import directory, json_manifests, records
+from cortexfs.state import directories
 
 HOOKS = "hooks of "  # the beginning of a line of the status; its value is what the plugin is asked and told
 HEADS = ("name", "version", "boundary", "enabled", "status", "publisher", "tools")
 _ORIGIN = re.compile(r"plugin:([^@ ]+)@(\S+)")
 
 
-def listing(options: argparse.Namespace, where: config.Places) -> int:
+def listing(options: argparse.Namespace, where: directories.Places) -> int:
     rows = _rows(where, live_of(options))
     if options.json:
         output.emit(rows)
@@ -68,7 +69,7 @@ def live_of(options: argparse.Namespace) -> LivePlugins | None:
         return None  # a listing works without a mount, and says so in its status column
 
 
-def _rows(where: config.Places, live: LivePlugins | None) -> list[dict[str, Any]]:
+def _rows(where: directories.Places, live: LivePlugins | None) -> list[dict[str, Any]]:
     enabled = config.enabled(config.load(where))
     rows = [_packaged(one, one.plugin.name in enabled, live) for one in found()]
     for folder in directory.folders(where.state / directory.FOLDER):

@@ -7,15 +7,15 @@ import os
 from pathlib import Path
 
 import cortexfs
-from cortexfs import config
 from cortexfs.cli import output
 from cortexfs.core import names
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.plugins.install import install
 from cortexfs.plugins.package import templates
+from cortexfs.state import directories
 
 
-def new(options: argparse.Namespace, where: config.Places) -> int:
+def new(options: argparse.Namespace, where: directories.Places) -> int:
     del where
     name = names.check(options.name)
     folder = Path(options.directory or f"cortex-plugin-{name}")

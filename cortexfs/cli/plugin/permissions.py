@@ -11,7 +11,6 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from cortexfs import config
 from cortexfs.cli import output
 from cortexfs.cli.plugin.decided import decide, manifest_of
 from cortexfs.core.errors import EXIT_OK, Fault
@@ -20,12 +19,13 @@ from cortexfs.core.manifestjson import capabilities
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.install.decisions import Chosen, Decision, DecisionStore
+from cortexfs.state import directories
 
 HEADS = ("capability", "effective", "why")
 DECISIONS = ("grant", "deny", "default")
 
 
-def permissions(options: argparse.Namespace, where: config.Places) -> int:
+def permissions(options: argparse.Namespace, where: directories.Places) -> int:
     manifest = manifest_of(where, options.name)
     wanted = dict(_decision(text) for text in options.set or ())
     private = None if options.private is None else networks(options.private)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cortexfs import config
 from cortexfs.cli import output
 from cortexfs.core.errors import EXIT_OK
 from cortexfs.plugins.package import package
 from cortexfs.plugins.trust import signing
+from cortexfs.state import directories
 
 
-def keygen(options: argparse.Namespace, where: config.Places) -> int:
+def keygen(options: argparse.Namespace, where: directories.Places) -> int:
     del where
     path = Path(options.file)
     key = signing.keygen(path)
@@ -22,7 +22,7 @@ def keygen(options: argparse.Namespace, where: config.Places) -> int:
     return EXIT_OK
 
 
-def sign(options: argparse.Namespace, where: config.Places) -> int:
+def sign(options: argparse.Namespace, where: directories.Places) -> int:
     del where
     folder = Path(options.directory)
     tree = package.read(folder)
@@ -33,7 +33,7 @@ def sign(options: argparse.Namespace, where: config.Places) -> int:
     return EXIT_OK
 
 
-def pack(options: argparse.Namespace, where: config.Places) -> int:
+def pack(options: argparse.Namespace, where: directories.Places) -> int:
     """Like upstream, the package is named after the directory and lies where the command is given."""
     del where
     folder = Path(options.directory)

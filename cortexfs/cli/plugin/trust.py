@@ -6,15 +6,15 @@ import argparse
 
 import msgspec
 
-from cortexfs import config
 from cortexfs.cli import output, reload
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.plugins.trust.trust import TrustStore
+from cortexfs.state import directories
 
 HEADS = ("publisher", "key", "trusted since")
 
 
-def trust(options: argparse.Namespace, where: config.Places) -> int:
+def trust(options: argparse.Namespace, where: directories.Places) -> int:
     store = TrustStore(where.state)
     if options.action == "remove":
         if not options.publisher:

@@ -120,26 +120,26 @@ def _classes_and_objects(current: str, root: str | None) -> list[str]:
 
 
 def _plugins(current: str, root: str | None) -> list[str]:
-    from cortexfs import config
     from cortexfs.plugins.install.entry_points import found  # reads the metadata of every installed package
     from cortexfs.plugins.package.directory import FOLDER, folders
+    from cortexfs.state import directories
 
-    base = config.places(os.environ, os.getuid()).state / FOLDER
+    base = directories.places(os.environ, os.getuid()).state / FOLDER
     return [*(one.plugin.name for one in found()), *(folder.name for folder in folders(base))]
 
 
 def _providers(current: str, root: str | None) -> list[str]:
-    from cortexfs import config
     from cortexfs.models.providers.files import Providers
+    from cortexfs.state import directories
 
-    return list(Providers(*reversed(config.places(os.environ, os.getuid()))).load().providers)
+    return list(Providers(*reversed(directories.places(os.environ, os.getuid()))).load().providers)
 
 
 def _servers(current: str, root: str | None) -> list[str]:
-    from cortexfs import config
     from cortexfs.plugins.mcp_servers import Servers
+    from cortexfs.state import directories
 
-    return Servers(*reversed(config.places(os.environ, os.getuid()))).names()
+    return Servers(*reversed(directories.places(os.environ, os.getuid()))).names()
 
 
 def _presets(current: str, root: str | None) -> list[str]:

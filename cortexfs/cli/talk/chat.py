@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from cortexfs import config
 from cortexfs.chat.commands import ChatPlace
 from cortexfs.chat.exchange import PersonLeft
 from cortexfs.chat.history import History
@@ -20,6 +19,7 @@ from cortexfs.cli import output, parser, talking
 from cortexfs.cli.bounded import ask
 from cortexfs.cli.talk.sight import SIGHT
 from cortexfs.core.errors import Fault, code_of
+from cortexfs.state import directories
 
 REACH_SECONDS = 1.0
 DUMB = ("", "dumb", "unknown")
@@ -79,7 +79,7 @@ def _terminal(place: ChatPlace, session: str, cwd: str | None, reach: Callable[[
 def _history() -> Path | None:
     """The user's own file; none where it is not known where the user keeps such things."""
     try:
-        return config.places(os.environ, os.getuid()).state / "chat_history"
+        return directories.places(os.environ, os.getuid()).state / "chat_history"
     except Fault:
         return None
 

@@ -17,8 +17,9 @@ from typing import TypeAlias
 
 import trio
 
-from cortexfs.core import names, starts
+from cortexfs.core import names
 from cortexfs.core.errors import Fault, os_faults
+from cortexfs.core.starter_command import needed
 from cortexfs.models.providers.provider import KeySource
 from cortexfs.state import believed, no_links, whole_files
 
@@ -39,7 +40,7 @@ async def printed(provider: str, command: tuple[str, ...]) -> tuple[bytes, int]:
         capture_stderr=True,
         check=False,
         stdin=b"",
-        env=starts.needed(os.environ),
+        env=needed(os.environ),
     )
     return done.stdout, done.returncode
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from cortexfs.cli import daemons, mounts
-from cortexfs.core import starts
 from cortexfs.core.mountinfo import Mount
+from cortexfs.core.starter_command import STARTER
 from cortexfs.linux import capabilities
 from tests.shell.cli_fuse import served
 from tests.shell.forks import public_directory
@@ -48,7 +48,7 @@ def starter(root: Path, *options: str, **settings: object) -> Iterator[subproces
     with ours, theirs:
         channels = [str(theirs.fileno())] * 2
         process = subprocess.Popen(  # type: ignore[call-overload]
-            [sys.executable, *starts.STARTER, *channels, *said], pass_fds=[theirs.fileno()], **settings
+            [sys.executable, *STARTER, *channels, *said], pass_fds=[theirs.fileno()], **settings
         )
         try:
             until(Path(f"/proc/{process.pid}/cmdline").read_bytes, bool)  # it is empty while it begins
@@ -107,7 +107,7 @@ def test_no_process_of_roots_is_a_users_daemon(tmp_path: Path, program: str) -> 
         theirs = mounted(root)._replace(owner=1000)
         with starter(root, executable=program, user=1000, group=1000):
             assert pid_of(theirs) is None
-        words = f'{program} {" ".join(starts.STARTER)} 0 0 --daemon $$ --root "{root}" & wait'
+        words = f'{program} {" ".join(STARTER)} 0 0 --daemon $$ --root "{root}" & wait'
         with subprocess.Popen(["sh", "-c", words], user=1000, group=1000, start_new_session=True) as parent:
             until(lambda: pid_of(theirs), lambda found: found == parent.pid)
             os.killpg(parent.pid, signal.SIGKILL)

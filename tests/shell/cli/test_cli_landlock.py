@@ -11,8 +11,8 @@ import pytest
 
 from cortexfs.cli.mount import system_checks
 from cortexfs.cli.mount.checks import OK, WARN, Subject
-from cortexfs.config import Places
 from cortexfs.linux import syscalls
+from cortexfs.state.directories import Places
 
 SUBJECT = Subject("/ctx", Places(Path("/nonexistent"), Path("/nonexistent")), os.getuid())
 

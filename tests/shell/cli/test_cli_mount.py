@@ -12,12 +12,12 @@ import pytest
 
 from cortexfs.cli import mounts
 from cortexfs.cli.main import main
-from cortexfs.cli.mount import doctor, mount, mount_checks, system_checks
+from cortexfs.cli.mount import doctor, mount, mount_checks, serve, system_checks
 from cortexfs.cli.mount.checks import FAIL, OK, WARN, Check, Finding, Subject
-from cortexfs.config import Places
 from cortexfs.core.wire import PROTOCOL
 from cortexfs.run import shebang
 from cortexfs.state.beside import place_of
+from cortexfs.state.directories import Places
 from tests.shell.cli_tree import ctx, plant
 
 
@@ -300,15 +300,15 @@ def test_doctor_names_the_sockets_that_refuse(tmp_path: Path) -> None:
 def test_a_daemon_that_is_at_work_is_waited_for(capfd: pytest.CaptureFixture[str]) -> None:
     # changelog: "`ctx mount` waits as long as the daemon comes further"
     reader, writer = os.pipe()
-    tell = mount._Ready("/ctx", writer)
+    tell = serve.Ready("/ctx", writer)
     for problem in ("", "", None, ""):
         tell(problem)
-    assert mount._wait(reader) == mount.READY
+    assert mount._wait(reader) == serve.READY
     os.close(reader)
     reader, writer = os.pipe()
-    tell = mount._Ready("/ctx", writer)
+    tell = serve.Ready("/ctx", writer)
     os.close(reader)  # who started it has given up
     tell("")
     tell(None)
-    mount._Ready("/ctx", None)("")
+    serve.Ready("/ctx", None)("")
     assert capfd.readouterr() == ("", "")

@@ -16,6 +16,7 @@ from cortexfs.cli import daemons, mounts, reload
 from cortexfs.cli.main import main
 from cortexfs.core.hostcalls import Plugin
 from cortexfs.plugins.install.entry_points import FoundPlugin, found
+from cortexfs.state import directories
 from tests.shell.cli_tree import STATUS, add, plant
 from tests.waiting import PATIENCE
 
@@ -92,7 +93,7 @@ def test_debris_on_the_path_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Places:
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> directories.Places:
     """Two installed plugins, and no mount."""
     installed(tmp_path / "site", "my-notes", "1.2", "notes = my_notes:plugin")
     installed(tmp_path / "site", "twice", "3", "both = a:p")
@@ -101,7 +102,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Places:
     monkeypatch.setenv("CTX_CONFIG", str(tmp_path / "config"))
     monkeypatch.setenv("CTX_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("CTX_ROOT", str(tmp_path / "ctx"))
-    return config.Places(tmp_path / "state", tmp_path / "config")
+    return directories.Places(tmp_path / "state", tmp_path / "config")
 
 
 def row(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, object]:
@@ -111,7 +112,7 @@ def row(capsys: pytest.CaptureFixture[str], name: str) -> dict[str, object]:
     return next(row for row in rows if row["name"] == name)
 
 
-def test_enabling_lasts(places: config.Places, capsys: pytest.CaptureFixture[str]) -> None:
+def test_enabling_lasts(places: directories.Places, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugin", "enable", "notes"]) == 0
     assert capsys.readouterr().err == "enabled notes; it counts from the next ctx mount\n"
     assert config.enabled(config.load(places)) == ["notes"]
@@ -129,7 +130,7 @@ def test_enabling_lasts(places: config.Places, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_enabling_leaves_the_configuration_alone(
-    text: str, places: config.Places, capsys: pytest.CaptureFixture[str]
+    text: str, places: directories.Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # What a person wrote is his; what was decided stands in plugins.json (docs/config.md).
     places.config.mkdir()
@@ -152,7 +153,7 @@ def test_enabling_leaves_the_configuration_alone(
     ],
 )
 def test_what_cannot_be_enabled_is_said(
-    words: str, status: int, sentence: str, places: config.Places, capsys: pytest.CaptureFixture[str]
+    words: str, status: int, sentence: str, places: directories.Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plugin", *words.split()]) == status
     assert capsys.readouterr().err.startswith(f"ctx plugin: {sentence}")
@@ -160,7 +161,7 @@ def test_what_cannot_be_enabled_is_said(
 
 
 def test_what_was_uninstalled_can_still_be_disabled(
-    places: config.Places, capsys: pytest.CaptureFixture[str]
+    places: directories.Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.choose(places.config, "gone", True)
     assert row(capsys, "gone")["reason"] == "it is not installed, or closed to you"
@@ -184,7 +185,7 @@ def test_the_running_daemon_is_told_and_waited_for(
     before: str,
     status: str,
     sentence: str,
-    places: config.Places,
+    places: directories.Places,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -203,7 +204,7 @@ def test_the_running_daemon_is_told_and_waited_for(
     assert capsys.readouterr().err == f"enabled notes; {sentence.format(root=root)}\n"
 
 
-def test_list_without_a_mount(places: config.Places, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_without_a_mount(places: directories.Places, capsys: pytest.CaptureFixture[str]) -> None:
     assert row(capsys, "notes")["status"] == "disabled"
     config.choose(places.config, "notes", True)
     assert row(capsys, "notes")["status"] == "not mounted"
@@ -215,7 +216,7 @@ def test_list_without_a_mount(places: config.Places, capsys: pytest.CaptureFixtu
 
 
 def test_list_says_what_became_of_each(
-    places: config.Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    places: directories.Places, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.choose(places.config, "notes", True)
     root = plant(tmp_path / "ctx")

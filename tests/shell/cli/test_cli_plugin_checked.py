@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import config
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.toml import DeclaredProcessTool
 from cortexfs.plugins.package.program_paths import resolve
+from cortexfs.state import directories
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 
@@ -31,7 +31,7 @@ places, said = plugin_commands.places, plugin_commands.said
     ],
 )
 def test_what_fails_its_test_is_not_installed(
-    places: config.Places, said: Said, found: str, written: str, sentence: str
+    places: directories.Places, said: Said, found: str, written: str, sentence: str
 ) -> None:
     # abi.md 11.26
     edit(hello(Path("hello")), found, written)
@@ -45,7 +45,7 @@ def test_what_fails_its_test_is_not_installed(
     assert not (places.state / "plugins" / "hello").exists()
 
 
-def test_a_program_that_nobody_may_run_is_not_installed(places: config.Places, said: Said) -> None:
+def test_a_program_that_nobody_may_run_is_not_installed(places: directories.Places, said: Said) -> None:
     # abi.md 11.26
     folder = hello(Path("hello"))
     (folder / "bin/hello").chmod(0o644)
@@ -55,7 +55,9 @@ def test_a_program_that_nobody_may_run_is_not_installed(places: config.Places, s
 
 
 @pytest.mark.parametrize("template", ["process", "native", "python"])
-def test_no_scaffold_limits_what_interpreters_need(places: config.Places, said: Said, template: str) -> None:
+def test_no_scaffold_limits_what_interpreters_need(
+    places: directories.Places, said: Said, template: str
+) -> None:
     # A limit of memory (abi.md 11.11) would end some of them before they begin.
     said.ok("new", "notes", "notes", "--template", template)
     manifest = tomllib.loads(Path("notes/manifest.toml").read_text())

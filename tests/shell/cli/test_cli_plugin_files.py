@@ -16,10 +16,10 @@ from typing import ClassVar
 
 import pytest
 
-from cortexfs import config
 from cortexfs.cli.plugin.install import install
 from cortexfs.plugins.install import sources
 from cortexfs.plugins.package import package, tarball
+from cortexfs.state import directories
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 from tests.shell.plugin_files import MANIFEST, member, summed, tar
@@ -32,7 +32,7 @@ UNMOUNTED = "it counts from the next ctx mount"
 # -- keys, signatures and packages
 
 
-def test_sign_pack_and_install(places: config.Places, said: Said) -> None:
+def test_sign_pack_and_install(places: directories.Places, said: Said) -> None:
     hello(Path("hello"))
     out = said.ok("keygen", "key")
     lines = out.splitlines()
@@ -65,7 +65,7 @@ def test_sign_pack_and_install(places: config.Places, said: Said) -> None:
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])
-def test_a_person_at_a_terminal_is_asked(places: config.Places, said: Said, answer: str) -> None:
+def test_a_person_at_a_terminal_is_asked(places: directories.Places, said: Said, answer: str) -> None:
     # issue: "Unknown publishers: asked on a terminal"
     hello(Path("hello"))
     said.ok("keygen", "key")
@@ -80,7 +80,9 @@ def test_a_person_at_a_terminal_is_asked(places: config.Places, said: Said, answ
     assert (done.returncode == 0, (places.state / "plugins/hello").exists()) == (answer == "y",) * 2
 
 
-def test_an_unsigned_package_is_refused_and_its_directory_is_not(places: config.Places, said: Said) -> None:
+def test_an_unsigned_package_is_refused_and_its_directory_is_not(
+    places: directories.Places, said: Said
+) -> None:
     hello(Path("hello"))
     said.ok("pack", "hello", "hello.cpx")
     status, _, err = said("install", "hello.cpx", "--yes")
@@ -90,7 +92,7 @@ def test_an_unsigned_package_is_refused_and_its_directory_is_not(places: config.
 
 
 @pytest.mark.parametrize("where", ["bin/hello", "manifest.toml", "package.toml"])
-def test_a_flipped_bit_refuses(places: config.Places, said: Said, where: str) -> None:
+def test_a_flipped_bit_refuses(places: directories.Places, said: Said, where: str) -> None:
     # issue: "any flipped bit in any file, name or metadata refuses"
     folder = hello(Path("hello"))
     said.ok("keygen", "key")
@@ -129,7 +131,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_a_hostile_package_leaves_nothing(places: config.Places, said: Said, hostile: str) -> None:
+def test_a_hostile_package_leaves_nothing(places: directories.Places, said: Said, hostile: str) -> None:
     # issue: "refused, nothing written outside, nothing half-installed"
     before = sorted(str(path) for path in places.state.parent.rglob("*"))
     Path("evil.cpx").write_bytes(gzip.compress(HOSTILE[hostile](), 1))
@@ -142,7 +144,7 @@ def test_a_hostile_package_leaves_nothing(places: config.Places, said: Said, hos
 
 @pytest.mark.parametrize("source", ["hello", "hello.cpx"])
 def test_what_is_installed_is_what_was_checked(
-    places: config.Places, said: Said, source: str, monkeypatch: pytest.MonkeyPatch
+    places: directories.Places, said: Said, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # issue: "a manifest that changes between check and use"
     folder = hello(Path("hello"))
@@ -170,7 +172,7 @@ def test_what_is_installed_is_what_was_checked(
 # -- installing and removing
 
 
-def test_what_is_installed_is_enabled_listed_and_removed(places: config.Places, said: Said) -> None:
+def test_what_is_installed_is_enabled_listed_and_removed(places: directories.Places, said: Said) -> None:
     hello(Path("hello"))
     said.ok("install", "hello")
     (row,) = [row for row in json.loads(said.ok("list", "--json")) if row["name"] == "hello"]
@@ -187,7 +189,7 @@ def test_what_is_installed_is_enabled_listed_and_removed(places: config.Places, 
     assert said("uninstall", "hello")[0] == 1
 
 
-def test_names_that_lead_outside_are_none(places: config.Places, said: Said) -> None:
+def test_names_that_lead_outside_are_none(places: directories.Places, said: Said) -> None:
     # abi.md 11.26
     status, _, err = said("uninstall", "../..", "--purge")
     assert status == 2
@@ -204,7 +206,7 @@ def test_names_that_lead_outside_are_none(places: config.Places, said: Said) -> 
     ],
 )
 def test_what_a_daemon_would_refuse_is_not_installed(
-    places: config.Places, said: Said, text: str, sentence: str
+    places: directories.Places, said: Said, text: str, sentence: str
 ) -> None:
     hello(Path("hello"), text)
     status, _, err = said("install", "hello")
@@ -222,7 +224,7 @@ def test_what_a_daemon_would_refuse_is_not_installed(
     ],
 )
 def test_what_leads_outside_is_not_installed(
-    places: config.Places, said: Said, change: str, sentence: str
+    places: directories.Places, said: Said, change: str, sentence: str
 ) -> None:
     edit(hello(Path("hello")), 'command = "bin/hello"', change)
     status, _, err = said("install", "hello")
@@ -230,13 +232,13 @@ def test_what_leads_outside_is_not_installed(
     assert sentence in err
 
 
-def test_the_name_of_the_tools_that_are_built_in_is_taken(places: config.Places, said: Said) -> None:
+def test_the_name_of_the_tools_that_are_built_in_is_taken(places: directories.Places, said: Said) -> None:
     edit(hello(Path("hello")), 'name = "hello"\nversion', 'name = "builtin"\nversion')
     assert "the name builtin is that of the tools that are built in" in said("install", "hello")[2]
 
 
 @pytest.mark.parametrize("word", ["no/such/thing/at all", "./nothing", "nothing.cpx"])
-def test_what_is_no_source_is_said(places: config.Places, said: Said, word: str) -> None:
+def test_what_is_no_source_is_said(places: directories.Places, said: Said, word: str) -> None:
     status, _, err = said("install", word)
     assert status == 1
     assert err.count("\n") == 1
@@ -276,7 +278,7 @@ def signed_package(said: Said) -> bytes:
 
 
 def test_a_package_is_fetched_and_held_against_its_checksum(
-    places: config.Places, said: Said, site: str
+    places: directories.Places, said: Said, site: str
 ) -> None:
     # abi.md 11.32; issue: ".sha256 checked where one is published"
     data = signed_package(said)
@@ -301,7 +303,7 @@ def test_a_package_is_fetched_and_held_against_its_checksum(
     ],
 )
 def test_a_release_is_found_by_its_repository(
-    places: config.Places, said: Said, site: str, word: str, path: str
+    places: directories.Places, said: Said, site: str, word: str, path: str
 ) -> None:
     # abi.md 11.25
     data = signed_package(said)
@@ -320,7 +322,7 @@ def test_a_release_is_found_by_its_repository(
 
 @pytest.mark.parametrize("verb", ["review", "test", "install"])
 def test_a_pipe_with_the_name_of_a_package_is_not_waited_for(
-    verb: str, places: config.Places, said: Said
+    verb: str, places: directories.Places, said: Said
 ) -> None:
     os.mkfifo("evil.cpx")
     status, _, err = said(verb, "evil.cpx")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs import config
 from cortexfs.core import hostcalls
+from cortexfs.state import directories
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 
@@ -21,7 +21,7 @@ places, said = plugin_commands.places, plugin_commands.said
 
 
 @pytest.mark.parametrize("template", ["process", "native", "python"])
-def test_a_template_works_unchanged(places: config.Places, said: Said, template: str) -> None:
+def test_a_template_works_unchanged(places: directories.Places, said: Said, template: str) -> None:
     # issue: "ctx plugin new (process, native C, python templates that pass test and run unchanged)"
     assert f"ctx plugin test cortex-plugin-my-{template} --run" in said.ok(
         "new", f"my-{template}", "--template", template
@@ -36,7 +36,7 @@ def test_a_template_works_unchanged(places: config.Places, said: Said, template:
     said.ok("install", folder)
 
 
-def test_nothing_is_written_over(places: config.Places, said: Said) -> None:
+def test_nothing_is_written_over(places: directories.Places, said: Said) -> None:
     Path("there").mkdir()
     status, _, err = said("new", "notes", "there")
     assert (status, err) == (1, "ctx plugin: there is there already; name another directory\n")
@@ -73,7 +73,7 @@ def test_nothing_is_written_over(places: config.Places, said: Said) -> None:
     ],
 )
 def test_a_failing_check_fails_the_test(
-    places: config.Places, said: Said, change: object, sentence: str
+    places: directories.Places, said: Said, change: object, sentence: str
 ) -> None:
     folder = hello(Path("hello"))
     assert callable(change)
@@ -84,7 +84,7 @@ def test_a_failing_check_fails_the_test(
     assert "Conformance: local checks failed" in out
 
 
-def test_what_callers_pass_on_may_be_inherited(places: config.Places, said: Said) -> None:
+def test_what_callers_pass_on_may_be_inherited(places: directories.Places, said: Said) -> None:
     # docs/ctx.md lists them; docs/plugins.md: "and the caller's working directory in `CORTEXFS_CWD`"
     known = [name.decode() for name in (*hostcalls.ENVIRONMENT, b"LC_ALL")]
     edit(hello(Path("hello")), "= {}", f"= {{}}\ninherit_env = {json.dumps([*known, 'CORTEXFS_CWD'])}")
@@ -93,7 +93,7 @@ def test_what_callers_pass_on_may_be_inherited(places: config.Places, said: Said
 
 
 def test_a_test_gives_a_tool_no_more_than_a_call_would(
-    places: config.Places, said: Said, monkeypatch: pytest.MonkeyPatch
+    places: directories.Places, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A tool that works in its test only is what nobody expects.
     said.ok("new", "looks", "--template", "python")
@@ -109,7 +109,7 @@ def test_a_test_gives_a_tool_no_more_than_a_call_would(
     assert "called with {}: UTC -" in said.ok("test", "cortex-plugin-looks", "--run")
 
 
-def test_a_tool_that_breaks_fails_the_test_that_runs_it(places: config.Places, said: Said) -> None:
+def test_a_tool_that_breaks_fails_the_test_that_runs_it(places: directories.Places, said: Said) -> None:
     folder = hello(Path("hello"))
     (folder / "bin/hello").write_text("#!/bin/sh\necho '{'\n")
     said.ok("test", "hello")
@@ -123,7 +123,7 @@ def test_a_tool_that_breaks_fails_the_test_that_runs_it(places: config.Places, s
 # -- review
 
 
-def test_a_review_says_what_is_asked_for_and_what_holds_it(places: config.Places, said: Said) -> None:
+def test_a_review_says_what_is_asked_for_and_what_holds_it(places: directories.Places, said: Said) -> None:
     # issue: "prints for each plugin what is enforced by what"
     claims = '[sandbox]\nnetwork = "none"\nfilesystem = "plugin_only"\nmemory_mb = 64\nuid_drop = true\n'
     folder = hello(Path("hello"), claims)
@@ -159,7 +159,7 @@ def test_a_review_says_what_is_asked_for_and_what_holds_it(places: config.Places
         assert f"    - {what}: all that its caller may, as its caller: held by nothing" in said_of_all
 
 
-def test_a_review_recommends_the_floors_that_policy_has(places: config.Places, said: Said) -> None:
+def test_a_review_recommends_the_floors_that_policy_has(places: directories.Places, said: Said) -> None:
     # abi.md 11.29
     folder = hello(Path("hello"))
     harmless = 'reversibility = "reversible", confirmation = "never", dry_run = "not_supported"'
@@ -175,7 +175,7 @@ def test_a_review_recommends_the_floors_that_policy_has(places: config.Places, s
     ]
 
 
-def test_a_package_is_reviewed_as_its_directory_is(places: config.Places, said: Said) -> None:
+def test_a_package_is_reviewed_as_its_directory_is(places: directories.Places, said: Said) -> None:
     hello(Path("hello"))
     said.ok("pack", "hello", "hello.cpx")
     assert said.ok("review", "hello.cpx") == said.ok("review", "hello")

@@ -15,6 +15,7 @@ from cortexfs import config
 from cortexfs.plugins.package import package, records
 from cortexfs.plugins.trust import openpgp, succession
 from cortexfs.plugins.trust.succession import Copy
+from cortexfs.state import directories
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello
 from tests.shell.plugin_desk import World, world
@@ -28,7 +29,7 @@ ANN, BOB = Path("ann"), Path("bob")
 
 
 @pytest.fixture
-def installed(places: config.Places, said: Said) -> Path:
+def installed(places: directories.Places, said: Said) -> Path:
     """hello 0.1.0 of Ann is installed; there are packages of Bob, whom this state trusts as well."""
     for who in (ANN, BOB):
         hello(who)
@@ -127,7 +128,7 @@ def test_a_person_is_asked_with_both_named(installed: Path, said: Said, answer: 
 
 
 def test_names_that_the_former_publisher_might_take_are_not_the_next_ones(
-    installed: Path, places: config.Places, said: Said
+    installed: Path, places: directories.Places, said: Said
 ) -> None:
     assert config.choices(places.config)["hello"] == config.REPLACE
     said.ok("install", str(ANN))

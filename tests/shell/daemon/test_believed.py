@@ -18,11 +18,12 @@ import pytest
 from cortexfs import config
 from cortexfs.cli.mount import system_checks
 from cortexfs.cli.mount.checks import FAIL, OK, Subject
-from cortexfs.config import Places
 from cortexfs.core.errors import Fault
 from cortexfs.core.policy.risk_settings import FILE as POLICY
 from cortexfs.daemon import deciding
 from cortexfs.daemon.agent_ports import PolicyFile
+from cortexfs.state import directories
+from cortexfs.state.directories import Places
 from tests.shell.believing import KINDS, control, own_agent, written
 
 USER, STRANGER = 65534, 1
@@ -70,7 +71,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
     "a stranger's link": lambda path: given(moved(path).parent / path.relative_to(top(path))),
 }
 NESTED = "in a folder of a folder of everybody"
-DEEP = ("own agent", "plugin", "control", "weights")  # others are below what config.create looks at
+DEEP = ("own agent", "plugin", "control", "weights")  # others are below what directories.create looks at
 OF_LINKS = (NESTED, "a stranger's", *(way for way in WAYS if way.startswith("in a folder of")))
 CASES = [
     (kind, way)
@@ -90,7 +91,7 @@ def places(uid: int) -> Iterator[Places]:
         base.mkdir(mode=0o755)
         os.chown(base, uid, uid)
         with being(uid):
-            config.create(where := Places(base / "state", base / "config"))
+            directories.create(where := Places(base / "state", base / "config"))
         yield where
     finally:
         shutil.rmtree(above)

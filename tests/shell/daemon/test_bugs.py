@@ -9,12 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from cortexfs.config import Places, load
+from cortexfs.config import load
 from cortexfs.daemon import status
 from cortexfs.daemon.daemon import Daemon
 from cortexfs.models.ask.driver import Turn
 from cortexfs.models.drivers import answered
 from cortexfs.peers.streams import receive
+from cortexfs.pool.starter import Starter
+from cortexfs.pool.starter_ends import begin
+from cortexfs.state.directories import Places
 from tests.bugcount import counted
 from tests.shell import calling
 from tests.shell.talk.test_sockets import TALKS, listening
@@ -60,7 +63,8 @@ async def test_of_a_task_that_answers() -> None:
 def test_status_tells_of_all(tmp_path: Path) -> None:
     # docs/ctx.md: "how many bugs of ours were met"
     log = logging.getLogger("cortexfs")
-    daemon = Daemon(tmp_path, load(Places(tmp_path / "state", tmp_path / "config")), True, lambda: None)
+    config = load(Places(tmp_path / "state", tmp_path / "config"))
+    daemon = Daemon(tmp_path, config, Starter(begin()), True, lambda: None)
     try:
         for name in ("cortexfs", "cortexfs.tree.fuse"):
             logging.getLogger(name).error("a guard has met one", exc_info=ZeroDivisionError())

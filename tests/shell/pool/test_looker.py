@@ -17,6 +17,7 @@ from cortexfs.peers import place
 from cortexfs.peers.place import HERE
 from cortexfs.pool.callers import Callers, Looker, LookQuestion
 from cortexfs.pool.starter import Starter
+from cortexfs.pool.starter_ends import begin
 from tests.shell.calling import files_closed, open_files
 from tests.shell.forks import connected
 from tests.waiting import awaited, until
@@ -26,7 +27,7 @@ MANY = 3000  # more than a channel takes at a time
 
 @asynccontextmanager
 async def looking() -> AsyncIterator[Looker]:
-    starter = Starter()
+    starter = Starter(begin())
     try:
         looker = Looker(starter)
         async with trio.open_nursery() as nursery:

@@ -17,6 +17,7 @@ from cortexfs.core import starts
 from cortexfs.daemon.starts import home
 from cortexfs.linux import syscalls
 from cortexfs.pool.starter import Child, Starter
+from cortexfs.pool.starter_ends import begin
 from tests.shell.starters import starting
 
 SLEEP = ("/bin/sh", "-c", "exec sleep 3600")
@@ -99,9 +100,9 @@ async def test_a_child_is_ended_by_its_number() -> None:
 
 
 async def test_nothing_outlives_the_daemon() -> None:
-    starter = Starter(engine=SLEEP)
+    starter = Starter(begin(engine=SLEEP))
     child, rights = starter.start_now(starts.ENGINE)
-    forks, more = starter.start_now(starts.FORK_SERVER)
+    forks, more = starter.first()
     pidfds = [os.pidfd_open(each) for each in (starter.pid, child.pid, forks.pid)]
     for fd in (*rights, *more):
         os.close(fd)
@@ -132,7 +133,7 @@ async def test_what_comes_too_late_is_ended() -> None:
         before = len(os.listdir("/proc/self/fd"))
         with trio.move_on_after(0):
             await starter.start(starts.ENGINE)
-        child = next(iter(starter._children.values()))
+        child = [*starter._children.values()][-1]
         os.kill(starter.pid, signal.SIGCONT)
         await child.ended.wait()
         assert len(os.listdir("/proc/self/fd")) == before
@@ -225,7 +226,7 @@ async def test_no_command_is_run_that_others_may_have_written(tmp_path: Path) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts")
 def test_what_others_have_mounted_over_it_stays(tmp_path: Path) -> None:
     syscalls.cover(str(tmp_path), "test-cortexfs")
-    starter = Starter(tmp_path)
+    starter = Starter(begin(tmp_path))
     try:
         starter.unmount()  # none is ours yet
         starter.mounted(os.stat(tmp_path).st_dev)

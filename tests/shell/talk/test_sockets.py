@@ -18,6 +18,7 @@ from cortexfs.core.registry import Object
 from cortexfs.peers.guests import Arrivals
 from cortexfs.pool.pool import Pool
 from cortexfs.pool.starter import Starter
+from cortexfs.pool.starter_ends import begin
 from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.listener import SocketNames, Sockets
 
@@ -31,7 +32,7 @@ TOOL = Object(class_="tool", name="fs.read", description="Reads.")
 @contextlib.asynccontextmanager
 async def listening(root: Path) -> AsyncIterator[Sockets]:
     (root / "model" / "acme").mkdir(parents=True)
-    starter = Starter(root)
+    starter = Starter(begin(root))
     starter.mounted(os.stat(root).st_dev)
     pool = cast(Pool, SimpleNamespace(by_pid={}, starter=starter))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cortexfs.config import Places, create
 from cortexfs.core.errors import Fault
 from cortexfs.core.tree import places
 from cortexfs.core.tree.tree import Tree
+from cortexfs.state.directories import Places, create
 from cortexfs.tree import open_files
 from cortexfs.tree.open_files import Handles, Listing
 

@@ -11,18 +11,18 @@ import argparse
 import os
 import subprocess
 
-from cortexfs import config
 from cortexfs.cli import mounts, output, plugin_commands
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import UNINSTALL, UNINSTALL_SECONDS
 from cortexfs.host.call import plugin_state
+from cortexfs.state import directories
 from cortexfs.state.beside import kept_of
 
 # What the mount may take besides, to check the plugin and to start a host.
 SECONDS = UNINSTALL_SECONDS + 30
 
 
-def last_hooks(options: argparse.Namespace, where: config.Places, name: str) -> None:
+def last_hooks(options: argparse.Namespace, where: directories.Places, name: str) -> None:
     if plugin_state.has_begun(kept_of(where.state) / name, os.getuid()) and (
         why := _called(options.root, name)
     ):

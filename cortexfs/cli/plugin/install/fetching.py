@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 
-from cortexfs import config
 from cortexfs.cli import output
 from cortexfs.cli.plugin.permissions import networks
 from cortexfs.net import web
@@ -19,11 +18,12 @@ from cortexfs.plugins.install import fetch
 from cortexfs.plugins.install.fetch import Modules
 from cortexfs.plugins.package import directory
 from cortexfs.plugins.package.package import PackageFiles
+from cortexfs.state import directories
 
 SECONDS = 300.0  # for a module of WebAssembly
 
 
-def completed(tree: PackageFiles, where: config.Places, private: str) -> PackageFiles:
+def completed(tree: PackageFiles, where: directories.Places, private: str) -> PackageFiles:
     """With all that it needs; from the network, unless the very same plugin is installed."""
     installed = where.state / directory.FOLDER / tree.manifest.name
     own = networks(private)
@@ -32,7 +32,7 @@ def completed(tree: PackageFiles, where: config.Places, private: str) -> Package
     )
 
 
-def told(tree: PackageFiles, where: config.Places) -> str:
+def told(tree: PackageFiles, where: directories.Places) -> str:
     """For the line that says that it is installed."""
     if not (count := len(fetch.pins(tree))):
         return ""

@@ -34,16 +34,17 @@ from cortexfs.plugins.package import directory, json_manifests, records
 from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.trust import openpgp, signing, succession, trust
 from cortexfs.plugins.trust.signing import SignatureVerdict
+from cortexfs.state import directories
 
 CONSENT = "--replace"  # in what the daemon says of a plugin that needs it
 
 
-def install(options: argparse.Namespace, where: config.Places) -> int:
+def install(options: argparse.Namespace, where: directories.Places) -> int:
     source = sources.read(options.source)
     source = source._replace(tree=fetching.completed(source.tree, where, options.private))
     name = source.tree.manifest.name
     check(source.tree)
-    config.create(where)
+    directories.create(where)
     verdict = signing.verify(source.tree)
     key, unchecked = _openpgp(source.tree, where)
     after = succession.Copy(source.tree.manifest.version, verdict.publisher, verdict.fingerprint, key)
@@ -66,7 +67,9 @@ def install(options: argparse.Namespace, where: config.Places) -> int:
     return EXIT_FAILED if refused else EXIT_OK
 
 
-def _replaces(options: argparse.Namespace, where: config.Places, name: str, after: succession.Copy) -> bool:
+def _replaces(
+    options: argparse.Namespace, where: directories.Places, name: str, after: succession.Copy
+) -> bool:
     """Returns True where it replaces another publisher's. Raises a Fault where nobody consents to that."""
     base = where.state / directory.FOLDER
     installing.settle(base)
@@ -83,7 +86,7 @@ def _replaces(options: argparse.Namespace, where: config.Places, name: str, afte
     return is_other
 
 
-def _openpgp(tree: PackageFiles, where: config.Places) -> tuple[str, str]:
+def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
     """The key that has signed a manifest.json, and what to say where that was not looked at."""
     if not json_manifests.is_json(tree.manifest):
         return "", ""
@@ -100,7 +103,7 @@ def _warned(source: PluginSource) -> str:
     return f", with {count} warning{'s' * (count > 1)} (see: ctx plugin review {source.told})"
 
 
-def _lacks(where: config.Places, name: str) -> str | None:
+def _lacks(where: directories.Places, name: str) -> str | None:
     """Returns the needs of the plugin that nothing meets."""
     enabled = config.enabled(config.load(where))
     return dependencies.why_not(where.state / directory.FOLDER, found(), enabled, name)
@@ -160,7 +163,7 @@ def check_schema(tool: DeclaredProcessTool) -> None:
 
 
 def _decide(
-    options: argparse.Namespace, where: config.Places, verdict: SignatureVerdict, packaged: bool
+    options: argparse.Namespace, where: directories.Places, verdict: SignatureVerdict, packaged: bool
 ) -> None:
     """Trust its publisher, if that is needed and wanted; a Fault where it is not."""
     store = trust.TrustStore(where.state)
@@ -176,7 +179,7 @@ def _decide(
         store.add(verdict, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def uninstall(options: argparse.Namespace, where: config.Places) -> int:
+def uninstall(options: argparse.Namespace, where: directories.Places) -> int:
     name = names.check(options.name)
     base = where.state / directory.FOLDER
     if not (base / name).is_dir():
@@ -194,7 +197,7 @@ def uninstall(options: argparse.Namespace, where: config.Places) -> int:
     return EXIT_OK
 
 
-def enable(options: argparse.Namespace, where: config.Places) -> int:
+def enable(options: argparse.Namespace, where: directories.Places) -> int:
     known = {one.plugin.name: one.fault for one in found()}
     known |= dict.fromkeys((path.name for path in directory.folders(where.state / directory.FOLDER)), None)
     if options.name not in known:
@@ -209,7 +212,7 @@ def enable(options: argparse.Namespace, where: config.Places) -> int:
     return EXIT_OK
 
 
-def disable(options: argparse.Namespace, where: config.Places) -> int:
+def disable(options: argparse.Namespace, where: directories.Places) -> int:
     known = {one.plugin.name for one in found()} | set(config.enabled(config.load(where)))
     known |= {path.name for path in directory.folders(where.state / directory.FOLDER)}
     if options.name not in known:
@@ -221,7 +224,7 @@ def disable(options: argparse.Namespace, where: config.Places) -> int:
 
 
 def _choose(
-    options: argparse.Namespace, where: config.Places, name: str, choice: config.Choice | None
+    options: argparse.Namespace, where: directories.Places, name: str, choice: config.Choice | None
 ) -> tuple[str, bool]:
     """Write the choice down and tell the daemon; what it says, and whether it refused the plugin."""
     before = config.choices(where.config).get(name)

@@ -11,7 +11,6 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from cortexfs import config
 from cortexfs.cli import output
 from cortexfs.cli.plugin.install import fetching as plugin_fetching
 from cortexfs.cli.plugin.install.install import check_schema, commands_fault
@@ -28,9 +27,10 @@ from cortexfs.plugins.package import directory, json_manifests, package
 from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.package.tarball import MAX_PACKED
 from cortexfs.plugins.trust import signing
+from cortexfs.state import directories
 
 
-def review(options: argparse.Namespace, where: config.Places) -> int:
+def review(options: argparse.Namespace, where: directories.Places) -> int:
     path = Path(options.directory)
     if path.is_dir():
         if wrong := _unread(path):
@@ -46,7 +46,7 @@ def review(options: argparse.Namespace, where: config.Places) -> int:
         return _say(tree.manifest, tree, [*unread, *_checks(tree.manifest, tree, place)])
 
 
-def test(options: argparse.Namespace, where: config.Places) -> int:
+def test(options: argparse.Namespace, where: directories.Places) -> int:
     path = Path(options.directory)
     if wrong := _unread(path):
         return _say_wrong(path, wrong)
@@ -74,7 +74,7 @@ def _say_wrong(path: Path, wrong: list[InstallCheck]) -> int:
 
 
 def _read(
-    path: Path, where: config.Places, private: str
+    path: Path, where: directories.Places, private: str
 ) -> tuple[Manifest, PackageFiles | None, list[InstallCheck]]:
     """Returns the readable part of a directory, and the reasons for the rest."""
     try:
@@ -86,7 +86,7 @@ def _read(
 
 
 def _completed(
-    tree: PackageFiles, where: config.Places, private: str
+    tree: PackageFiles, where: directories.Places, private: str
 ) -> tuple[PackageFiles, list[InstallCheck]]:
     """With what installing would fetch, and why not."""
     if not json_manifests.is_json(tree.manifest) or tree.manifest.json.kind != hostcalls.ESM:

@@ -28,6 +28,8 @@ from cortexfs.plugins.install import install
 from cortexfs.plugins.install.review import InstallCheck
 from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.pool.pool import Pool
+from cortexfs.pool.starter import Starter
+from cortexfs.pool.starter_ends import begin
 from cortexfs.pool.tool_call import ToolCalls
 
 CALL_SECONDS = 30.0
@@ -56,7 +58,7 @@ def tried(tree: PackageFiles, *, run: bool) -> list[InstallCheck]:
 
 
 async def _tried(plugin: hostcalls.Plugin, *, run: bool) -> list[InstallCheck]:
-    pool = Pool(_LIMITS)
+    pool = Pool(_LIMITS, Starter(begin()))
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pool.starter.run)

@@ -1,0 +1,77 @@
+"""The daemon's side of `ctx mount`: hold the state, begin the starter, read the daemon's modules, serve.
+
+Rules: the daemon says through a pipe that the mount answers, or one sentence why it does not, and before that
+that it is at work. Without a pipe it says so on stderr.
+This file must never know how a daemon is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from cortexfs.cli import parser
+from cortexfs.cli.mount.log_guard import Sparing
+from cortexfs.cli.output import say
+from cortexfs.config import load
+from cortexfs.core.errors import Fault, exit_status
+from cortexfs.pool import starter_ends
+from cortexfs.state import state_lock
+from cortexfs.state.directories import Places
+
+READY = b"ready\n"
+WORKING = b"."
+
+
+def serve(root: str, where: Places, pipe: int | None, strict: bool) -> int:
+    """Be the daemon."""
+    tell = Ready(root, pipe)
+    os.umask(os.umask(0o077) | 0o022)  # what the daemon writes, it has to believe later
+    try:
+        config = load(where)
+        _log_to_stderr()
+        with state_lock.held(config.state):
+            starter = starter_ends.begin(Path(root), config.state, config.directory)
+            from cortexfs.daemon import daemon  # the one place that loads trio and pyfuse3
+
+            return daemon.run(Path(root), config, starter, tell, strict)
+    except Fault as fault:
+        if pipe is None:
+            raise
+        tell(fault.message)
+        return exit_status(fault.code)
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    for target in logging.getLogger().handlers:
+        target.addFilter(Sparing())
+
+
+class Ready:
+    """Tells whoever started the daemon that it is ready, or why not: through the pipe, or on stderr. Through
+    the pipe also, for an empty sentence, that the daemon is still at work."""
+
+    def __init__(self, root: str, pipe: int | None) -> None:
+        self._root = root
+        self._pipe = pipe
+
+    def __call__(self, problem: str | None) -> None:
+        if problem == "":
+            self._write(WORKING)
+            return
+        if self._pipe is None:
+            text = f"mounted at {self._root} (pid {os.getpid()})"
+            say(text if problem is None else f"{parser.program()} mount: {problem}")
+            return
+        self._write(READY if problem is None else problem.encode()[:4000])
+        os.close(self._pipe)
+        self._pipe = None
+
+    def _write(self, said: bytes) -> None:
+        """Whoever started us may have given up waiting."""
+        if self._pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._pipe, said)

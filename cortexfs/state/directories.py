@@ -1,0 +1,68 @@
+"""The directories in which CortexFS keeps things: the state and the configuration.
+
+Rules: nobody but their owner and root may write there. Nothing here imports msgspec, as `ctx mount` reads it.
+This file must never know what is in them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from cortexfs.core.errors import Fault, code_of
+from cortexfs.state import believed
+
+
+class Places(NamedTuple):
+    state: Path
+    config: Path
+
+
+def places(
+    environ: Mapping[str, str], uid: int, *, state: str | None = None, config: str | None = None
+) -> Places:
+    """The places of abi.md 8.1 and 8.3: the arguments, else CTX_STATE and CTX_CONFIG, else those of `uid`."""
+    state = state or environ.get("CTX_STATE")
+    config = config or environ.get("CTX_CONFIG")
+    return Places(
+        _absolute(state) if state else _default(environ, uid, "/var/lib", "XDG_STATE_HOME", ".local/state"),
+        _absolute(config) if config else _default(environ, uid, "/etc", "XDG_CONFIG_HOME", ".config"),
+    )
+
+
+def _absolute(path: str) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def _default(environ: Mapping[str, str], uid: int, system: str, variable: str, below_home: str) -> Path:
+    if uid == 0:
+        return Path(system, "cortexfs")
+    # The XDG base directory specification: a relative path counts as unset.
+    if (base := environ.get(variable, "")).startswith("/"):
+        return Path(base, "cortexfs")
+    if (home := environ.get("HOME", "")).startswith("/"):
+        return Path(home, below_home, "cortexfs")
+    raise Fault(
+        "EINVAL", f"neither {variable} nor HOME is set; name the directories with --state and --config"
+    )
+
+
+def create(where: Places) -> None:
+    """Make the missing directories; sessions and secrets will lie in state, so it is 0700."""
+    try:
+        where.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        where.config.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as problem:
+        mend = "name others with --state and --config"
+        raise Fault(
+            code_of(problem.errno), f"{problem.filename} cannot be made: {problem.strerror}; {mend}"
+        ) from None
+    for directory in where:
+        found = directory.stat()
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & believed.OTHERS:
+            mend = f"chown {os.geteuid()} {directory}; chmod go-w {directory}"
+            raise Fault(
+                "EACCES", f"others may change {directory}, and so what the daemon does; mend it: {mend}"
+            )
