@@ -209,16 +209,17 @@ class Starter:
         """End it, and with it all that it has started. May be repeated."""
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
+        for fd in self._first.rights:
+            os.close(fd)
+        self._first.rights = []
+        for channel in (self.control, self.looks):
+            with suppress(OSError):  # a daemon that has given up closing it (confinement)
+                channel.close()
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for fd in self._first.rights:
-            os.close(fd)
-        for channel in (self.control, self.looks):
-            with suppress(OSError):  # a daemon that has given up closing it (confinement)
-                channel.close()
 
 
 async def _read(output: int) -> bytes:
