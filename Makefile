@@ -105,7 +105,7 @@ soak: .venv/.local test-packages mutation
 lock: .venv/.pins
 	@python3 -m venv .venv/lock && .venv/lock/bin/pip install -qq pip-tools
 	@CUSTOM_COMPILE_COMMAND="make lock" .venv/lock/bin/pip-compile -q --upgrade --generate-hashes --strip-extras \
-		--no-emit-options --extra local --extra mcp --extra models --extra plugins --extra dev -o requirements-dev.lock pyproject.toml
+		--no-emit-options --extra local --extra mcp --extra plugins --extra dev -o requirements-dev.lock pyproject.toml
 
 clean: down
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -80,10 +80,10 @@ class Drivers:
     async def apply(self, sources: Mapping[str, ModelSource]) -> None:
         """Use these providers from now on; answers that are on their way go on as they began."""
         self._sources = sources
-        await self._clients.forget()
+        self._clients.forget()
 
     async def close(self) -> None:
-        await self._clients.forget()
+        self._clients.forget()
 
     def of(self, key: Key) -> Driver:
         """Returns the driver that answers in an object's sessions now."""

@@ -15,7 +15,6 @@ This file must never know who asks.
 
 from __future__ import annotations
 
-import base64
 import http.client
 import queue
 import socket
@@ -25,11 +24,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from cortexfs.core import networks
 from cortexfs.core.errors import Fault
 from cortexfs.core.jsontext import clipped, shown
+from cortexfs.net import proxies
 from cortexfs.version import VERSION
 
 IDLE_SECONDS = 30.0  # to connect, and between two pieces of an answer
@@ -39,7 +39,6 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _SECRETS = ("authorization", "cookie", "proxy-authorization")
 PLAIN_TOO = ("http", "https")
 _PORTS = {"http": 80, "https": 443}
-_MAX_HEAD = 16 << 10
 
 
 class WebRequest(NamedTuple):
@@ -122,6 +121,8 @@ def why_not(problem: BaseException) -> str:
     """Say why no answer came about; never in the request's own words."""
     if isinstance(problem, ssl.SSLCertVerificationError):
         return f"its certificate is not to be trusted: {problem.verify_message}"
+    if isinstance(problem, ssl.SSLError):
+        return "it does not speak https"
     if isinstance(problem, socket.gaierror):
         return "its name is not known"
     if isinstance(problem, OSError):
@@ -168,10 +169,10 @@ class _Exchange:
         parts = urlsplit(request.url)
         host, headers = self._checked(parts), dict(request.headers)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        proxy = self._proxy(parts)
+        proxy = None if self._open is not None else proxies.proxy_of(parts)
         if proxy and parts.scheme == "http":
             path = f"http://{parts.netloc.rpartition('@')[2]}{path}"
-            headers |= _authorization(proxy)
+            headers |= proxies.authorization(proxy)
         connection = http.client.HTTPConnection(host, parts.port or _PORTS[parts.scheme])
         connection.sock = self._way(parts.scheme, host, connection.port, proxy)
         try:
@@ -195,25 +196,14 @@ class _Exchange:
             raise Fault("EINVAL", "the URL names no host")
         return parts.hostname
 
-    def _proxy(self, parts: SplitResult) -> SplitResult | None:
-        """The proxy that the environment names for a server that is not this machine's."""
-        if self._open is not None or networks.is_loopback(parts.hostname):
-            return None
-        from urllib.request import getproxies, proxy_bypass  # which hosts do not need
-
-        address = getproxies().get(parts.scheme)
-        if not address or proxy_bypass(parts.netloc.rpartition("@")[2]):
-            return None
-        return urlsplit(address if "://" in address else f"http://{address}")
-
     def _way(self, scheme: str, host: str, port: int, proxy: SplitResult | None) -> socket.socket:
         """A connection to the server, or to what passes on to it."""
-        to = (proxy.hostname or "", proxy.port or 80) if proxy else (host, port)
+        to = proxies.address(proxy) if proxy else (host, port)
         way = connect(*to, self._open, self._keep)
         try:
             if scheme == "https":
                 if proxy:
-                    _pass_on(way, host, port, _authorization(proxy))
+                    _pass_on(way, proxy, host, port)
                 way = ssl.create_default_context().wrap_socket(way, server_hostname=host)
                 self._keep(way)
             return way
@@ -251,27 +241,14 @@ def connect(
     raise fault
 
 
-def _pass_on(way: socket.socket, host: str, port: int, headers: dict[str, str]) -> None:
+def _pass_on(way: socket.socket, proxy: SplitResult, host: str, port: int) -> None:
     """Have a proxy pass on what follows."""
-    name = host.encode("idna").decode()
-    to = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-    fields = "".join(f"{key}: {value}\r\n" for key, value in ({"Host": to} | headers).items())
-    way.sendall(f"CONNECT {to} HTTP/1.1\r\n{fields}\r\n".encode())
+    way.sendall(proxies.tunnel(proxy, host, port))
     said = b""
-    while b"\r\n\r\n" not in said:  # nobody says more before TLS begins
-        some = way.recv(1 << 10)
+    while (through := proxies.is_through(said)) is None and (some := way.recv(1 << 10)):
         said += some
-        if not some or len(said) > _MAX_HEAD:
-            break
-    if said[len("HTTP/1.1 ") :][:3] != b"200":
-        raise OSError("its proxy refuses")
-
-
-def _authorization(proxy: SplitResult) -> dict[str, str]:
-    if not proxy.username:
-        return {}
-    words = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"}
+    if not through:
+        raise OSError(proxies.REFUSAL)
 
 
 def redirected(request: WebRequest, status: int, url: str) -> WebRequest:

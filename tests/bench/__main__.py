@@ -18,7 +18,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.bench import engine, esm, flood, mcp, measure, plugins, providers, search, streams, talking, wasm
+from tests.bench import (
+    engine,
+    esm,
+    flood,
+    many,
+    mcp,
+    measure,
+    plugins,
+    providers,
+    search,
+    streams,
+    talking,
+    wasm,
+)
 from tests.mounted.ctx_mount import Ctx, interpreter, mounted
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "performance.md"
@@ -134,6 +147,15 @@ def crowded(ctx: Ctx) -> Iterator[Row]:
     yield fact("p99 of fs.read without them", found.alone_call, "ms")
     yield above("deltas that came meanwhile, of those sent", found.rate / found.wanted, "x", 0.95)
     yield fact("the daemon's CPU meanwhile", found.cpu, "% of a core")
+
+
+def thousand(python: Path) -> Iterator[Row]:
+    with mounted(python, config=many.CONFIG) as ctx:
+        found = many.figures(ctx)
+    answers = f"{many.STREAMS:,} answers of {many.DELTAS} deltas, {many.RATE} a second each"
+    yield below(f"{answers}, from the first caller to the last", found.took, "s", 3.6)
+    yield below("the daemon's CPU for each of these deltas, while all stream", found.cpu, "us", 40)
+    yield below("their first delta, from the provider to the caller, p50", found.first, "ms", 50)
 
 
 def flooded(python: Path) -> Iterator[Row]:
@@ -291,6 +313,7 @@ SHARED: Mapping[str, Callable[[Ctx], Iterable[Row]]] = {
 }
 OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "flood": flooded,
+    "thousand": thousand,
     "plugins": plugged,
     "search": searched,
     "wasm": webassembly,

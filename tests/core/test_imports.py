@@ -23,7 +23,7 @@ ROOMS = {
     "host": "core linux net peers state sdk tools host version",
     "sessions": "core linux state sessions",
     "pool": "core linux peers state pool",
-    "models": "core net state pool models",
+    "models": "core net state pool version models",
     "agents": "core state models agents",
     "hooks": "core pool models sessions hooks",
     "plugins": "core linux net state peers pool models version config plugins",

@@ -2,7 +2,7 @@
 
 Its certificate is of an authority that DENO_CERT has to name: `environment` says that and the registries. It
 answers on every loopback address of IPv4, as a redirect has to lead somewhere else; only 127.0.0.1 and
-localhost are in its certificate.
+localhost are in its certificate, and far.invalid, which only a proxy of a test finds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PRIVATE = "127.0.0.1/32,::1/128"  # what --private has to allow; no other loopback address
-_NAMES = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+_NAMES = "subjectAltName=DNS:localhost,DNS:far.invalid,IP:127.0.0.1"
 
 
 class Certificates(NamedTuple):

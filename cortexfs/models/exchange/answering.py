@@ -30,8 +30,8 @@ from cortexfs.models.ask.question import ModelInput, asked
 from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import PromptWindow
 from cortexfs.models.exchange import failures
-from cortexfs.models.exchange.clients import Clients, ConnectionSettings, Lost, RejectedResponse
-from cortexfs.models.exchange.endpoint import Endpoint
+from cortexfs.models.exchange.clients import Clients, ConnectionSettings, RejectedResponse
+from cortexfs.models.exchange.endpoint import Endpoint, Lost
 from cortexfs.models.exchange.failures import ProviderFailure
 from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.exchange.wake_pace import PACE

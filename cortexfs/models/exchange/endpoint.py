@@ -15,18 +15,36 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+ANTHROPIC = "anthropic.messages"
+ANTHROPIC_VERSION = "2023-06-01"
+
+
+class Lost(Exception):
+    """The connection failed."""
+
+    def __init__(self, why: str, connected: bool) -> None:
+        super().__init__(why)
+        self.why = why
+        self.connected = connected
+
 
 class Endpoint:
+    kept = True  # its connections are, for the next request
+
     def __init__(self, base_url: str, key: str) -> None:
         self.base_url = base_url
         self.key = key
 
+    def is_there(self) -> bool:
+        """Returns False where the address may be somebody else's by now. Asked when a connection is there."""
+        return True
+
 
 def authorisation(key: str, format_: str) -> dict[str, str]:
-    """The header that has the key."""
-    if not key:
-        return {}
-    return {"X-Api-Key": key} if format_ == "anthropic.messages" else {"Authorization": f"Bearer {key}"}
+    """The headers that a vendor wants: the key, if there is one, and the version of its API."""
+    if format_ == ANTHROPIC:
+        return {"Anthropic-Version": ANTHROPIC_VERSION} | ({"X-Api-Key": key} if key else {})
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 class EndpointServer(Protocol):

@@ -18,7 +18,6 @@ from cortexfs.models.providers.provider import Provider
 from cortexfs.net import web
 
 SECONDS = 20.0
-ANTHROPIC = "2023-06-01"
 PAGE = 1000
 
 
@@ -44,9 +43,7 @@ def _address(provider: Provider, after: str) -> str:
 
 
 def _headers(provider: Provider, key: str) -> dict[str, str]:
-    version = {"Anthropic-Version": ANTHROPIC} if provider.format == "anthropic.messages" else {}
-    own = version | authorisation(key, provider.format)
-    return {"Accept": "application/json"} | provider.headers | own
+    return {"Accept": "application/json"} | provider.headers | authorisation(key, provider.format)
 
 
 def _get(name: str, url: str, headers: dict[str, str], key: str) -> bytes:

@@ -19,7 +19,7 @@ import trio
 
 FEW = 8
 SHARE = 0.0006  # seconds of rest for each stream that there is: less than half of a core for all of them
-LONGEST = 0.15  # seconds, on average
+LONGEST = 0.25  # seconds, on average
 
 
 class Pace:
@@ -43,7 +43,10 @@ class Pace:
         return 0.0 if self._streams <= FEW else min(LONGEST, self._streams * SHARE)
 
     async def rest(self) -> None:
-        if seconds := self.seconds:
+        """Give all others a turn, and more than one where there are many."""
+        if not (seconds := self.seconds):
+            await trio.lowlevel.checkpoint()
+        else:
             # Not all for as long: those that were woken together would be woken together for ever.
             await trio.sleep(seconds * random.uniform(0.5, 1.5))
 

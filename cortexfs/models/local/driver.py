@@ -19,6 +19,7 @@ from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.models.ask.model import ModelEntry, model_of
 from cortexfs.models.ask.question import ModelInput, PromptMedia
 from cortexfs.models.exchange.answering import Attempts, RetryTerms
+from cortexfs.models.exchange.clients import Clients
 from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.formats import openai_chat
 from cortexfs.models.formats.format import Format
@@ -56,12 +57,10 @@ class Locals:
         async def answer(turn: Turn) -> None:
             if object_.status != "ready":
                 raise Fault("EHOSTDOWN", f"{object_.name} is {object_.status}")
-            from cortexfs.models.local.loopback import Loopback  # h11 is of the extra [local]
-
             engine = self._engines.engine(weights)
             # No deadlines: a prompt may wait for its turn, and the engine is watched by whoever started it.
             source = ModelSource(object_.name, engine, DRIVER, first=math.inf, silence=math.inf)
             model = model_of(object_, self._control)
-            await Attempts(model, FORMAT, source, Loopback(), turn, RetryTerms()).answer()
+            await Attempts(model, FORMAT, source, Clients(), turn, RetryTerms()).answer()
 
         return answer

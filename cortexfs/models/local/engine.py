@@ -29,8 +29,8 @@ import trio
 from cortexfs.core.errors import Fault
 from cortexfs.core.models import engine_protocol
 from cortexfs.core.safe_text import one_line
-from cortexfs.models.exchange.clients import Lost
-from cortexfs.models.exchange.endpoint import Endpoint
+from cortexfs.models.exchange.clients import get
+from cortexfs.models.exchange.endpoint import Endpoint, Lost
 
 # What is said of a broken connection is said while the child dies; the better sentence comes after.
 DYING = ("EREMOTEIO", "EHOSTDOWN", "EPROTO")
@@ -68,12 +68,17 @@ class EngineTerms(NamedTuple):
 
 
 class EngineAddress(Endpoint):
-    """Where a loaded engine is, and what it wants to hear."""
+    """Where a loaded engine is, and what it wants to hear. The port of one that has ended may be a stranger's
+    by now, whom nothing is told."""
+
+    kept = False  # it has a thread for each connection
 
     def __init__(self, port: int, key: str, is_alive: Callable[[], bool]) -> None:
         super().__init__(f"http://127.0.0.1:{port}/v1", key)
-        self.port = port
-        self.is_alive = is_alive
+        self._is_alive = is_alive
+
+    def is_there(self) -> bool:
+        return self._is_alive()
 
 
 class Weights(NamedTuple):
@@ -270,12 +275,9 @@ class _Process:
     async def _look(self, served: EngineAddress) -> None:
         """Ends an engine that does not tell its slots, as the thread does that makes the answers, between
         two batches."""
-        from cortexfs.models.local.loopback import request  # h11 is of the extra [local]
-
         with trio.move_on_after(self._terms.silence) as clock:
             try:
-                async with request(served, "GET", "/slots") as reply:
-                    await reply.body()
+                await get(served, "/slots")
             except Lost as lost:
                 log.warning("the engine of %s was asked whether it lives: %s", self._weights.name, lost.why)
         if clock.cancelled_caught:

@@ -22,10 +22,10 @@ from cortexfs.core.starts import ENGINE
 from cortexfs.core.talk.requests import Input, Verdict
 from cortexfs.core.tree import controls
 from cortexfs.models.ask.driver import Who
-from cortexfs.models.exchange.clients import Lost
+from cortexfs.models.exchange.clients import get
+from cortexfs.models.exchange.endpoint import Lost
 from cortexfs.models.local.driver import Locals
 from cortexfs.models.local.engine import Engine, EngineAddress, Engines, EngineTerms, Weights
-from cortexfs.models.local.loopback import request
 from cortexfs.models.local.weights import Local
 from cortexfs.pool.starter import Starter
 from tests.places import PROJECT
@@ -149,7 +149,7 @@ async def test_many_first_uses_start_one() -> None:
 
         async def use() -> None:
             async with w.engine("good").serving() as served:
-                pids.add((w.engine("good").pid, served.port))
+                pids.add((w.engine("good").pid, served.base_url))
 
         async with trio.open_nursery() as many:
             for _ in range(10):
@@ -317,8 +317,7 @@ async def test_a_stranger_at_its_port_hears_nothing() -> None:
     async with listener[0]:
         port = listener[0].socket.getsockname()[1]
         with pytest.raises(Lost):
-            async with request(EngineAddress(port, served.key, served.is_alive), "GET", "/slots"):
-                pass
+            await get(EngineAddress(port, served.key, served.is_there), "/slots")
         async with await listener[0].accept() as stranger:
             assert await stranger.receive_some() == b""
 

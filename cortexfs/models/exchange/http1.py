@@ -1,0 +1,236 @@
+"""A connection that speaks HTTP/1.1, over Trio and h11: to a provider, or to an engine on this machine.
+
+    async with await connected(address, seconds) as connection:
+        await connection.begin("POST", target, headers, body)
+        while data := await connection.receive(): ...
+
+Rules: an answer is read as far as it has come, never awaited whole, unless `body` says so, which is bounded.
+Leaving closes the connection, by which the server knows that nobody waits any more. Nothing is retried or
+redirected, and what fails is a Lost.
+This file must never know what is asked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import ssl
+from contextlib import suppress
+from functools import cache
+from ipaddress import ip_address
+from types import TracebackType
+from typing import NamedTuple
+from urllib.parse import SplitResult
+
+import h11
+import trio
+
+from cortexfs.models.exchange.endpoint import Lost
+from cortexfs.net import proxies, web
+
+CHUNK = 64 << 10
+BROKE_OFF = "the connection broke off"
+_PORTS = {"http": 80, "https": 443}
+
+
+class ServerAddress(NamedTuple):
+    """One side of a connection, and a key of those that are kept."""
+
+    scheme: str
+    host: str
+    port: int
+    proxy: SplitResult | None
+
+    @classmethod
+    def of(cls, parts: SplitResult) -> ServerAddress:
+        """Raises Lost where there is no such address."""
+        try:
+            port = parts.port or _PORTS[parts.scheme]
+            return cls(parts.scheme, parts.hostname or "", port, proxies.proxy_of(parts))
+        except (KeyError, ValueError):
+            raise Lost("its base_url is not one of http or https", connected=False) from None
+        except OSError as problem:
+            raise Lost(str(problem), connected=False) from None
+
+
+class HttpConnection:
+    """One exchange at a time."""
+
+    def __init__(
+        self, stream: trio.abc.Stream, plain: trio.SocketStream, prefix: str, own: dict[str, str]
+    ) -> None:
+        """`prefix` and `own` are of each request: what leads its target and its headers, for a proxy."""
+        self._stream = stream
+        self._plain = plain
+        self._socket: socket.socket = plain.socket._sock  # type: ignore[attr-defined]
+        self._prefix = prefix
+        self._own = own
+        self._http = h11.Connection(h11.CLIENT)
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    async def __aenter__(self) -> HttpConnection:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._plain.socket.close()
+
+    async def begin(self, method: str, target: str, headers: dict[str, str], body: bytes = b"") -> None:
+        """Send the request; returns when the answer has begun."""
+        try:
+            request = h11.Request(
+                method=method, target=self._prefix + target, headers=[*(headers | self._own).items()]
+            )
+            events = (request, h11.Data(data=body), h11.EndOfMessage())
+            said = b"".join(self._http.send(event) or b"" for event in events)
+        except h11.LocalProtocolError:
+            raise Lost("the request cannot be sent as it is", connected=False) from None
+        with suppress(trio.BrokenResourceError):  # a server may answer before it has heard all
+            await self._stream.send_all(said)
+        begun = await self._next(connected=False)
+        if not isinstance(begun, h11.Response):
+            raise Lost("it broke off", connected=False)
+        self.status = begun.status_code
+        self.headers = {name.decode(): value.decode("latin-1") for name, value in begun.headers}
+
+    async def receive(self) -> bytes:
+        """Returns the next bytes of the answer, as they come; none at its end."""
+        event = await self._next(connected=True)
+        return bytes(event.data) if isinstance(event, h11.Data) else b""
+
+    async def body(self, most: int, seconds: float) -> bytes:
+        """Returns as much of the answer as comes in so many seconds, up to so many bytes."""
+        whole = b""
+        with trio.move_on_after(seconds), suppress(Lost):
+            while len(whole) < most and (data := await self.receive()):
+                whole += data
+        return whole[:most]
+
+    async def _next(self, connected: bool) -> object:
+        try:
+            while True:
+                event = self._http.next_event()
+                if event is not h11.NEED_DATA and not isinstance(event, h11.InformationalResponse):
+                    return event
+                self._http.receive_data(await self._more())
+        except h11.RemoteProtocolError:
+            raise Lost("it broke off", connected) from None
+        except trio.BrokenResourceError:
+            raise Lost(BROKE_OFF, connected) from None
+
+    async def _more(self) -> bytes:
+        """Bytes that are here already cost no turn of the loop: whoever reads many of them takes turns."""
+        if self._stream is not self._plain:
+            return bytes(await self._stream.receive_some(CHUNK))
+        while True:
+            try:
+                return self._socket.recv(CHUNK)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+            except OSError:
+                raise trio.BrokenResourceError from None
+
+    def is_over(self) -> bool:
+        """Returns True when another request may follow, which `again` makes way for."""
+        if self._http.their_state is h11.SEND_BODY:
+            with suppress(h11.RemoteProtocolError):
+                self._http.next_event()  # its end has come with the last bytes, and nobody asked for more
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+
+    def again(self) -> bool:
+        """Returns False where the server has left, or says what nobody asked for."""
+        looked = select.poll()
+        looked.register(self._plain.socket.fileno(), select.POLLIN)
+        if looked.poll(0):
+            return False
+        self._http.start_next_cycle()
+        return True
+
+
+async def connected(to: ServerAddress, seconds: float) -> HttpConnection:
+    """Connect within so many seconds."""
+    with trio.move_on_after(seconds):
+        plain: trio.SocketStream | None = None
+        try:
+            plain = await _plain(*(proxies.address(to.proxy) if to.proxy else (to.host, to.port)))
+            return await _over(plain, to)
+        except (OSError, trio.BrokenResourceError) as problem:
+            _close(plain)
+            raise Lost(web.why_not(_root(problem)), connected=False) from None
+        except BaseException:
+            _close(plain)
+            raise
+    raise Lost("it did not answer in time", connected=False)
+
+
+def _close(plain: trio.SocketStream | None) -> None:
+    if plain is not None:
+        plain.socket.close()
+
+
+async def _over(plain: trio.SocketStream, to: ServerAddress) -> HttpConnection:
+    if to.scheme == "http":
+        prefix = f"http://{to.host}:{to.port}" if to.proxy else ""
+        return HttpConnection(plain, plain, prefix, proxies.authorization(to.proxy) if to.proxy else {})
+    if to.proxy:
+        await plain.send_all(proxies.tunnel(to.proxy, to.host, to.port))
+        said = b""
+        while (through := proxies.is_through(said)) is None and (some := await plain.receive_some(1 << 10)):
+            said += some
+        if not through:
+            raise OSError(proxies.REFUSAL)
+    # A server that leaves without a word of TLS has left: h11 knows whether it had said all. The context
+    # reads some hundred certificates.
+    stream = trio.SSLStream(
+        plain, await trio.to_thread.run_sync(_context), server_hostname=to.host, https_compatible=True
+    )
+    await stream.do_handshake()
+    return HttpConnection(stream, plain, "", {})
+
+
+async def _plain(host: str, port: int) -> trio.SocketStream:
+    try:
+        ip_address(host)
+    except ValueError:
+        return await trio.open_tcp_stream(host, port)
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    connection = trio.socket.from_stdlib_socket(made)
+    try:
+        await _reach(made, (host, port))
+        return trio.SocketStream(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _reach(made: socket.socket, address: tuple[str, int]) -> None:
+    """As Trio does it, without a turn of the loop: on the loopback a connection is nearly always there at
+    once, which the second call says."""
+    while (problem := made.connect_ex(address)) not in (0, errno.EISCONN):
+        if problem == errno.EALREADY:
+            await trio.lowlevel.wait_writable(made)
+        elif problem != errno.EINPROGRESS:
+            raise OSError(problem, os.strerror(problem))
+
+
+@cache
+def _context() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _root(problem: BaseException) -> BaseException:
+    """Returns the failure that Trio's came from."""
+    while True:
+        if isinstance(problem, BaseExceptionGroup):
+            problem = problem.exceptions[0]
+        elif problem.__cause__ is None:
+            return problem
+        else:
+            problem = problem.__cause__

@@ -1,0 +1,61 @@
+"""The proxies that the environment names, and how a request goes through one.
+
+    if proxy := proxy_of(urlsplit(url)):
+        connect to address(proxy); for https, say tunnel(...) and wait until is_through(what it says)
+
+Rules: a server on this machine is reached without one.
+This file must never know how bytes are sent.
+"""
+
+from __future__ import annotations
+
+import base64
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from cortexfs.core import networks
+
+MAX_HEAD = 16 << 10  # of what a proxy says
+REFUSAL = "its proxy refuses"
+
+
+def proxy_of(parts: SplitResult) -> SplitResult | None:
+    """Returns the address of the proxy for a URL, None where there is none. Raises OSError for a
+    proxy that does not speak plain HTTP."""
+    if networks.is_loopback(parts.hostname):
+        return None
+    from urllib.request import getproxies, proxy_bypass  # which hosts do not need
+
+    found = getproxies()
+    named = found.get(parts.scheme) or found.get("all")
+    if not named or proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    proxy = urlsplit(named if "://" in named else f"http://{named}")
+    if proxy.scheme != "http":
+        raise OSError(f"its proxy is one of {proxy.scheme}, and not of http")
+    return proxy
+
+
+def address(proxy: SplitResult) -> tuple[str, int]:
+    return proxy.hostname or "", proxy.port or 80
+
+
+def authorization(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    words = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(words.encode()).decode()}"}
+
+
+def tunnel(proxy: SplitResult, host: str, port: int) -> bytes:
+    """Returns the request that has a proxy pass on all that follows."""
+    name = host.encode("idna").decode()
+    to = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+    fields = "".join(f"{key}: {value}\r\n" for key, value in ({"Host": to} | authorization(proxy)).items())
+    return f"CONNECT {to} HTTP/1.1\r\n{fields}\r\n".encode()
+
+
+def is_through(said: bytes) -> bool | None:
+    """Returns None while a proxy has not said all. Nobody says more before TLS begins."""
+    if b"\r\n\r\n" not in said and len(said) <= MAX_HEAD:
+        return None
+    return said[len("HTTP/1.1 ") :][:3] == b"200"
