@@ -131,6 +131,7 @@ class Daemon:
         self.root = root
         self.config = config
         self.began = time.time()
+        self.began_boottime = time.clock_gettime(time.CLOCK_BOOTTIME)  # no step of the clock is in it
         self._strict = strict
         self.bugs = Bugs()
         log.addHandler(self.bugs)

@@ -24,7 +24,7 @@ def text(daemon: Daemon) -> str:
     counts = {class_: len(daemon.fs.tree.registry.names(class_)) for class_ in ("tool", "model", "agent")}
     lines = [
         f"version: {VERSION}",
-        f"uptime: {time.time() - daemon.began:.0f} s",
+        f"uptime: {time.clock_gettime(time.CLOCK_BOOTTIME) - daemon.began_boottime:.0f} s",
         f"pid: {os.getpid()}",
         f"mount: {daemon.root}",
         *(f"{class_}s: {count}" for class_, count in counts.items()),

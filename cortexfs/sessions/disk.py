@@ -16,6 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
@@ -158,6 +159,15 @@ def shorten(descriptor: int, size: int) -> None:
     """Make sure that nothing is behind `size`."""
     if os.fstat(descriptor).st_size > size:
         os.ftruncate(descriptor, size)
+
+
+def cut(path: Path, descriptor: int, end: int) -> str:
+    """Cut off what stands behind `end`, once a file beside it has that; returns the file's name."""
+    kept = path.with_name(f"{path.name}.cut-{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
+    places = range(end, os.fstat(descriptor).st_size, PIECE)
+    whole_files.replace(kept, (os.pread(descriptor, PIECE, place) for place in places), 0o600)
+    os.ftruncate(descriptor, end)
+    return kept.name
 
 
 def scan(descriptor: int) -> Scan:

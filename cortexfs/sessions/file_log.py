@@ -42,7 +42,7 @@ class LogContent(msgspec.Struct):
     given: int  # the last id that may have been seen
     derived: int = 0  # how much of the log is in the files beside it
     made: bool = False
-    ragged: bool = False  # there is something behind its end that could not be cut off
+    torn: bool = False  # a crash left something behind its end that could not be cut off
     remarks: list[str] = msgspec.field(default_factory=list)  # what a person should hear of it
 
 
@@ -65,7 +65,8 @@ class FileLog(Log):
         self.folder = disk.root.joinpath(*address.parts)
         self.path = self.folder / EVENTS
         self.made = loaded.made
-        self.ragged = loaded.ragged
+        self.torn = loaded.torn
+        self.ragged = False  # a write failed and may have left a piece of itself
         self.derived = loaded.derived
         self.doubtful = False  # an fsync failed: what it should have written has to be written once more
         self.fresh: list[Path] = []  # folders with new entries that are not on disk

@@ -14,8 +14,10 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import trio
 
+from cortexfs.core.errors import Fault
 from cortexfs.sessions import disk, layout
 from cortexfs.sessions.disk import Descriptors
 from cortexfs.sessions.file_log import LogContent, fault_of
@@ -23,6 +25,7 @@ from cortexfs.sessions.layout import EVENTS, Address
 from cortexfs.sessions.log import LEAP
 from cortexfs.sessions.log_facts import Scan
 
+PREFACE = 4096  # as much of the first line of a log is looked at for a format
 THREADS = 4  # each holds some MiB of a log that it reads
 
 
@@ -94,9 +97,11 @@ class Loading:
     def _examine(self, address: Address, descriptor: int, unclean: bool) -> LogContent:
         written = os.fstat(descriptor).st_mtime
         found = disk.scan(descriptor)
+        if not found.size or 0 in found.damaged:
+            _refuse_newer(descriptor)
         loaded = LogContent(found, found.facts.last, made=True)
         if found.read > found.size:
-            _repair(descriptor, loaded)
+            _repair(self._folder(address) / EVENTS, descriptor, loaded)
         if found.damaged:
             places = ", ".join(map(str, found.damaged[:10]))
             loaded.remarks.append(
@@ -105,7 +110,7 @@ class Loading:
         if unclean:  # what was written and not synced is on disk before anybody sees a done in it
             with suppress(OSError):
                 os.fsync(descriptor)
-        elif not loaded.ragged:
+        elif not loaded.torn:
             loaded.derived = min(layout.derived(self._folder(address)), found.size)
         # A clock that was behind at that boot, or is now, tells of files from the future.
         if not disk.boot_time() <= written <= time.time():
@@ -114,13 +119,28 @@ class Loading:
         return loaded
 
 
-def _repair(descriptor: int, loaded: LogContent) -> None:
-    """Cut off a last line that a crash left unfinished."""
+class _Format(msgspec.Struct):
+    format: int
+
+
+def _refuse_newer(descriptor: int) -> None:
+    """Refuse a log that begins with a line that names its format, as those of this version do not."""
+    with suppress(msgspec.MsgspecError):
+        line = os.pread(descriptor, PREFACE, 0).partition(b"\n")[0]
+        number = msgspec.json.decode(line, type=_Format).format
+        raise Fault(
+            "ENOTSUP",
+            f"the session's log has format {number}, of a newer cortexfs; update this one to use it",
+        )
+
+
+def _repair(path: Path, descriptor: int, loaded: LogContent) -> None:
+    """Cut off what a crash left behind the last whole event, and keep it beside the log."""
     end = loaded.scan.size
     torn = f"the last {loaded.scan.read - end} bytes of the log are no whole event"
     try:
-        os.ftruncate(descriptor, end)
-        loaded.remarks.append(f"{torn}, and were cut off")
+        kept = disk.cut(path, descriptor, end)
+        loaded.remarks.append(f"{torn}, and were cut off: they are in {kept}")
     except OSError as error:
-        loaded.ragged = True
+        loaded.torn = True
         loaded.remarks.append(f"{torn}, and cannot be cut off: {error.strerror}")

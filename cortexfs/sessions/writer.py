@@ -211,6 +211,9 @@ class Commit:
             log.fresh += [self._marks.path, self.root]
         opened = self.descriptors.take(log.path, write=True)
         try:
+            if log.torn:
+                disk.cut(log.path, opened.descriptor, job.size)
+                log.torn = False
             if log.ragged:
                 disk.shorten(opened.descriptor, job.size)
                 log.ragged = False

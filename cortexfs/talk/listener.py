@@ -36,7 +36,7 @@ from cortexfs.talk.connection import Connection
 from cortexfs.talk.conversations import Conversations
 from cortexfs.tree.socket_binding import Gone
 
-BACKLOG = 512
+BACKLOG = 4096  # as many as Linux allows at most, unless net.core.somaxconn says otherwise
 CALLS = 16  # of `.run.sock`, where it is ahead of the next caller whoever fills it
 PAUSE = 0.004  # a client talks for longer than a runner: 4,000 new ones a second are enough
 TRIES = 8  # somebody may look at the name just between our making it free and binding it

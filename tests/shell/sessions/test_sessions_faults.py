@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -10,13 +11,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from cortexfs.core.errors import Fault
 from cortexfs.sessions.log import LEAP
 from cortexfs.sessions.log_facts import INDEX_ENTRIES, Index, Scan
 from cortexfs.sessions.store import SessionLimits
+from cortexfs.state import whole_files
 from tests.places import PROJECT
 from tests.shell.logreader import Reader
 from tests.shell.session_stores import Reports, address, line, plant, read_all, run_of, store
@@ -132,7 +136,68 @@ async def test_what_a_power_failure_left_behind_the_last_event_is_cut_off(
     async with store(tmp_path, reports) as sessions:
         assert await read_all(sessions) == whole
     assert path.read_bytes() == whole
+    assert kept_beside(path) == [tail]
     assert "cut off" in reports.said[0][1]
+
+
+def kept_beside(path: Path) -> list[bytes]:
+    """What was cut off the log."""
+    return [each.read_bytes() for each in path.parent.glob("events.jsonl.cut-*")]
+
+
+async def test_a_log_with_the_line_ends_of_dos_loses_nothing(tmp_path: Path) -> None:
+    # found: 12 events of such a log were gone
+    data = b"".join(run_of(1, "r1")).replace(b"\n", b"\r\n")
+    path = plant(tmp_path, data)
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        log = await sessions.open(address())
+        log.append([line(log.given + 1)])
+        await log.durable(log.last)
+    assert kept_beside(path) == [data]
+    assert next(path.parent.glob("events.jsonl.cut-*")).name in reports.said[0][1]
+
+
+async def test_what_cannot_be_kept_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, tail = b"".join(run_of(1, "r1")), b'{"type":"del'
+    path = plant(tmp_path, whole + tail)
+
+    replace = whole_files.replace
+
+    def no_room(path: Path, *arguments: Any, **options: Any) -> None:
+        if ".cut-" in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(path, *arguments, **options)
+
+    reports = Reports()
+    async with store(tmp_path, reports) as sessions:
+        with monkeypatch.context() as patched:
+            patched.setattr(whole_files, "replace", no_room)
+            assert await read_all(sessions) == whole
+            log = await sessions.open(address())
+            log.append([line(7)])
+            with pytest.raises(Fault, match="ENOSPC"):
+                await log.durable(7)
+            assert path.read_bytes() == whole + tail
+        log.reset()
+        log.append([line(8)])
+        await log.durable(8)
+    assert "cannot be cut off: No space left" in reports.said[0][1]
+    assert path.read_bytes() == whole + line(8)
+    assert kept_beside(path) == [tail]
+
+
+@pytest.mark.parametrize("preface", [b'{"format":2}\n', b'{"format":2,"of":"sessions"}\n'])
+async def test_a_log_of_a_newer_format_is_left_alone_and_said(tmp_path: Path, preface: bytes) -> None:
+    data = preface + b"".join(run_of(1, "r1")) + b"\0\0"
+    path = plant(tmp_path, data)
+    async with store(tmp_path) as sessions:
+        with pytest.raises(Fault, match=r"ENOTSUP: .* format 2, of a newer cortexfs"):
+            await sessions.open(address())
+        assert path.read_bytes() == data
+        assert kept_beside(path) == []
+        await sessions.remove(address())
+    assert not path.exists()
 
 
 async def test_a_damaged_line_in_the_middle_is_reported_and_left_alone(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from cortexfs.pool.starter_ends import begin
 from cortexfs.talk.conversations import Conversations
 from cortexfs.talk.listener import SocketNames, Sockets
 
+ALLOWED = int(Path("/proc/sys/net/core/somaxconn").read_text())
 TALKS = Object(class_="model", name="acme/talker", description="Talks.", extra={"session": "socket"})
 BROKEN = msgspec.structs.replace(TALKS, status="broken: its key is missing")
 KEYLESS = msgspec.structs.replace(TALKS, status="no key: ctx provider secret set acme")
@@ -104,3 +106,17 @@ async def test_one_without_sessions_has_no_socket(tmp_path: Path) -> None:
         await sockets.reconcile([SILENT, TOOL, TALKS])  # what listens is left alone
         assert os.listdir(tmp_path / "model" / "acme") == ["talker.sock"]
         connect(tmp_path)
+
+
+async def test_as_many_may_wait_for_it_as_the_kernel_allows(tmp_path: Path) -> None:
+    # issue 13.10: 512 did
+    most = min(4096, ALLOWED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 200)
+    name = str(tmp_path / "model/acme/talker.sock")
+    async with listening(tmp_path) as sockets:
+        await sockets.reconcile([TALKS])
+        with contextlib.ExitStack() as waiting:
+            for _ in range(most):  # as no task of ours runs meanwhile, nobody takes one
+                client = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(name)
+        sockets.close()
