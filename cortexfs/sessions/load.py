@@ -130,7 +130,7 @@ def _refuse_newer(descriptor: int) -> None:
         number = msgspec.json.decode(line, type=_Format).format
         raise Fault(
             "ENOTSUP",
-            f"the session's log has format {number}, of a newer cortexfs; update this one to use it",
+            f"the log has format {number}, of a newer cortexfs; update this one to use the session",
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cortexfs.talk.listener import BACKLOG
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted
 from tests.waiting import until
 
@@ -163,7 +164,7 @@ def test_one_who_connects_without_end_is_not_served_before_others(ctx: Ctx) -> N
 
     with Attacker(ctx, FLOODING.replace("sys.argv[2]", repr(str(path)))) as listeners:
         assert listeners > 3
-        until(connected, lambda count: count > 2000)
+        until(connected, lambda count: count > listeners * BACKLOG)  # who connects waits from now on
         meanwhile = []
         for _ in range(9):
             before = connected()
