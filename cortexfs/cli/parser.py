@@ -36,7 +36,7 @@ COMMANDS = {
     "provider": "add, list, test and remove the providers of models, and keep their keys",
     "model": "make a model with defaults of its own",
     "agent": "make, list and remove agents",
-    "policy": "say who may run what and why, and look for what is wrong",
+    "policy": "say who may run what and why, look for what is wrong, undo policies",
     "mcp": "serve the tools of a mount to MCP clients, and take in those of MCP servers",
     "completion": "print a completion script for bash, zsh or fish",
     "help": "show this help, or that of a command",

@@ -1,7 +1,8 @@
 """The tree's files on disk: control values, aliases and homes, under <state>/tree.
 
     tool/fs.read.d/policy              a written control
-    tool/fs.read.d/.absent.policy      a control that was removed (it means its default)
+    tool/fs.read.d/.absent.policy      a control that was removed (if a policy, it counts still)
+    tool/fs.read.d/.new.policy.7       the draft of an open file, until that is closed
     agent/home/1000/mine.d/tools       a control of an agent in somebody's home
     links/model/main -> /ctx/model/p/m an alias, as a link
     links/home/<uid>/<class>/          homes, with their aliases
@@ -23,6 +24,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -51,6 +53,11 @@ class StoredTree(msgspec.Struct, frozen=True):
     homes: list[int]
     aliases: list[KeptAlias]
     values: dict[Key, dict[str, Written]]
+
+
+class Draft(NamedTuple):
+    path: Path
+    data: bytes
 
 
 class ControlStore:
@@ -95,15 +102,20 @@ class ControlStore:
             names.check_object(*plain(key))
             entries = {entry.name: entry for entry in self._entries(folder)}
             for control in controls.CONTROLS[key[0]]:
-                if absent := entries.get(ABSENT + control.name):
-                    kept.values.setdefault(key, {})[control.name] = Written(None, absent.lstat().st_mtime_ns)
-                elif control.check and (entry := entries.get(control.name)):
-                    self._load_value(key, control, entry, kept)
+                absent, entry = entries.get(ABSENT + control.name), entries.get(control.name)
+                if absent:
+                    value = Written(None, absent.lstat().st_mtime_ns, absent=True)
+                    kept.values.setdefault(key, {})[control.name] = value
+                if entry and control.check and (control.holds or not absent):
+                    self._load_value(key, control, entry, bool(absent), kept)
 
-    def _load_value(self, key: Key, control: controls.Control, entry: Path, kept: StoredTree) -> None:
+    def _load_value(
+        self, key: Key, control: controls.Control, entry: Path, absent: bool, kept: StoredTree
+    ) -> None:
         with self._tolerated(entry):
             data = controls.judge(control, self._read(entry))
-            kept.values.setdefault(key, {})[control.name] = Written(data, entry.stat().st_mtime_ns)
+            value = Written(data, entry.stat().st_mtime_ns, absent)
+            kept.values.setdefault(key, {})[control.name] = value
 
     def _read(self, entry: Path) -> bytes:
         try:
@@ -135,18 +147,34 @@ class ControlStore:
 
     # Writing.
 
-    def put_value(self, key: Key, name: str, data: bytes) -> None:
+    def draft(self, key: Key, name: str, number: int, data: bytes) -> Draft:
+        """Have the disk hold what may become the value, so that it has room for it."""
+        with whole_files.draft(self._control_folder(key) / name, f"{NEW}{name}.{number}") as path:
+            whole_files.write(path, [data], 0o644)
+        return Draft(path, data)
+
+    def put_value(self, key: Key, name: str, data: bytes, draft: Draft | None = None) -> None:
         folder = self._control_folder(key)
         with whole_files.draft(folder / name, NEW + name) as new:
-            whole_files.write(new, [data], 0o644)
-            # The mark goes first: should we die in between, the default counts, not the older value.
+            if draft and draft.data == data and draft.path.exists():
+                new = draft.path
+            else:
+                whole_files.write(new, [data], 0o644)
+            # The mark goes first: should we die in between, what counted while it was absent does.
             (folder / (ABSENT + name)).unlink(missing_ok=True)
             whole_files.move(new, folder / name)
 
-    def remove_value(self, key: Key, name: str) -> None:
+    def remove_value(self, key: Key, name: str, *, holds: bool) -> None:
         folder = self._control_folder(key)
         (folder / (ABSENT + name)).touch()
-        (folder / name).unlink(missing_ok=True)
+        if not holds:
+            (folder / name).unlink(missing_ok=True)
+        whole_files.sync(folder)
+
+    def reset_value(self, key: Key, name: str) -> None:
+        folder = self._control_folder(key)
+        for each in (folder / name, folder / (ABSENT + name)):
+            each.unlink(missing_ok=True)
         whole_files.sync(folder)
 
     def restore_value(self, key: Key, name: str) -> None:

@@ -293,7 +293,7 @@ class Filesystem(pyfuse3.Operations):
             await self.own.unmake(fh)
             self._entries.clear()
             raise read_only()
-        return opened.write(off, buf)
+        return await opened.write(off, buf)
 
     @guarded
     async def flush(self, fh: int) -> None:

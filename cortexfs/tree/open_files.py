@@ -3,12 +3,12 @@
     Snapshot        the bytes as they were at open, so that paged reads agree
     LogFile         an object's log, which grows under its readers
     TemporaryFile   an editor's file; all opens share its bytes
-    ControlFile     a writable control; each open has its own buffer (core/tree/edits.py)
+    ControlFile     a writable control; each open has its own buffer (core/tree/edits.py), and a draft on disk
     SpaceFile       a file of a session (session_files.py)
 
-Rules: only reading a file of a session may wait. A file that changes with its object only needs no
-handle: its inode serves, so that a call, which begins with opening an executable, leaves nothing behind here,
-and nobody can make us hold many copies of a large schema.
+Rules: only reading a file of a session and writing a control may wait. A file that changes with its
+object only needs no handle: its inode serves, so that a call, which begins with opening an executable,
+leaves nothing behind here, and nobody can make us hold many copies of a large schema.
 This file must never know what the kernel keeps.
 """
 
@@ -25,6 +25,7 @@ from cortexfs.core.registry import Key
 from cortexfs.core.tree.controls import Control
 from cortexfs.core.tree.edits import Edit
 from cortexfs.core.tree.temporaries import Temporary
+from cortexfs.state.control_store import Draft
 
 Listing: TypeAlias = list[tuple[str, int]]
 
@@ -48,7 +49,7 @@ class OpenFile(ABC):
     @abstractmethod
     async def read(self, offset: int, size: int) -> bytes: ...
 
-    def write(self, offset: int, data: bytes) -> int:
+    async def write(self, offset: int, data: bytes) -> int:
         raise Fault("EBADF", "this file is not open for writing")
 
     def truncate(self, size: int) -> None:
@@ -84,7 +85,7 @@ class TemporaryFile(OpenFile):
     async def read(self, offset: int, size: int) -> bytes:
         return self._temporary.read(offset, size)
 
-    def write(self, offset: int, data: bytes) -> int:
+    async def write(self, offset: int, data: bytes) -> int:
         start = len(self._temporary.data) if self._appending else offset
         return self._temporary.write(start, data, self._clock())
 
@@ -92,24 +93,42 @@ class TemporaryFile(OpenFile):
         self._temporary.truncate(size, self._clock())
 
 
+class Drafts(Protocol):
+    """The right to write to the disk for an open control: tree/writes.py."""
+
+    async def keep_draft(self, file: ControlFile) -> None: ...
+    async def drop_draft(self, file: ControlFile) -> None: ...
+
+
 class ControlFile(OpenFile):
-    def __init__(self, key: Key, control: Control, incarnation: int, edit: Edit) -> None:
+    def __init__(self, key: Key, control: Control, incarnation: int, edit: Edit, drafts: Drafts) -> None:
         self.key = key
         self.control = control
         self.incarnation = incarnation
         self.edit = edit
+        self.draft: Draft | None = None
         self.mtime: int | None = None  # what somebody set it to after the last write (cp -p)
+        self._drafts = drafts
 
     async def read(self, offset: int, size: int) -> bytes:
         return self.edit.read(offset, size)
 
-    def write(self, offset: int, data: bytes) -> int:
+    async def write(self, offset: int, data: bytes) -> int:
         self.mtime = None
-        return self.edit.write(offset, data)
+        written = self.edit.write(offset, data)
+        try:
+            await self._drafts.keep_draft(self)
+        except Fault as fault:
+            self.edit.spoil(fault)
+            raise
+        return written
 
     def truncate(self, size: int) -> None:
         self.mtime = None
         self.edit.truncate(size)
+
+    async def close(self) -> None:
+        await self._drafts.drop_draft(self)
 
 
 class Handles:

@@ -26,7 +26,7 @@ from cortexfs.core.tree.places import HOME, Alias
 from cortexfs.core.tree.temporaries import Temporary
 from cortexfs.core.tree.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
-from cortexfs.state.control_store import ControlStore
+from cortexfs.state.control_store import ControlStore, Draft
 from cortexfs.tree.open_files import ControlFile, OpenFile, TemporaryFile
 
 P = ParamSpec("P")
@@ -90,12 +90,19 @@ class TreeWrites:
             if (object_.class_, control.name) == ("agent", "tools"):
                 data = name_patterns.expanded(data, self._tree.registry.names("tool"))
             value = controls.judge(control, data)
+            self._check_emptied(object_, control, value)
             self._check_share(object_, control, value)
             return value
         except Fault as fault:
             place = f"{object_.path}.d/{control.name}"
             log.warning("%s stays as it is: %s", place, fault.message)
             raise
+
+    def _check_emptied(self, object_: Object, control: Control, value: bytes) -> None:
+        """An empty policy would let agents do more, and may be what is left of a write that failed."""
+        if control.holds and not value.strip() and self._tree.value(object_, control).strip():
+            name = f"{object_.path}.d/{control.name}"
+            raise Fault("EINVAL", f"{name} would be empty; to undo it: ctx policy reset {object_.path}")
 
     def _check_share(self, object_: Object, control: Control, value: bytes) -> None:
         """Checks a user's share: what users write is memory of ours."""
@@ -127,7 +134,25 @@ class TreeWrites:
             appending=appending,
         )
         incarnation = self._tree.values.incarnation(object_.key, control.name)
-        return ControlFile(object_.key, control, incarnation, edit)
+        return ControlFile(object_.key, control, incarnation, edit, self)
+
+    async def keep_draft(self, file: ControlFile) -> None:
+        """Have the disk take what was written, so that a full one is heard by the program that writes."""
+        async with self.lock:
+            name, data = file.control.name, file.edit.draft()
+            if self._tree.values.incarnation(file.key, name) != file.incarnation:
+                return
+
+            def work() -> None:
+                file.draft = self._store.draft(file.key, name, id(file), data)
+
+            await self.keep(work)
+
+    async def drop_draft(self, file: ControlFile) -> None:
+        if file.draft:
+            async with self.lock:
+                with contextlib.suppress(Fault):  # the next start removes it
+                    await self.keep(file.draft.path.unlink, missing_ok=True)
 
     async def take_over(self, file: ControlFile) -> None:
         """Let the written value count, if there is one and the file has its name still."""
@@ -138,12 +163,19 @@ class TreeWrites:
                 return
             now = file.mtime or self._clock()
             try:
-                await self.keep(self._store.put_value, file.key, name, value)
+                await self._put(file.key, name, value, now, file.draft)
             except Fault:
                 file.edit.put_back()
                 raise
-            values.put(file.key, name, value, now)
-            self.changed(file.key)
+
+    async def _put(self, key: Key, name: str, value: bytes, mtime: int, draft: Draft | None) -> None:
+        if value == controls.RESET:
+            await self.keep(self._store.reset_value, key, name)
+            self._tree.values.reset(key, name)
+        else:
+            await self.keep(self._store.put_value, key, name, value, draft)
+            self._tree.values.put(key, name, value, mtime)
+        self.changed(key)
 
     async def touch(self, inode: int, object_: Object, control: Control, mtime: int) -> None:
         async with self.lock:
@@ -185,7 +217,7 @@ class TreeWrites:
             if object_ is None or control is None:
                 return self._tree.add_temporary(folder, name, owner, mode, self._clock()).inode
             await self.keep(self._store.restore_value, object_.key, name)
-            self._tree.values.restore(object_.key, name)
+            self._tree.values.restore(object_.key, name, self._clock())
             self.changed(object_.key)
             self._tree.touch(folder, self._clock())
             return self._found(folder, name)
@@ -282,9 +314,8 @@ class TreeWrites:
         data = bytes(source.data) if isinstance(source, Temporary) else self._tree.value(*source)
         value = self.judge(object_, control, data)
         now = source.mtime if isinstance(source, Temporary) else self._clock()
-        await self.keep(self._store.put_value, object_.key, control.name, value)
-        self._tree.values.replace(object_.key, control.name, value, now)
-        self.changed(object_.key)
+        await self._put(object_.key, control.name, value, now, None)
+        self._tree.values.supersede(object_.key, control.name)
         if isinstance(source, Temporary):
             self._tree.temporaries.remove(source)
         else:
@@ -299,8 +330,8 @@ class TreeWrites:
         backup.data[:] = value
 
     async def _remove(self, object_: Object, control: Control) -> None:
-        await self.keep(self._store.remove_value, object_.key, control.name)
-        self._tree.values.replace(object_.key, control.name, None, self._clock())
+        await self.keep(self._store.remove_value, object_.key, control.name, holds=control.holds)
+        self._tree.values.remove(object_.key, control.name, self._clock(), holds=control.holds)
         self.changed(object_.key)
 
     def _found(self, folder: int, name: str) -> int:

@@ -86,6 +86,31 @@ def test_a_change_of_policy_counts_for_the_next_call(ctx: Ctx) -> None:
     assert denied["is_error"]
 
 
+def test_an_objects_policy_that_is_removed_refuses_still(ctx: Ctx) -> None:
+    # abi.md 3.22; docs/policy.md: "where OBJECT.d/policy has lines: does one of them allow it?"
+    policy = ctx.root / "tool/text.word_count.d/policy"
+
+    def denied(path: str) -> bool:
+        answer = run(ctx, path, script(call("text.word_count", text="a b"), say("x")))
+        return bool(results(answer.frames)[0]["is_error"])
+
+    with agent(ctx, "other", "text.word_count") as path:
+        assert not denied(path)
+        policy.write_text("allow somebody_t tool:text.word_count execute\n")
+        assert denied(path)
+        policy.unlink()
+        assert denied(path)
+        assert "POLICY_REMOVED" in ctx.ctx("policy", "lint").stdout
+        explained = ctx.ctx("policy", "explain", path, "text.word_count", check=False)
+        assert "tool/text.word_count.d/policy was removed, and what it last said counts" in explained.stderr
+        (ctx.work / "bad").write_text("deny everybody\n")
+        assert ctx.run(["install", "-m", "644", str(ctx.work / "bad"), str(policy)]).returncode == 1
+        assert denied(path)
+        ctx.ctx("policy", "reset", "text.word_count")
+        assert policy.read_text() == ""
+        assert not denied(path)
+
+
 def test_what_is_taken_away_while_somebody_is_asked(ctx: Ctx) -> None:
     task = script(call("shell.exec", cmd="touch robbed"), say("x"))
     with agent(ctx, "robbed", "shell.exec") as path, working(ctx, path, task) as client:

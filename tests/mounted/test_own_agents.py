@@ -234,7 +234,7 @@ def test_a_label_that_its_user_writes_passes_for_no_agent_of_agent(ctx: Ctx) -> 
             policy.write_text(f"allow home/{NOBODY}/base_t tool:text.word_count execute\n")
             assert decisions(run(ctx, path, task, uid=NOBODY).frames)[0]["decision"] == "allow"
     finally:
-        policy.unlink()
+        policy.write_text("reset\n")
 
 
 def test_what_it_runs_changes_nothing_of_itself(ctx: Ctx) -> None:

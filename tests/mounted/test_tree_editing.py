@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mounted.tree_client import USER, Served, needs_root, served
+from tests.shell.session_stores import small_disk
 
 OLD = "allow old_t tool:shell execute\n"
 NEW = "allow new_t tool:shell execute\n"
@@ -110,10 +111,107 @@ def test_the_error_of_a_close_is_the_closers(policy: Path) -> None:
 
 def test_an_open_that_wrote_nothing_changes_nothing(shared: Served, policy: Path) -> None:
     # abi.md 3.10, 3.11, 3.12; truncate(1) is a write, `:` is not
-    shared.does("cd tool/shell.d; : > policy")
+    prompt = shared.root / "agent/coder.d/system.md"
+    prompt.write_text("Be kind.\n")
+    shared.does("cd agent/coder.d; : > system.md")
+    assert prompt.read_text() == "Be kind.\n"
+    shared.does("cd agent/coder.d; truncate -s 0 system.md")
+    assert prompt.read_text() == ""
+
+
+EMPTIED = [
+    "echo > policy",
+    "truncate -s 0 policy",
+    "sed -i d policy",
+    "cp -p /dev/null .policy.swp; mv .policy.swp policy || { rm .policy.swp; false; }",
+    "vim.tiny -es -u NONE -c '%d' -c wq policy; echo $? >&2; test $? = 0 && exit 1",
+]
+
+
+@pytest.mark.parametrize("script", EMPTIED)
+def test_a_policy_is_not_emptied(shared: Served, policy: Path, script: str) -> None:
+    # abi.md 3.22
+    done = shared.shell(f"cd tool/shell.d; {script}")
+    assert done.returncode != 0, done
+    assert done.stderr
     assert policy.read_text() == OLD
-    shared.does("cd tool/shell.d; truncate -s 0 policy")
+    assert "ctx policy reset tool/shell" in shared.log()
+
+
+REPLACERS = [
+    "install -m 644 $f policy",
+    "cp --remove-destination $f policy",
+    "cp -f --remove-destination $f policy",
+    "rm policy; cat $f > policy",
+    "mv policy policy~; cat $f > policy || { rm policy~; false; }",
+    "tar c -C /tmp ${f#/tmp/} | tar x --unlink-first --transform s/.*/policy/",
+]
+
+
+@pytest.mark.parametrize("script", REPLACERS)
+def test_a_bad_policy_that_is_put_in_its_place_leaves_the_last_valid_one(
+    shared: Served, policy: Path, script: str
+) -> None:
+    # abi.md 3.22: these remove the policy first, and what they write then is refused
+    begin = "f=/tmp/$$; echo 'deny everybody' > $f; cd tool/shell.d;"
+    done = shared.shell(f"{begin} {script}; code=$?; rm $f; exit $code")
+    assert done.returncode != 0, done
+    assert "Invalid argument" in done.stderr
+    assert policy.read_text() == OLD
+
+
+def test_a_removed_policy_counts_until_it_is_reset(fresh: Served) -> None:
+    # abi.md 3.16, 3.22
+    policy = fresh.root / "tool/shell.d/policy"
+    policy.write_text(OLD)
+    policy.unlink()
+    fresh.kill()
+    fresh.stop()
+    fresh.start()
+    assert not policy.exists()
+    policy.touch()
+    assert policy.read_text() == OLD
+    policy.unlink()
+    policy.write_text("reset\n")
     assert policy.read_text() == ""
+    policy.write_text(NEW)
+    policy.write_text(" reset")
+    assert policy.read_text() == ""
+    assert os.listdir(fresh.state / "tool/shell.d") == []
+    policy.write_text("# nothing, and that is meant\n")
+    assert policy.read_text() == "# nothing, and that is meant\n"
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[Served]:
+    """A state whose disk is full, but for the name of the policy, which is there."""
+    with served() as mount_, small_disk(mount_.state, 1):
+        (mount_.root / "tool/shell.d/policy").write_text(OLD)
+        with contextlib.suppress(OSError), open(mount_.state / "filler", "wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        yield mount_
+
+
+@pytest.mark.parametrize("script", [*EDITORS, *REPLACERS])
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_full_disk_is_heard_by_whatever_writes(full: Served, shell: str, script: str) -> None:
+    # abi.md 3.21
+    policy = full.root / "tool/shell.d/policy"
+    script = script.replace("; rm -f policy~", "").replace("; rm /tmp", "; code=$?; rm /tmp")
+    script += "; (exit ${code:-$?})"
+    begin = f"f=/tmp/$$; echo '{NEW.strip()}' > $f; cd tool/shell.d;"
+    done = full.run(shell, "-c", f"{begin} {script} && echo said done; rm -f $f")
+    try:
+        assert "said done" not in done.stdout, done
+        assert done.stderr or "vim" in script
+        policy.touch()  # where it was removed first
+        assert policy.read_text() == OLD
+    finally:
+        for name in os.listdir(policy.parent):
+            if "policy" in name and name != "policy":
+                policy.with_name(name).unlink()
+    assert [one for one in os.listdir(full.state / "tool/shell.d") if one.startswith(".new")] == []
 
 
 def test_nobody_sees_half_a_value(policy: Path) -> None:

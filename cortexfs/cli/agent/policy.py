@@ -1,23 +1,25 @@
-"""`ctx policy explain` and `ctx policy lint`: why a call would be allowed or not, and what is wrong.
+"""`ctx policy`: why a call would be allowed or not, what is wrong, and how to undo what was written.
 
-Rules: nothing is changed and nothing is run; the answer is made by the code that decides about calls
-(core/policy/decision.py), from what the tree's files say now.
+Rules: nothing is run, and `reset` alone changes something. The code that decides about calls makes the
+answers (core/policy/decision.py), from what the tree's files say now.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from typing import get_args
 
 from msgspec.structs import replace
 
-from cortexfs.cli import mounts, output, parser
+from cortexfs.cli import mounts, objects, output, parser
 from cortexfs.cli.agent import policy_facts
-from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, exit_status
+from cortexfs.core.errors import EXIT_FAILED, EXIT_OK, Fault, code_of, exit_status
 from cortexfs.core.policy import lint
 from cortexfs.core.policy.decision import Decision, PolicyQuery, decide
 from cortexfs.core.policy.risk_settings import Mode
 from cortexfs.core.policy.rules import TO_RUN
+from cortexfs.core.tree import controls
 
 
 def declare(into: parser.CommandParser) -> None:
@@ -83,6 +85,22 @@ def _show(question: PolicyQuery, decision: Decision, as_json: bool) -> None:
     output.table(("layer", "result", "rule", "why"), cells)
 
 
+def _declare_reset(into: argparse.ArgumentParser) -> None:
+    into.add_argument("objects", metavar="OBJECT", nargs="+", help="a tool, model or agent, as for: ctx run")
+
+
+def _reset(options: argparse.Namespace) -> int:
+    root = mounts.root(options.root)
+    for word in options.objects:
+        below = policy_facts.real(root, objects.resolve(root, word)).below
+        try:
+            with open(os.path.join(root, f"{below}.d/policy"), "wb") as file:
+                file.write(controls.RESET)
+        except OSError as error:
+            raise Fault(code_of(error.errno), f"{below}.d/policy: {error.strerror}") from None
+    return EXIT_OK
+
+
 def _declare_lint(into: argparse.ArgumentParser) -> None:
     """It takes no argument of its own."""
 
@@ -113,6 +131,12 @@ VERBS = {
             "ctx policy explain alice model/main",
             "ctx policy explain agent/base fs.write --mode strict --json | jq -r .rule",
         ),
+    ),
+    "reset": (
+        "undo what was written to policies, so that their defaults count",
+        _declare_reset,
+        _reset,
+        ("ctx policy reset tool/fs.read", "ctx policy reset agent/base agent/coder"),
     ),
     "lint": (
         "look for what is wrong in policy files, labels and policy.toml",

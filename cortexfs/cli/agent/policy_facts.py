@@ -101,6 +101,9 @@ def _bits(root: str, below: str) -> list[Bits]:
 
 
 def _rules(path: str, below: str) -> tuple[rules.Rule, ...]:
+    if not os.path.exists(f"{path}.d/policy"):
+        why = f"{below}.d/policy was removed, and what it last said counts still"
+        raise Fault("ENOENT", f"{why}; write it again, or: ctx policy reset {below}")
     try:
         return rules.parse(control(path, "policy"), f"{below}.d/policy")
     except Fault as fault:
@@ -228,7 +231,8 @@ def _own(root: str, class_: str) -> list[str]:
 
 
 def _file(root: str, path: str) -> PolicyText:
-    return PolicyText(f"{objects.short(root, path)}.d/policy", control(path, "policy"))
+    removed = not os.path.exists(f"{path}.d/policy")
+    return PolicyText(f"{objects.short(root, path)}.d/policy", control(path, "policy"), removed)
 
 
 def _agent(root: str, path: str) -> LintedAgent:

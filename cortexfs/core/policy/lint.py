@@ -43,6 +43,7 @@ CODES: dict[str, tuple[str, str]] = {
     "PLUGIN_BACKGROUND_WITHOUT_RISK_PROFILE": (ERROR, f"add [tools.NAME] to {FILE} for each of them"),
     "EFFECT_UNKNOWN": (WARNING, "correct the plugin; until then agents have to ask"),
     "POLICY_LINE_INVALID": (ERROR, "correct the line"),
+    "POLICY_REMOVED": (WARNING, "write it again, or: ctx policy reset OBJECT"),
     "POLICY_OBJECT_UNKNOWN": (WARNING, "correct the name, or remove the line"),
     "POLICY_OBJECT_HIDDEN": (WARNING, "add a line for it to the agent's .d/mount, or remove this one"),
     "POLICY_LABEL_OTHER": (WARNING, "write the agent's own label, or remove the line"),
@@ -92,6 +93,7 @@ class PolicyText(msgspec.Struct, frozen=True):
 
     path: str
     text: str
+    removed: bool = False  # its text is not known, and counts still
 
 
 class LintedAgent(msgspec.Struct, frozen=True):
@@ -204,6 +206,8 @@ def _profiles(settings: RiskSettings, plugin: LintedPlugin) -> Iterator[LintFind
 def _lines(world: LintInput) -> Iterator[LintFinding]:
     labels = {agent.known_as for agent in world.agents}
     for file in (*world.files, *(agent.policy for agent in world.agents)):
+        if file.removed:
+            yield LintFinding("POLICY_REMOVED", file.path, "it was removed, and what it last said counts")
         yield from _invalid(file)
         for rule in _valid(file):
             if rule.class_ in IN_TREE and (rule.class_, rule.name) not in world.names:
@@ -235,6 +239,8 @@ def _agents(world: LintInput) -> Iterator[LintFinding]:
 
 
 def _agents_tools(world: LintInput, agent: LintedAgent) -> Iterator[LintFinding]:
+    if agent.policy.removed:
+        return
     rules = tuple(_valid(agent.policy))
     tools = {tool.name: tool for tool in world.tools}
     for name in agent.tools:

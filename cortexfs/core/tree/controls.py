@@ -30,6 +30,7 @@ class Control(msgspec.Struct, frozen=True):
     name: str
     render: Render  # the value while nothing is written
     check: value_formats.Check | None = None  # None: read-only
+    holds: bool = False  # its last value counts until there is another, also while the file is removed
 
 
 def _log(_object: Object) -> str:
@@ -95,7 +96,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("cap", _flags),
         Control("effects", _effects),
         Control("timeout", _timeout),
-        Control("policy", _extra("policy"), rules.check),
+        Control("policy", _extra("policy"), rules.check, holds=True),
         Control("status", _status),
         Control("log", _log),
         Control("origin", _origin),
@@ -111,7 +112,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("fallback", _extra("fallback"), value_formats.fallback),
         Control("limit", _extra("limit", "unknown")),
         Control("session", _extra("session", "none")),
-        Control("policy", _extra("policy"), rules.check),
+        Control("policy", _extra("policy"), rules.check, holds=True),
         Control("status", _status),
         Control("log", _log),
         Control("origin", _origin),
@@ -135,7 +136,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
         Control("system.md", _extra("system.md"), value_formats.anything),
         Control("tools", _extra("tools"), value_formats.tool_names),
         Control("approval", _extra("approval", "auto"), value_formats.one_of("auto", "ask")),
-        Control("policy", _extra("policy"), rules.check),
+        Control("policy", _extra("policy"), rules.check, holds=True),
         Control("status", _status),
         Control("pid", _extra("pid")),
         Control("log", _log),
@@ -143,6 +144,7 @@ CONTROLS: dict[str, tuple[Control, ...]] = {
     ),
 }
 LOG = "log"
+RESET = b"reset\n"  # written to a control that holds, it takes away all that was written
 BY_NAME = {(class_, control.name): control for class_, rows in CONTROLS.items() for control in rows}
 
 
@@ -156,11 +158,13 @@ def line_ended(text: str) -> bytes:
 
 
 def judge(control: Control, data: bytes) -> bytes:
-    """Returns the value that was written; raises a Fault with the reason why it is none."""
+    """Returns the value that was written, or RESET; raises a Fault with the reason why it is none."""
     if control.check is None:
         raise Fault("EROFS", f"{control.name} is read-only")
     if len(data) > MAX_VALUE:
         raise Fault("EFBIG", f"{control.name} holds at most {MAX_VALUE >> 10} KiB")
+    if control.holds and data.strip() == RESET.strip():
+        return RESET
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -4,7 +4,8 @@
 
 Rules (abi.md 3): each open has a buffer of its own, so nothing half-written ever counts. A write at
 offset 0 of a truncated open that ends in a newline is judged at once, so that `echo bad > effort`
-fails in echo; a refusal there spoils the open. Everything is judged again as a whole by `pending`.
+fails in echo; a refusal there spoils the open, and so does a disk that cannot take the draft. Everything is
+judged again as a whole by `pending`.
 An open that wrote nothing changes nothing.
 This file must never know inodes, handles or disks.
 """
@@ -49,6 +50,7 @@ class Edit:
         self.written = False  # something that was not handed over
         self._spoiled: Fault | None = None
         self._refusal: Fault | None = None  # of the buffer as it is
+        self._judged: bytes | None = None  # what the buffer as it is means
 
     def read(self, offset: int, size: int) -> bytes:
         """Returns the bytes that this open has written, or the value as it was at open."""
@@ -73,13 +75,21 @@ class Edit:
         try:
             change()
             self.written = True
-            self._refusal = None
+            self._refusal = self._judged = None
             if at_once:
-                self._judge(bytes(self._data))
+                self._judged = self._judge(bytes(self._data))
         except Fault as fault:
-            self._spoiled = Fault(fault.code, fault.message)
-            self.written = True
+            self.spoil(fault)
             raise
+
+    def spoil(self, fault: Fault) -> None:
+        """A part of the value is lost, so this open changes nothing any more."""
+        self._spoiled = Fault(fault.code, fault.message)
+        self.written = True
+
+    def draft(self) -> bytes:
+        """Returns what the disk should have before the write returns: the value, as far as it is known."""
+        return bytes(self._data) if self._judged is None else self._judged
 
     def pending(self) -> bytes | None:
         """Hand over the judged value; None when nothing was written since the last time.

@@ -1,8 +1,9 @@
 """The control values that people wrote over the defaults.
 
 Rules: a control has a written value, or was removed (and is absent until it is created again), or
-neither: then its default is shown. Each removal and replacement begins a new incarnation, so that a
-file that was open across it writes into nothing, as unlinked files do.
+neither: then its default is shown. A control that holds keeps its value while it is absent. Each
+removal and replacement begins a new incarnation, so that a file that was open across it writes into
+nothing, as unlinked files do.
 This file must never know what a value means, or where it is kept.
 """
 
@@ -17,8 +18,9 @@ from cortexfs.core.registry import Key
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    data: bytes | None  # None: removed
+    data: bytes | None  # None: the default counts
     mtime: int
+    absent: bool = False
 
 
 class Values:
@@ -40,7 +42,7 @@ class Values:
 
     def is_absent(self, key: Key, name: str) -> bool:
         written = self.find(key, name)
-        return written is not None and written.data is None
+        return written is not None and written.absent
 
     def incarnation(self, key: Key, name: str) -> int:
         return self._incarnations.get((key, name), self._begun.get(key, 0))
@@ -48,13 +50,24 @@ class Values:
     def put(self, key: Key, name: str, data: bytes, now: int) -> None:
         self.of.setdefault(key, {})[name] = Written(data, now)
 
-    def replace(self, key: Key, name: str, data: bytes | None, now: int) -> None:
-        """Another file stands there from now on, or none."""
+    def supersede(self, key: Key, name: str) -> None:
+        """Another file stands there from now on, so what is open writes into nothing."""
         self._incarnations[key, name] = self.incarnation(key, name) + 1
-        self.of.setdefault(key, {})[name] = Written(data, now)
 
-    def restore(self, key: Key, name: str) -> None:
-        """An absent control is created again, with its default."""
+    def remove(self, key: Key, name: str, now: int, *, holds: bool) -> None:
+        """No file stands there from now on. What was written counts still, if the control holds."""
+        self.supersede(key, name)
+        before = self.find(key, name)
+        self.of.setdefault(key, {})[name] = Written(before.data if before and holds else None, now, True)
+
+    def restore(self, key: Key, name: str, now: int) -> None:
+        """An absent control is created again, with what counts."""
+        written = self.of.get(key, {}).pop(name, None)
+        if written and written.data is not None:
+            self.put(key, name, written.data, now)
+
+    def reset(self, key: Key, name: str) -> None:
+        """The default counts and is shown."""
         self.of.get(key, {}).pop(name, None)
 
     def drop(self, key: Key, names: Iterable[str]) -> None:

@@ -111,6 +111,12 @@ CASES: list[tuple[str, LintInput, str, str]] = [
         "there is no deny",
     ),
     (
+        "POLICY_REMOVED",
+        with_agents(replace(READS, policy=PolicyText("agent/base.d/policy", "", removed=True))),
+        "agent/base.d/policy",
+        "what it last said counts",
+    ),
+    (
         "POLICY_OBJECT_UNKNOWN",
         with_agents(agent(f"{ALLOW}allow base_t model:p/n use\n")),
         "agent/base.d/policy:2",

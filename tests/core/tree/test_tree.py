@@ -306,11 +306,11 @@ def test_a_removed_control_is_gone_and_means_its_default() -> None:
     assert object_ is not None
     tree.values.put(object_.key, "effort", b"low\n", NOW)
     assert tree.control(object_, "effort") == "low\n"
-    tree.values.replace(object_.key, "effort", None, NOW)
+    tree.values.remove(object_.key, "effort", NOW, holds=False)
     assert tree.control(object_, "effort") == "auto\n"
     assert "effort" not in names(tree, "model/openai/gpt.d")
     assert tree.lookup(at(tree, "model/openai/gpt.d"), "effort") is None
-    tree.values.restore(object_.key, "effort")
+    tree.values.restore(object_.key, "effort", NOW)
     assert "effort" in names(tree, "model/openai/gpt.d")
 
 

@@ -352,7 +352,7 @@ def test_no_mount_is_69(tmp_path: Path) -> None:
 
 
 def test_callers_and_objects_are_completed(root: Path) -> None:
-    assert complete.candidates(["ctx", "policy", ""]) == ["explain", "lint"]
+    assert complete.candidates(["ctx", "policy", ""]) == ["explain", "reset", "lint"]
     assert complete.candidates(["ctx", "policy", "explain", "agent/"]) == ["agent/base"]
     assert USER in complete.candidates(["ctx", "policy", "explain", USER[:2]])
     assert complete.candidates(["ctx", "policy", "explain", "agent/base", "fs."]) == ["fs.read"]

@@ -12,7 +12,6 @@ import pyfuse3
 import pytest
 
 from cortexfs.core.tree.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL, Stale
-from cortexfs.state.control_store import ControlStore
 from tests.bugcount import counted
 from tests.shell import handlers
 from tests.shell.handlers import SECOND, Fields, World, caller, refused, registry
@@ -145,23 +144,6 @@ async def test_a_file_that_was_replaced_while_open_writes_into_nothing(world: Wo
     await world.fs.write(info.fh, 0, RULE)
     await world.fs.flush(info.fh)
     assert (await world.fs.lookup(folder, b"policy", caller())).st_ino == 0
-
-
-async def test_a_full_disk_is_said_and_the_value_tried_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    info = await world.fs.open(await world.find("tool/shell.d/policy"), os.O_WRONLY, caller())
-    await world.fs.write(info.fh, 0, RULE)
-    with monkeypatch.context() as patched:
-        patched.setattr(ControlStore, "put_value", full)
-        with refused(errno.ENOSPC):
-            await world.fs.flush(info.fh)
-    assert await world.read("tool/shell.d/policy") == b""
-    await world.fs.flush(info.fh)
-    assert await world.read("tool/shell.d/policy") == RULE
 
 
 async def test_a_temporary_file_takes_over_a_control_by_rename(world: World) -> None:
@@ -357,15 +339,6 @@ async def test_root_may_make_a_home_which_is_kept(world: World) -> None:
         await world.fs.mkdir(HOME, b"joe", 0o755, caller())
     entry = await world.again().lookup(HOME, b"1234", caller())
     assert (entry.st_uid, stat.filemode(entry.st_mode)) == (1234, "drwx------")
-
-
-async def test_truncate_without_an_open_counts_at_once(world: World) -> None:
-    await world.put("tool/shell.d/policy", RULE)
-    inode = await world.find("tool/shell.d/policy")
-    wanted, fields = pyfuse3.EntryAttributes(), cast(pyfuse3.SetattrFields, Fields(update_size=True))
-    wanted.st_size = 0
-    assert (await world.fs.setattr(inode, wanted, fields, None, caller())).st_size == 0
-    assert await world.read("tool/shell.d/policy") == b""
 
 
 async def test_a_truncated_effort_is_refused(world: World) -> None:

@@ -35,14 +35,44 @@ def test_values_come_back_with_their_time(tmp_path: Path) -> None:
 def test_a_removed_value_stays_absent_until_it_is_written_or_created_again(tmp_path: Path) -> None:
     store = ControlStore(tmp_path)
     store.put_value(TOOL, "policy", RULE)
-    store.remove_value(TOOL, "policy")
+    store.remove_value(TOOL, "policy", holds=False)
     (written,) = store.load().values[TOOL].values()
-    assert written.data is None
+    assert (written.data, written.absent) == (None, True)
     store.put_value(TOOL, "policy", RULE)
     assert store.load().values[TOOL]["policy"].data == RULE
-    store.remove_value(TOOL, "policy")
+    store.remove_value(TOOL, "policy", holds=False)
     store.restore_value(TOOL, "policy")
     assert store.load().values == {}
+
+
+def test_a_value_that_holds_comes_back_while_its_file_is_removed(tmp_path: Path) -> None:
+    # abi.md 3.22
+    store = ControlStore(tmp_path)
+    store.put_value(TOOL, "policy", RULE)
+    store.remove_value(TOOL, "policy", holds=True)
+    (written,) = store.load().values[TOOL].values()
+    assert (written.data, written.absent) == (RULE, True)
+    store.restore_value(TOOL, "policy")
+    assert store.load().values[TOOL]["policy"].data == RULE
+    store.remove_value(TOOL, "policy", holds=True)
+    store.reset_value(TOOL, "policy")
+    assert store.load().values == {}
+
+
+def test_a_draft_takes_the_name_and_a_crash_leaves_none(tmp_path: Path) -> None:
+    # abi.md 3.21
+    store = ControlStore(tmp_path)
+    folder = tmp_path / "tool/fs.read.d"
+    draft = store.draft(TOOL, "policy", 7, RULE)
+    store.draft(TOOL, "policy", 8, b"another\n")
+    assert draft.path.read_bytes() == RULE
+    same = draft.path.stat().st_ino
+    store.put_value(TOOL, "policy", RULE, draft)
+    assert (folder / "policy").stat().st_ino == same
+    store.put_value(TOOL, "policy", RULE * 2, store.draft(TOOL, "policy", 7, RULE))  # judged, it is another
+    assert (folder / "policy").read_bytes() == RULE * 2
+    assert store.load().values[TOOL]["policy"].data == RULE * 2
+    assert os.listdir(folder) == ["policy"]
 
 
 def test_a_crash_between_the_steps_leaves_the_older_state_or_the_default(tmp_path: Path) -> None:
@@ -52,8 +82,9 @@ def test_a_crash_between_the_steps_leaves_the_older_state_or_the_default(tmp_pat
     (folder / ".new.policy").write_bytes(b"half a li")
     assert store.load().values[TOOL]["policy"].data == RULE
     assert sorted(os.listdir(folder)) == ["policy"]  # cleared away
-    (folder / ".absent.policy").touch()  # a removal that did not get to its second step
-    assert store.load().values[TOOL]["policy"].data is None
+    store.put_value(MODEL, "effort", b"low\n")
+    (tmp_path / "model/openai/gpt.d/.absent.effort").touch()  # a removal that did not get to its second step
+    assert store.load().values[MODEL]["effort"].data is None
 
 
 def test_aliases_and_homes_come_back(tmp_path: Path) -> None:
