@@ -221,7 +221,7 @@ class Talk:
         if run is None:
             run = self._runs[frame.run] = _Run()
         heard = _HEARD.get(type(frame))
-        if not isinstance(frame, frames.Delta | frames.Message):
+        if isinstance(frame, frames.ToolCall | frames.ToolResult):  # what follows is another answer
             run.streamed = 0
         if not isinstance(frame, _ABOUT_CALLS):
             self._latest = None

@@ -135,7 +135,7 @@ class Drivers:
         return answer
 
     async def _chain(self, name: str, first: Driver, behind: tuple[str, ...], use: str, turn: Turn) -> None:
-        driver, left = first, list(behind)
+        driver, left = first, [each for each in behind if each != name]
         while True:
             try:
                 await driver(turn)

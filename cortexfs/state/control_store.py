@@ -189,9 +189,10 @@ class ControlStore:
             return
         with no_links.folder(self._root, folder.parent.relative_to(self._root), 0o700) as above:
             with no_links.folder(above, folder.name, 0o700) as held:
-                for control in controls.CONTROLS[key[0]]:
-                    for prefix in ("", ABSENT, NEW):
-                        (held / (prefix + control.name)).unlink(missing_ok=True)
+                drafts = [name for name in os.listdir(held) if name.startswith(NEW)]
+                written = [control.name for control in controls.CONTROLS[key[0]]]
+                for name in (*drafts, *written, *(ABSENT + name for name in written)):
+                    (held / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 (above / folder.name).rmdir()
             whole_files.sync(above)

@@ -233,7 +233,7 @@ class Conversations:
 
     async def _answer(self, live: LiveSession, accepted: AcceptedMessage) -> None:
         """The message whose turn it is, from its driver's first word to a `done` that is on disk."""
-        asker, run, fault = live.askers[accepted.run], None, None
+        asker, run, turn, fault = live.askers[accepted.run], None, None, None
         try:
             address = live.address
             key = self._meant(address) if address.class_ == "agent" else (address.class_, address.object)
@@ -246,7 +246,7 @@ class Conversations:
             fault = bare(error)
         try:
             if not live.is_lost:
-                await self._finish(live, accepted.run, fault)
+                await self._finish(live, accepted.run, fault, turn)
         except Fault as error:
             self.lose(live, bare(error))
             fault = fault or error
@@ -256,10 +256,13 @@ class Conversations:
             if run:
                 self.runs.close(run, _status(fault), fault)
 
-    async def _finish(self, live: LiveSession, run: str, fault: Fault | None) -> None:
+    async def _finish(
+        self, live: LiveSession, run: str, fault: Fault | None, turn: SessionTurn | None
+    ) -> None:
         if why := live.fault or live.log.fault:
             raise why
-        events = live.session.finish(run, fault)
+        unfinished = turn.unfinished() if turn and _status(fault) == "error" else []
+        events = live.session.emit(run, *unfinished) + live.session.finish(run, fault)
         last = next(event for event in events if event.final)
         live.append(events)
         await live.log.durable(last.number)

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.frames import Approval, Delta, Frame, Message, Usage
+from cortexfs.core.frames import Approval, Delta, Frame, Message, Text, Usage
 from cortexfs.core.hostcalls import Identity
 from cortexfs.core.registry import Key as ObjectKey
 from cortexfs.core.talk.approvals import decided
@@ -32,6 +32,7 @@ MESSAGE = 640  # bytes that a message that was answered takes, by the length of 
 CHARGED = 16  # messages that are in what a session costs anyway
 # Events that a driver may say before others have their turn: those of a short answer are written together.
 IN_A_ROW = 64
+MAX_UNFINISHED = 8 << 20  # bytes of an answer that is not whole yet; one that is whole has no such limit
 APPROVAL_SECS = 600.0  # that a call waits for its approval
 UNHEARD = "nobody is connected who could be asked"
 LEFT = "everybody who could be asked has left"
@@ -220,6 +221,7 @@ class SessionTurn:
             live.moved(asker.uid, accepted.request.cwd)
         self._approval_secs = approval_secs
         self._in_a_row = 0
+        self._unfinished = bytearray()  # the text of the deltas since the last message
 
     @property
     def session_memory(self) -> dict[str, object]:
@@ -240,6 +242,7 @@ class SessionTurn:
             for frame in said:
                 if isinstance(frame, Usage):
                     self._run.count(frame)
+        self._remember(said)
         self._run.bytes_out += sum(map(len, lines))
         live.append_lines(lines)
         self._in_a_row += len(lines)
@@ -248,6 +251,19 @@ class SessionTurn:
         else:
             self._in_a_row = 0
             await trio.lowlevel.checkpoint()
+
+    def _remember(self, said: Sequence[Frame]) -> None:
+        for frame in said:
+            if type(frame) is Delta:
+                if len(self._unfinished) < MAX_UNFINISHED:
+                    self._unfinished += frame.text.encode(errors="replace")
+            elif isinstance(frame, Message):
+                self._unfinished.clear()
+
+    def unfinished(self) -> list[Message]:
+        """Returns what came of an answer that is not whole, as the message that the session keeps."""
+        text = self._unfinished.decode()
+        return [Message(role="assistant", content=[Text(text)])] if text else []
 
     async def settled(self) -> None:
         await self._live.log.durable(self._live.session.next - 1)

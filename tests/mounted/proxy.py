@@ -5,6 +5,7 @@ else. It hears the whole answer first, and asks for it once, so that what it doe
 from __future__ import annotations
 
 import http.client
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -99,6 +100,16 @@ def cut_before_its_end(events: list[bytes]) -> Sequence[Move]:
 
 _ENDS = (b"[DONE]", b'finish_reason": "', b'finish_reason":"', b"message_delta", b"message_stop",
          b"response.completed")  # fmt: skip
+
+
+_WORD = re.compile(rb'("(?:content|text|delta)": ?")[ -!#-\[\]-~]')  # and the first character of one
+
+
+def bad_byte(events: list[bytes]) -> Sequence[Move]:
+    """A byte of the text has changed on its way."""
+    data, changed = _WORD.subn(lambda found: found[1] + b"\xff", b"".join(events), count=1)
+    assert changed
+    return [SSE, data, Cut()]
 
 
 def no_text(events: list[bytes]) -> Sequence[Move]:

@@ -80,6 +80,16 @@ def test_the_first_answer_is_streamed(local: Ctx) -> None:
     assert local.status["engines"] == "1"
 
 
+def test_it_ends_by_itself(local: Ctx) -> None:
+    # docs/engine.md: it has so many tokens, unless somebody says another number
+    answer = ask(local, json.dumps({"input": "Say hello in five words.", "temperature": 0}))
+    assert answer.status == 0
+    told = [frame["message"] for frame in answer.frames if frame["type"] == "progress"]
+    used = [frame["output_tokens"] for frame in answer.frames if frame["type"] == "usage"]
+    assert used == [] or used[0] <= 512
+    assert bool(used) or told == ["the model repeated itself, so its answer was ended"]
+
+
 def test_what_there_is_to_see(local: Ctx) -> None:
     # issue: "each appears as object with truthful .d/ files"
     controls = local.root / "model" / f"{NAME}.d"

@@ -112,6 +112,29 @@ def test_what_is_only_in_pieces_is_whole(front: Front, fault: proxy.Fault) -> No
     assert answer.types[-3:] == ["message", "usage", "done"]
 
 
+def test_a_byte_that_is_no_text_costs_that_byte(front: Front) -> None:
+    answer = front.ask(proxy.bad_byte)
+    assert answer.status == 0, answer
+    assert answer.output.count("\ufffd") == 1
+    place = answer.output.index("\ufffd")
+    assert answer.output == front.text[:place] + "\ufffd" + front.text[place + 1 :]
+
+
+def test_what_came_before_a_cut_is_kept_with_the_session(front: Front) -> None:
+    front.spoiler.faults = [proxy.cut]
+    sent = front.ctx.ctx("send", f"model/{front.model}", "Say it.", "--session", "cut", check=False)
+    assert sent.returncode == 1
+    frames = [json.loads(line) for line in sent.stdout.splitlines()]
+    text = "".join(frame["text"] for frame in frames if frame["type"] == "delta")
+    assert text
+    (folder,) = (front.ctx.root / "home").glob(f"*/model/{front.model}.d/session/cut")
+    assert (folder / "latest.md").read_text() == text + "\n"
+    roles = [json.loads(line)["role"] for line in (folder / "messages.jsonl").read_text().splitlines()]
+    assert roles == ["user", "assistant"]
+    assert (folder / "state").read_text() == "error\n"
+    front.ctx.ctx("session", "rm", f"model/{front.model}", "cut", "--yes")
+
+
 BROKEN = [
     proxy.cut, proxy.reset, proxy.cut_in_an_event, proxy.cut_in_a_character, proxy.cut_before_its_end,
     proxy.no_text, proxy.no_json,
@@ -132,7 +155,6 @@ def test_what_breaks_off_is_an_error_and_not_asked_again(front: Front, fault: pr
 
 AGAIN: list[tuple[proxy.Fault, str, int]] = [
     (proxy.nothing, "EHOSTDOWN", 69),
-    (proxy.noise, "EHOSTDOWN", 69),
     (proxy.empty, "EREMOTEIO", 1),
     (proxy.broken, "EREMOTEIO", 1),
     (proxy.busy, "EAGAIN", 1),
@@ -159,17 +181,18 @@ def test_a_server_that_recovers_answers_once(front: Front, fault: proxy.Fault) -
     assert len(front.spoiler.requests) == 2
 
 
-ONCE: list[tuple[proxy.Fault, str]] = [
-    (proxy.silent, "ETIMEDOUT"),
-    (proxy.closed, "EAGAIN"),
+ONCE: list[tuple[proxy.Fault, str, int]] = [
+    (proxy.silent, "ETIMEDOUT", 1),
+    (proxy.closed, "EAGAIN", 1),
+    (proxy.noise, "EHOSTDOWN", 69),
 ]
 
 
-@pytest.mark.parametrize(("fault", "code"), ONCE)
-def test_what_is_not_worth_another_try(front: Front, fault: proxy.Fault, code: str) -> None:
+@pytest.mark.parametrize(("fault", "code", "status"), ONCE)
+def test_what_is_not_worth_another_try(front: Front, fault: proxy.Fault, code: str, status: int) -> None:
     # issue: "deadlines for connect, first token and silence"; "with the server's own delay"
     answer = front.ask(fault)
-    assert (answer.status, answer.code) == (1, code), answer
+    assert (answer.status, answer.code) == (status, code), answer
     assert bool(answer.output) == (fault is proxy.silent)
     assert len(front.spoiler.requests) == 1
 

@@ -83,6 +83,12 @@ def said(client: socket.socket, kind: str) -> None:
     if kind == "noise":
         client.sendall(b"zz\r\nno chunk\r\n")
         return
+    while kind == "circles":  # until nobody listens
+        try:
+            event(client, b'{"choices":[{"index":0,"delta":{"content":" and on and on"}}]}')
+        except OSError:
+            Path(sys.argv[1]).write_text("gone")
+            return
     if kind in ("hangs", "endless"):
         with contextlib.suppress(OSError):
             client.recv(1)

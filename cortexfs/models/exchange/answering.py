@@ -35,7 +35,7 @@ from cortexfs.models.exchange.endpoint import Endpoint, Lost
 from cortexfs.models.exchange.failures import ProviderFailure
 from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.exchange.wake_pace import PACE
-from cortexfs.models.formats.format import Format, FormatReader, ProviderRefusal
+from cortexfs.models.formats.format import BrokenStream, Format, FormatReader, ProviderRefusal
 
 LARGE = 256 << 10  # bytes of an input or a history from which on a thread makes the request of it
 
@@ -145,6 +145,8 @@ class Attempts:
                     stack.enter_context(PACE.stream())
                     while data := await response.receive():
                         await self._heard(parser.feed(data), reader, patience)
+                        if reader.enough:
+                            break
                         if not reader.ended:
                             await PACE.rest()
             except RejectedResponse as said:
@@ -153,7 +155,7 @@ class Attempts:
                 if not reader.ended:
                     raise AttemptFailure(self._loss(lost)) from None
             except ProviderRefusal as refused:
-                raise AttemptFailure(failures.in_stream(name, refused.status, refused.body, key)) from None
+                raise AttemptFailure(failures.in_stream(name, refused.body, key)) from None
             except Fault as fault:
                 raise self._mapped(fault) from None
         if patience.cancelled_caught and not reader.ended:
@@ -195,7 +197,8 @@ class Attempts:
         """Returns a format's fault about a stream as a fault of its provider."""
         if fault.code != "EREMOTEIO":
             return fault
-        return AttemptFailure(failures.broken(self._source.name, fault.message))
+        again = isinstance(fault, BrokenStream)  # anything else is as wrong the next time
+        return AttemptFailure(failures.broken(self._source.name, fault.message, again))
 
     def _rejection(self, said: RejectedResponse, key: str) -> ProviderFailure:
         if said.status < 300:
@@ -203,9 +206,10 @@ class Attempts:
         return failures.of_status(self._source.name, said.status, said.headers, said.body, key, time.time())
 
     def _loss(self, lost: Lost) -> ProviderFailure:
+        name, again = self._source.name, not lost.lasting
         if lost.connected:
-            return failures.broken(self._source.name, f"{lost.why} in the middle of the answer")
-        return failures.unreachable(self._source.name, lost.why)
+            return failures.broken(name, f"{lost.why} in the middle of the answer", again)
+        return failures.unreachable(name, lost.why, again)
 
 
 def _output(model: ModelEntry) -> int | None:

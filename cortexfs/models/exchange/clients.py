@@ -81,7 +81,7 @@ class Clients:
                 said = await response.body(MAX_BODY, ERROR_SECONDS)
                 raise RejectedResponse(response.status, response.headers, said)
             if response.headers.get("content-encoding", "identity") != "identity":
-                raise Lost("its answer is compressed, which nobody asked for", connected=True)
+                raise Lost("its answer is compressed, which nobody asked for", connected=True, lasting=True)
             yield response
             is_kept = endpoint.kept and idle is self._idle and response.is_over()
         finally:

@@ -20,12 +20,13 @@ ANTHROPIC_VERSION = "2023-06-01"
 
 
 class Lost(Exception):
-    """The connection failed."""
+    """The connection failed; a `lasting` reason will be the same for the next one."""
 
-    def __init__(self, why: str, connected: bool) -> None:
+    def __init__(self, why: str, connected: bool, lasting: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.connected = connected
+        self.lasting = lasting
 
 
 class Endpoint:

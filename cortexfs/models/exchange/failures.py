@@ -23,7 +23,6 @@ from cortexfs.core.safe_text import one_line
 MAX_WORDS = 300  # characters of a provider's own words
 MAX_BODY = 64 << 10  # of a response that is an error
 
-OVERLOADED = 529  # Anthropic's own status for it
 HIDDEN = "[key]"
 
 _RETRIED = frozenset((408, 409, 425))
@@ -90,17 +89,36 @@ def of_status(
     return ProviderFailure("EINVAL", _says(f"{provider} refuses the request ({status})", said))
 
 
-def in_stream(provider: str, status: int, body: bytes, key: str) -> ProviderFailure:
-    """An error that came in the midst of a stream that had begun well."""
+class _Numbered(msgspec.Struct):
+    code: Any = None
+
+
+class _Refused(msgspec.Struct):
+    error: _Numbered | None = None
+
+
+def in_stream(provider: str, body: bytes, key: str) -> ProviderFailure:
+    """An error that came in the midst of a stream that had begun well. A status that it does not name is
+    not told."""
+    if status := _status_in(body):
+        return of_status(provider, status, {}, body, key, 0)
     text = body.decode("utf-8", "replace").lower()
-    if status < 400:
-        known = (
-            ("overloaded", OVERLOADED), ("rate_limit", 429), ("insufficient_quota", 429),
-            ("authentication", 401), ("permission", 403), ("invalid_request", 400),
-            ("context_length", 400), ("exceed_context", 400), ("not_found", 404),
-        )  # fmt: skip
-        status = next((number for word, number in known if word in text), 500)
-    return of_status(provider, status, {}, body, key, 0)
+    known = (
+        ("rate_limit", 429), ("insufficient_quota", 429), ("authentication", 401), ("permission", 403),
+        ("invalid_request", 400), ("context_length", 400), ("exceed_context", 400), ("not_found", 404),
+    )  # fmt: skip
+    status = next((number for word, number in known if word in text), 500)
+    failure = of_status(provider, status, {}, body, key, 0)
+    return failure._replace(message=failure.message.replace(f" ({status})", "", 1))
+
+
+def _status_in(body: bytes) -> int | None:
+    try:
+        error = msgspec.json.decode(body, type=_Refused).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    code = error.code if error else None
+    return code if isinstance(code, int) and 400 <= code < 600 else None
 
 
 def no_key(provider: str) -> ProviderFailure:
@@ -109,9 +127,9 @@ def no_key(provider: str) -> ProviderFailure:
     )
 
 
-def unreachable(provider: str, why: str) -> ProviderFailure:
+def unreachable(provider: str, why: str, again: bool) -> ProviderFailure:
     mend = f"see: ctx provider test {provider}"
-    return ProviderFailure("EHOSTDOWN", f"{provider} cannot be reached: {why}; {mend}", again=True, hop=True)
+    return ProviderFailure("EHOSTDOWN", f"{provider} cannot be reached: {why}; {mend}", again, hop=True)
 
 
 def slow(provider: str, seconds: float, begun: bool) -> ProviderFailure:
@@ -119,9 +137,9 @@ def slow(provider: str, seconds: float, begun: bool) -> ProviderFailure:
     return ProviderFailure("ETIMEDOUT", f"{provider} {what} within {seconds:g} s", hop=True)
 
 
-def broken(provider: str, why: str) -> ProviderFailure:
+def broken(provider: str, why: str, again: bool) -> ProviderFailure:
     """It answered, and what it said is of no use."""
-    return ProviderFailure("EREMOTEIO", f"{provider}: {why}", again=True, hop=True)
+    return ProviderFailure("EREMOTEIO", f"{provider}: {why}", again, hop=True)
 
 
 def no_stream(provider: str, content_type: str) -> ProviderFailure:

@@ -50,7 +50,7 @@ class ServerAddress(NamedTuple):
             port = parts.port or _PORTS[parts.scheme]
             return cls(parts.scheme, parts.hostname or "", port, proxies.proxy_of(parts))
         except (KeyError, ValueError):
-            raise Lost("its base_url is not one of http or https", connected=False) from None
+            raise Lost("its base_url is not one of http or https", connected=False, lasting=True) from None
         except OSError as problem:
             raise Lost(str(problem), connected=False) from None
 
@@ -68,6 +68,7 @@ class HttpConnection:
         self._prefix = prefix
         self._own = own
         self._http = h11.Connection(h11.CLIENT)
+        self._ended = self._served = False
         self.status = 0
         self.headers: dict[str, str] = {}
 
@@ -91,7 +92,7 @@ class HttpConnection:
             events = (request, h11.Data(data=body), h11.EndOfMessage())
             said = b"".join(self._http.send(event) or b"" for event in events)
         except h11.LocalProtocolError:
-            raise Lost("the request cannot be sent as it is", connected=False) from None
+            raise Lost("the request cannot be sent as it is", connected=False, lasting=True) from None
         with suppress(trio.BrokenResourceError):  # a server may answer before it has heard all
             await self._stream.send_all(said)
         begun = await self._next(connected=False)
@@ -119,9 +120,14 @@ class HttpConnection:
                 event = self._http.next_event()
                 if event is not h11.NEED_DATA and not isinstance(event, h11.InformationalResponse):
                     return event
-                self._http.receive_data(await self._more())
+                data = await self._more()
+                self._ended = not data
+                self._http.receive_data(data)
         except h11.RemoteProtocolError:
-            raise Lost("it broke off", connected) from None
+            if self._ended:
+                raise Lost("it broke off", connected) from None
+            # On a connection that has served, it may be the rest of what nobody read.
+            raise Lost("it does not speak HTTP", connected, lasting=not self._served) from None
         except trio.BrokenResourceError:
             raise Lost(BROKE_OFF, connected) from None
 
@@ -151,6 +157,7 @@ class HttpConnection:
         if looked.poll(0):
             return False
         self._http.start_next_cycle()
+        self._served = True
         return True
 
 
@@ -163,7 +170,8 @@ async def connected(to: ServerAddress, seconds: float) -> HttpConnection:
             return await _over(plain, to)
         except (OSError, trio.BrokenResourceError) as problem:
             _close(plain)
-            raise Lost(web.why_not(_root(problem)), connected=False) from None
+            root = _root(problem)
+            raise Lost(web.why_not(root), connected=False, lasting=isinstance(root, ssl.SSLError)) from None
         except BaseException:
             _close(plain)
             raise

@@ -50,7 +50,7 @@ def _get(name: str, url: str, headers: dict[str, str], key: str) -> bytes:
     try:
         answer = web.get(url, headers, web.Bounds(MAX_BODY + 1, SECONDS, redirects=0))
     except web.FAILURES as problem:
-        raise Fault(*failures.unreachable(name, web.why_not(problem))[:2]) from None
+        raise Fault(*failures.unreachable(name, web.why_not(problem), again=False)[:2]) from None
     if not 200 <= answer.status < 300:
         failure = failures.of_status(name, answer.status, answer.headers, answer.body, key, time.time())
         raise Fault(failure.code, failure.message)

@@ -17,10 +17,10 @@ from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, Part, PromptMessage, PromptText
 from cortexfs.models.formats.format import (
+    BrokenStream,
     Format,
     FormatReader,
     ProviderRefusal,
-    broken_off,
     decoded,
     garbage,
     merged,
@@ -200,7 +200,7 @@ class MessagesReader(FormatReader):
 
     def _stop(self, said: _Event) -> list[Frame]:
         if self._open:
-            raise broken_off()
+            raise BrokenStream
         self.ended = True
         return []
 

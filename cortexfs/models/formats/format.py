@@ -32,6 +32,11 @@ MAX_CALLS = 1000  # tool calls of one answer
 # Why providers end an answer, in their words: because of what it says, and because of its length.
 FILTERED = {"content_filter": "its content filter", "refusal": "the model refuses"}
 CUT = ("length", "max_output_tokens", "max_tokens", "model_context_window_exceeded")
+REPEATS = "repeats"  # in our word
+ENDINGS = {
+    **dict.fromkeys(CUT, "the answer was cut at max_tokens"),
+    REPEATS: "the model repeated itself, so its answer was ended",
+}
 
 T = TypeVar("T")
 
@@ -39,10 +44,16 @@ T = TypeVar("T")
 class ProviderRefusal(Exception):
     """An error that a provider told in the midst of its stream, as it told it."""
 
-    def __init__(self, body: bytes, status: int = 0) -> None:
+    def __init__(self, body: bytes) -> None:
         super().__init__("the provider told an error in its stream")
         self.body = body
-        self.status = status
+
+
+class BrokenStream(Fault):
+    """The stream ended before its answer was whole."""
+
+    def __init__(self) -> None:
+        super().__init__("EREMOTEIO", "its stream broke off in the middle of the answer")
 
 
 class FormatReader:
@@ -58,6 +69,7 @@ class FormatReader:
         self._output_tokens: int | None = None
         self._reason = ""  # why it has ended, in the provider's word
         self.ended = False  # whether the answer is whole
+        self.enough = False  # whether nothing more of it is wanted
 
     @property
     def text(self) -> str:
@@ -71,14 +83,14 @@ class FormatReader:
     def end(self) -> list[Frame]:
         """The stream has ended: what is left to say, in the order of abi.md 5.13."""
         if not self.ended:
-            raise broken_off()
+            raise BrokenStream
         if self._reason in FILTERED:
             raise Fault("EPERM", f"the provider stopped the answer: {FILTERED[self._reason]}")
         frames = self._whole_calls()
         if self._text or not self._said_calls:
             frames.append(Message(role="assistant", content=[Text(self.text)]))
-        if self._reason in CUT:
-            frames.append(Progress(message="the answer was cut at max_tokens"))
+        if self._reason in ENDINGS:
+            frames.append(Progress(message=ENDINGS[self._reason]))
         if self._input_tokens is not None or self._output_tokens is not None:
             used = Usage(input_tokens=self._input_tokens or 0, output_tokens=self._output_tokens or 0)
             frames.append(used)
@@ -154,19 +166,19 @@ def written(value: Any) -> str:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], event: ServerEvent) -> T:
-    """The data of an event; EREMOTEIO when it is not what the format says."""
+    """The data of an event; EREMOTEIO when it is not what the format says. Bytes that are no UTF-8 cost
+    those bytes alone."""
     try:
         return decoder.decode(event.data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise garbage() from None
+        text = event.data.decode("utf-8", "replace").encode()
+        if text == event.data:
+            raise garbage() from None
+    return decoded(decoder, event._replace(data=text))
 
 
 def garbage() -> Fault:
     return Fault("EREMOTEIO", "its stream cannot be read: an event is not what the format says")
-
-
-def broken_off() -> Fault:
-    return Fault("EREMOTEIO", "its stream broke off in the middle of the answer")
 
 
 def merged(*bodies: dict[str, Any]) -> dict[str, Any]:

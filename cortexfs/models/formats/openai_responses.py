@@ -17,10 +17,10 @@ from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, Part, PromptMessage, PromptText
 from cortexfs.models.ask.structured import is_strict
 from cortexfs.models.formats.format import (
+    BrokenStream,
     Format,
     FormatReader,
     ProviderRefusal,
-    broken_off,
     decoded,
     merged,
     replaced,
@@ -150,7 +150,7 @@ class ResponsesReader(FormatReader):
             return False
         before, self._number = self._number, number if self._number is None else max(self._number, number)
         if before is not None and number > before + 1:
-            raise broken_off()
+            raise BrokenStream
         return before is not None and number <= before
 
     def _end(self, response: _Response) -> None:

@@ -3,7 +3,9 @@
 A vendor's SDK would say the same, a third of a second of importing later, and the embedded model would
 need the extra of the providers. Everything else is as with a provider: models/exchange/answering.py.
 
-Rules: what the engine cannot do is refused before anybody waits for it.
+Rules: what the engine cannot do is refused before anybody waits for it. A small model does not always know
+when to end: it gets MAX_TOKENS, unless its controls or the request say how many, and is ended when it repeats
+itself.
 This file must never know which process an engine is.
 """
 
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.frames import Frame
 from cortexfs.core.registry import Object
 from cortexfs.models.ask.driver import Driver, Turn
 from cortexfs.models.ask.model import ModelEntry, model_of
@@ -22,9 +25,17 @@ from cortexfs.models.exchange.answering import Attempts, RetryTerms
 from cortexfs.models.exchange.clients import Clients
 from cortexfs.models.exchange.sources import ModelSource
 from cortexfs.models.formats import openai_chat
-from cortexfs.models.formats.format import Format
+from cortexfs.models.formats.format import REPEATS, Format
 from cortexfs.models.local.engine import Engines, Weights
 from cortexfs.models.local.weights import DRIVER, Local
+
+MAX_TOKENS = 512
+MOST = ("max_tokens", "max_completion_tokens", "n_predict")  # the names that the engine has for it
+UNIT = 200  # characters of what is repeated, at most
+TIMES = 4  # it stands there
+SPAN = 240  # characters that it takes altogether, at least: a line of dashes is shorter
+TAIL = UNIT * TIMES
+LOOK = 32  # characters between two looks, of 40 µs each
 
 
 def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
@@ -32,10 +43,42 @@ def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
         raise Fault("EINVAL", f"{model.name} has no tool calls of its own; its cap says what it has")
     if any(isinstance(part, PromptMedia) for said in asked.said for part in said.parts):
         raise Fault("EINVAL", f"{model.name} reads text only; its cap says what it takes")
-    return openai_chat.request(model, asked)
+    body = openai_chat.request(model, asked)
+    if not {**model.default, **asked.parameters}.keys() & MOST:
+        body["max_tokens"] = MAX_TOKENS
+    return body
 
 
-FORMAT = Format(request, openai_chat.ChatReader)
+class LocalReader(openai_chat.ChatReader):
+    """One answer, until it goes in circles."""
+
+    def __init__(self, asked: ModelInput) -> None:
+        super().__init__(asked)
+        self._tail = ""
+        self._looked = 0
+        self._endless = bool(asked.parameters.get("ignore_eos"))  # to a question that wants no end
+
+    def _say(self, text: str | None) -> list[Frame]:
+        said = super()._say(text)
+        self._tail = (self._tail + (text or ""))[-TAIL:]
+        self._looked += len(text or "")
+        if self._looked >= LOOK:
+            self._looked = 0
+            if not self._endless and repeats(self._tail):
+                self._reason, self.ended, self.enough = REPEATS, True, True
+        return said
+
+
+def repeats(tail: str) -> bool:
+    """Returns True when a text ends with the same words again and again."""
+    for size in range(1, UNIT + 1):
+        span = max(SPAN, TIMES * size)
+        if span <= len(tail) and tail[-span:-size] == tail[size - span :]:
+            return True
+    return False
+
+
+FORMAT = Format(request, LocalReader)
 
 
 class Locals:

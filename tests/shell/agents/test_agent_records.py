@@ -273,7 +273,7 @@ async def test_an_agent_that_goes_takes_along_what_was_written_into_it(world: Wo
     await world.fs.apply(registry("coder", "other"))
     for name in ("coder", "other"):
         await world.put(f"agent/{name}.d/approval", b"ask\n")
-        await world.put(f"agent/{name}.d/policy", b"")
+        await world.put(f"agent/{name}.d/policy", b"# nothing\n")
     await world.fs.unlink(await world.find("agent/coder.d"), b"model", caller())
     late = await world.fs.open(await world.find("agent/coder.d/tools"), os.O_WRONLY | os.O_TRUNC, caller())
     await world.fs.write(late.fh, 0, b"shell.exec\n")

@@ -30,7 +30,7 @@ from cortexfs.models.local.weights import Local
 from cortexfs.pool.starter import Starter
 from tests.places import PROJECT
 from tests.shell.starters import starting
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, awaited
 
 FAKE = (sys.executable, str(PROJECT / "tests/shell/fake_engine.py"))
 NAME = "test/model"
@@ -126,6 +126,14 @@ def proc(pid: int | None, name: str) -> bytes:
 
 def exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+async def test_an_answer_in_circles_is_ended_at_the_engine_too(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with world(str(mark)) as w:
+        turn = await w.ask("circles")
+        assert len(turn.text) < 1000
+        await awaited(lambda: mark.exists() and mark.read_text())
 
 
 async def test_it_starts_on_first_use_and_is_shared() -> None:

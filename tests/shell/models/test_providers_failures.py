@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from cortexfs.core import frames
+from cortexfs.core.models import sse
 from cortexfs.models.exchange.answering import RetryTerms
 from tests.shell.asking import QUICK, Turn, World, model, world
 from tests.shell.provider_server import (
@@ -56,14 +57,20 @@ STATUSES: list[tuple[list[Move], str, str, int]] = [
     (status(503, ECHOED), "EREMOTEIO", "failed (503)", 3),
     (status(307, location="http://127.0.0.1:1/"), "EREMOTEIO", "redirection", 1),
     (status(200, b"<html>hi", content_type="text/html"), "EREMOTEIO", "text/html", 1),
-    ([b"\x00\xff garbage\r\n\r\n", Cut()], "EHOSTDOWN", "broke off", 3),
+    # docs/models.md: what cannot change is not asked again
+    ([b"\x00\xff garbage\r\n\r\n", Cut()], "EHOSTDOWN", "does not speak HTTP", 1),
     ([Cut(reset=True)], "EHOSTDOWN", "cannot be reached", 3),
     ([Cut()], "EHOSTDOWN", "cannot be reached", 3),
     ([SSE, Cut()], "EREMOTEIO", "broke off", 3),
-    ([SSE, b"data: {not json}\n\n", Cut()], "EREMOTEIO", "cannot be read", 3),
+    ([SSE, b"data: {not json}\n\n", Cut()], "EREMOTEIO", "cannot be read", 1),
+    ([SSE, b"data: \xff\xfe\n\n"], "EREMOTEIO", "cannot be read", 1),
+    ([SSE, b"data: " + b"x" * sse.MAX_EVENT, Cut()], "EREMOTEIO", "over 4 MiB", 1),
     ([SSE, b'data: {"choices": [{"del', Cut()], "EREMOTEIO", "broke off", 3),
     ([SSE, *chunks({"error": {"message": f"overloaded, says {KEY}"}})], "EREMOTEIO", "overloaded", 3),
-    ([SSE, *chunks({"error": {"message": "rate_limit_exceeded"}})], "EAGAIN", "limits the rate", 3),
+    ([SSE, *chunks({"error": {"message": "rate_limit_exceeded"}})], "EAGAIN", "limits the rate: r", 3),
+    ([SSE, *chunks({"error": {"code": 503, "message": "overloaded"}})], "EREMOTEIO", "failed (503): o", 3),
+    ([SSE, *chunks({"error": {"code": 400, "message": "overloaded"}})], "EINVAL", "request (400): o", 1),
+    ([SSE, *chunks({"error": {"type": "overloaded_error", "message": "x"}})], "EREMOTEIO", "p failed: x", 3),
 ]  # fmt: skip
 
 
@@ -254,6 +261,15 @@ async def test_the_fallback_chain_and_every_hop_told() -> None:
         "asking not/there instead of q/m",
         "asking r/m instead of not/there",
     ]
+
+
+async def test_a_model_that_is_its_own_fallback_is_asked_once() -> None:
+    async with world(status(402), fallback="p/m") as (made, provider):
+        turn, fault = await made.ask("hi")
+    assert fault is not None
+    assert fault.code == "EDQUOT"
+    assert len(provider.requests) == 1
+    assert turn.progress == []
 
 
 async def test_the_end_of_the_chain_is_the_last_failure() -> None:
