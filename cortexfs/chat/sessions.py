@@ -26,6 +26,7 @@ from cortexfs.core.talk.requests import INDEX
 
 SPACES = ("private", "shared")
 KEPT = "default"  # whoever gives no name means this one; it is not cleared away
+FACTS = ".facts"  # in a folder of sessions: a line for each, which the daemon writes as it is read
 TAIL = 1 << 20  # bytes of a log in which a chat looks for what was said last
 MESSAGES = 20
 
@@ -62,9 +63,38 @@ def objects(root: str, space: str) -> list[str]:
     return found
 
 
+class _Facts(msgspec.Struct):
+    """A line of FACTS."""
+
+    session: str
+    state: str
+    updated: float
+    messages: int
+    size: int
+
+
+_facts = msgspec.json.Decoder(_Facts)
+
+
 def listing(root: str, object_: str, space: str) -> list[StoredSession]:
     """An object's sessions, newest first."""
+    return list(each(root, object_, space))
+
+
+def each(root: str, object_: str, space: str) -> Iterator[StoredSession]:
+    """An object's sessions, newest first, as they come: there may be very many."""
     inside = folder(root, object_, space)
+    if not (inside / FACTS).exists():  # of a daemon of an earlier version
+        yield from _walked(inside, object_, space)
+        return
+    with contextlib.suppress(OSError), open(inside / FACTS, "rb") as file:
+        for line in file:
+            one = _facts.decode(line)
+            told = one.state, one.updated, one.messages, one.size
+            yield StoredSession(object_, one.session, space, *told, inside / one.session)
+
+
+def _walked(inside: Path, object_: str, space: str) -> list[StoredSession]:
     try:
         there = [name for name in os.listdir(inside) if name != INDEX and not names.fault_of(name)]
     except OSError:

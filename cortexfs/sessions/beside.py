@@ -10,7 +10,7 @@ This file must never know how a log is written.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -91,6 +91,13 @@ class Beside:
         if any(map(meant, (*self._renewed, *self._stale))):
             async with self.held():
                 await self._derive([log for log in self._stale if meant(log)])
+
+    async def ensure(self, sessions: tuple[str, ...]) -> None:
+        """Have the index of an object's folder of sessions say what is there."""
+        if not self.indexes.knows(sessions):
+            async with self.held():
+                with suppress(OSError):  # then it says what it said
+                    await trio.to_thread.run_sync(self.indexes.ensure, sessions, limiter=self._threads)
 
     async def rested(self) -> None:
         """Wait until nothing is behind."""

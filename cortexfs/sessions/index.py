@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from cortexfs.sessions import disk
-from cortexfs.sessions.layout import INDEX, Address, listing, text
+from cortexfs.sessions.layout import INDEX, Address, by_use, text
 
 BY_CWD = 1000  # working directories of an object's sessions that are remembered, the ones used last
 REMEMBERED = 256  # objects whose sessions' order is kept in memory
@@ -24,33 +24,42 @@ class Indexes:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._orders: dict[Path, dict[str, None]] = {}
-        self._changed: dict[Path, Address] = {}
+        self._changed: dict[Path, tuple[str, ...]] = {}
 
     def used(self, address: Address, cwd: str | None) -> None:
         """The session was used just now, in `cwd`; `write` when that is said of all that were."""
-        folder, order = self._order(address)
+        above = address.parts[:-1]
+        folder, order = self._order(above)
         if next(reversed(order), None) != address.session:
             order.pop(address.session, None)
             order[address.session] = None
-            self._changed[folder] = address
+            self._changed[folder] = above
         if cwd is not None:
             path = self._by_cwd(folder, cwd)
             if text(path) != address.session:
-                self._make(address, "by-cwd")
+                self._make(above, "by-cwd")
                 _make_room(path.parent)
                 disk.replace(path, [address.session.encode() + b"\n"])
 
     def write(self) -> None:
         """Write each list once, however many of its sessions were used."""
-        for folder, address in list(self._changed.items()):
+        for folder, above in list(self._changed.items()):
             if folder in self._orders:
-                self._write(folder, address, self._orders[folder])
+                self._write(folder, above, self._orders[folder])
             del self._changed[folder]
 
     def rebuild(self, address: Address) -> None:
         """Make list and current anew, from what is there."""
         self._orders.pop(self._root.joinpath(*address.parts).parent, None)
-        self._order(address)
+        self._order(address.parts[:-1])
+
+    def knows(self, above: tuple[str, ...]) -> bool:
+        return self._root.joinpath(*above) in self._orders
+
+    def ensure(self, above: tuple[str, ...]) -> None:
+        """Have the list of a folder of sessions say what is there, whatever another life left."""
+        if self._root.joinpath(*above).is_dir():
+            self._order(above)
 
     def forget(self) -> None:
         """Somebody removed something: look at what is there before the next use."""
@@ -61,26 +70,25 @@ class Indexes:
         if not (folder / INDEX).is_dir():  # whoever removed it is about to remove the folder, too
             self._orders.pop(folder, None)
             return
-        folder, order = self._order(address)
+        folder, order = self._order(address.parts[:-1])
         order.pop(address.session, None)
-        self._write(folder, address, order)
+        self._write(folder, address.parts[:-1], order)
         if cwd and text(path := self._by_cwd(folder, cwd)) == address.session:
             path.unlink()
 
-    def _order(self, address: Address) -> tuple[Path, dict[str, None]]:
-        folder = self._root.joinpath(*address.parts).parent
+    def _order(self, above: tuple[str, ...]) -> tuple[Path, dict[str, None]]:
+        folder = self._root.joinpath(*above)
         if folder not in self._orders:
             if len(self._orders) >= REMEMBERED:
                 self.write()
                 self._orders.clear()
-            there = listing(self._root, address.space, address.class_, address.object)
-            self._orders[folder] = {info.address.session: None for info in reversed(there)}
+            self._orders[folder] = dict.fromkeys(by_use(folder))
             disk.clear_graves(folder)
-            self._write(folder, address, self._orders[folder])  # a crash may have left it behind
+            self._write(folder, above, self._orders[folder])  # a crash may have left it behind
         return folder, self._orders[folder]
 
-    def _write(self, folder: Path, address: Address, order: dict[str, None]) -> None:
-        self._make(address)
+    def _write(self, folder: Path, above: tuple[str, ...], order: dict[str, None]) -> None:
+        self._make(above)
         newest = list(reversed(order))
         disk.replace(folder / INDEX / "list", [f"{name}\n".encode() for name in newest])
         if newest:
@@ -88,9 +96,8 @@ class Indexes:
         else:
             (folder / INDEX / "current").unlink(missing_ok=True)
 
-    def _make(self, address: Address, *below: str) -> None:
-        parts = (*address.parts[:-1], INDEX, *below)
-        disk.make_folder(self._root, parts)
+    def _make(self, above: tuple[str, ...], *below: str) -> None:
+        disk.make_folder(self._root, (*above, INDEX, *below))
 
     @staticmethod
     def _by_cwd(folder: Path, cwd: str) -> Path:

@@ -234,6 +234,16 @@ def listing(root: Path, space: Space, class_: str, object: str) -> list[Info]:
     return sorted(found, key=lambda info: (-info.updated, info.address.session))
 
 
+def by_use(folder: Path) -> list[str]:
+    """The names of an object's sessions, the one that was used last at the end."""
+    found: list[tuple[float, str]] = []
+    for name in session_names(folder):
+        with contextlib.suppress(OSError):
+            found.append((os.stat(f"{folder}/{name}/{EVENTS}").st_mtime, name))
+    newest = sorted(found, key=lambda one: (-one[0], one[1]))
+    return [name for _, name in reversed(newest)]
+
+
 def objects(root: Path, space: Space) -> list[tuple[str, str]]:
     """The objects that have a folder of sessions in a space: class and name."""
     base = root / space.folder

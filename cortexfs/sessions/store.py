@@ -169,6 +169,11 @@ class Sessions:
                     await self._commit.beside.renew(log)
         await self._commit.beside.freshen(lambda log: _is_below(log.address, parts))
 
+    async def ordered(self, sessions: tuple[str, ...]) -> None:
+        """Bring the index of an object's sessions up to date."""
+        await self.freshen(sessions)
+        await self._commit.beside.ensure(sessions)
+
     def grew(self, address: Address, size: int) -> None:
         """Counts the files that an agent has kept beside a session's log for its user's share."""
         self._shares.grew(address.space, size)

@@ -278,7 +278,7 @@ class Filesystem(pyfuse3.Operations):
         opened = self._changes.open(inode, flags) if writing else await self._entries.open(inode, flags)
         paged = isinstance(opened, LogFile)
         handle = self._handles.add(opened, self.tree.home_of(inode))
-        return FileInfo(fh=handle, direct_io=not paged, keep_cache=paged)
+        return FileInfo(fh=handle, direct_io=not paged, keep_cache=paged, nonseekable=opened.is_stream)
 
     @guarded
     async def read(self, fh: int, off: int, size: int) -> bytes:

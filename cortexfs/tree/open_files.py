@@ -46,6 +46,8 @@ class LogSource(Protocol):
 class OpenFile(ABC):
     """An open file; what a kind does not support is refused."""
 
+    is_stream = False  # it has no offsets
+
     @abstractmethod
     async def read(self, offset: int, size: int) -> bytes: ...
 

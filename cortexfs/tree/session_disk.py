@@ -18,12 +18,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from cortexfs.core.errors import Fault
 from cortexfs.core.tree import places
-from cortexfs.core.tree.session_places import LOGGED, RUNS_NAME, PlaceKind, SessionPlace, order
+from cortexfs.core.tree.session_places import (
+    INDEX_NAME,
+    LOG_NAME,
+    LOGGED,
+    RUNS_NAME,
+    PlaceKind,
+    SessionPlace,
+    order,
+)
 from cortexfs.sessions import disk
 from cortexfs.state.run_logs import OLDER
 
+NAMES = 8 << 10  # bytes of names that are looked at together: some hundred sessions
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -39,6 +50,24 @@ class Roots(NamedTuple):
         if place.kind in (PlaceKind.TOOLS, PlaceKind.TOOL, PlaceKind.RUNS):
             return (self.runs,)
         return tuple(self) if place.kind in LOGGED and place.uid is not None else (self.sessions,)
+
+
+class SessionFacts(msgspec.Struct):
+    """A line of FACTS."""
+
+    session: str
+    state: str
+    updated: float  # seconds since the epoch
+    messages: int
+    size: int
+
+
+class _Meta(msgspec.Struct):
+    state: str = "idle"
+    messages: int = 0
+
+
+_metas = msgspec.json.Decoder(_Meta)
 
 
 class FileFacts(NamedTuple):
@@ -61,6 +90,9 @@ def folder(root: Path, parts: tuple[str, ...]) -> Iterator[int]:
 
 def look(roots: Roots, place: SessionPlace) -> FileFacts | None:
     """None when there is no such thing, or it is not what its name says."""
+    if place.kind is PlaceKind.FACTS:
+        with _tolerated(), folder(roots.sessions, place.parts[:-1]) as above:
+            return FileFacts(0, os.fstat(above).st_mtime_ns)
     for root in roots.of(place):
         with _tolerated(), folder(root, place.parts[:-1]) as above:
             if found := _look(above, place):
@@ -87,7 +119,7 @@ def listed(roots: Roots, place: SessionPlace) -> list[tuple[SessionPlace, FileFa
     there: dict[SessionPlace, FileFacts] = {}
     for root in reversed(roots.of(place)):
         with _tolerated(), folder(root, place.parts) as here:
-            children = [child for name in _names(here) if (child := place.child(name))]
+            children = [child for name in _names(here) if (child := place.child(name)) and child.is_listed]
             found = ((child, _look(here, child)) for child in children if root in roots.of(child))
             there |= {child: each for child, each in found if each}
     return sorted(there.items(), key=lambda item: order(item[0]))
@@ -130,6 +162,46 @@ def read(roots: Roots, place: SessionPlace, offset: int, size: int) -> bytes:
         finally:
             os.close(descriptor)
     return b""
+
+
+def open_list(roots: Roots, place: SessionPlace) -> int:
+    """A descriptor of the list of names that FACTS follows."""
+    with folder(roots.sessions, (*place.parts[:-1], INDEX_NAME)) as index:
+        return os.open("list", _FILE, dir_fd=index)
+
+
+def facts(roots: Roots, place: SessionPlace, names: int, start: int) -> tuple[bytes, int]:
+    """Lines of FACTS for a piece of the list of names, from `start` on; where the next piece begins."""
+    piece = os.pread(names, NAMES, start)
+    piece = piece[: piece.rfind(b"\n") + 1]
+    lines: list[bytes] = []
+    with folder(roots.sessions, place.parts[:-1]) as sessions:
+        for name in piece.decode(errors="replace").split("\n")[:-1]:
+            with contextlib.suppress(OSError), _session(sessions, name) as here:
+                found = os.stat(LOG_NAME, dir_fd=here, follow_symlinks=False)
+                told = _meta(here)
+                line = SessionFacts(name, told.state, found.st_mtime, told.messages, found.st_size)
+                lines.append(msgspec.json.encode(line))
+    return b"\n".join([*lines, b""]) if lines else b"", start + len(piece)
+
+
+@contextlib.contextmanager
+def _session(sessions: int, name: str) -> Iterator[int]:
+    descriptor = os.open(name, _FOLDER, dir_fd=sessions)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _meta(session: int) -> _Meta:
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        descriptor = os.open("meta.json", _FILE, dir_fd=session)
+        try:
+            return _metas.decode(os.pread(descriptor, NAMES, 0))
+        finally:
+            os.close(descriptor)
+    return _Meta()
 
 
 def _missing(place: SessionPlace) -> FileNotFoundError:

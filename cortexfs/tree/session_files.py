@@ -4,6 +4,7 @@
                    session that was removed, the file that had it
     REPLACED       the file that had the name at open, so that paged reads agree
     RUNS           whatever has the name at each read, as it is rotated under its readers
+    FACTS          what the sessions' own files say, a few hundred sessions at a time
 
 Rules: bytes in the page cache are read at once, others in a thread, so that a slow disk holds up its readers
 only. Descriptors are kept for the files that were read last; beyond that many a file is opened again for
@@ -58,6 +59,8 @@ class SessionDisk:
     async def open(self, place: SessionPlace, state: Callable[[], SessionFileState]) -> OpenFile:
         if place.kind is PlaceKind.RUNS:
             return RunsFile(self, place, state)
+        if place.kind is PlaceKind.FACTS:
+            return FactsFile(self, place, await self.do(session_disk.open_list, self.roots, place))
         descriptor = await self.do(session_disk.open_file, self.roots, place)
         opened = SpaceFile(self, place, state, _version(descriptor))
         await self.hold(opened, descriptor)
@@ -82,6 +85,41 @@ class RunsFile(OpenFile):
         if not self._state().is_there:  # it was removed, and another one may have its name
             return b""
         return await self._disk.do(session_disk.read, self._disk.roots, self._place, offset, size)
+
+
+class FactsFile(OpenFile):
+    """Read from its beginning to its end, as it comes: nobody has all of it in memory."""
+
+    is_stream = True
+
+    def __init__(self, disk: SessionDisk, place: SessionPlace, names: int) -> None:
+        self._disk = disk
+        self._place = place
+        self._names = names
+        self._next = 0  # in the list of names
+        self._made = b""
+        self._at = 0  # where that begins
+        self._turn = trio.Lock()
+
+    async def read(self, offset: int, size: int) -> bytes:
+        async with self._turn:
+            if not self._at <= offset <= self._at + len(self._made):
+                raise Fault("ESPIPE", "this file is read from its beginning to its end")
+            self._made, self._at = self._made[offset - self._at :], offset
+            while len(self._made) < size:
+                made, after = await self._disk.do(
+                    session_disk.facts, self._disk.roots, self._place, self._names, self._next
+                )
+                if after == self._next:
+                    break
+                self._made, self._next = self._made + made, after
+                if made:
+                    break
+            return self._made[:size]
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._disk.do(os.close, self._names)
 
 
 class SpaceFile(OpenFile):

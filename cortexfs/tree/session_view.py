@@ -37,6 +37,7 @@ from cortexfs.tree.writes import read_only
 
 GHOSTS = 1024  # sessions that ended and whose folder was not removed; the oldest go
 TOGETHER = 500  # entries of a listing that are made before others have their turn
+MOMENT = 2_000_000_000  # nanoseconds for which a folder that was seen is taken to be there
 LIVES = 4096  # paths that were removed here, and get other inodes when they come back
 
 
@@ -47,6 +48,7 @@ class SessionSource(Protocol):
 
     def visible(self, address: Address) -> int | None: ...
     async def freshen(self, parts: tuple[str, ...]) -> None: ...
+    async def ordered(self, sessions: tuple[str, ...]) -> None: ...
     async def discard(self, work: Callable[[], None]) -> None: ...
     async def remove(self, address: Address) -> None: ...
 
@@ -62,6 +64,9 @@ class NoSessions:
     async def freshen(self, parts: tuple[str, ...]) -> None:
         pass
 
+    async def ordered(self, sessions: tuple[str, ...]) -> None:
+        pass
+
     async def discard(self, work: Callable[[], None]) -> None:
         work()
 
@@ -75,11 +80,12 @@ NO_SESSIONS = NoSessions()
 class _Node:
     """A file or folder that the kernel, or an open folder, knows by its inode."""
 
-    __slots__ = ("attributes", "place", "users")
+    __slots__ = ("attributes", "place", "seen", "users")
 
     def __init__(self, place: SessionPlace, attributes: Attributes) -> None:
         self.place = place
         self.attributes = attributes
+        self.seen = 0  # when it was so on the disk
         self.users = 0
 
 
@@ -142,7 +148,7 @@ class Spaces:
         node = self._known.get(inode)
         if node is None:
             node = self._known[inode] = _Node(place, attributes)
-        node.attributes = attributes
+        node.attributes, node.seen = attributes, self._clock()
         node.users += 1
         return inode
 
@@ -162,10 +168,24 @@ class Spaces:
 
     async def lookup(self, folder: SessionPlace, name: str) -> EntryAttributes | None:
         place = folder.child(name)
-        attributes = await self._look(place) if place else None
-        if place is None or attributes is None:
+        if place is None:
             return None
-        return kernel.entry(self._learn(place, attributes), attributes)
+        if entry := self._just_listed(place):
+            return entry
+        attributes = await self._look(place)
+        return kernel.entry(self._learn(place, attributes), attributes) if attributes else None
+
+    def _just_listed(self, place: SessionPlace) -> EntryAttributes | None:
+        """Returns the entry of a folder that was seen within MOMENT: `ls -l` asks for each session that it
+        has listed, and each time for what is above it."""
+        if place.kind not in (PlaceKind.SESSION, PlaceKind.OBJECT) or place.session in self._ghosts:
+            return None
+        inode = self._inode(place)
+        node = self._known.get(inode)
+        if node is None or not 0 <= self._clock() - node.seen < MOMENT:
+            return None
+        node.users += 1
+        return kernel.entry(inode, node.attributes)
 
     async def attributes(self, inode: int) -> Attributes:
         """Of now; of something that was removed and is in use still, as it was."""
@@ -180,13 +200,18 @@ class Spaces:
 
     async def _look(self, place: SessionPlace) -> Attributes | None:
         if place.made_from and (place.is_index or not place.is_folder):
-            await self._source.freshen(place.made_from)
+            await self._freshen(place)
         self._settle(place)
         found = await self._disk.do(session_disk.look, self._roots, place)
         if found is None:
             return self._ghost_of(place)
         self._revive(place)
         return self._attributes(place, found)
+
+    async def _freshen(self, place: SessionPlace) -> None:
+        assert place.made_from
+        is_facts = place.kind is PlaceKind.FACTS
+        await (self._source.ordered if is_facts else self._source.freshen)(place.made_from)
 
     def _settle(self, place: SessionPlace) -> None:
         """Lines of runs wait in memory for a moment; whoever looks is shown them."""
@@ -212,7 +237,7 @@ class Spaces:
     async def listing(self, folder: SessionPlace, inode: int) -> Listing:
         """A folder's entries, held until `forget`; of the tree's folders, only what is on disk."""
         if folder.made_from:
-            await self._source.freshen(folder.made_from)
+            await self._freshen(folder)
         self._settle(folder)
         found = await self._disk.do(session_disk.listed, self._roots, folder)
         entries = self._dots(folder, inode) if inode & BIT else []
@@ -244,7 +269,7 @@ class Spaces:
         if self._inode(place) != inode or self._ghost_of(place):
             return Snapshot(b"")
         if place.made_from:
-            await self._source.freshen(place.made_from)
+            await self._freshen(place)
         return await self._disk.open(place, lambda: self._state(place, inode))
 
     def _state(self, place: SessionPlace, inode: int) -> SessionFileState:

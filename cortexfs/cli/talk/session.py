@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import heapq
+import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cortexfs.chat import sessions
@@ -22,6 +24,7 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.safe_text import prose
 
 DAY = 86400.0
+PAGE = 200  # rows that say how wide the columns are, and are shown first
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 EXAMPLES = (
     "ctx session list",
@@ -64,12 +67,14 @@ def _list(options: argparse.Namespace) -> int:
         output.emit([_row(one) for one in there])
         return EXIT_OK
     now = time.time()
-    cells = [
+    cells = (
         (one.object, one.session, one.state, age(now - one.updated), str(one.messages), size(one.size))
         for one in there
-    ]
-    if cells:
-        output.table(("object", "session", "state", "updated", "messages", "size"), cells)
+    )
+    if first := list(itertools.islice(cells, PAGE)):
+        heads = ("object", "session", "state", "updated", "messages", "size")
+        widths = [max(map(len, column)) for column in zip(*first, strict=True)]
+        output.table(heads, itertools.chain(first, cells), widths)
     else:
         output.say(
             f"there are no {options.scope} sessions{f' of {options.object}' if options.object else ''}"
@@ -128,7 +133,7 @@ def _gc(options: argparse.Namespace) -> int:
     if not (options.older_than or 0) >= 0 or (options.keep or 0) < 0:  # NaN is no age either
         raise Fault("EINVAL", "--older-than and --keep cannot be negative")
     age_ = None if options.older_than is None else options.older_than * DAY
-    there = _there(options)
+    there = list(_there(options))
     names = dict.fromkeys(one.object for one in there)
     gone = [one for name in names for one in sessions.expired(_of(there, name), age_, options.keep)]
     for one in gone if not options.dry_run else ():
@@ -153,19 +158,15 @@ def _declare_one(into: argparse.ArgumentParser) -> None:
     into.add_argument("session", metavar="SESSION", help="its name; see: ctx session list OBJECT")
 
 
-def _there(options: argparse.Namespace) -> list[StoredSession]:
-    """The sessions that are meant, newest first."""
+def _there(options: argparse.Namespace) -> Iterator[StoredSession]:
+    """The sessions that are meant, newest first, as they come."""
     if options.object:
         where = talking.named(options)
-        return sessions.listing(where.root, where.whole, options.scope)
+        return sessions.each(where.root, where.whole, options.scope)
     root = mounts.root(options.root)
     mounts.status_text(root)
-    every = [
-        one
-        for name in sessions.objects(root, options.scope)
-        for one in sessions.listing(root, name, options.scope)
-    ]
-    return sorted(every, key=lambda one: -one.updated)
+    every = (sessions.each(root, name, options.scope) for name in sessions.objects(root, options.scope))
+    return heapq.merge(*every, key=lambda one: -one.updated)
 
 
 def _of(there: list[StoredSession], name: str) -> list[StoredSession]:

@@ -27,6 +27,7 @@ INDEX_NAME = "index"
 CONTEXT_NAME = "context"
 LOG_NAME = "events.jsonl"
 RUNS_NAME = "log"
+FACTS_NAME = ".facts"
 
 
 class PlaceKind(Enum):
@@ -48,9 +49,10 @@ class PlaceKind(Enum):
     GROWING = auto()
     REPLACED = auto()  # made anew as a whole
     RUNS = auto()  # of an object: it grows, and begins anew where it was rotated or removed
+    FACTS = auto()  # about all sessions of an object, newest first: made as it is read, and in no listing
 
 
-FILES = (PlaceKind.LOG, PlaceKind.GROWING, PlaceKind.REPLACED, PlaceKind.RUNS)
+FILES = (PlaceKind.LOG, PlaceKind.GROWING, PlaceKind.REPLACED, PlaceKind.RUNS, PlaceKind.FACTS)
 # What an agent's run makes and nothing makes anew from a log.
 CONTEXTS = (PlaceKind.CONTEXT, PlaceKind.PINNED, PlaceKind.OUTPUT)
 # What a user's log of runs may be in, or is.
@@ -98,7 +100,11 @@ CHILDREN: dict[PlaceKind, tuple[tuple[Rule, PlaceKind], ...]] = {
     PlaceKind.OBJECT: (("session", PlaceKind.SESSIONS), (RUNS_NAME, PlaceKind.RUNS)),
     PlaceKind.TOOLS: ((_object, PlaceKind.TOOL),),
     PlaceKind.TOOL: ((RUNS_NAME, PlaceKind.RUNS),),
-    PlaceKind.SESSIONS: ((INDEX_NAME, PlaceKind.INDEX), (_component, PlaceKind.SESSION)),
+    PlaceKind.SESSIONS: (
+        (INDEX_NAME, PlaceKind.INDEX),
+        (FACTS_NAME, PlaceKind.FACTS),
+        (_component, PlaceKind.SESSION),
+    ),
     PlaceKind.SESSION: (
         (LOG_NAME, PlaceKind.LOG),
         ("messages.jsonl", PlaceKind.GROWING),
@@ -136,6 +142,10 @@ class SessionPlace(NamedTuple):
         return self.kind not in FILES
 
     @property
+    def is_listed(self) -> bool:
+        return self.kind is not PlaceKind.FACTS
+
+    @property
     def uid(self) -> int | None:
         """Returns its user; None when it is shared."""
         return int(self.parts[1]) if self.parts[0] == "home" else None
@@ -171,7 +181,7 @@ class SessionPlace(NamedTuple):
     def session(self) -> tuple[str, ...] | None:
         """The session that this is, or is a file of: its path."""
         below = self.parts[self._depth :]
-        return self.parts[: self._depth + 1] if below and below[0] != INDEX_NAME else None
+        return self.parts[: self._depth + 1] if below and below[0] not in (INDEX_NAME, FACTS_NAME) else None
 
     @property
     def is_index(self) -> bool:
@@ -188,7 +198,7 @@ class SessionPlace(NamedTuple):
         """The path below which logs say what is here."""
         if self.is_context:
             return None
-        if self.kind is PlaceKind.SESSIONS or self.is_index:
+        if self.kind in (PlaceKind.SESSIONS, PlaceKind.FACTS) or self.is_index:
             return self.parts[: self._depth]
         return self.session
 
