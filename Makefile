@@ -66,7 +66,7 @@ lanes: .venv/.local test-packages
 
 # The inner rings: values, and real processes and sockets, without a mount.
 fast: .venv/.local test-packages
-	@$(TESTS) tests/core tests/shell tests/runner
+	@$(TESTS) tests/core tests/rules tests/shell tests/runner
 
 lint: .venv/.built
 	@$(BIN)/ruff check -q .

@@ -10,13 +10,13 @@ from cortexfs.models.ask.question import PastCall, PromptMessage, PromptText
 
 NOW = PromptMessage("user", (PromptText("go on"),))
 LIMIT, RESERVE = 32_768, 4096  # tokens of three bytes each
-MIB = 1 << 20
+LARGE = 256 << 10
 
 
 def step(number: int, size: int) -> list[PromptMessage]:
     """An answer of the model with a call, and what came of it, all of them huge."""
     output = wording.result("fs.read", f"c{number}", "o" * size)
-    call = PastCall(f"c{number}", "fs.write", {"path": "f", "content": "i" * min(size, 256 << 10)})
+    call = PastCall(f"c{number}", "fs.write", {"path": "f", "content": "i" * size})
     return [
         PromptMessage("assistant", (PromptText("a" * size),), (call,)),
         PromptMessage("tool", (PromptText(output),), (), f"c{number}"),
@@ -33,11 +33,11 @@ def test_fifty_huge_steps_are_held_as_far_as_the_window_goes() -> None:
     parts = WindowParts("S", [NOW])
     most = 0
     for number in range(50):
-        parts = parts._replace(steps=(*parts.steps, *step(number, MIB)))
+        parts = parts._replace(steps=(*parts.steps, *step(number, LARGE)))
         parts = parts._replace(steps=plan(parts, LIMIT, RESERVE).steps)
         most = max(most, taken(parts.steps))
     assert len(parts.steps) == 100
-    assert most <= 50 * 4 * SHORT + taken(tuple(step(0, MIB)))  # of 65 MiB
+    assert most <= 50 * 4 * SHORT + taken(tuple(step(0, LARGE)))  # of 25 MiB
 
 
 def test_what_is_held_is_all_that_the_next_question_needs() -> None:
