@@ -1,14 +1,14 @@
 # From a checkout to a mounted tree, and to its tests.
 #   make up     build into .venv, mount, make first calls     make down   unmount
-#   make fast   tests without a mount     make test    every test     make soak    long fuzzing
+#   make fast   tests without a mount     make test    tests          make test-plugins   those of plugins
 #   make lint   style and types           make types   types          make format  write the style
 #   make bench  the figures of docs/performance.md      make lanes  measure what each file of tests takes
-#   make mutation   changes core/, and looks whether its tests notice
+#   make mutation   changes core/, and looks whether its tests notice     make soak   long fuzzing
 #   make lock   renew the pins            make clean   remove what was built
 # PYTHON=/path/to/python3 chooses the interpreter, CTX_ROOT the mount point, LANES how many tests run at a time.
 
 MAKEFLAGS += --no-print-directory
-.PHONY: up down fast test lanes lint types format bench mutation soak lock clean packages test-packages
+.PHONY: up down fast test test-plugins lanes lint types format bench mutation soak lock clean packages test-packages
 
 PYTHON ?=
 LANES ?= 2
@@ -55,9 +55,19 @@ FORCE:
 
 TESTS := $(BIN)/python -m pytest -q -n $(LANES) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 --durations=10
 
+# What runs plugins needs their compilers, engines and servers, and as long as a third of all else.
+PLUGIN_TESTS := $(addprefix tests/shell/host/,esm mcp process wasm) tests/shell/plugins tests/mounted/test_hooks.py \
+	$(sort $(wildcard tests/shell/host/test_*plugins.py tests/shell/host/test_native*.py \
+	$(addprefix tests/mounted/test_,*plugin*.py esm*.py manifestjson*.py mcp*.py)))
+
 test: .venv/.local test-packages
 	@.ci/running >.venv/.running
-	@$(TESTS)
+	@$(TESTS) $(addprefix --ignore=,$(PLUGIN_TESTS))
+	@.ci/running .venv/.running
+
+test-plugins: .venv/.local test-packages
+	@.ci/running >.venv/.running
+	@$(TESTS) $(PLUGIN_TESTS)
 	@.ci/running .venv/.running
 
 # The order of the files: lanes take the longest first.
@@ -66,7 +76,7 @@ lanes: .venv/.local test-packages
 
 # The inner rings: values, and real processes and sockets, without a mount.
 fast: .venv/.local test-packages
-	@$(TESTS) tests/core tests/rules tests/shell tests/runner
+	@$(TESTS) tests/core tests/rules tests/shell tests/runner $(addprefix --ignore=,$(PLUGIN_TESTS))
 
 lint: .venv/.built
 	@$(BIN)/ruff check -q .
