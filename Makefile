@@ -11,7 +11,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: up down fast test test-plugins lanes lint types format bench mutation soak lock clean packages test-packages
 
 PYTHON ?=
-LANES ?= 2
+LANES ?= 3
 export PYTHONDONTWRITEBYTECODE := # compile each file once: daemons, commands and tests start by the hundred
 BIN := .venv/bin
 MODULES := $(sort $(wildcard cortexfs/*.py cortexfs/*/*.py cortexfs/*/*/*.py cortexfs/*/*/*/*.py))
