@@ -26,7 +26,7 @@ from cortexfs.core.manifestjson import FILE
 from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import one_line
 from cortexfs.plugins.command_object import CALL, CLASS, DECLARED
-from cortexfs.plugins.package import directory, json_manifests
+from cortexfs.plugins.package import directory, manifests
 
 DISABLED = "disabled"
 
@@ -150,6 +150,6 @@ def _declared(folder: Path) -> _Declared:
         manifest = directory.read(folder)
     except Fault:  # nobody can tell what it has; `ctx plugin list` says why
         return ("", ())
-    if not json_manifests.is_json(manifest):
+    if not manifests.is_json(manifest):
         return ("", ())
     return (manifest.json.kind, tuple(command.name for command in manifest.json.cli_commands))

@@ -1,24 +1,31 @@
-"""The enabled plugins that have what they need of others, and the order in which they load.
+"""The plugins that can be enabled together, and the order in which they load.
 
-Only a manifest.json says what it needs; what it needs may be any plugin. Its rules are in
-core/manifestjson/needs.py, here is what there is.
+Only a manifest.json says what it needs; what it needs may be any plugin. A dependency must be installed,
+enabled and of a version in the range, and loads first. A peer must be so too but loads whenever it does, so
+that two plugins may be peers of each other. `cortex` is this host.
 
-Rules: this reads manifests and nothing else. A plugin whose manifest cannot be read is not there.
+Rules: this reads manifests and nothing else. A plugin whose manifest cannot be read is not there. Of those
+that can load, the first that was given loads first. A plugin that cannot load is refused with the whole chain
+to the one at fault.
 This file must never know what a plugin does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import semver
 from cortexfs.core.manifest.toml import Manifest
-from cortexfs.core.manifestjson.needs import EnableOrder, InstalledPlugin, load_order
+from cortexfs.core.manifestjson.rules import HOST
 from cortexfs.plugins.install.entry_points import FoundPlugin
-from cortexfs.plugins.package import directory, json_manifests
+from cortexfs.plugins.package import directory, manifests
 
 _NUMBERS = re.compile(r"\d+(?:\.\d+){0,2}", re.ASCII)
 
@@ -31,9 +38,7 @@ def order(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str]) -
 
 def any_of(manifest: Manifest) -> bool:
     """Returns True if a plugin needs others at all: most do not, and then nobody else's manifest is read."""
-    return json_manifests.is_json(manifest) and bool(
-        manifest.json.dependencies or manifest.json.peer_dependencies
-    )
+    return manifests.is_json(manifest) and bool(manifest.json.dependencies or manifest.json.peer_dependencies)
 
 
 def why_not(base: Path, packaged: Iterable[FoundPlugin], enabled: Sequence[str], name: str) -> str | None:
@@ -72,7 +77,7 @@ def _installed(folder: Path) -> InstalledPlugin | None:
         manifest = directory.read(folder)
     except Fault:
         return None
-    if json_manifests.is_json(manifest):
+    if manifests.is_json(manifest):
         said = manifest.json
         return InstalledPlugin(said.name, said.version, said.dependencies, said.peer_dependencies)
     return InstalledPlugin(manifest.name, _version(manifest.version))
@@ -86,3 +91,111 @@ def _version(text: str) -> str:
         numbers = _NUMBERS.match(text)
         parts = [str(int(part)) for part in numbers[0].split(".")] if numbers else []
         return ".".join([*parts, "0", "0", "0"][:3])
+
+
+HOST_VERSION = "0.53.1"  # what this host answers to where a plugin names cortex
+
+
+# The way from a plugin to what is wrong, and what that is.
+_Fault: TypeAlias = tuple[tuple[str, ...], str]
+
+
+class InstalledPlugin(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    dependencies: Mapping[str, str] = {}
+    peers: Mapping[str, str] = {}
+    enabled: bool = True
+
+
+class EnableOrder(msgspec.Struct, frozen=True):
+    names: tuple[str, ...]  # in the order in which they load
+    refused: dict[str, str]  # name: why, in one sentence
+
+
+def load_order(plugins: Iterable[InstalledPlugin], host: str = HOST_VERSION) -> EnableOrder:
+    """The enabled plugins as they load, in their order where nothing else decides, and those that cannot."""
+    given = {one.name: one for one in plugins}
+    every = dict(sorted(given.items()))
+    faults = {name: fault for name, one in every.items() if (fault := _fault(one, every, host))}
+    enabled = [name for name, one in given.items() if one.enabled]
+    refused = {name: told for name in enabled if (told := _told(name, every, faults))}
+    return EnableOrder(_sorted([name for name in enabled if name not in refused], every), refused)
+
+
+def _sorted(waiting: list[str], every: Mapping[str, InstalledPlugin]) -> tuple[str, ...]:
+    """Each after its dependencies, which are among them and have no cycle."""
+    done = {HOST}
+    order: list[str] = []
+    while waiting:
+        name = next(name for name in waiting if every[name].dependencies.keys() <= done)
+        waiting.remove(name)
+        done.add(name)
+        order.append(name)
+    return tuple(order)
+
+
+def _fault(one: InstalledPlugin, every: Mapping[str, InstalledPlugin], host: str) -> _Fault | None:
+    """Returns the fault of a plugin's own needs, or of the circle that it stands in."""
+    if circle := _circle(one.name, every):
+        return circle, "which is a cycle: one of them has to do without the other"
+    for wanted, range_ in _needs(one):
+        if why := _unmet(wanted, range_, every, host):
+            return (wanted,), why
+    return None
+
+
+def _told(name: str, every: Mapping[str, InstalledPlugin], faults: Mapping[str, _Fault]) -> str | None:
+    """The shortest way from a plugin to one at fault, as a sentence; None: it can load."""
+    ways: list[tuple[str, ...]] = [(name,)]
+    seen = {name}
+    for way in ways:  # which grows meanwhile: breadth first, by name
+        if fault := faults.get(way[-1]):
+            rest, why = fault
+            return f"{_chain((*way, *rest), every)}, {why}"
+        for wanted, _ in _needs(every[way[-1]]):
+            if wanted not in seen and wanted != HOST:
+                seen.add(wanted)
+                ways.append((*way, wanted))
+    return None
+
+
+def _needs(one: InstalledPlugin) -> list[tuple[str, str]]:
+    return sorted([*one.dependencies.items(), *one.peers.items()])
+
+
+def _unmet(wanted: str, range_: str, every: Mapping[str, InstalledPlugin], host: str) -> str | None:
+    """Returns the reason why a need is not met, and the mend; None: it is met."""
+    there = InstalledPlugin(HOST, host) if wanted == HOST else every.get(wanted)
+    if there is None:
+        return f"which is not installed; install it with ctx plugin install {wanted}"
+    if not there.enabled:
+        return f"which is not enabled; enable it with ctx plugin enable {wanted}"
+    if not semver.satisfies(semver.parse(there.version), semver.parse_range(range_)):
+        if wanted == HOST:
+            return f"and this host is {HOST} {host}; install a version of the plugin that takes it"
+        return f"and {wanted} {there.version} is installed; install a version in {range_}"
+    return None
+
+
+def _chain(way: Sequence[str], every: Mapping[str, InstalledPlugin]) -> str:
+    """alpha needs beta ^1.0.0, which needs gamma *"""
+    told = []
+    for name, wanted in pairwise(way):
+        range_ = dict(_needs(every[name]))[wanted]
+        told.append(f"needs {wanted} {range_}".rstrip())
+    return f"{way[0]} " + ", which ".join(told)
+
+
+def _circle(start: str, every: Mapping[str, InstalledPlugin]) -> tuple[str, ...] | None:
+    """The shortest way along dependencies back to a plugin, without the plugin itself at its beginning."""
+    ways: list[tuple[str, ...]] = [(start,)]
+    seen: set[str] = set()
+    for way in ways:
+        for wanted in sorted(every[way[-1]].dependencies.keys() & every.keys()):
+            if wanted == start:
+                return (*way[1:], start)
+            if wanted not in seen:
+                seen.add(wanted)
+                ways.append((*way, wanted))
+    return None

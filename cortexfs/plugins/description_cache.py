@@ -1,13 +1,14 @@
 """The descriptions of plugins, kept on the disk, so that a daemon which starts need not ask again.
 
 Of plugins that are code, whose files somebody has looked at (`hostcalls.Plugin.files`): asking one costs a
-process and what its kind needs to load it, from ten milliseconds to a hundred, and there may be a thousand.
-A server is asked each time, as its tools are elsewhere.
+process and what its kind needs to load it, from ten milliseconds to a hundred, and there may be a thousand. A
+server is asked each time, as its tools are elsewhere.
 
-Rules: an answer is known by all that the host was told, which says what is in the plugin's files, and by
-what they ran in: this version of the program, the interpreter, the packages around it. Only what this user
-alone could have written counts, and whoever reads it checks it as if the plugin said it now. A file that is
-odd or missing is as if nobody had answered yet, and so is one that nobody may keep.
+Rules: an answer is known by all that the host was told, which says what is in the plugin's files, and by what
+they ran in: this version of the program, the interpreter, the packages around it. Of packages only names,
+sizes and times are looked at, and nothing runs. Only what this user alone could have written counts, and
+whoever reads it checks it as if the plugin said it now. A file that is odd or missing is as if nobody had
+answered yet, and so is one that nobody may keep.
 This file must never know what an answer means.
 """
 
@@ -20,12 +21,12 @@ import platform
 import stat
 import sys
 from collections.abc import Collection
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
 
 from cortexfs.core import hostcalls
-from cortexfs.plugins.install import distributions
 from cortexfs.state import whole_files
 from cortexfs.version import VERSION
 
@@ -94,5 +95,47 @@ def _read(path: Path) -> bytes:
 
 
 def _surroundings() -> bytes:
-    words = (VERSION, sys.version, platform.machine(), str(os.geteuid()), distributions.every_mark())
+    words = (VERSION, sys.version, platform.machine(), str(os.geteuid()), every_mark())
     return "\0".join(words).encode()
+
+
+MAX_FILES = 4096  # of one package, which are looked at whenever plugins are
+_INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")
+
+
+def every_mark() -> str:
+    """Of which packages there are: another one after each change by a package manager."""
+    found = [f"{place}/{name}" for place in sys.path for name in _listed(place) if name.endswith(_INSTALLED)]
+    return _mark(found)
+
+
+def mark(name: str, location: str, module: str) -> str:
+    """Of the files of one package, which has this module; empty where they are not known."""
+    package = next(iter(metadata.distributions(name=name, path=[location])), None)
+    if package is None or package.read_text("RECORD") is None:
+        return ""
+    files = package.files or ()
+    tops = {file.parts[0].partition(".")[0] for file in files if file.parts}
+    if module.partition(".")[0] not in tops or len(files) > MAX_FILES:
+        return ""
+    return _mark([str(package.locate_file(file)) for file in files])
+
+
+def _listed(place: str) -> list[str]:
+    try:
+        return sorted(os.listdir(place))
+    except OSError:  # an archive, or nothing
+        return []
+
+
+def _mark(paths: list[str]) -> str:
+    """Of these files as they are now; empty where one is missing."""
+    seen = hashlib.sha256()
+    for path in paths:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return ""
+        facts = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        seen.update(f"{path}\0{facts}\n".encode(errors="surrogateescape"))
+    return seen.hexdigest()

@@ -27,14 +27,13 @@ from cortexfs.core.manifest import governance, targets
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.core.manifestjson import fields
 from cortexfs.linux import kernel_support
-from cortexfs.plugins import dependencies, json_kinds
-from cortexfs.plugins.install import decisions, distributions, install, sandboxes
-from cortexfs.plugins.install.copies import Copies
+from cortexfs.plugins import dependencies, description_cache, json_kinds
+from cortexfs.plugins.install import decisions, install
 from cortexfs.plugins.install.entry_points import FoundPlugin, found
-from cortexfs.plugins.package import directory, json_manifests, package, records
+from cortexfs.plugins.install.install import Copies
+from cortexfs.plugins.package import directory, manifests, package, records
 from cortexfs.plugins.package import targets as as_told
 from cortexfs.plugins.package.package import PackageFiles
-from cortexfs.plugins.package.program_paths import resolve
 from cortexfs.plugins.trust import openpgp, signing
 from cortexfs.plugins.trust.trust import TrustStore
 from cortexfs.state import believed
@@ -179,7 +178,7 @@ class Offers:
             directory.check(tree.manifest, kernel_support.available())
             trusted = self._check_origin(tree, folder)
             place = self._copies.place(tree)
-            if json_manifests.is_json(tree.manifest):
+            if manifests.is_json(tree.manifest):
                 joined = replace(
                     self._joined(tree.manifest, place), files=records.digest(tree), trusted=trusted
                 )
@@ -189,7 +188,7 @@ class Offers:
         except Fault as fault:
             return _Seen(None, fault.message, isinstance(fault, _Withdrawn))
 
-    def _joined(self, manifest: json_manifests.JsonPluginManifest, place: Path) -> hostcalls.Plugin:
+    def _joined(self, manifest: manifests.JsonPluginManifest, place: Path) -> hostcalls.Plugin:
         keeps = self._kept / manifest.name
         with os_faults(f"{keeps} cannot be made"):
             for folder in (self._kept, keeps):
@@ -202,7 +201,7 @@ class Offers:
         and where its publisher is trusted no longer."""
         record = records.read(folder)
         records.check(tree, record)
-        if record.openpgp and json_manifests.is_json(tree.manifest):
+        if record.openpgp and manifests.is_json(tree.manifest):
             self._check_key(tree.manifest.json, tree, record.openpgp)
         verdict = signing.verify(tree)
         if verdict.status == "invalid":
@@ -210,9 +209,7 @@ class Offers:
         if verdict.status == "verified" and not self._trust.trusts(verdict):
             mend = f"install it again to be asked, or: ctx plugin disable {folder.name}"
             raise _Withdrawn("EPERM", f"its publisher {verdict.publisher} is not trusted any more; {mend}")
-        return verdict.status == "verified" or (
-            bool(record.openpgp) and json_manifests.is_json(tree.manifest)
-        )
+        return verdict.status == "verified" or (bool(record.openpgp) and manifests.is_json(tree.manifest))
 
     def _check_key(self, manifest: fields.JsonManifest, tree: PackageFiles, key: str) -> None:
         try:
@@ -230,7 +227,7 @@ class Offers:
 def declared(tree: PackageFiles, place: Path) -> hostcalls.Plugin | None:
     """The plugin as a host is told of it, with nothing decided about it; its files lie at `place`."""
     manifest = tree.manifest
-    if json_manifests.is_json(manifest):
+    if manifests.is_json(manifest):
         return json_kinds.plugin(manifest.json, place)
     if "tools" not in manifest.capabilities.provides:
         return None
@@ -242,7 +239,7 @@ def declared(tree: PackageFiles, place: Path) -> hostcalls.Plugin | None:
         kind, target = targets.NATIVE, targets.target(as_told.library(str(place / library)))
     else:
         kind, target = targets.PROCESS, targets.target(_programs(manifest, tree, place))
-    confined = sandboxes.sandbox(manifest, place)
+    confined = as_told.sandbox(manifest, place)
     # A program's effects have its plugin's capabilities already.
     rights = () if kind == targets.PROCESS else governance.process_rights(manifest)
     name, version, files = manifest.name, manifest.version, records.digest(tree)
@@ -251,16 +248,16 @@ def declared(tree: PackageFiles, place: Path) -> hostcalls.Plugin | None:
 
 def _marked(found: FoundPlugin) -> hostcalls.Plugin:
     """One of a Python package, which the administrator installed; its files may change as well."""
-    mark = distributions.mark(found.distribution, found.location, found.plugin.target.partition(":")[0])
+    mark = description_cache.mark(found.distribution, found.location, found.plugin.target.partition(":")[0])
     return replace(found.plugin, files=mark, trusted=True)
 
 
 def _programs(manifest: Manifest, tree: PackageFiles, place: Path) -> targets.Programs:
     native = manifest.native
     assert native is not None
-    commands = [resolve(tool, place) for tool in native.tools]
+    commands = [as_told.resolve(tool, place) for tool in native.tools]
     made = targets.programs(manifest, commands, native.protocol, records.digest(tree))
-    memory, seconds = sandboxes.limits(manifest)
+    memory, seconds = as_told.limits(manifest)
     tools = (
         replace(
             tool,

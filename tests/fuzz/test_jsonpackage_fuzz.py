@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cortexfs.plugins.package import json_manifests
+from cortexfs.plugins.package import manifests
 from tests.fuzz.test_package_fuzz import kinds, paths, unpacked
 from tests.shell.plugin_files import member
 
@@ -49,7 +49,7 @@ def packed(manifest: object, entries: list[tuple[str, bytes, bytes]]) -> bytes:
 def check(data: bytes) -> None:
     tree = unpacked(data)
     if tree is not None:
-        assert json_manifests.is_json(tree.manifest)
+        assert manifests.is_json(tree.manifest)
         for name in tree.files:
             assert not {"", ".", ".."} & {*name.split("/")}
             assert name.isprintable()

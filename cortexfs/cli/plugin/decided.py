@@ -14,7 +14,7 @@ from cortexfs.core import names
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.plugins.install.decisions import Chosen, DecisionStore
-from cortexfs.plugins.package import directory, json_manifests
+from cortexfs.plugins.package import directory, manifests
 from cortexfs.state import directories
 
 
@@ -22,7 +22,7 @@ def manifest_of(where: directories.Places, name: str) -> JsonManifest:
     """Returns the plugin's manifest; raises a Fault for a plugin that is not there, or of the other kind."""
     folder = folder_of(where, name)
     manifest = directory.read(folder)
-    if not json_manifests.is_json(manifest):
+    if not manifests.is_json(manifest):
         mend = f"edit that of its author's directory, and install it again: {folder}"
         raise Fault("EINVAL", f"{name} has a manifest.toml, which says all that there is to say; {mend}")
     return manifest.json

@@ -13,7 +13,7 @@ from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.core.manifest.toml import Manifest
 from cortexfs.linux import kernel_support
 from cortexfs.plugins.install.entry_points import FoundPlugin, found
-from cortexfs.plugins.package import directory, json_manifests, records
+from cortexfs.plugins.package import directory, manifests, records
 from cortexfs.state import directories
 
 HOOKS = "hooks of "  # the beginning of a line of the status; its value is what the plugin is asked and told
@@ -106,7 +106,7 @@ def _missing(name: str, live: LivePlugins | None) -> dict[str, Any]:
 
 def boundary_of(manifest: Manifest) -> str:
     """Returns the boundary between a plugin's code and the rest."""
-    if json_manifests.is_json(manifest):
+    if manifests.is_json(manifest):
         return manifest.json.kind
     if manifest.python:
         return "python"

@@ -1,7 +1,8 @@
 """An administrator's decisions about plugins with a manifest.json: capabilities, networks, settings.
 
 One file of the state directory, which only the daemon's user may read. Secrets among the settings are in
-there as plugins/trust/secret_box.py makes them.
+there as plugins/trust/secret_box.py makes them. `forget` removes all that is left of a plugin whose files are
+gone.
 
 Rules: those of state/locked_store.py.
 This file must never know which plugins there are, nor whether a value fits.
@@ -9,15 +10,18 @@ This file must never know which plugins there are, nor whether a value fits.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from cortexfs.core.errors import Fault
+from cortexfs.core import names
+from cortexfs.core.errors import Fault, code_of
 from cortexfs.plugins.trust import secret_box
 from cortexfs.state import locked_store
+from cortexfs.state.beside import kept_of
 
 STORE = "plugin-settings.json"
 Decision: TypeAlias = Literal["grant", "deny"]
@@ -79,3 +83,19 @@ class DecisionStore(locked_store.LockedStore[dict[str, Chosen]]):
     def forget(self, name: str) -> None:
         if name in self.read():
             self.change(name, lambda chosen: NOTHING)
+
+
+def forget(state: Path, name: str) -> None:
+    """Remove all of it, of all users."""
+    DecisionStore(state).forget(name)
+    kept = kept_of(state) / names.check(name)
+    aside = kept.with_name(f".{name}")  # so that a host that still ends makes no new file there
+    try:
+        if aside.is_dir():  # of one that was killed
+            shutil.rmtree(aside)
+        if kept.is_dir():
+            kept.rename(aside)
+            shutil.rmtree(aside)
+    except OSError as problem:
+        where = problem.filename or kept
+        raise Fault(code_of(problem.errno), f"{where} cannot be removed: {problem.strerror}") from None

@@ -25,7 +25,7 @@ from cortexfs.core.jsontext import shown
 from cortexfs.core.manifestjson import fetched
 from cortexfs.core.manifestjson.entry import REMOTE, entry_of, files_of
 from cortexfs.core.manifestjson.fields import JsonManifest
-from cortexfs.plugins.package import deno_lock, json_manifests, manifest_hash, package, records
+from cortexfs.plugins.package import manifest_hash, manifests, package, records
 from cortexfs.plugins.package.filenames import check_names
 from cortexfs.plugins.package.package import File, PackageFiles
 from cortexfs.plugins.package.tarball import MAX_ENTRIES, MAX_UNPACKED
@@ -67,7 +67,7 @@ def completed(
     manifest = tree.manifest
     files = {name: file for name, file in tree.files.items() if not fetched.is_fetched(name)}
     tree = msgspec.structs.replace(tree, files=files)
-    if not json_manifests.is_json(manifest):
+    if not manifests.is_json(manifest):
         return tree
     if address := address_of(manifest.json):
         _check_signed(manifest, address)
@@ -81,10 +81,10 @@ def completed(
 def pins(tree: PackageFiles) -> dict[str, str]:
     """Returns the files that were fetched for a JavaScript plugin, and the hash of each."""
     lock = tree.files.get(_LOCK)
-    return deno_lock.pins(lock.data, _LOCK) if lock else {}
+    return manifest_hash.pins(lock.data, _LOCK) if lock else {}
 
 
-def _check_signed(manifest: json_manifests.JsonPluginManifest, address: str) -> None:
+def _check_signed(manifest: manifests.JsonPluginManifest, address: str) -> None:
     if manifest.package.signature and manifest.json.hash is None:
         mend = "its publisher has to write the hash of the module into manifest.json and sign it again"
         raise Fault("EPERM", f"its signature does not cover {address}, from where its code comes; {mend}")
@@ -129,19 +129,19 @@ def _installed(tree: PackageFiles, folder: Path) -> dict[str, File]:
 
 
 def _modules(
-    tree: PackageFiles, manifest: json_manifests.JsonPluginManifest, root: str, fetch: FetchModules
+    tree: PackageFiles, manifest: manifests.JsonPluginManifest, root: str, fetch: FetchModules
 ) -> dict[str, File]:
     shipped = tree.files.get(fetched.LOCK)
     found = fetch(Modules(tree.contents, root, shipped and shipped.data))
     lock = found.get(fetched.LOCK)
-    pinned = deno_lock.pins(lock, fetched.LOCK) if lock else {}
+    pinned = manifest_hash.pins(lock, fetched.LOCK) if lock else {}
     if not pinned:
         return {}
     if not shipped and (manifest.package.signature or manifest.json.signature):
         mend = f"its publisher has to put a {fetched.LOCK} beside manifest.json and sign it again"
         raise Fault("EPERM", f"its signature does not cover what it imports, {shown(min(pinned))}; {mend}")
     if shipped:
-        _keep_to(deno_lock.pins(shipped.data, fetched.LOCK), pinned)
+        _keep_to(manifest_hash.pins(shipped.data, fetched.LOCK), pinned)
     return {fetched.FOLDER + name: File(data) for name, data in found.items()}
 
 

@@ -18,9 +18,9 @@ from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.governance import Mechanism
 from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.core.policy import risk
-from cortexfs.plugins.install import sandboxes
+from cortexfs.plugins.package import targets
 from cortexfs.plugins.package.package import PackageFiles
-from cortexfs.plugins.package.program_paths import resolve
+from cortexfs.plugins.package.targets import resolve
 from cortexfs.plugins.trust import signing
 
 
@@ -106,7 +106,7 @@ def sandbox(manifest: Manifest, available: frozenset[Mechanism]) -> list[str]:
     it. Where the claims are refused, returns that."""
     claims = governance.claims(manifest.sandbox)
     try:
-        held = _held(sandboxes.sandbox(manifest, Path("its own folder")) or hostcalls.Sandbox())
+        held = _held(targets.sandbox(manifest, Path("its own folder")) or hostcalls.Sandbox())
     except Fault:  # a path that cannot be held: a check says so
         held = []
     return held + [

@@ -16,7 +16,7 @@ from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.governance import HOST_VERSION, Mechanism
 from cortexfs.core.manifest.toml import FILE, PACKAGE_FILE, Manifest
 from cortexfs.core.manifestjson import FILE as JSON_FILE
-from cortexfs.plugins.package import json_manifests, manifests
+from cortexfs.plugins.package import manifests
 from cortexfs.plugins.package.package import is_hidden
 
 FOLDER = "plugins"
@@ -37,13 +37,13 @@ def read(folder: Path) -> Manifest:
     if (manifest := _file(folder / FILE)) is not None:
         return manifests.parse(manifest, package, str(folder))
     if (manifest := _file(folder / JSON_FILE)) is not None:
-        return json_manifests.parse(manifest, package, str(folder))
+        return manifests.parse_json(manifest, package, str(folder))
     raise Fault("ENOENT", f"{folder} has no {FILE} and no {JSON_FILE}, so it is no plugin")
 
 
 def check(manifest: Manifest, available: frozenset[Mechanism]) -> None:
     """All that a plugin's manifest has to fulfil before it is installed or loaded."""
-    if json_manifests.is_json(manifest):  # which says nothing of these
+    if manifests.is_json(manifest):  # which says nothing of these
         return
     _check_version(manifest)
     governance.check(manifest, available)

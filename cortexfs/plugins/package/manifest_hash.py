@@ -1,12 +1,13 @@
 """The comparison of a plugin's files with those that its manifest.json vouches for (docs/manifest-json.md,
-HASH).
+HASH), and the content of a deno.lock: every module that a plugin has from elsewhere, and its hash.
 
 The package's digest is the SHA-256 over every file, sorted by path as UTF-8: the path, NUL, the number of
 bytes in decimal, NUL, the bytes. Of the manifest itself hash and signature are left out, for they could not
 say themselves; for the same reason package.toml is, which holds a publisher's signature.
 
-Rules: what is hashed is what is loaded: the bytes are given.
-This file must never know what a plugin does, nor where its files lie.
+Rules: what is hashed is what is loaded: the bytes are given. Of a lock file only what pins is read, and an
+entry without a hash is refused, as is an address that is not https.
+This file must never know what a plugin does, where its files lie, or how modules are fetched.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest.toml import PACKAGE_FILE
 from cortexfs.core.manifestjson import FILE, MAX_BYTES, fetched
 from cortexfs.core.manifestjson.entry import LOCAL, entry_of, files_of
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.core.manifestjson.problems import Problem
-from cortexfs.plugins.package import deno_lock
 
 _LOCK = fetched.FOLDER + fetched.LOCK
 
@@ -60,7 +64,7 @@ def _entry(manifest: JsonManifest, files: Mapping[str, bytes]) -> str | None:
     if data is not None:
         return entry_digest(data)
     lock = files.get(_LOCK)
-    return deno_lock.entry(lock, manifest.entry_point, _LOCK) if lock else None
+    return locked_hash(lock, manifest.entry_point, _LOCK) if lock else None
 
 
 def package_digest(files: Mapping[str, bytes]) -> str:
@@ -105,3 +109,60 @@ def _without_hash(data: bytes) -> bytes:
         raise Fault("EINVAL", what.told(FILE))
     left = {key: item for key, item in value.items() if key not in ("hash", "signature")}
     return json.dumps(left, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+VERSION = "5"  # of Deno 2.3 and later
+_HEX = re.compile(r"[0-9a-f]{64}")
+_INTEGRITY = re.compile(r"sha(?:512-[A-Za-z0-9+/]{86}==|1-[A-Za-z0-9+/]{27}=|384-[A-Za-z0-9+/]{64})")
+
+
+class _Package(msgspec.Struct, frozen=True):
+    integrity: str = ""
+
+
+class _Lock(msgspec.Struct, frozen=True):
+    version: str
+    npm: Mapping[str, _Package] = {}
+    jsr: Mapping[str, _Package] = {}
+    remote: Mapping[str, str] = {}
+    redirects: Mapping[str, str] = {}
+
+
+def pins(data: bytes, where: str) -> dict[str, str]:
+    """Packages with their versions and addresses, and the hash of each; `where` names the file in a fault."""
+    lock = _read(data, where)
+    found = dict(_pins(lock))
+    for name, hash_ in found.items():
+        sound = _INTEGRITY if name.startswith("npm:") else _HEX
+        if not sound.fullmatch(hash_.removeprefix("sha256:")):
+            raise Fault("EINVAL", f"{where} has no hash of {shown(name)}; write it anew with: deno cache")
+    return found
+
+
+def locked_hash(data: bytes, address: str, where: str) -> str | None:
+    """The hash of what is at an address, wherever that leads."""
+    lock = _read(data, where)
+    hash_ = lock.remote.get(lock.redirects.get(address, address))
+    return f"sha256:{hash_}" if hash_ else None
+
+
+def _pins(lock: _Lock) -> Iterator[tuple[str, str]]:
+    for name, package in sorted(lock.npm.items()):
+        yield f"npm:{name}", package.integrity
+    for name, package in sorted(lock.jsr.items()):
+        yield f"jsr:{name}", f"sha256:{package.integrity}"
+    for address, hash_ in sorted(lock.remote.items()):
+        if not address.startswith("https://"):
+            raise Fault("EINVAL", f"{shown(address)} is not https, and nothing else is fetched")
+        yield address, f"sha256:{hash_}"
+
+
+def _read(data: bytes, where: str) -> _Lock:
+    try:
+        lock = msgspec.json.decode(data, type=_Lock)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise Fault("EINVAL", f"{where} is no lock file of Deno: {problem}") from None
+    if lock.version != VERSION:
+        mend = f"write one of version {VERSION} with: deno cache"
+        raise Fault("EINVAL", f"{where} is of version {shown(lock.version)}; {mend}")
+    return lock

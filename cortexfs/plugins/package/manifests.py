@@ -1,19 +1,35 @@
-"""A plugin's manifest.toml and package.toml, from bytes.
+"""A plugin's manifest and package.toml, from bytes; a manifest.json becomes a manifest of this host.
+
+`JsonPluginManifest` is what records, copies, signatures and listings take for any other manifest; beside it
+stands what the file says itself, for whoever needs to know its kind.
 
 Rules: files are bounded before they are parsed. A package.toml takes the place of [package] whole; one that
-cannot be read is a fault, never as if it were not there.
+cannot be read is a fault, never as if it were not there. What a manifest.json leaves out has the default of a
+manifest.toml.
 This file must never know where the bytes came from: who checks a package and who uses it parse the same ones.
 """
 
 from __future__ import annotations
 
 import tomllib
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifest.toml import FILE, PACKAGE_FILE, Manifest, Package, decode, decode_package
+from cortexfs.core.manifest.governance import HOST_VERSION
+from cortexfs.core.manifest.toml import (
+    FILE,
+    PACKAGE_FILE,
+    Manifest,
+    ManifestCapabilities,
+    Package,
+    decode,
+    decode_package,
+)
+from cortexfs.core.manifestjson import FILE as JSON_FILE
+from cortexfs.core.manifestjson import checked, fields
+from cortexfs.core.manifestjson.problems import Problem
 
 MAX_FILE = 1 << 20  # schemas of many tools; a person wrote it
 
@@ -49,3 +65,32 @@ def _table(data: bytes, where: str) -> dict[str, Any]:
     except ValueError as problem:  # of integers that are too long, too
         broken = f"it is not TOML: {problem}"
     raise Fault("EINVAL", f"invalid {where}: {broken}")
+
+
+class JsonPluginManifest(Manifest, frozen=True, kw_only=True):
+    json: fields.JsonManifest
+    warnings: tuple[Problem, ...] = ()
+
+
+def is_json(manifest: Manifest) -> TypeGuard[JsonPluginManifest]:
+    return isinstance(manifest, JsonPluginManifest)
+
+
+def parse_json(data: bytes, package: bytes | None = None, folder: str = "") -> JsonPluginManifest:
+    """The manifest with its package.toml merged; `folder` is where a person finds the files."""
+    said, warnings = checked(data, f"{folder}/{JSON_FILE}" if folder else JSON_FILE)
+    return JsonPluginManifest(
+        name=said.name,
+        version=said.version,
+        description=said.description,
+        author=said.author or "",
+        cortex_version=HOST_VERSION,
+        capabilities=ManifestCapabilities(provides=("tools",) if "tools" in said.capabilities else ()),
+        package=Package() if package is None else metadata(package, folder),
+        json=said,
+        warnings=warnings,
+    )
+
+
+def told(warnings: tuple[Problem, ...]) -> list[str]:
+    return [problem.told(JSON_FILE) for problem in warnings]

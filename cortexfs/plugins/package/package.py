@@ -28,7 +28,7 @@ from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest import governance
 from cortexfs.core.manifest.toml import BACKUP, FILE, PACKAGE_FILE, Manifest
 from cortexfs.core.manifestjson import FILE as JSON_FILE
-from cortexfs.plugins.package import json_manifests, manifest_hash, manifests, tarball
+from cortexfs.plugins.package import manifest_hash, manifests, tarball
 from cortexfs.plugins.package.filenames import check_names, name_fault
 from cortexfs.plugins.package.tarball import MAX_ENTRIES, MAX_UNPACKED
 
@@ -128,7 +128,7 @@ def unpack(data: bytes, where: str) -> PackageFiles:
         if FILE not in files and JSON_FILE not in files:
             raise Fault("EINVAL", f"cpx archive missing {FILE}; make one with: ctx plugin pack")
         manifest = _manifest(files)
-        if json_manifests.is_json(manifest):
+        if manifests.is_json(manifest):
             return _whole(files, manifest, ())
         wanted = _Wanted(manifest, files.__contains__)
         kept = {name: file for name, file in files.items() if wanted.takes(name)}
@@ -333,7 +333,7 @@ def _working_dirs(manifest: Manifest) -> Iterator[str]:
 def _manifest(files: Mapping[str, File]) -> Manifest:
     package = files.get(PACKAGE_FILE)
     parse, file = (
-        (manifests.parse, files[FILE]) if FILE in files else (json_manifests.parse, files[JSON_FILE])
+        (manifests.parse, files[FILE]) if FILE in files else (manifests.parse_json, files[JSON_FILE])
     )
     return parse(file.data, package.data if package else None)
 
@@ -345,7 +345,7 @@ def _file(path: str, data: bytes, executable: bool) -> File:
 
 def _whole(files: dict[str, File], manifest: Manifest, ignored: Iterable[str]) -> PackageFiles:
     """Refuse a plugin whose programs are not among its files: it would be broken where it is installed."""
-    if json_manifests.is_json(manifest):
+    if manifests.is_json(manifest):
         manifest_hash.check(manifest.json, {name: file.data for name, file in files.items()})
     missing = "is not among its files; links are not followed, and hidden files are left out: put it there"
     for tool in manifest.native.tools if manifest.native else ():

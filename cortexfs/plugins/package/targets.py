@@ -1,6 +1,12 @@
-"""Plugins as hosts are told of them, with the files that are there now.
+"""A plugin as hosts are told of it, with the files that are there now, and what its [sandbox] means to them.
 
 What takes a file's place is another plugin to the pool of hosts.
+
+Rules: a program and its working directory lie in the plugin's directory, after every symbolic link has been
+followed, unless the tool asks for the host's paths. A relative path begins at the plugin; no PATH is
+searched. A path that is claimed is absolute, or the claim means nothing and is refused. What a claim takes is
+in core/manifest/governance.py; whether this host has it was asked before.
+This file must never know how a program is started, or how a kernel holds any of it.
 """
 
 from __future__ import annotations
@@ -8,9 +14,13 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from cortexfs.core import hostcalls
+from cortexfs.core.errors import Fault
+from cortexfs.core.jsontext import shown
 from cortexfs.core.manifest.targets import EsmModule, Library, WasmModule
+from cortexfs.core.manifest.toml import DeclaredProcessTool, Manifest
 from cortexfs.state import stamps
 
 
@@ -26,3 +36,90 @@ def esm(path: str, folder: str = "", **fields: Any) -> EsmModule:
 
 def wasm(path: str, **fields: Any) -> WasmModule:
     return WasmModule(path, hashlib.sha256(Path(path).read_bytes()).hexdigest(), **fields)
+
+
+class ProgramCommand(NamedTuple):
+    argv: tuple[str, ...]
+    working_dir: str
+
+
+def resolve(tool: DeclaredProcessTool, plugin: Path) -> ProgramCommand:
+    """Both as absolute paths, or the fault; what a program is named by, its links included, is kept."""
+    home = _canonical(plugin, "plugin directory", tool)
+    command = plugin / tool.command
+    if not command.is_file():
+        raise _fault("ENOENT", tool, f"command not found: {command}; a relative one begins at the plugin")
+    working_dir = plugin / (tool.working_dir or ".")
+    if not working_dir.is_dir():
+        raise _fault("ENOENT", tool, f"working_dir not found: {working_dir}; it has to be a directory")
+    for field, path in (("command", command), ("working_dir", working_dir)):
+        if not tool.allow_host_paths and not _canonical(path, field, tool).is_relative_to(home):
+            mend = "move it there, or write allow_host_paths = true"
+            raise _fault("EPERM", tool, f"{field} escapes plugin directory: {path}; {mend}")
+    return ProgramCommand((os.path.abspath(command), *tool.args), os.path.abspath(working_dir))
+
+
+def _canonical(path: Path, field: str, tool: DeclaredProcessTool) -> Path:
+    try:
+        return path.resolve(strict=True)
+    except (OSError, RuntimeError) as problem:  # 3.11 raises RuntimeError for a loop of links
+        raise _fault("ENOENT", tool, f"cannot canonicalize {field} {path}: {problem}") from None
+
+
+def _fault(code: str, tool: DeclaredProcessTool, text: str) -> Fault:
+    return Fault(code, f"process tool '{tool.name}' {text}")
+
+
+# Programs and libraries: what a script needs to be one.
+SYSTEM = (("/usr", "rx"), ("/bin", "rx"), ("/sbin", "rx"), ("/lib", "rx"), ("/lib64", "rx"))
+HOST = (("/", "rx"),)
+
+View = tuple[tuple[str, str], ...]
+
+
+def sandbox(manifest: Manifest, place: Path) -> hostcalls.Sandbox | None:
+    """For the plugin's hosts; None where nothing is claimed. Its files lie at `place`."""
+    told = manifest.sandbox
+    is_program = manifest.python is None and not _has_library(manifest)
+    found = hostcalls.Sandbox(
+        view=_view(manifest, place),
+        network=told.network != "none",
+        is_filtered=bool(told.seccomp),
+        # A program is limited itself, by `limits`: its host runs no code of the plugin.
+        memory_bytes=None if is_program or told.memory_mb is None else told.memory_mb << 20,
+        cpu_seconds=None if is_program else told.cpu_seconds,
+    )
+    is_limited = told.memory_mb is not None or told.cpu_seconds is not None
+    return found if is_limited or found != hostcalls.Sandbox() else None
+
+
+def limits(manifest: Manifest) -> tuple[int | None, int | None]:
+    """Bytes and seconds that each program of the plugin may have."""
+    told = manifest.sandbox
+    return None if told.memory_mb is None else told.memory_mb << 20, told.cpu_seconds
+
+
+def _has_library(manifest: Manifest) -> bool:
+    return manifest.native is not None and manifest.native.isolation == "trusted_in_process"
+
+
+def _view(manifest: Manifest, place: Path) -> View | None:
+    told, has = manifest.sandbox, manifest.capabilities
+    if told.filesystem is None and not told.writable_paths:
+        return None
+    own: View = ((str(place), "rx"),)
+    written = tuple((_absolute(path, "sandbox.writable_paths"), "rw") for path in told.writable_paths)
+    if told.filesystem == "plugin_only":
+        return (*SYSTEM, *own, *written)
+    if told.filesystem == "declared_paths":
+        read = tuple((_absolute(path, "capabilities.file_read"), "r") for path in has.file_read)
+        write = tuple((_absolute(path, "capabilities.file_write"), "rw") for path in has.file_write)
+        return (*SYSTEM, *own, *read, *write, *written)
+    return (*HOST, *written)
+
+
+def _absolute(path: str, field: str) -> str:
+    if not path.startswith("/") or "\0" in path or any(letter in path for letter in "*?["):
+        mend = "write a directory or a file, from / on and without patterns"
+        raise Fault("EINVAL", f"{field}: {shown(path)} cannot be held; {mend}")
+    return path

@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 
 from cortexfs.core.errors import Fault, os_faults
-from cortexfs.plugins.trust.crypto import needed_for
+from cortexfs.plugins.trust.signing import needed_for
 from cortexfs.state import believed, no_links, whole_files
 
 KEY_FILE = "secrets/.plugin-settings"  # of the state directory

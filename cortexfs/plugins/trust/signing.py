@@ -21,6 +21,7 @@ import posixpath
 import re
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -32,11 +33,11 @@ from cortexfs.core.manifest.toml import PACKAGE_FILE, Package
 from cortexfs.core.manifestjson.fetched import is_fetched
 from cortexfs.plugins.package.manifests import quoted
 from cortexfs.plugins.package.package import FILES, LIBRARIES, File, PackageFiles, library_of, order
-from cortexfs.plugins.trust.crypto import needed_for
 from cortexfs.state import whole_files
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 
 ALGORITHM = "ed25519"
 KEY_BYTES = 32
@@ -289,6 +290,16 @@ def _decoded(text: str, size: int, what: str) -> bytes:
     if len(data) != size or base64.b64encode(data).decode() != text:
         raise Fault("EINVAL", f"{what} is not base64 of {size} bytes")
     return data
+
+
+@contextmanager
+def needed_for(what: str) -> Iterator[None]:
+    """Around its imports: EHOSTDOWN, with what to do, where it is not installed."""
+    try:
+        yield
+    except ImportError:
+        mend = "install it with: pip install 'cortexfs[plugins]'"
+        raise Fault("EHOSTDOWN", f"{what} need the package cryptography; {mend}") from None
 
 
 def _private_key(secret: bytes | None = None) -> Ed25519PrivateKey:

@@ -12,10 +12,11 @@ import pytest
 from msgspec import inspect
 
 from cortexfs.core import manifestjson
-from cortexfs.core.manifestjson import entry, lifecycle, needs, settings
+from cortexfs.core.manifestjson import entry, lifecycle, settings
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.core.manifestjson.problems import ERRORS, WARNINGS
+from cortexfs.plugins import dependencies
 from cortexfs.plugins.package import manifest_hash
 from tests.places import PROJECT
 
@@ -88,7 +89,7 @@ def test_settings_events_hooks_and_exports_are_those_of_the_code() -> None:
     assert table("export") == [[name, capability or ""] for name, capability in lifecycle.EXPORTS.items()]
     assert dict(table("when")) == {when: ", ".join(hooks) for when, hooks in lifecycle.LIFECYCLE.items()}
     assert lifecycle.handler_name("count-words") == "countWords"
-    assert f"answers to {needs.HOST_VERSION}." in PAGE
+    assert f"answers to {dependencies.HOST_VERSION}." in PAGE
 
 
 def test_errors_and_warnings_are_those_of_the_code() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
-from cortexfs.plugins.package import deno_lock
+from cortexfs.plugins.package import manifest_hash
 
 SHA512 = f"sha512-{'A' * 86}=="
 HEX = "0123456789abcdef" * 4
@@ -33,19 +33,19 @@ def lock(**changes: Any) -> bytes:
 
 
 def test_everything_that_it_pins() -> None:
-    assert deno_lock.pins(lock(), "deno.lock") == {
+    assert manifest_hash.pins(lock(), "deno.lock") == {
         "npm:@a/b@1.0.0_c@2.0.0": SHA512,
         "npm:ms@2.1.3": SHA512,
         "jsr:@std/path@1.0.0": f"sha256:{HEX}",
         "https://a.example/y": f"sha256:{HEX}",
     }
-    assert deno_lock.pins(b'{"version": "5"}', "deno.lock") == {}
+    assert manifest_hash.pins(b'{"version": "5"}', "deno.lock") == {}
 
 
 def test_the_hash_of_an_entry_point_is_where_it_leads() -> None:
     for address in ("https://a.example/x", "https://a.example/y"):
-        assert deno_lock.entry(lock(), address, "deno.lock") == f"sha256:{HEX}"
-    assert deno_lock.entry(lock(), "https://a.example/z", "deno.lock") is None
+        assert manifest_hash.locked_hash(lock(), address, "deno.lock") == f"sha256:{HEX}"
+    assert manifest_hash.locked_hash(lock(), "https://a.example/z", "deno.lock") is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_hash_of_an_entry_point_is_where_it_leads() -> None:
 )
 def test_what_pins_nothing_is_refused(data: bytes, told: str) -> None:
     with pytest.raises(Fault) as refused:
-        deno_lock.pins(data, "deno.lock")
+        manifest_hash.pins(data, "deno.lock")
     assert told in refused.value.message
 
 
@@ -80,5 +80,5 @@ def test_anything_else_is_a_fault_or_none(value: Any) -> None:
     for data in (msgspec.json.encode(value), lock(npm=value), lock(remote=value)):
         found: dict[str, str] = {}
         with suppress(Fault):
-            found = deno_lock.pins(data, "deno.lock")
+            found = manifest_hash.pins(data, "deno.lock")
         assert all(found.values())

@@ -11,7 +11,7 @@ import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.plugins.package import manifest_hash
-from cortexfs.plugins.trust import manifest_signature
+from cortexfs.plugins.trust import openpgp
 from tests.core.manifest_json import SOUND
 
 CODE = b"export const tools = []\n"
@@ -98,7 +98,7 @@ def test_a_manifest_that_is_none_has_no_digest(tmp_path: Path) -> None:
 def test_only_one_good_and_valid_signature_counts() -> None:
     # GnuPG doc/DETAILS: VALIDSIG is written for expired and revoked keys too
     good, valid = b"[GNUPG:] GOODSIG 12 Me\n", b"[GNUPG:] VALIDSIG AB 2024\n"
-    assert manifest_signature.signer(b"[GNUPG:] NEWSIG\n" + good + valid) == "AB"
+    assert openpgp.signer_in(b"[GNUPG:] NEWSIG\n" + good + valid) == "AB"
     wrong = [
         b"",
         good,
@@ -108,13 +108,13 @@ def test_only_one_good_and_valid_signature_counts() -> None:
         b"[GNUPG:] \n",
         valid * 2,
     ]
-    for word in manifest_signature.REFUSED:
+    for word in openpgp.REFUSED:
         wrong += [
             good + valid + b"[GNUPG:] %s 12\n" % word.encode(),
             b"[GNUPG:] %s\n" % word.encode() + valid,
         ]
     for status in wrong:
         with pytest.raises(Fault, match=r"^EBADMSG: the signature does not hold: "):
-            manifest_signature.signer(status)
+            openpgp.signer_in(status)
     with pytest.raises(Fault, match=r"^EBADMSG: the signature is not base64"):
-        manifest_signature.signature("a b")
+        openpgp.signature("a b")

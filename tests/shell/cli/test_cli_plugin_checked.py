@@ -9,7 +9,7 @@ import pytest
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.toml import DeclaredProcessTool
-from cortexfs.plugins.package.program_paths import resolve
+from cortexfs.plugins.package.targets import resolve
 from cortexfs.state import directories
 from tests.shell import plugin_commands
 from tests.shell.plugin_commands import Said, edit, hello

@@ -17,7 +17,6 @@ from cortexfs.core.registry import Registry
 from cortexfs.plugins import description_cache
 from cortexfs.plugins.catalog import Catalog
 from cortexfs.plugins.description_cache import FOLDER, MAX_FILE, Descriptions
-from cortexfs.plugins.install import distributions
 from tests.shell import declaring, esmodules
 from tests.shell.calling import serving
 from tests.shell.forks import public_directory
@@ -209,10 +208,8 @@ def test_what_a_host_is_told_is_in_the_key(change: dict[str, str], tmp_path: Pat
 def test_so_is_what_it_runs_in(around: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, plugin = Descriptions(tmp_path), python(tmp_path)
     kept.put("kept", kept.key(plugin), SAID)
-    owner = {"VERSION": description_cache, "every_mark": distributions}.get(around)
-    where = f"cortexfs.plugins.description_cache.{around}" if owner is None else f"{owner.__name__}.{around}"
     another = "another" if around in ("VERSION", "sys.version") else lambda: "another"
-    monkeypatch.setattr(where, another)
+    monkeypatch.setattr(f"cortexfs.plugins.description_cache.{around}", another)
     other = Descriptions(tmp_path)
     assert other.get("kept", other.key(plugin)) is None
     kept.put("late", kept.key(plugin), SAID)  # as the packages changed while it was asked
@@ -290,7 +287,7 @@ def package(site: Path, *, record: bool = True) -> None:
 
 
 def mark(site: Path, module: str = "some_notes.plugin") -> str:
-    return distributions.mark("some-notes", str(site), module)
+    return description_cache.mark("some-notes", str(site), module)
 
 
 def test_the_files_of_a_package_mark_it(tmp_path: Path) -> None:
@@ -324,11 +321,11 @@ def test_a_package_whose_files_nobody_can_name_has_no_mark(tmp_path: Path) -> No
 
 def test_packages_that_come_and_go_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    seen = {distributions.every_mark()}
+    seen = {description_cache.every_mark()}
     package(tmp_path)
-    seen.add(distributions.every_mark())
+    seen.add(description_cache.every_mark())
     (tmp_path / "other.pth").write_text("/elsewhere\n")
-    seen.add(distributions.every_mark())
+    seen.add(description_cache.every_mark())
     shutil.rmtree(tmp_path / "some_notes-1.0.dist-info")
-    seen.add(distributions.every_mark())
+    seen.add(description_cache.every_mark())
     assert len(seen) == 4

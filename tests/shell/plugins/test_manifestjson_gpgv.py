@@ -10,7 +10,7 @@ import pytest
 
 from cortexfs.core import starts
 from cortexfs.core.errors import Fault
-from cortexfs.plugins.trust import manifest_signature, openpgp
+from cortexfs.plugins.trust import openpgp
 
 # Made with gpg for these tests: a key and its signature of TEXT, another key, one that was good for a day.
 TEXT = "sha256:" + "0" * 64
@@ -44,22 +44,22 @@ def gpgv(tmp_path: Path, key: str, signature: bytes, package_digest: str) -> byt
     """What gpgv says to its status-fd."""
     (tmp_path / starts.RING).write_bytes(base64.b64decode(key))
     (tmp_path / starts.SIGNED).write_bytes(signature)
-    (tmp_path / starts.TEXT).write_bytes(manifest_signature.signed_text(package_digest))
+    (tmp_path / starts.TEXT).write_bytes(openpgp.signed_text(package_digest))
     return openpgp.run(tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("gpgv") is None, reason="gpgv, which alone can judge, is not installed")
 def test_a_signature_holds_for_its_key_and_its_files_alone(tmp_path: Path) -> None:
     # abi.md 9.10
-    good = manifest_signature.signature(SIGNATURE)
-    assert manifest_signature.written(good) == SIGNATURE
-    assert manifest_signature.signer(gpgv(tmp_path, KEY, good, TEXT)) == FINGERPRINT
+    good = openpgp.signature(SIGNATURE)
+    assert openpgp.written(good) == SIGNATURE
+    assert openpgp.signer_in(gpgv(tmp_path, KEY, good, TEXT)) == FINGERPRINT
     for key, signature, text, why in (
         (KEY, good, "sha256:" + "1" * 64, "it is of other files"),
         (OTHER_KEY, good, TEXT, "its key 5260A66FD32DC152 is not among the trusted ones"),
-        (OLD_KEY, manifest_signature.signature(OLD_SIGNATURE), TEXT, "its key 470D3F7438B324E2 has expired"),
+        (OLD_KEY, openpgp.signature(OLD_SIGNATURE), TEXT, "its key 470D3F7438B324E2 has expired"),
         (KEY, b"nothing of the sort", TEXT, "it is no OpenPGP signature"),
         (KEY, good + good, TEXT, ""),
     ):
         with pytest.raises(Fault, match=rf"^EBADMSG: the signature does not hold: {why}"):
-            manifest_signature.signer(gpgv(tmp_path, key, signature, text))
+            openpgp.signer_in(gpgv(tmp_path, key, signature, text))

@@ -19,10 +19,10 @@ from cortexfs.core.manifest.toml import Package
 from cortexfs.core.manifestjson import fetched
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.enabled import Offers
+from cortexfs.plugins.install import decisions
 from cortexfs.plugins.install import fetch as fetching
-from cortexfs.plugins.install import forget
 from cortexfs.plugins.install import install as installing
-from cortexfs.plugins.package import json_manifests, manifest_hash, package, records
+from cortexfs.plugins.package import manifest_hash, manifests, package, records
 from cortexfs.plugins.trust import signing
 
 MODULE = b"\0asm\1\0\0\0"
@@ -190,7 +190,7 @@ def remote(where: Path, **changes: Any) -> package.PackageFiles:
 def test_a_module_at_an_address_is_fetched_once(tmp_path: Path) -> None:
     # abi.md 9.29
     tree = remote(tmp_path / "p")
-    assert json_manifests.is_json(tree.manifest)
+    assert manifests.is_json(tree.manifest)
     with pytest.raises(Fault, match=f"its module is at {ADDRESS} and is fetched when it is installed"):
         json_kinds.plugin(tree.manifest.json, tmp_path / "p")
     whole = fetching.completed(tree, fetch)
@@ -237,6 +237,6 @@ def test_what_a_plugin_has_kept_goes_with_it(world: World) -> None:
     for folder in (kept / "1000", kept.with_name(f".{kept.name}") / "1000"):
         folder.mkdir(parents=True)
         (folder / "state.sqlite").write_bytes(b"x")
-    forget.forget(world.config.state, "word-count")
+    decisions.forget(world.config.state, "word-count")
     assert list(kept.parent.iterdir()) == []
-    forget.forget(world.config.state, "word-count")
+    decisions.forget(world.config.state, "word-count")

@@ -10,7 +10,7 @@ import pytest
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifest.governance import Mechanism
 from cortexfs.plugins.package import directory, manifests
-from cortexfs.plugins.package.program_paths import ProgramCommand, resolve
+from cortexfs.plugins.package.targets import ProgramCommand, resolve
 
 AVAILABLE = frozenset((Mechanism.PROCESS, Mechanism.RLIMITS))
 TOOLS = '[capabilities]\nprovides = ["tools"]\n'

@@ -26,11 +26,11 @@ from cortexfs.host.call.validation import Validator
 from cortexfs.linux import kernel_support
 from cortexfs.plugins import dependencies
 from cortexfs.plugins import enabled as offers
-from cortexfs.plugins.install import forget, review, sources
+from cortexfs.plugins.install import decisions, review, sources
 from cortexfs.plugins.install import install as installing
 from cortexfs.plugins.install.entry_points import found
 from cortexfs.plugins.install.sources import PluginSource
-from cortexfs.plugins.package import directory, json_manifests, records
+from cortexfs.plugins.package import directory, manifests, records
 from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.trust import openpgp, signing, succession, trust
 from cortexfs.plugins.trust.signing import SignatureVerdict
@@ -88,7 +88,7 @@ def _replaces(
 
 def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
     """The key that has signed a manifest.json, and what to say where that was not looked at."""
-    if not json_manifests.is_json(tree.manifest):
+    if not manifests.is_json(tree.manifest):
         return "", ""
     keys = where.config / openpgp.KEYS
     why = openpgp.unchecked(tree.manifest.json, keys)
@@ -97,7 +97,7 @@ def _openpgp(tree: PackageFiles, where: directories.Places) -> tuple[str, str]:
 
 def _warned(source: PluginSource) -> str:
     manifest = source.tree.manifest
-    if not json_manifests.is_json(manifest) or not manifest.warnings:
+    if not manifests.is_json(manifest) or not manifest.warnings:
         return ""
     count = len(manifest.warnings)
     return f", with {count} warning{'s' * (count > 1)} (see: ctx plugin review {source.told})"
@@ -134,7 +134,7 @@ def check(tree: PackageFiles) -> None:
 
 def commands_fault(manifest: Manifest) -> str | None:
     """Why its commands cannot be called: one of ours is, of two with one name."""
-    declared = manifest.json.cli_commands if json_manifests.is_json(manifest) else ()
+    declared = manifest.json.cli_commands if manifests.is_json(manifest) else ()
     taken = [command.name for command in declared if parser.is_ours(command.name)]
     return (
         f"cliCommands: {taken[0]} is a command of {parser.program()} itself; name it otherwise"
@@ -145,7 +145,7 @@ def commands_fault(manifest: Manifest) -> str | None:
 
 def _check_as_tested(tree: PackageFiles, place: Path) -> None:
     """Refuses what `ctx plugin test` fails; nothing is opened or run here."""
-    if json_manifests.is_json(tree.manifest):  # which is read whole or not at all
+    if manifests.is_json(tree.manifest):  # which is read whole or not at all
         return
     for one in review.checks(tree.manifest, None, place, kernel_support.available()):
         if one.fault:
@@ -189,7 +189,7 @@ def uninstall(options: argparse.Namespace, where: directories.Places) -> int:
     said, _ = _choose(options, where, name, None if options.purge else False)
     if options.purge:
         installing.remove(base, name)
-        forget.forget(where.state, name)
+        decisions.forget(where.state, name)
         reload.told(options.root, lambda facts: None)  # it knows the commands of what is disabled
         output.say(f"removed {name}; {said}")
     else:

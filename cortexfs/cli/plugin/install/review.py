@@ -23,7 +23,7 @@ from cortexfs.plugins import json_kinds
 from cortexfs.plugins.install import fetch, install, json_review, sources
 from cortexfs.plugins.install import review as reviewing
 from cortexfs.plugins.install.review import InstallCheck
-from cortexfs.plugins.package import directory, json_manifests, package
+from cortexfs.plugins.package import directory, manifests, package
 from cortexfs.plugins.package.package import PackageFiles
 from cortexfs.plugins.package.tarball import MAX_PACKED
 from cortexfs.plugins.trust import signing
@@ -89,7 +89,7 @@ def _completed(
     tree: PackageFiles, where: directories.Places, private: str
 ) -> tuple[PackageFiles, list[InstallCheck]]:
     """With what installing would fetch, and why not."""
-    if not json_manifests.is_json(tree.manifest) or tree.manifest.json.kind != hostcalls.ESM:
+    if not manifests.is_json(tree.manifest) or tree.manifest.json.kind != hostcalls.ESM:
         return tree, []
     try:
         return plugin_fetching.completed(tree, where, private), []
@@ -98,7 +98,7 @@ def _completed(
 
 
 def _checks(manifest: Manifest, tree: PackageFiles | None, place: Path) -> list[InstallCheck]:
-    if json_manifests.is_json(manifest):
+    if manifests.is_json(manifest):
         checks = json_review.checks(manifest.json, tree, tuple(json_kinds.KINDS))
         return (
             [*checks, InstallCheck("commands", commands_fault(manifest))]
@@ -119,7 +119,7 @@ def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, l
     """Returns the plugin's claims, and what holds it, by its kind of manifest."""
     available = kernel_support.available()
     has_landlock = governance.Mechanism.LANDLOCK in available
-    if json_manifests.is_json(manifest):
+    if manifests.is_json(manifest):
         return (
             ("Requested capabilities", json_review.capabilities(manifest.json)),
             ("Hooks", json_review.hooked(manifest.json)),
@@ -136,7 +136,7 @@ def _claims(manifest: Manifest, tree: PackageFiles | None) -> tuple[tuple[str, l
 
 
 def _own_warnings(manifest: Manifest) -> list[str]:
-    return json_manifests.told(manifest.warnings) if json_manifests.is_json(manifest) else []
+    return manifests.told(manifest.warnings) if manifests.is_json(manifest) else []
 
 
 def _say(manifest: Manifest, tree: PackageFiles | None, checks: list[InstallCheck]) -> int:

@@ -21,7 +21,7 @@ from cortexfs.core.manifestjson import fields
 from cortexfs.host.mcp import manifest_rpc
 from cortexfs.plugins import json_kinds
 from cortexfs.plugins.install.decisions import NOTHING
-from cortexfs.plugins.package import json_manifests
+from cortexfs.plugins.package import manifests
 from tests.shell.webserving import served
 
 FETCH = ("tools", "network:fetch")
@@ -257,7 +257,7 @@ MANIFEST = {
 
 def test_a_manifest_becomes_the_tool(tmp_path: Path) -> None:
     # abi.md 9.28
-    made = json_manifests.parse(json.dumps(MANIFEST).encode(), None, "manifest.json")
+    made = manifests.parse_json(json.dumps(MANIFEST).encode(), None, "manifest.json")
     manifest = made.json
     assert isinstance(manifest, fields.JsonManifest)
     plugin = json_kinds.plugin(manifest, tmp_path, NOTHING)

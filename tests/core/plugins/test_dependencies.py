@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from cortexfs.core.manifestjson.needs import HOST_VERSION, InstalledPlugin, load_order
+from cortexfs.plugins.dependencies import HOST_VERSION, InstalledPlugin, load_order
 
 
 def plugin(
