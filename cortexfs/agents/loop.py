@@ -24,15 +24,21 @@ import trio
 from msgspec.structs import replace
 
 from cortexfs.agents import place
-from cortexfs.agents.acting import acting
 from cortexfs.agents.budget import RunBudget, limited
-from cortexfs.agents.call_ids import CallNames
-from cortexfs.agents.dry_runs import FIRST, AgentDryRuns, MeantCall
-from cortexfs.agents.hooked_call import CallRefusal, around, before
+from cortexfs.agents.calls import (
+    FIRST,
+    AgentDryRuns,
+    CallNames,
+    CallRefusal,
+    MeantCall,
+    Standing,
+    around,
+    before,
+)
 from cortexfs.agents.permissions import Powers, delegates, effects_in_words, known, setup_of
+from cortexfs.agents.place import acting
 from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.question import ModelQuestion, message, spoken
-from cortexfs.agents.session_grants import Standing
 from cortexfs.agents.toolbox import Toolbox, meant
 from cortexfs.agents.view import home_of
 from cortexfs.agents.window import text_protocol, wording

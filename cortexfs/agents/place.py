@@ -1,21 +1,33 @@
-"""The place where an agent works, in words: the directory, and what the default view hides in a home.
+"""The place where an agent works, and as whom: in words, in variables, and as the identity of its tools'
+hosts.
 
     told(view, cwd)                          for its model, before anything else
     environment(view, root, home)            for what its tools run
     hint(view, cwd, call, agent)             of a call that failed: "" where no hidden file was in its way
+    acting(world, setup, powers, ...)        the person, without powers, who sees what the mount table shows
 
 Rules: a sentence names the path and what its user can do. Paths are taken from texts, as models and programs
-write them, and are nothing but words: nobody looks whether they are there.
-This file must never know what is on the disk, or who is told.
+write them, and are nothing but words: nobody looks whether they are there. Nothing is added to what the
+person has. Of an agent that another one has started, both views count.
+This file must never know what is on the disk, who is told, or what a tool is called with.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from cortexfs.agents.view import SECRETS, View, allowed, hides
+from msgspec.structs import replace
+
+from cortexfs.agents.permissions import NETWORK, Powers
+from cortexfs.agents.ports import AgentPorts
+from cortexfs.agents.setup import Setup
+from cortexfs.agents.view import SECRETS, View, allowed, caps, hides, view, within
+from cortexfs.core.errors import Fault
+from cortexfs.core.hostcalls import Identity
+from cortexfs.core.registry import Object
 from cortexfs.core.safe_text import escaped
 from cortexfs.core.value_formats import HIDES, TAB
 
@@ -85,3 +97,45 @@ def _hidden(home: str, path: str, agent: str) -> str:
 
 def _homes(view: View) -> list[str]:
     return [path.rstrip("/") for path, letters in view if letters == HIDES]
+
+
+# Effects for which the default view is writable.
+WRITES = frozenset({"write_file", "delete_file", "run_process"})
+
+
+def acting(
+    world: AgentPorts,
+    setup: Setup,
+    powers: Powers,
+    own: Identity,
+    tools: Iterable[Object],
+    cwd: str,
+    home: str,
+) -> Identity:
+    """Returns the identity of the tools' hosts. Raises EACCES where the person cannot be followed."""
+    if own.is_elsewhere:
+        raise Fault("EACCES", "agents do not work for callers in containers; call it from outside")
+    seen = _view(world, setup, tools, cwd, home)
+    return replace(
+        own,
+        groups=_groups(world, setup, own.groups),
+        capabilities=0,
+        label=powers.label,
+        view=seen if own.view is None else within(seen, own.view),
+        caps=tuple(dict.fromkeys((*own.caps, *world.caps, *caps(setup.mounts, home)))),
+        network=own.network and powers.allows(*NETWORK),
+        delegates=False,
+    )
+
+
+def _view(world: AgentPorts, setup: Setup, tools: Iterable[Object], cwd: str, home: str) -> View:
+    kinds = {effect.kind for tool in tools for effect in tool.capabilities.effects}
+    return view(setup.mounts, cwd, root=world.root, home=home, writable=bool(kinds & WRITES))
+
+
+def _groups(world: AgentPorts, setup: Setup, own: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns those of the person that the agent's `.d/groups` names; all of them where it names none."""
+    kept = tuple(gid for gid in own if gid in setup.groups) if setup.groups else own
+    if kept != own and world.serves is not None:
+        raise Fault("EACCES", "only a daemon of root can take groups from you; empty the agent's .d/groups")
+    return kept

@@ -23,7 +23,7 @@ from cortexfs.core.registry import Key, Object, Registry, is_own
 from cortexfs.daemon.agent_ports import AgentWorld
 from cortexfs.hooks.middleware import Middleware
 from cortexfs.models.drivers import Drivers
-from cortexfs.models.exchange.served import ProviderObjects, served
+from cortexfs.models.exchange.sources import ProviderObjects, served
 from cortexfs.models.local.driver import Locals
 from cortexfs.models.local.weights import DEFAULT, Local, found
 from cortexfs.models.providers.files import Providers

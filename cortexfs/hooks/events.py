@@ -19,10 +19,9 @@ from typing import Any, TypeAlias
 
 import trio
 
-from cortexfs.core import hostcalls
+from cortexfs.core import hooks, hostcalls
 from cortexfs.core.errors import Fault
 from cortexfs.core.hooks import EVENT
-from cortexfs.core.manifestjson import lifecycle
 from cortexfs.core.safe_text import one_line
 from cortexfs.hooks.registry import Hooks, Site
 from cortexfs.pool.host import Host
@@ -75,7 +74,7 @@ class HookEvents:
         """Tell whoever declares it. Returns at once."""
         plugins = self._hooks.of(type_)
         if plugins and not site.identity.unheard:
-            event = lifecycle.event(type_, **payload)
+            event = hooks.event(type_, **payload)
             for plugin in plugins:
                 self._put((plugin, site.identity), site, event)
 
@@ -130,4 +129,4 @@ class HookEvents:
 
 
 def _status(status: str) -> bytes:
-    return lifecycle.event(STATUS, daemon=DAEMON, status=status)
+    return hooks.event(STATUS, daemon=DAEMON, status=status)

@@ -19,7 +19,7 @@ from mcp_types import Tool, ToolAnnotations
 from cortexfs.core.errors import Fault
 from cortexfs.core.hostcalls import Effect
 from cortexfs.core.policy.risk import effects_of
-from cortexfs.models.formats.tool_names import sent
+from cortexfs.models.formats.format import sent
 from cortexfs.sdk import ToolEffectKind
 
 # Kinds that change nothing, and kinds that stay on this machine; what is not known may do anything.

@@ -24,7 +24,7 @@ from cortexfs.models.ask.model import NoAnswer, fallbacks, model_of, provider_of
 from cortexfs.models.exchange.answering import Attempts, RetryTerms
 from cortexfs.models.exchange.clients import Clients
 from cortexfs.models.exchange.sources import ModelSource
-from cortexfs.models.formats import anthropic_messages, google, openai_chat, openai_responses
+from cortexfs.models.formats import anthropic_messages, openai_chat, openai_responses
 from cortexfs.models.formats.format import Format
 
 DRIVERS: dict[str, Driver] = {
@@ -35,7 +35,7 @@ FORMATS: dict[str, Format] = {
     "openai.chat": openai_chat.FORMAT,
     "openai.responses": openai_responses.FORMAT,
     "anthropic.messages": anthropic_messages.FORMAT,
-    "google": google.FORMAT,
+    "google": openai_chat.GOOGLE,
 }
 
 # What makes a driver for an object that it knows, and None for others.

@@ -28,7 +28,7 @@ from pyfuse3 import (
 
 from cortexfs.core.errors import Fault, errno_of
 from cortexfs.core.registry import Key, Object, Registry
-from cortexfs.core.tree import places, temporaries, xattrs
+from cortexfs.core.tree import edits, metadata, places
 from cortexfs.core.tree.places import COMMANDS, FIXED, ROOT, RUN_SOCKET, Stale
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
@@ -44,7 +44,7 @@ from cortexfs.tree.socket_binding import Bindings
 from cortexfs.tree.writes import TreeWrites, read_only
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
-ROOM = temporaries.MAX_IN_TREE * temporaries.MAX_SIZE  # what df shows: all that may be written here
+ROOM = edits.MAX_IN_TREE * edits.MAX_SIZE  # what df shows: all that may be written here
 
 
 class Filesystem(pyfuse3.Operations):
@@ -354,7 +354,7 @@ class Filesystem(pyfuse3.Operations):
 
     @guarded
     async def statfs(self, ctx: RequestContext) -> StatvfsData:
-        return kernel.room(temporaries.MAX_IN_TREE, ROOM)
+        return kernel.room(edits.MAX_IN_TREE, ROOM)
 
     # Extended attributes.
 
@@ -375,14 +375,14 @@ class Filesystem(pyfuse3.Operations):
     def _xattrs(self, inode: int) -> dict[bytes, bytes]:
         if inode & BIT:
             return {}
-        return xattrs.of(
+        return metadata.xattrs(
             inode, self._entries.attributes(inode), self.tree.owner_object(inode), self.tree.name(inode)
         )
 
     @guarded
     async def setxattr(self, inode: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
-        raise FUSEError(errno_of("EROFS" if name.startswith(xattrs.PREFIX) else "ENOTSUP"))
+        raise FUSEError(errno_of("EROFS" if name.startswith(metadata.PREFIX) else "ENOTSUP"))
 
     @guarded
     async def removexattr(self, inode: int, name: bytes, ctx: RequestContext) -> None:
-        raise FUSEError(errno_of("EROFS" if name.startswith(xattrs.PREFIX) else "ENOTSUP"))
+        raise FUSEError(errno_of("EROFS" if name.startswith(metadata.PREFIX) else "ENOTSUP"))

@@ -16,8 +16,8 @@ import pyfuse3
 from pyfuse3 import EntryAttributes, SetattrFields, StatvfsData
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.tree.edits import MODES, Temporary
 from cortexfs.core.tree.places import Attributes, Keep, Stale
-from cortexfs.core.tree.temporaries import MODES, Temporary
 
 FOREVER = 1e9  # seconds; we say when it ends
 # How long the kernel keeps an entry, and its attributes. Each one that it does not keep is asked for at each

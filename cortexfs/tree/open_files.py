@@ -23,8 +23,7 @@ from typing import Protocol, TypeAlias
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key
 from cortexfs.core.tree.controls import Control
-from cortexfs.core.tree.edits import Edit
-from cortexfs.core.tree.temporaries import Temporary
+from cortexfs.core.tree.edits import Edit, Temporary
 from cortexfs.state.control_store import Draft
 
 Listing: TypeAlias = list[tuple[str, int]]

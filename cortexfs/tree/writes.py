@@ -21,9 +21,8 @@ from cortexfs.core.errors import Fault, code_of
 from cortexfs.core.registry import Key, Object, Registry, is_own, own_key
 from cortexfs.core.tree import controls, places
 from cortexfs.core.tree.controls import Control
-from cortexfs.core.tree.edits import Edit
+from cortexfs.core.tree.edits import Edit, Temporary
 from cortexfs.core.tree.places import HOME, Alias
-from cortexfs.core.tree.temporaries import Temporary
 from cortexfs.core.tree.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
 from cortexfs.state.control_store import ControlStore, Draft

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
-from cortexfs.models.debug import text_of
-from cortexfs.models.script import STEPS, parse
+from cortexfs.models.debug import STEPS, parse, text_of
 from tests.core.models.test_models_script import WHOLE
 
 values = st.recursive(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
+from cortexfs.core.hooks import LIFECYCLE
 from tests.mounted.ctx_mount import NOBODY, Ctx, mounted, wait_gone
 from tests.mounted.plugins import said, tools
 from tests.mounted.test_esm import plugin

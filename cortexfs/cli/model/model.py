@@ -15,9 +15,9 @@ from cortexfs.cli import output, parser, reload
 from cortexfs.core import names, value_formats
 from cortexfs.core.errors import EXIT_OK, Fault
 from cortexfs.models.ask.model import EFFORTS, parameters
-from cortexfs.models.exchange.served import every_offer
+from cortexfs.models.exchange.sources import every_offer
 from cortexfs.models.providers.files import Providers
-from cortexfs.models.providers.objects import resolved
+from cortexfs.models.providers.listing import resolved
 from cortexfs.models.providers.provider import DeclaredModel
 from cortexfs.state import directories
 

@@ -22,8 +22,7 @@ from cortexfs.core.errors import EXIT_OK, Fault, exit_status
 from cortexfs.models.exchange import listing_request
 from cortexfs.models.providers import provider as files
 from cortexfs.models.providers.files import Providers
-from cortexfs.models.providers.listing import ListedModel
-from cortexfs.models.providers.objects import ProviderModel, cap, offers
+from cortexfs.models.providers.listing import ListedModel, ProviderModel, cap, offers
 from cortexfs.models.providers.provider import FORMATS, PRESETS, Preset, Provider
 from cortexfs.models.providers.secrets import MAX_KEY, Secrets
 from cortexfs.state import directories

@@ -19,7 +19,7 @@ import msgspec
 
 from cortexfs.core import jsontext
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifestjson import shape
+from cortexfs.core.manifestjson import problems
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.core.manifestjson.problems import Problem
 from cortexfs.core.manifestjson.rules import RULES
@@ -41,7 +41,7 @@ def read(data: bytes) -> ManifestReading:
         value = _object(data)
     except Fault as fault:
         return ManifestReading(None, (Problem("invalid_json", "", fault.message, "write one JSON object"),))
-    found = _limited(shape.problems(value, shape.type_of(JsonManifest)))
+    found = _limited(problems.of_shape(value, problems.type_of(JsonManifest)))
     if any(problem.is_error for problem in found):
         return _sorted(None, found)
     manifest = msgspec.convert(value, JsonManifest)

@@ -1,15 +1,21 @@
-"""The fields of a manifest.json.
+"""The fields of a manifest.json, and a tool of it or of its module: its input as a JSON Schema, its result.
 
-Rules: these types are the one table of its keys; shape.py checks values against them and
-docs/manifest-json.md lists them. An optional key that is not there is None, or an empty list or map.
-This file must never know what a value has to look like beyond its JSON type: that is rules.py.
+Rules: these types are the one table of its keys; problems.py checks values against them and
+docs/manifest-json.md lists them. An optional key that is not there is None, or an empty list or map. What a
+plugin's code answers is checked like anything from outside.
+This file must never know what a value has to look like beyond its JSON type (that is rules.py), nor how a
+tool is called.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+
+from cortexfs.core import jsontext
+from cortexfs.core.errors import Fault
 
 ParamType: TypeAlias = Literal["string", "number", "boolean", "object", "array"]
 WordType: TypeAlias = Literal["string", "number", "boolean"]
@@ -131,3 +137,39 @@ class JsonManifest(ManifestPart, frozen=True):
     cli_commands: tuple[CommandField, ...] = ()
     ui: Ui = Ui()
     config: ConfigField = ConfigField()
+
+
+class JsonToolResult(msgspec.Struct, frozen=True, rename="camel"):
+    tool_name: str  # must be the tool's own
+    success: bool
+    output: str
+    duration_ms: float
+    error: str | None = None
+
+
+def input_schema(params: Sequence[ToolParam]) -> dict[str, Any]:
+    """Returns the schema of the tool's arguments: its params and no others, so that a misspelt one is
+    told."""
+    return {
+        "type": "object",
+        "properties": {param.name: _property(param) for param in params},
+        "required": [param.name for param in params if param.required],
+        "additionalProperties": False,
+    }
+
+
+def _property(param: ToolParam) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": param.type, "description": param.description}
+    return schema | {"enum": list(param.enum)} if param.enum else schema
+
+
+def tool_result(value: Any, tool: str) -> JsonToolResult:
+    """Returns the result of a tool's execute; raises EPROTO, with the plugin's fault, if it is none of
+    this tool's."""
+    try:
+        result: JsonToolResult = jsontext.converted(value, JsonToolResult, whole="result")
+    except Fault as fault:
+        raise Fault("EPROTO", f"the tool {tool} returned no ToolCallResult: {fault.message}") from None
+    if result.tool_name != tool:
+        raise Fault("EPROTO", f"the tool {tool} returned a result of {jsontext.shown(result.tool_name)}")
+    return result

@@ -15,13 +15,12 @@ from itertools import islice
 from cortexfs.core import jsontext, names
 from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
+from cortexfs.core.hooks import EVENTS
 from cortexfs.core.manifest import semver
 from cortexfs.core.manifestjson import capabilities, entry
 from cortexfs.core.manifestjson.fields import CommandField, JsonManifest
-from cortexfs.core.manifestjson.lifecycle import EVENTS
-from cortexfs.core.manifestjson.problems import Problem
+from cortexfs.core.manifestjson.problems import Problem, below
 from cortexfs.core.manifestjson.settings import problems as setting_problems
-from cortexfs.core.manifestjson.shape import below
 
 MAX_DEPENDENCIES = 200  # a hostile file's worth of ranges would take seconds to read
 HOST = "cortex"  # what dependencies call this host; no plugin can have the name

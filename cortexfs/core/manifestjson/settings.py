@@ -17,8 +17,7 @@ from cortexfs.core import jsontext
 from cortexfs.core.arguments.parse import nearest
 from cortexfs.core.errors import Fault
 from cortexfs.core.manifestjson.fields import JsonManifest, SettingField
-from cortexfs.core.manifestjson.problems import Problem
-from cortexfs.core.manifestjson.shape import below
+from cortexfs.core.manifestjson.problems import Problem, below
 
 # type of a setting: how a person gives it, how it is kept
 TYPES = {

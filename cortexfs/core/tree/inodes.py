@@ -16,6 +16,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key
 from cortexfs.core.tree import places, session_places
 from cortexfs.core.tree.controls import LOG
+from cortexfs.core.tree.edits import Temporary
 from cortexfs.core.tree.places import (
     CLASS_FOLDERS,
     CONTROL,
@@ -33,7 +34,6 @@ from cortexfs.core.tree.places import (
     slot,
 )
 from cortexfs.core.tree.session_places import SessionPlace
-from cortexfs.core.tree.temporaries import Temporary
 
 Node: TypeAlias = OfObject | ProviderNode | Home | Alias | Temporary
 

@@ -15,9 +15,10 @@ import msgspec
 
 from cortexfs.core.errors import Fault
 from cortexfs.core.registry import Key, Object, Registry, diff, is_own, own_key
-from cortexfs.core.tree import controls, metadata, places, temporaries
+from cortexfs.core.tree import controls, edits, metadata, places
 from cortexfs.core.tree.aliases import Aliases
 from cortexfs.core.tree.controls import Control
+from cortexfs.core.tree.edits import Temporaries, Temporary
 from cortexfs.core.tree.inodes import Nodes
 from cortexfs.core.tree.places import (
     CLASS_FOLDERS,
@@ -38,7 +39,6 @@ from cortexfs.core.tree.places import (
     Stale,
     slot,
 )
-from cortexfs.core.tree.temporaries import Temporaries, Temporary
 from cortexfs.core.tree.written_values import Values
 
 _READ_ONLY = stat.S_IFREG | 0o444
@@ -355,7 +355,7 @@ class Tree:
         object_ = self.owner_object(folder)
         if object_ is None or slot(folder) != FOLDER:
             raise Fault("EROFS", "files can be made in a .d/ only")
-        if not temporaries.is_temporary(name, tuple(row.name for row in controls.CONTROLS[object_.class_])):
+        if not edits.is_temporary(name, tuple(row.name for row in controls.CONTROLS[object_.class_])):
             raise Fault("EROFS", f"{name} is neither a control of this class nor an editor's temporary file")
         if self.temporaries.find(folder, name) is None:
             self.temporaries.check_room(folder, object_.home)

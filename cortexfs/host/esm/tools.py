@@ -26,13 +26,11 @@ import msgspec
 from cortexfs import sdk
 from cortexfs.core import hostcalls
 from cortexfs.core.errors import Fault
-from cortexfs.core.hooks import CONFIG_CHANGE, HOOK_SECONDS, LISTENER
+from cortexfs.core.hooks import CONFIG_CHANGE, HOOK_SECONDS, LIFECYCLE, LISTENER
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import EsmModule
 from cortexfs.core.manifestjson import capabilities as permissions
-from cortexfs.core.manifestjson.fields import CommandField, ToolParam
-from cortexfs.core.manifestjson.lifecycle import LIFECYCLE
-from cortexfs.core.manifestjson.tools import input_schema, tool_result
+from cortexfs.core.manifestjson.fields import CommandField, ToolParam, input_schema, tool_result
 from cortexfs.host.call import plugin_state
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import sentence

@@ -32,8 +32,7 @@ from cortexfs.core.errors import Fault
 from cortexfs.core.manifest import targets
 from cortexfs.core.manifest.targets import WasmModule
 from cortexfs.core.manifestjson import capabilities as permissions
-from cortexfs.core.manifestjson.fields import ToolParam
-from cortexfs.core.manifestjson.tools import input_schema
+from cortexfs.core.manifestjson.fields import ToolParam, input_schema
 from cortexfs.host.call import plugin_state
 from cortexfs.host.call.effects import effects_of
 from cortexfs.host.call.runtime import sentence, shielded

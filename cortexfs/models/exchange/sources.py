@@ -1,8 +1,10 @@
-"""The providers of a daemon, as their models' answers need them: where to, as whom, and how patiently.
+"""The providers of a daemon: their models as objects, what is wrong, and where answers come from: to which
+address, as whom, and how patiently.
 
-Rules: a key is read when it is first needed and kept until the next reload. It leaves here in an Endpoint
-and nowhere else.
-This file must never know which models a provider has.
+Rules: files are read here and now, in a thread; nobody is asked over the network. A provider's models are as
+old as its file. A key is read when it is first needed and kept until the next reload. It leaves here in an
+Endpoint and nowhere else.
+This file must never know a mount.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from typing import NamedTuple
 import trio
 
 from cortexfs.core.errors import Fault
+from cortexfs.core.registry import Object
 from cortexfs.models.exchange import failures
 from cortexfs.models.exchange.endpoint import Endpoint, EndpointServer
+from cortexfs.models.providers.files import Providers
+from cortexfs.models.providers.listing import ProviderModel, object_of, offers
 from cortexfs.models.providers.provider import Provider
 from cortexfs.models.providers.secrets import Secrets, key_of
 
@@ -69,3 +74,31 @@ class Remote:
             if fault.code == "EACCES":  # the next one may find a newer key
                 self._key = None
             raise
+
+
+class ProviderObjects(NamedTuple):
+    objects: list[Object]
+    sources: dict[str, ModelSource]
+    broken: dict[str, str]  # by provider
+
+
+def served(files: Providers, secrets: Secrets) -> ProviderObjects:
+    found = files.load()
+    made: list[Object] = []
+    for name, provider in found.providers.items():
+        registered, has_key = files.since(name), provider.key is not None or secrets.has(name)
+        for offer in _offers(files, name, provider):
+            made.append(object_of(offer, provider, registered, has_key))
+    sources = {name: ModelSource.of(name, provider, secrets) for name, provider in found.providers.items()}
+    return ProviderObjects(made, sources, found.broken)
+
+
+def every_offer(files: Providers) -> list[ProviderModel]:
+    """Returns the models of all providers, those that come first before others."""
+    providers = files.load().providers
+    return [offer for name, provider in providers.items() for offer in _offers(files, name, provider)]
+
+
+def _offers(files: Providers, name: str, provider: Provider) -> list[ProviderModel]:
+    listing = files.listing(name, provider) if provider.listed else None
+    return offers(name, provider, listing.models if listing else ())

@@ -24,9 +24,9 @@ from cortexfs.models.formats.format import (
     decoded,
     garbage,
     merged,
+    renamed,
     replaced,
 )
-from cortexfs.models.formats.tool_names import renamed
 
 MAX_TOKENS = 4096  # of an answer: Anthropic wants a number, and every model of theirs takes this one
 RENAMED = {

@@ -1,7 +1,8 @@
-"""The format openai.chat: /chat/completions, as OpenAI and many others speak it.
+"""The format openai.chat: /chat/completions, as OpenAI and many others speak it, Google among them.
 
 Rules: pure, as format.py says. Servers differ: some leave out `[DONE]`, or the last finish_reason; one of
-the two says that the answer is whole. Reasoning comes as `reasoning_content` or `reasoning`.
+the two says that the answer is whole. Reasoning comes as `reasoning_content` or `reasoning`. Google's own SDK
+needs asyncio, so the format google is this one, for Gemini by Google's OpenAI-compatible endpoint.
 This file must never know connections.
 """
 
@@ -23,9 +24,9 @@ from cortexfs.models.formats.format import (
     decoded,
     garbage,
     merged,
+    renamed,
     written,
 )
-from cortexfs.models.formats.tool_names import renamed
 
 
 def request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
@@ -167,3 +168,16 @@ class ChatReader(FormatReader):
 
 
 FORMAT = Format(request, ChatReader)
+
+
+MOST = "high"  # effort; there is no more
+
+
+def google_request(model: ModelEntry, asked: ModelInput) -> dict[str, Any]:
+    body = request(model, asked)
+    if body.get("reasoning_effort") == "xhigh":
+        body["reasoning_effort"] = MOST
+    return body
+
+
+GOOGLE = Format(google_request, ChatReader)

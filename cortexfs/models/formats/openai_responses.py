@@ -23,10 +23,10 @@ from cortexfs.models.formats.format import (
     ProviderRefusal,
     decoded,
     merged,
+    renamed,
     replaced,
     written,
 )
-from cortexfs.models.formats.tool_names import renamed
 
 RENAMED = {"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"}
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from cortexfs.agents.dry_runs import AgentDryRuns, MeantCall
+from cortexfs.agents.calls import AgentDryRuns, MeantCall
 from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.toolbox import Toolbox
 from cortexfs.core.arguments import dryrun

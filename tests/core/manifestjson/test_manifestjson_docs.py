@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec import inspect
 
-from cortexfs.core import manifestjson
-from cortexfs.core.manifestjson import entry, lifecycle, settings
+from cortexfs.core import hooks, manifestjson
+from cortexfs.core.manifestjson import entry, settings
 from cortexfs.core.manifestjson.capabilities import CAPABILITIES
 from cortexfs.core.manifestjson.fields import JsonManifest
 from cortexfs.core.manifestjson.problems import ERRORS, WARNINGS
@@ -82,13 +82,12 @@ def test_the_kinds_and_capabilities_are_those_of_the_code() -> None:
 def test_settings_events_hooks_and_exports_are_those_of_the_code() -> None:
     assert table("type") == [[type_, about] for type_, (about, _) in settings.TYPES.items()]
     events = {
-        name: ", ".join(" ".join(one) for one in members.items())
-        for name, members in lifecycle.EVENTS.items()
+        name: ", ".join(" ".join(one) for one in members.items()) for name, members in hooks.EVENTS.items()
     }
     assert dict(table("event")) == events
-    assert table("export") == [[name, capability or ""] for name, capability in lifecycle.EXPORTS.items()]
-    assert dict(table("when")) == {when: ", ".join(hooks) for when, hooks in lifecycle.LIFECYCLE.items()}
-    assert lifecycle.handler_name("count-words") == "countWords"
+    assert table("export") == [[name, capability or ""] for name, capability in hooks.EXPORTS.items()]
+    assert dict(table("when")) == {when: ", ".join(hooks) for when, hooks in hooks.LIFECYCLE.items()}
+    assert hooks.handler_name("count-words") == "countWords"
     assert f"answers to {dependencies.HOST_VERSION}." in PAGE
 
 

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from jsonschema_rs import validator_for
 
+from cortexfs.core import hooks
 from cortexfs.core.errors import Fault
-from cortexfs.core.manifestjson import lifecycle, tools
+from cortexfs.core.manifestjson import fields
 from tests.core.manifest_json import EVERYTHING, manifest
 
 # abi.md 9.40: the name, and "Capability required"
@@ -51,25 +52,25 @@ def test_hooks_are_called_in_the_documented_order() -> None:
         "remove": "onDeactivate→onUnload→onUninstall",
         "config": "onConfigChange",
     }
-    assert {what: "→".join(hooks) for what, hooks in lifecycle.LIFECYCLE.items()} == said
+    assert {what: "→".join(hooks) for what, hooks in hooks.LIFECYCLE.items()} == said
 
 
 def test_exports_and_their_capabilities_are_those_of_the_reference() -> None:
     rows = [line.split() for line in EXPORTS.strip().splitlines()]
-    assert {name: capability or "—" for name, capability in lifecycle.EXPORTS.items()} == dict(rows)
-    called = {hook for hooks in lifecycle.LIFECYCLE.values() for hook in hooks}
-    assert called == {name for name in lifecycle.EXPORTS if name.startswith("on")}
+    assert {name: capability or "—" for name, capability in hooks.EXPORTS.items()} == dict(rows)
+    called = {hook for hooks in hooks.LIFECYCLE.values() for hook in hooks}
+    assert called == {name for name in hooks.EXPORTS if name.startswith("on")}
 
 
 def test_an_event_is_its_type_and_its_payload() -> None:
-    assert list(lifecycle.EVENTS) == list(EVENTS)
+    assert list(hooks.EVENTS) == list(EVENTS)
     for type_, payload in EVENTS.items():
-        assert msgspec.json.decode(lifecycle.event(type_, **payload)) == {"type": type_, **payload}
-        assert lifecycle.EVENTS[type_].keys() == payload.keys()
+        assert msgspec.json.decode(hooks.event(type_, **payload)) == {"type": type_, **payload}
+        assert hooks.EVENTS[type_].keys() == payload.keys()
         with pytest.raises(Fault, match="EINVAL"):
-            lifecycle.event(type_, **payload, more=1)
+            hooks.event(type_, **payload, more=1)
         with pytest.raises(Fault, match="EINVAL"):
-            lifecycle.event(type_)
+            hooks.event(type_)
     for type_, payload in (
         ("session:begin", {}),
         ("session:start", {"sessionId": 1}),
@@ -78,18 +79,18 @@ def test_an_event_is_its_type_and_its_payload() -> None:
         ("daemon:status", {"daemon": "d", "status": "gone"}),
     ):
         with pytest.raises(Fault, match=rf"^EINVAL: (the event )?{type_}"):
-            lifecycle.event(type_, **payload)
+            hooks.event(type_, **payload)
 
 
 def test_the_handler_of_a_command_is_its_name_in_camel_case() -> None:
     # abi.md 9.17
     names = {"count-words": "countWords", "count": "count", "a_b-c2": "aBC2", "countWords": "countWords"}
-    assert {name: lifecycle.handler_name(name) for name in names} == names
+    assert {name: hooks.handler_name(name) for name in names} == names
 
 
 def test_params_are_a_schema_for_arguments() -> None:
     # abi.md 9.15; of the originals: "C does not validate args ... Do both."
-    schema = tools.input_schema(manifest(**EVERYTHING).tools[0].params)
+    schema = fields.input_schema(manifest(**EVERYTHING).tools[0].params)
     assert schema == {
         "type": "object",
         "properties": {
@@ -107,10 +108,10 @@ def test_params_are_a_schema_for_arguments() -> None:
 def test_a_result_is_checked_as_the_reference_has_it() -> None:
     # abi.md 9.43
     good = {"toolName": "count", "success": True, "output": "3", "durationMs": 0.5}
-    assert tools.tool_result(good, "count") == tools.JsonToolResult("count", True, "3", 0.5)
-    assert tools.tool_result(good | {"error": "why", "more": 1}, "count").error == "why"
+    assert fields.tool_result(good, "count") == fields.JsonToolResult("count", True, "3", 0.5)
+    assert fields.tool_result(good | {"error": "why", "more": 1}, "count").error == "why"
     wrong: list[Any] = [{key: value for key, value in good.items() if key != cut} for cut in good]
     wrong += [good | {"output": {"a": 1}}, good | {"success": "true"}, good | {"toolName": "other"}, None, []]
     for spoilt in wrong:
         with pytest.raises(Fault, match=r"^EPROTO: the tool count returned"):
-            tools.tool_result(spoilt, "count")
+            fields.tool_result(spoilt, "count")

@@ -18,7 +18,7 @@ from cortexfs.models.ask.question import (
 )
 from cortexfs.models.ask.structured import is_strict
 from cortexfs.models.drivers import FORMATS
-from cortexfs.models.formats import anthropic_messages, google, openai_chat, openai_responses
+from cortexfs.models.formats import anthropic_messages, openai_chat, openai_responses
 
 SCHEMA = {
     "type": "object",
@@ -180,7 +180,7 @@ def test_the_controls_count_and_the_input_wins(format_: str) -> None:
 
 
 def test_google_has_no_effort_above_high() -> None:
-    body = google.request(MODEL, msgspec.structs.replace(ASKED, effort="xhigh"))
+    body = openai_chat.google_request(MODEL, msgspec.structs.replace(ASKED, effort="xhigh"))
     assert body["reasoning_effort"] == "high"
 
 

@@ -11,8 +11,8 @@ import pytest
 from cortexfs.core.arguments.parse import MAX_VALUES
 from cortexfs.core.errors import Fault
 from cortexfs.core.tree.controls import CONTROLS
-from cortexfs.models import debug, script
-from cortexfs.models.script import EXAMPLE, STEPS, parse
+from cortexfs.models import debug
+from cortexfs.models.debug import EXAMPLE, STEPS, parse
 from tests.places import PROJECT
 
 WHOLE: dict[str, Any] = {
@@ -39,11 +39,11 @@ def test_every_step_is_known() -> None:
 
 def test_what_may_be_left_out() -> None:
     burst, call, asked = parse('[{"burst":1},{"tool_call":{"name":"t"}},{"approval":{"name":"t"}}]')
-    assert isinstance(burst, script.Burst)
+    assert isinstance(burst, debug.Burst)
     assert burst.size == 32
-    assert isinstance(call, script.CallStep)
+    assert isinstance(call, debug.CallStep)
     assert (call.tool_call.input, call.tool_call.call) == ({}, None)
-    assert isinstance(asked, script.Ask)
+    assert isinstance(asked, debug.Ask)
     assert asked.approval.effects == []
 
 
@@ -100,12 +100,12 @@ PAGE = (PROJECT / "docs" / "ctx.md").read_text()
 
 
 def test_the_page_has_the_table_of_steps_and_their_limits() -> None:
-    # script.py: "the keys of STEPS are the steps, and docs/ctx.md has the same table"
+    # debug.py: "the keys of STEPS are the steps, and docs/ctx.md has the same table"
     rows = re.findall(r'^\| `\{"(\w+)": ', PAGE, re.MULTILINE)
     assert rows == list(STEPS)
-    assert f"at most 1 MiB and {script.MAX_STEPS:,} steps" in PAGE
-    assert f"at most {script.MAX_BURST:,} deltas and {script.MAX_BURST_BYTES >> 20} MiB together" in PAGE
-    assert f"for up to {script.MAX_SLEEP:.0f} s" in PAGE
+    assert f"at most 1 MiB and {debug.MAX_STEPS:,} steps" in PAGE
+    assert f"at most {debug.MAX_BURST:,} deltas and {debug.MAX_BURST_BYTES >> 20} MiB together" in PAGE
+    assert f"for up to {debug.MAX_SLEEP:.0f} s" in PAGE
     assert f"at most {debug.MAX_KEPT >> 10} KiB in deltas" in PAGE
     assert f"It may hold {MAX_VALUES:,} values" in PAGE
 

@@ -21,7 +21,7 @@ from cortexfs.models.ask.structured import Schema
 from cortexfs.models.ask.window import BYTES, PromptWindow
 from cortexfs.models.exchange import failures
 from cortexfs.models.providers import listing, provider
-from cortexfs.models.providers import objects as offered
+from cortexfs.models.providers import listing as offered
 from cortexfs.models.providers.listing import BASIC, NATIVE, ListedModel, tree_name
 from cortexfs.models.providers.provider import PRESETS, DeclaredModel, KeySource, Provider
 

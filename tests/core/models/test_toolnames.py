@@ -15,7 +15,7 @@ from cortexfs.core.models.sse import ServerEvent
 from cortexfs.models.ask.model import ModelEntry
 from cortexfs.models.ask.question import ModelInput, PastCall, PromptMessage, PromptText, ToolOffer, asked
 from cortexfs.models.drivers import FORMATS
-from cortexfs.models.formats.tool_names import sent
+from cortexfs.models.formats.format import sent
 
 MODEL = ModelEntry(name="p/m", id="m")
 # What OpenAI's function names, Anthropic's and Google's have in common.

@@ -17,7 +17,7 @@ from cortexfs.core.policy import rules
 from cortexfs.core.policy.confirming import CallerKind
 from cortexfs.core.policy.decision import PolicyCaller, PolicyQuery, Thing, decide
 from cortexfs.core.registry import Object, Registry
-from cortexfs.core.tree import controls, places, temporaries
+from cortexfs.core.tree import controls, edits, places
 from cortexfs.core.tree.places import AGENT, FOLDER, SOCKET, Keep
 from cortexfs.core.tree.tree import Tree
 from cortexfs.tree import home_agents, open_files, writes
@@ -202,5 +202,5 @@ def test_numbers_of_agents_md() -> None:
     )
     assert f"You can have {home_agents.MAX_OF_USER} agents, with {mib}" in page
     assert f"at most {writes.MAX_LINES} lines of policy each" in page
-    assert f"and {temporaries.MAX_OF_HOME} temporary files" in page
+    assert f"and {edits.MAX_OF_HOME} temporary files" in page
     assert f"all users together {home_agents.MAX_IN_TREE} agents" in page

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.tree import temporaries
+from cortexfs.core.tree import edits
 from cortexfs.core.tree.controls import MAX_VALUE, find, judge
-from cortexfs.core.tree.edits import Edit
-from cortexfs.core.tree.temporaries import Temporaries, Temporary, is_temporary
+from cortexfs.core.tree.edits import Edit, Temporaries, Temporary, is_temporary
 
 EFFORT = find("model", "effort")
 PROMPT = find("agent", "system.md")
@@ -201,8 +200,8 @@ def temporary(number: int, folder: int = 1) -> Temporary:
 
 
 def test_temporary_files_are_bounded_in_each_folder_and_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(temporaries, "MAX_IN_FOLDER", 2)
-    monkeypatch.setattr(temporaries, "MAX_IN_TREE", 3)
+    monkeypatch.setattr(edits, "MAX_IN_FOLDER", 2)
+    monkeypatch.setattr(edits, "MAX_IN_TREE", 3)
     files = Temporaries()
     files.add(temporary(1))
     files.add(temporary(2))
@@ -225,5 +224,5 @@ def test_a_temporary_file_outlives_its_name() -> None:
     assert not second.linked
     assert (first.read(0, 9), first.mtime) == (b"one", 5)
     with pytest.raises(Fault) as raised:
-        first.write(temporaries.MAX_SIZE, b"x", now=6)
+        first.write(edits.MAX_SIZE, b"x", now=6)
     assert raised.value.code == "EFBIG"

@@ -13,7 +13,6 @@ import pytest
 
 from cortexfs.agents import records
 from cortexfs.core.registry import Key, Object, Registry
-from cortexfs.core.tree import temporaries
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.state.control_store import ControlStore
 from cortexfs.tree import home_agents, open_files, writes
@@ -283,8 +282,8 @@ async def test_open_files_of_a_user_are_bounded(tmp_path: Path, monkeypatch: pyt
 async def test_temporary_files_of_users_are_bounded_and_take_nobodys_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(temporaries, "MAX_OF_HOME", 2)
-    monkeypatch.setattr(temporaries, "MAX_IN_TREE", 1)
+    monkeypatch.setattr(edits, "MAX_OF_HOME", 2)
+    monkeypatch.setattr(edits, "MAX_IN_TREE", 1)
     async with homes(tmp_path) as world:
         await world.make("mine")
         folder = await world.find(f"{AGENTS}/mine.d")

@@ -253,7 +253,7 @@ def test_a_model_of_one_s_own(server: Server, place: Path, capsys: pytest.Captur
 
 def test_of_two_providers_the_first_has_the_name(server: Server, place: Path) -> None:
     # abi.md 2.7
-    from cortexfs.models.exchange.served import served
+    from cortexfs.models.exchange.sources import served
     from cortexfs.models.providers.files import Providers
     from cortexfs.models.providers.secrets import Secrets
 

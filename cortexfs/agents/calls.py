@@ -1,0 +1,197 @@
+"""A call that an agent's model makes, on its way to the tool: its id, whether it is a dry run, what plugins
+make of it, and what its user has said about the tool before.
+
+    CallNames().named(calls)                     ids that the run has not seen, inputs of a bounded size
+    AgentDryRuns().wanted(tool, input, now)      what a model's input asks for
+    call = await before(hooked, call, say)       with the input that is decided about; CallRefusal by a plugin
+    outcome = await around(hooked, input, run, say)
+    Standing(memory, made).always(tool)          whether its user allows the tool for the whole session
+
+Rules: plugins are asked before policy and people are, who so decide about the input that is used. What a
+person has made of it, they are asked about again. A plugin that rewrites the input of a dry run leaves it a
+dry run. A run remembers its own dry runs, each good for one call with the same input of the same tool. The
+host remembers them too, and is who refuses: here they are so that nobody is asked about a call that cannot
+be. What was allowed to an agent is not allowed to one of the same name that was made since. A tool that is
+asked about each time is never allowed for a session.
+This file must never know which plugins there are, who is asked, or what a tool does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from cortexfs.agents.permissions import tool_of
+from cortexfs.agents.ports import HookedCall
+from cortexfs.agents.toolbox import Meant, meant, schema_of
+from cortexfs.core.arguments import dryrun
+from cortexfs.core.arguments.dryrun import PROPERTY
+from cortexfs.core.errors import Fault
+from cortexfs.core.frames import ToolCall
+from cortexfs.core.hostcalls import CallOutcome
+from cortexfs.core.policy.confirming import Denials, DryRuns, asks_each_time
+from cortexfs.core.registry import Object
+
+MAX_INPUT = 256 << 10  # bytes of a call's input: it is logged, shown and asked about
+
+Say: TypeAlias = Callable[..., Awaitable[None]]
+
+
+class CallRefusal(Fault):
+    """A plugin does not want the call, or cannot be asked."""
+
+
+async def before(hooked: HookedCall | None, call: ToolCall, say: Say) -> ToolCall:
+    """The call as plugins leave it. An input that is no object is refused by whoever runs it."""
+    if hooked is None or not isinstance(call.input, dict):
+        return call
+    try:
+        input_, notes = await hooked.before(call.input)
+    except Fault as fault:
+        raise CallRefusal(fault.code, fault.message) from None
+    if not notes:
+        return call
+    # Few plugins know the word, and a call that was meant to be dry must not happen.
+    if PROPERTY in call.input:
+        input_ = {PROPERTY: call.input[PROPERTY]} | input_
+    if len(msgspec.json.encode(input_)) > MAX_INPUT:
+        raise CallRefusal("EMSGSIZE", f"a plugin has made an input over {MAX_INPUT >> 10} KiB of it")
+    await say(*notes)
+    return replace(call, input=input_)
+
+
+async def around(
+    hooked: HookedCall | None, input_: Any, run: Callable[[], Awaitable[CallOutcome]], say: Say
+) -> CallOutcome:
+    """Run it, and what plugins leave of its outcome."""
+    if hooked is None:
+        return await run()
+    hooked.begin(input_ if isinstance(input_, dict) else {})
+    try:
+        outcome = await run()
+        after = await hooked.after(outcome.output, outcome.fault, outcome.missing)
+    except BaseException:  # a cancellation: it goes on when this is told
+        hooked.end("", Fault("ECANCELED", ""))
+        raise
+    await say(*after.notes)
+    if after.refused is not None:
+        return CallOutcome("", after.refused)
+    return outcome._replace(output=after.output)
+
+
+MAX_NAME = 64  # characters of a tool's name, which no tool's is over
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+
+
+class CallNames:
+    """Those of one run."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def named(self, made: Iterable[ToolCall]) -> list[ToolCall]:
+        named = []
+        for one in made:
+            if len(msgspec.json.encode(one.input)) > MAX_INPUT:
+                raise Fault("EMSGSIZE", f"the model made a call with an input over {MAX_INPUT >> 10} KiB")
+            named.append(replace(one, call=self._id(one.call), name=one.name[:MAX_NAME]))
+        return named
+
+    def _id(self, given: str) -> str:
+        found = given if _ID.fullmatch(given) else f"call{len(self._seen) + 1}"
+        while found in self._seen:
+            found = f"{found}.{len(self._seen) + 1}"
+        self._seen.add(found)
+        return found
+
+
+ALWAYS = "always"
+DENIED = "denials"
+
+
+class Standing:
+    def __init__(self, memory: dict[str, object], made: float) -> None:
+        self._memory = memory
+        self._always = f"{ALWAYS} {made}"
+
+    def always(self, tool: Object) -> bool:
+        """Returns True if its user allows this tool for the whole session."""
+        return meant(tool) in self._allowed() and not asks_each_time(tool_of(tool))
+
+    def allow(self, tool: Object) -> None:
+        self._allowed().add(meant(tool))
+
+    def count(self, *, denied: bool) -> None:
+        self._memory[DENIED] = self._denials().after(denied)
+
+    def check(self) -> None:
+        """Raises EACCES where calls are denied again and again: the run has to wait for its user."""
+        denials = self._denials()
+        if denials.pause:
+            self._memory[DENIED] = Denials(0, denials.ever)
+            why = f"{denials.in_a_row} calls in a row were denied"
+            raise Fault("EACCES", f"{why}, so the agent stops; say what it should do instead, or allow more")
+        if denials.escalate:
+            raise Fault("EACCES", f"{denials.ever} calls of this session were denied; begin another one")
+
+    def _allowed(self) -> set[Meant]:
+        found = self._memory.setdefault(self._always, set())
+        assert isinstance(found, set)
+        return found
+
+    def _denials(self) -> Denials:
+        found = self._memory.get(DENIED, Denials())
+        assert isinstance(found, Denials)
+        return found
+
+
+FIRST = (
+    f'it must be run dry first: call it with the same input and "{dryrun.PROPERTY}": true,'
+    " see what it says, and call it again without"
+)
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class MeantCall(NamedTuple):
+    """A call as a model means it: what its tool is given, whether it is a dry run, whether it had one."""
+
+    input: Any
+    dry: bool = False
+    tried: bool = False
+    wrong: str = ""  # why it is neither
+
+    @property
+    def arguments(self) -> tuple[list[bytes] | None, bytes | None]:
+        """As a host takes them: words, or an input."""
+        data = msgspec.json.encode(self.input)
+        return ([data, dryrun.OPTION], None) if self.dry else (None, data)
+
+
+class AgentDryRuns:
+    def __init__(self) -> None:
+        self._ended = DryRuns()
+
+    def wanted(self, tool: Object, said: Any, now: float) -> MeantCall:
+        """Takes the dry run that was good for this call, if there was one."""
+        input_, dry = said, False
+        if not dryrun.is_taken(schema_of(tool)):
+            try:
+                input_, dry = dryrun.parted(said)
+            except Fault as fault:
+                return MeantCall(said, wrong=fault.message)
+        if dry and not tool.dry_run_flag:
+            return MeantCall(input_, wrong=dryrun.lacking(tool.name, dryrun.PROPERTY))
+        return MeantCall(input_, dry, not dry and self._ended.use(_key(tool, input_), now))
+
+    def ended(self, tool: Object, wanted: MeantCall, now: float) -> None:
+        self._ended.add(_key(tool, wanted.input), now)
+
+
+def _key(tool: Object, input_: Any) -> bytes:
+    return hashlib.sha256(repr(meant(tool)).encode() + _encode(input_)).digest()
