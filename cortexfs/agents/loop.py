@@ -23,20 +23,9 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from cortexfs.agents import place
+from cortexfs.agents import calls, place
 from cortexfs.agents.budget import RunBudget, limited
-from cortexfs.agents.calls import (
-    FIRST,
-    AgentDryRuns,
-    CallNames,
-    CallRefusal,
-    MeantCall,
-    Standing,
-    around,
-    before,
-)
 from cortexfs.agents.permissions import Powers, delegates, effects_in_words, known, setup_of
-from cortexfs.agents.place import acting
 from cortexfs.agents.ports import AgentPorts
 from cortexfs.agents.question import ModelQuestion, message, spoken
 from cortexfs.agents.toolbox import Toolbox, meant
@@ -113,14 +102,14 @@ class _Run:
         self._in_text = bool(self._tools.names) and not self._native
         self._cwd = who.cwd or self._setup.cwd
         own = who.identity
-        self._identity = acting(world, self._setup, self._powers, own, self._tools, self._cwd, home)
+        self._identity = place.acting(world, self._setup, self._powers, own, self._tools, self._cwd, home)
         self._asker = who._replace(identity=self._identity, cwd=self._cwd)
         self._budget = RunBudget(limited(world.limits, self._setup), trio.current_time())
         self._reserve = 0
         self._asking = trio.Lock()
-        self._standing = Standing(turn.session_memory, self._setup.made)
-        self._trials = AgentDryRuns()
-        self._names = CallNames()
+        self._standing = calls.Standing(turn.session_memory, self._setup.made)
+        self._trials = calls.AgentDryRuns()
+        self._names = calls.CallNames()
 
     # What it is made of.
 
@@ -263,7 +252,7 @@ class _Run:
     async def _one(self, call: frames.ToolCall, window: AgentWindow) -> PromptMessage:
         try:
             return await self._decided(call, window)
-        except CallRefusal as refused:
+        except calls.CallRefusal as refused:
             return await self._denied(call, refused.message)
 
     async def _decided(self, call: frames.ToolCall, window: AgentWindow) -> PromptMessage:
@@ -272,7 +261,7 @@ class _Run:
         if tool is None:
             return await self._told(call, wording.unknown(call.name, known(self._tools.names)), True)
         hooked = self._world.hooked(tool, self._asker, call.call)
-        call = await before(hooked, call, self._turn.say)
+        call = await calls.before(hooked, call, self._turn.say)
         wanted = self._trials.wanted(tool, call.input, trio.current_time())
         decision = await self._decide(call, tool, wanted)
         refusal = await self._refusal(call, decision, wanted)
@@ -285,7 +274,7 @@ class _Run:
                 return await self._denied(call, "the tool has changed since its user was asked, or is gone")
             tool = now
             if verdict is not call.input:
-                edited = await before(hooked, replace(call, input=verdict), self._turn.say)
+                edited = await calls.before(hooked, replace(call, input=verdict), self._turn.say)
                 wanted = self._trials.wanted(tool, edited.input, trio.current_time())
             decision = await self._decide(call, tool, wanted)
             refusal = await self._refusal(call, decision, wanted)
@@ -293,23 +282,23 @@ class _Run:
             return refusal
         self._standing.count(denied=False)
         run = partial(self._run, call, tool, wanted)
-        outcome = await around(hooked, wanted.input, run, self._turn.say)
+        outcome = await calls.around(hooked, wanted.input, run, self._turn.say)
         if wanted.dry and outcome.fault is None:
             self._trials.ended(tool, wanted, trio.current_time())
         return await self._told_outcome(call, outcome, window)
 
     async def _refusal(
-        self, call: frames.ToolCall, decision: Decision, wanted: MeantCall
+        self, call: frames.ToolCall, decision: Decision, wanted: calls.MeantCall
     ) -> PromptMessage | None:
         if not decision.allowed:
             return await self._denied(call, decision.reason)
         if wanted.wrong:
             return await self._told(call, wording.failed("EINVAL", wanted.wrong), True)
         if decision.dry_run_first:
-            return await self._told(call, wording.failed("EPERM", FIRST), True)
+            return await self._told(call, wording.failed("EPERM", calls.FIRST), True)
         return None
 
-    async def _decide(self, call: frames.ToolCall, tool: Object, wanted: MeantCall) -> Decision:
+    async def _decide(self, call: frames.ToolCall, tool: Object, wanted: calls.MeantCall) -> Decision:
         decision = self._powers.decide(
             tool,
             self._identity,
@@ -347,7 +336,7 @@ class _Run:
                 self._standing.allow(tool)
         return call.input if verdict.input is None else verdict.input
 
-    async def _run(self, call: frames.ToolCall, tool: Object, wanted: MeantCall) -> CallOutcome:
+    async def _run(self, call: frames.ToolCall, tool: Object, wanted: calls.MeantCall) -> CallOutcome:
         args, input_ = wanted.arguments
         who = self._turn.who
         invocation = hostcalls.Invocation(tool.name, who.session or None, str(who.identity.uid), "agent")
