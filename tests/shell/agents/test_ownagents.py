@@ -13,6 +13,7 @@ import pytest
 
 from cortexfs.agents import records
 from cortexfs.core.registry import Key, Object, Registry
+from cortexfs.core.tree import edits
 from cortexfs.sessions.layout import Address, Space
 from cortexfs.state.control_store import ControlStore
 from cortexfs.tree import home_agents, open_files, writes
