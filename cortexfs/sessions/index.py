@@ -1,7 +1,8 @@
 """session/index: which sessions an object has, newest first, and which one was last used where.
 
 Rules: the order is kept in memory, so that a run's end does not look at every session. All is made from the
-sessions that are there. These calls block: they belong in a thread, one at a time.
+sessions that are there; a list that an earlier life put away is believed until somebody removes something, as
+a look at each of 100,000 sessions takes seconds. These calls block: they belong in a thread, one at a time.
 This file must never know what a log says.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from cortexfs.sessions import disk
@@ -25,6 +27,7 @@ class Indexes:
         self._root = root
         self._orders: dict[Path, dict[str, None]] = {}
         self._changed: dict[Path, tuple[str, ...]] = {}
+        self._believes = True  # what a list of an earlier life says
 
     def used(self, address: Address, cwd: str | None) -> None:
         """The session was used just now, in `cwd`; `write` when that is said of all that were."""
@@ -50,7 +53,7 @@ class Indexes:
 
     def rebuild(self, address: Address) -> None:
         """Make list and current anew, from what is there."""
-        self._orders.pop(self._root.joinpath(*address.parts).parent, None)
+        self.forget()
         self._order(address.parts[:-1])
 
     def knows(self, above: tuple[str, ...]) -> bool:
@@ -62,8 +65,10 @@ class Indexes:
             self._order(above)
 
     def forget(self) -> None:
-        """Somebody removed something: look at what is there before the next use."""
+        """Somebody removed something, or the last life had a hard end: look at what is there before the next
+        use."""
         self._orders.clear()
+        self._believes = False
 
     def removed(self, address: Address, cwd: str | None) -> None:
         folder = self._root.joinpath(*address.parts).parent
@@ -82,9 +87,12 @@ class Indexes:
             if len(self._orders) >= REMEMBERED:
                 self.write()
                 self._orders.clear()
-            self._orders[folder] = dict.fromkeys(by_use(folder))
-            disk.clear_graves(folder)
-            self._write(folder, above, self._orders[folder])  # a crash may have left it behind
+            if kept := _kept(folder) if self._believes else []:
+                self._orders[folder] = dict.fromkeys(kept)
+            else:
+                self._orders[folder] = dict.fromkeys(by_use(folder))
+                disk.clear_graves(folder)
+                self._write(folder, above, self._orders[folder])  # a crash may have left it behind
         return folder, self._orders[folder]
 
     def _write(self, folder: Path, above: tuple[str, ...], order: dict[str, None]) -> None:
@@ -104,6 +112,15 @@ class Indexes:
         return (
             folder / INDEX / "by-cwd" / hashlib.sha256(cwd.encode(errors="surrogateescape")).hexdigest()[:32]
         )
+
+
+def _kept(folder: Path) -> list[str]:
+    """The names on the list, the one that was used last at the end; none if any has come or gone since."""
+    path = folder / INDEX / "list"
+    with suppress(OSError):
+        if path.stat(follow_symlinks=False).st_mtime_ns > folder.stat().st_mtime_ns:
+            return text(path).split()[::-1]
+    return []
 
 
 def _make_room(by_cwd: Path) -> None:

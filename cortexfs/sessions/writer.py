@@ -125,7 +125,9 @@ class Commit:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled; then everything that was appended is on disk, or reported."""
-        self.unclean = dict.fromkeys(await trio.to_thread.run_sync(self._marks.load))
+        if unclean := await trio.to_thread.run_sync(self._marks.load):
+            self.unclean = dict.fromkeys(unclean)
+            self.beside.indexes.forget()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._run_writer)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from pyfuse3 import EntryAttributes
 
 from cortexfs.core.errors import Fault
-from cortexfs.core.tree import controls, places
-from cortexfs.core.tree.places import COMMANDS, HOME, STATUS, Attributes, Keep
+from cortexfs.core.registry import Registry
+from cortexfs.core.tree import controls, metadata, places
+from cortexfs.core.tree.places import COMMANDS, HOME, OBJECTS, STATUS, Attributes, Keep
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
 from cortexfs.tree import kernel
@@ -42,9 +43,10 @@ class Entries:
         self._missing = kernel.missing()
         self._logs = logs
         self._render = status
-        self._commands = commands
+        self._unlisted = {COMMANDS: commands, OBJECTS: self._objects}
         self._clock = clock
         self._rendered: tuple[int, bytes] | None = None
+        self._told: tuple[Registry, bytes] | None = None
         self._kept: dict[int, EntryAttributes] = {}
         self._lookups: dict[int, int] = {}
         self._listings: dict[int, Listing] = {}
@@ -120,6 +122,13 @@ class Entries:
             self._rendered = (now, self._render().encode())
         return self._rendered
 
+    def _objects(self) -> bytes:
+        """Returns the facts about everybody's objects, made once for each registry."""
+        registry = self._tree.registry
+        if self._told is None or self._told[0] is not registry:
+            self._told = registry, metadata.facts(one for one in registry if one.home is None)
+        return self._told[1]
+
     def attributes(self, inode: int) -> Attributes:
         found = self._tree.attributes(inode)
         if found is None:
@@ -127,8 +136,8 @@ class Entries:
         if inode == STATUS:
             rendered, text = self.status()
             return found._replace(size=len(text), mtime=rendered)
-        if inode == COMMANDS:
-            return found._replace(size=len(self._commands()))
+        if text_of := self._unlisted.get(inode):
+            return found._replace(size=len(text_of()))
         control = self._tree.control_at(inode)
         if control and control[1].name == controls.LOG:
             key = control[0].key
@@ -161,8 +170,8 @@ class Entries:
         if inode == STATUS:
             is_now = flags & os.O_RSYNC == os.O_RSYNC  # for this open alone: to others a size was told
             return Snapshot(self._render().encode() if is_now else self.status()[1])
-        if inode == COMMANDS:
-            return Snapshot(self._commands())
+        if text_of := self._unlisted.get(inode):
+            return Snapshot(text_of())
         found = self._tree.control_at(inode)
         if found is None and places.slot(inode) == places.VEILED:
             raise Fault("EACCES", "an object's log is its owner's; yours is in your home")

@@ -29,7 +29,7 @@ from pyfuse3 import (
 from cortexfs.core.errors import Fault, errno_of
 from cortexfs.core.registry import Key, Object, Registry
 from cortexfs.core.tree import edits, metadata, places
-from cortexfs.core.tree.places import COMMANDS, FIXED, ROOT, RUN_SOCKET, Stale
+from cortexfs.core.tree.places import ROOT, RUN_SOCKET, UNLISTED, Stale
 from cortexfs.core.tree.session_places import BIT
 from cortexfs.core.tree.tree import Tree
 from cortexfs.core.wire import SOCKET_NAME
@@ -133,8 +133,8 @@ class Filesystem(pyfuse3.Operations):
             if not self.bindings.is_run_socket_bound:
                 raise FUSEError(errno_of("ENOENT"))
             return self._entries.entry(RUN_SOCKET)
-        if parent_inode == ROOT and text == FIXED[COMMANDS][1]:
-            return self._entries.entry(COMMANDS)
+        if parent_inode == ROOT and (unlisted := UNLISTED.get(text)):
+            return self._entries.entry(unlisted)
         return await self._entries.lookup(parent_inode, text, (ctx.uid, ctx.gid))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:

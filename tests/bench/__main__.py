@@ -22,6 +22,7 @@ from tests.bench import (
     engine,
     esm,
     flood,
+    listings,
     many,
     mcp,
     measure,
@@ -192,41 +193,30 @@ def local_model(python: Path) -> Iterator[Row]:
     yield fact("the daemon's memory grew by, with the engine ended when idle", found.grown, "MiB")
 
 
-def listing(python: Path, count: int) -> tuple[float, float]:
-    """Microseconds an entry to list tool/, and the daemon's MiB."""
-    site = next((python.parent.parent / "lib").glob("python3*/site-packages"))
-    (site / "ctx_test_many.py").write_text(
-        "from cortexfs.sdk import Tool, ToolResult\n"
-        "class T(Tool):\n"
-        "    description = 'One of many.'\n"
-        "    input_schema = {'type': 'object', 'properties': {'x': {'type': 'string'}}}\n"
-        "    def __init__(self, n): self.name = f'many.{n}'\n"
-        "    def execute(self, input): return ToolResult.success('')\n"
-        f"tools = [T(n) for n in range({count})]\n"
-    )
-    info = site / "ctx_test_many-1.0.dist-info"
-    info.mkdir(exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ctx-test-many\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[cortexfs.plugins]\nmany = ctx_test_many:tools\n")
-    with mounted(python, ["many"]) as ctx:
-        directory = str(ctx.root / "tool")
-
-        def walk() -> None:
-            with os.scandir(directory) as entries:
-                for entry in entries:
-                    entry.stat(follow_symlinks=False)
-
-        walk()
-        took = measure.per_call(walk, max(1, 10_000 // count)) / (2 * count)
-        return took, measure.rss_mib(ctx.pid)
-
-
 def scale(python: Path) -> Iterator[Row]:
-    few, _ = listing(python, 100)
-    many, memory = listing(python, 10_000)
-    yield below("an entry of 10,000 tools listed with stat, over one of 100", many / few, "x", 1.5)
-    yield fact("an entry of 10,000 tools listed with stat", many, "µs")
-    yield below("the daemon's memory with 10,000 tools", memory, "MiB", 150)
+    with listings.tools(python, 100) as ctx:
+        few = listings.walked(ctx, 100)
+    count = listings.TOOLS
+    with listings.tools(python) as ctx:
+        many, memory, ours = listings.walked(ctx, count), measure.rss_mib(ctx.pid), listings.program(ctx)
+        yield below(f"an entry of {count:,} tools listed with stat, over one of 100", many / few, "x", 1.5)
+        yield fact(f"an entry of {count:,} tools listed with stat", many, "µs")
+        yield below(f"the daemon's memory with {count:,} tools", memory, "MiB", 150)
+        for words in ("ls tool", "plugin list", "complete -- ctx run m"):
+            rows = 0 if words == "plugin list" else count
+            took = listings.command(ctx, ours, *words.split(), rows=rows).whole
+            yield below(f"ctx {words}, with {count:,} tools", took, "s", 1)
+
+
+def crowds(python: Path) -> Iterator[Row]:
+    for count, whole in ((listings.SOME, 1.0), (listings.MANY, 10.0)):
+        with listings.sessions(python, count) as (ctx, place):
+            took = listings.command(ctx, listings.program(ctx), "session", "list", rows=count)
+            yield below(f"ctx session list of {count:,}, the first after a mount", took.whole, "s", whole)
+            yield below(f"its first row, of {count:,}", took.first, "s", 1)
+            if count == listings.SOME:
+                took = listings.command(ctx, "ls", "-l", str(place), rows=count)
+                yield below(f"ls -l of {count:,} sessions", took.whole, "s", 2)
 
 
 def plugged(python: Path) -> Iterator[Row]:
@@ -321,6 +311,7 @@ OWN: Mapping[str, Callable[[Path], Iterable[Row]]] = {
     "mcp": mcp_servers,
     "local_model": local_model,
     "scale": scale,
+    "crowds": crowds,
 }
 
 

@@ -51,9 +51,9 @@ class LivePlugins:
         self.broken = dict(line.partition(": ")[::2] for line in broken)
         self.tools: dict[str, list[str]] = {}
         self.versions: dict[str, str] = {}
-        for path in objects.paths_of(root, "tool"):
-            if found := _ORIGIN.match(objects.listed(root, path).origin):
-                self.tools.setdefault(found[1], []).append(Path(path).name)
+        for row in objects.rows(root, objects.paths_of(root, "tool")):
+            if found := _ORIGIN.match(row.origin):
+                self.tools.setdefault(found[1], []).append(Path(row.object).name)
                 self.versions[found[1]] = found[2]
         self.commands: dict[str, list[str]] = {}
         for name, one in plugin_commands.listed(root, plugin_commands.SECONDS).items():

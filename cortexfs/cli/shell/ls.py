@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
     root = mounts.root(options.root)
     mounts.status_text(root)
     chosen = objects.select(root, options.name)
-    rows = (objects.listed(root, path) for path in chosen)
+    rows = objects.rows(root, chosen)
     if options.json:
         output.emit([row._asdict() for row in rows])
         return EXIT_OK

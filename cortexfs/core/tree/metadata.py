@@ -1,4 +1,5 @@
-"""The facts that an object's files bear: the text of its executable, and extended attributes.
+"""The facts that an object's files bear: the text of its executable, extended attributes, and its line in
+`.objects` (abi.md 1.25).
 
 The text is the shebang, then `# cortexfs.<key>=<value>` lines (abi.md 1.18). The attributes are read-only
 (abi.md 3.20): user.cortexfs.{kind,name,origin,token_estimate,status}.
@@ -13,7 +14,9 @@ This file must never know who reads.
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
 
 from cortexfs.core.registry import Object
 from cortexfs.core.tree.places import CONTROL, EXECUTABLE, FOLDER, Attributes, slot
@@ -76,3 +79,17 @@ def xattrs(inode: int, attributes: Attributes, object_: Object | None, name: str
     if stat.S_ISREG(attributes.mode):
         values["token_estimate"] = str(-(-attributes.size // BYTES_PER_TOKEN))
     return {PREFIX + key.encode(): value.encode() for key, value in values.items()}
+
+
+class _Facts(msgspec.Struct):
+    """A line of `.objects`."""
+
+    object: str
+    status: str
+    origin: str
+    description: str
+
+
+def facts(objects: Iterable[Object]) -> bytes:
+    rows = (_Facts(one.path, _line(one.status), one.origin, _line(one.description)) for one in objects)
+    return msgspec.json.Encoder().encode_lines(rows)

@@ -27,7 +27,7 @@ EXECUTABLE, SOCKET, FOLDER, CONTROL = 0, 1, 2, 8  # slots of an object; controls
 VEILED = SLOT  # the log, to everybody but its owner: how long it is and when it grew would tell of runs
 SUFFIXES = {EXECUTABLE: "", SOCKET: ".sock", FOLDER: ".d"}
 
-ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET, COMMANDS = range(1, 12)
+ROOT, STATUS, BIN, MODEL, AGENT, TOOL, HOME, SHARED, MAIN, RUN_SOCKET, COMMANDS, OBJECTS = range(1, 13)
 FIRST_PROGRAM = 32  # slots of the links in bin/
 MAX_ALIASES = 1_000  # in one folder
 MAX_ALIASES_IN_TREE = 50_000  # a user namespace can be 65,536 users, each with three folders
@@ -47,7 +47,9 @@ FIXED = {
     MAIN: (SHARED, "main", _DIRECTORY),
     RUN_SOCKET: (ROOT, ".run.sock", stat.S_IFSOCK | 0o777),
     COMMANDS: (ROOT, ".commands", stat.S_IFREG | 0o444),
+    OBJECTS: (ROOT, ".objects", stat.S_IFREG | 0o444),
 }
+UNLISTED = {FIXED[inode][1]: inode for inode in (COMMANDS, OBJECTS)}  # in the root
 CLASS_FOLDERS = {MODEL: "model", AGENT: "agent", TOOL: "tool"}
 HOME_SLOTS = {"model": 1, "agent": 2, "tool": 3}
 HOME_CLASSES = {at: class_ for class_, at in HOME_SLOTS.items()}
@@ -61,6 +63,10 @@ class Keep(IntEnum):
     NOTHING = 2  # a rename may move the kernel's entry, so entries are asked for too
     FOLDER = 3  # the entry always; only times change, which may be a second old
     PASSING = 4  # the same, but it may go without the kernel's doing
+
+
+# Of what is always there, and not kept for good.
+ASKED = {**dict.fromkeys((STATUS, COMMANDS, OBJECTS), Keep.ENTRY), HOME: Keep.FOLDER}
 
 
 class Attributes(NamedTuple):

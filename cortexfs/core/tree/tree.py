@@ -219,8 +219,7 @@ class Tree:
         """None when nothing is there (any more). Sizes of `status` and logs are not known here."""
         mtime = self._mtimes.get(inode, self._began)
         if fixed := FIXED.get(inode):
-            asked = {places.STATUS: Keep.ENTRY, places.COMMANDS: Keep.ENTRY, HOME: Keep.FOLDER}
-            return Attributes(fixed[2], *self.owner, 0, mtime, asked.get(inode, Keep.ALWAYS))
+            return Attributes(fixed[2], *self.owner, 0, mtime, places.ASKED.get(inode, Keep.ALWAYS))
         if program := self._programs.get(inode):
             return Attributes(_LINK, *self.owner, len(program[1].encode()), mtime, Keep.ALWAYS)
         node = self.nodes.find(inode)

@@ -67,6 +67,19 @@ def test_ls_says_what_objects_say(root: Path, capsys: pytest.CaptureFixture[str]
     assert rows[2] == ["model/main", "ready", "provider:openai", "alias of model/openai/gpt-5"]
 
 
+def test_ls_reads_one_file_about_everybodys_objects(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # abi.md 1.25; a model that is not in there may have come since
+    told = {"object": "tool/fs.read", "status": "ready", "origin": "builtin", "description": "Told."}
+    (root / ".objects").write_text(json.dumps(told) + "\n")
+    assert [row["description"] for row in listed(capsys)][:3] == [
+        "Told.",
+        "Keep a note\x1b[31m.",
+        "alias of model/openai/gpt-5",
+    ]
+    (root / ".objects").write_text('{"object": "tool/fs.read"}\n')
+    assert listed(capsys)[0]["description"] == "Read a file. It may be large."
+
+
 def test_ls_shows_the_users_own_objects(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # abi.md 1.10
     own = f"home/{os.getuid()}/tool/mine"

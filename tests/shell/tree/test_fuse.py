@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import threading
@@ -11,7 +12,7 @@ from typing import cast
 import pyfuse3
 import pytest
 
-from cortexfs.core.tree.places import HOME, MAIN, MODEL, ROOT, RUN_SOCKET, STATUS, TOOL, Stale
+from cortexfs.core.tree.places import HOME, MAIN, MODEL, OBJECTS, ROOT, RUN_SOCKET, STATUS, TOOL, Stale
 from tests.bugcount import counted
 from tests.shell import handlers
 from tests.shell.handlers import SECOND, Fields, World, caller, refused, registry
@@ -242,6 +243,24 @@ async def test_a_changed_status_shows_in_size_and_text(world: World) -> None:
     text = await world.read("tool/shell")
     assert b"# cortexfs.status=broken: no such host\n" in text
     assert (await world.fs.lookup(TOOL, b"shell", caller())).st_size == len(text) != before
+
+
+async def test_one_file_has_the_facts_about_everybodys_objects(world: World) -> None:
+    # abi.md 1.25, 1.16
+    text = await world.read(".objects")
+    assert [json.loads(line)["object"] for line in text.splitlines()] == [
+        "model/p/m",
+        "tool/fs.read",
+        "tool/shell",
+    ]
+    assert (await world.fs.getattr(OBJECTS, caller())).st_size == len(text)
+    await world.fs.apply(registry("shell", status="broken: no such host"))
+    _, shell = map(json.loads, (await world.read(".objects")).splitlines())
+    told = {"status": "broken: no such host", "origin": "builtin", "description": ""}
+    assert shell == {"object": "tool/shell", **told}
+    assert ".objects" not in [name for name, _ in world.fs.tree.listing(ROOT)]
+    with refused(errno.EROFS):
+        await world.fs.open(OBJECTS, os.O_WRONLY, caller())
 
 
 async def test_a_handle_to_a_removed_tool_reads_as_empty(world: World) -> None:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cortexfs.tree import session_disk
@@ -81,6 +82,34 @@ async def test_what_another_life_left_and_what_is_damaged(tmp_path: Path) -> Non
             "c": ("idle", 0),
         }
         assert told[-1]["session"] == "a"
+
+
+async def test_a_list_that_was_put_away_is_believed_until_something_came_or_went(tmp_path: Path) -> None:
+    # "of 100,000 [...] the first page at once"
+    async with store(tmp_path / "sessions") as sessions:
+        for name in ("a", "b", "c"):
+            await written(sessions, address(name), f"r{name}")
+    folder = tmp_path / "sessions" / MINE
+    for name, moment in (("a", 8), ("b", 9), ("c", 7)):  # for whoever looks at the logs
+        os.utime(folder / name / "events.jsonl", (moment, moment))
+    put_away, looked_at = ["c", "b", "a"], ["b", "a", "c"]
+    for changed, marks, found in ((9, b"", put_away), (9, b"?", put_away), (1 << 32, b"", looked_at)):
+        os.utime(folder, (changed, changed))
+        (tmp_path / "sessions/unclean.jsonl").write_bytes(marks)
+        async with seen(tmp_path) as world:
+            assert [each["session"] for each in await facts(world)] == found
+
+
+async def test_a_list_is_not_believed_after_a_hard_end(tmp_path: Path) -> None:
+    async with store(tmp_path / "sessions") as sessions:
+        for name in ("a", "b"):
+            await written(sessions, address(name), f"r{name}")
+    folder = tmp_path / "sessions" / MINE
+    for name, moment in (("a/events.jsonl", 9), ("b/events.jsonl", 8), (".", 9)):
+        os.utime(folder / name, (moment, moment))
+    (tmp_path / "sessions/unclean.jsonl").write_bytes(msgspec.json.encode(address("a")))
+    async with seen(tmp_path) as world:
+        assert [each["session"] for each in await facts(world)] == ["a", "b"]
 
 
 async def test_without_sessions_there_is_none(tmp_path: Path) -> None:

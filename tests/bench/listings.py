@@ -1,0 +1,101 @@
+"""Listings of very many tools and sessions: whole commands, from spawn to exit.
+
+The tools are one plugin's. The sessions are made without the daemon, each as the one that it has made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.bench import measure
+from tests.mounted.ctx_mount import Ctx, mounted
+
+TOOLS = 10_000
+SOME, MANY = 9_000, 100_000  # sessions
+OBJECT = "model/debug/echo"
+_PLUGIN = """\
+from cortexfs.sdk import Tool, ToolResult
+class T(Tool):
+    description = 'One of many.'
+    input_schema = {{'type': 'object', 'properties': {{'x': {{'type': 'string'}}}}}}
+    def __init__(self, n): self.name = f'many.{{n}}'
+    def execute(self, input): return ToolResult.success('')
+tools = [T(n) for n in range({count})]
+"""
+
+
+class Command(NamedTuple):
+    """Seconds until a command has printed its first row below the heads, and until it has ended."""
+
+    first: float
+    whole: float
+
+
+def command(ctx: Ctx, *words: str, rows: int) -> Command:
+    began = time.perf_counter()
+    with subprocess.Popen(words, env=ctx.environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        lines = [process.stdout.readline() for _ in range(2)]
+        first = time.perf_counter() - began
+        lines += process.stdout
+    assert not process.returncode
+    assert len(lines) > rows, lines[:2]
+    return Command(first, time.perf_counter() - began)
+
+
+def program(ctx: Ctx) -> str:
+    return str(ctx.python.with_name("ctx"))
+
+
+@contextlib.contextmanager
+def tools(python: Path, count: int = TOOLS) -> Iterator[Ctx]:
+    """A mount with so many tools more."""
+    site = next((python.parent.parent / "lib").glob("python3*/site-packages"))
+    (site / "ctx_test_many.py").write_text(_PLUGIN.format(count=count))
+    info = site / "ctx_test_many-1.0.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ctx-test-many\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[cortexfs.plugins]\nmany = ctx_test_many:tools\n")
+    with mounted(python, ["many"]) as ctx:
+        yield ctx
+
+
+def walked(ctx: Ctx, count: int) -> float:
+    """Microseconds an entry to list tool/ with stat."""
+    directory = str(ctx.root / "tool")
+
+    def walk() -> None:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                entry.stat(follow_symlinks=False)
+
+    walk()
+    return measure.per_call(walk, max(1, 10_000 // count)) / (2 * count)
+
+
+@contextlib.contextmanager
+def sessions(python: Path, count: int) -> Iterator[tuple[Ctx, Path]]:
+    """A mount with so many sessions of OBJECT, and where they are in it. Of most of their files there is none
+    before somebody asks for it."""
+    with mounted(python) as ctx:
+        ctx.ctx("send", OBJECT, "--session", "first", "hello")
+        ctx.umount()  # which puts it away
+        place = Path(f"home/{os.getuid()}/{OBJECT}.d/session")
+        _fill(ctx.state / "sessions" / place, count)
+        ctx.mount()
+        yield ctx, ctx.root / place
+
+
+def _fill(folder: Path, count: int) -> None:
+    files = {name: (folder / "first" / name).read_bytes() for name in ("events.jsonl", "meta.json", "state")}
+    for number in range(1, count):
+        made = folder / f"s{number}"
+        made.mkdir(mode=0o700)
+        for name, data in files.items():
+            (made / name).write_bytes(data.replace(b'"first"', b'"%b"' % made.name.encode()))
